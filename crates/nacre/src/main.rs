@@ -1,0 +1,2 @@
+//! The multi-call binary.
+fn main() {}
