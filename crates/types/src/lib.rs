@@ -1,1 +1,25 @@
-//! Placeholder, replaced by the first slice.
+//! The vocabulary of NacreFS: identifiers, attributes, credentials, errors and limits.
+//!
+//! Everything here is plain data and pure functions. Nothing does I/O, reads a clock or takes a lock, so every
+//! other crate may depend on this one and it depends on none of them. Lustre's words are used for Lustre's
+//! concepts (FID, NID, OST, MDT, transno, xid).
+
+pub mod acl;
+pub mod attr;
+pub mod cred;
+pub mod fid;
+pub mod ids;
+pub mod limits;
+pub mod name;
+pub mod nid;
+pub mod perm;
+pub mod status;
+pub mod time;
+
+pub use attr::{Attr, AttrFlags, FileKind, SetAttr, SetAttrValid, SizeSource};
+pub use cred::{Caps, Cred, FullCred};
+pub use fid::Fid;
+pub use ids::{ClientUuid, OpenHandle, TargetId, TargetKind, TransNo, Xid};
+pub use nid::Nid;
+pub use status::{Status, StatusResult};
+pub use time::Timestamp;

@@ -1,0 +1,65 @@
+//! Who asks.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Linux capabilities that matter to a file system, by their kernel bit numbers.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct Caps: u64 {
+        /// May change owners.
+        const CHOWN = 1 << 0;
+        /// May read, write and search anything, and execute what somebody may execute.
+        const DAC_OVERRIDE = 1 << 1;
+        /// May read any file and search any directory.
+        const DAC_READ_SEARCH = 1 << 2;
+        /// Counts as the owner of everything.
+        const FOWNER = 1 << 3;
+        /// Set-id bits survive changes.
+        const FSETID = 1 << 4;
+        /// May link what it does not own.
+        const LINUX_IMMUTABLE = 1 << 9;
+        /// May do administration: `trusted.*` and `security.*` attributes.
+        const SYS_ADMIN = 1 << 21;
+        /// May use reserved space.
+        const SYS_RESOURCE = 1 << 24;
+        /// May make device files.
+        const MKNOD = 1 << 27;
+        /// May set file capabilities.
+        const SETFCAP = 1 << 31;
+    }
+}
+
+/// The part of a caller's credentials that costs a look into `/proc`; fetched only when it decides.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FullCred {
+    /// Supplementary groups, at most [`crate::limits::GROUPS_MAX`].
+    pub groups: Vec<u32>,
+    /// Effective capabilities.
+    pub caps: Caps,
+}
+
+/// Credentials of the caller of one request.
+///
+/// `full` is `None` at first: owner and primary group decide nearly always. When they do not, the server answers
+/// [`crate::Status::NEED_CREDENTIALS`] and the client asks again with the groups and capabilities filled in.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Cred {
+    /// File system user id.
+    pub uid: u32,
+    /// File system group id.
+    pub gid: u32,
+    /// Groups and capabilities, if they were fetched.
+    pub full: Option<FullCred>,
+}
+
+impl Cred {
+    /// The system itself: root with every capability, for internal work.
+    pub fn system() -> Cred {
+        Cred { uid: 0, gid: 0, full: Some(FullCred { groups: Vec::new(), caps: Caps::all() }) }
+    }
+
+    /// A caller whose groups and capabilities were not fetched.
+    pub fn new(uid: u32, gid: u32) -> Cred {
+        Cred { uid, gid, full: None }
+    }
+}

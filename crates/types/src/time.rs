@@ -1,0 +1,46 @@
+//! Time stamps of files.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Seconds and nanoseconds since 1970; seconds may be negative.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct Timestamp {
+    /// Whole seconds.
+    pub sec: i64,
+    /// Nanoseconds in `[0, 1_000_000_000)`.
+    pub nsec: u32,
+}
+
+impl Timestamp {
+    /// Builds a time stamp; nanoseconds beyond a second are cut to the largest valid value.
+    pub const fn new(sec: i64, nsec: u32) -> Timestamp {
+        Timestamp { sec, nsec: if nsec > 999_999_999 { 999_999_999 } else { nsec } }
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Timestamp {
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => Timestamp::new(after.as_secs() as i64, after.subsec_nanos()),
+            Err(error) => {
+                let before: Duration = error.duration();
+                let sec = -(before.as_secs() as i64);
+                match before.subsec_nanos() {
+                    0 => Timestamp::new(sec, 0),
+                    nanos => Timestamp::new(sec - 1, 1_000_000_000 - nanos),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_keep_positive_nanoseconds() {
+        let time = UNIX_EPOCH - Duration::from_millis(1500);
+        assert_eq!(Timestamp::from(time), Timestamp::new(-2, 500_000_000));
+    }
+}
