@@ -1,0 +1,229 @@
+//! Interrupts: a request that a thread serves is called off by whoever asked for it.
+//!
+//! A thread that serves requests has one [`InterruptTarget`] for its whole life, so a request costs no allocation:
+//! [`InterruptTarget::begin`] and [`InterruptTarget::end`] are one atomic store each. Somebody else (the reader of
+//! the FUSE device) calls [`InterruptTarget::raise`] with the request's number. The thread finds out in two ways:
+//!
+//! - code that waits in a loop asks [`interrupted`] and gives up with `EINTR`;
+//! - a system call inside [`crate::blocking`] ends with `EINTR`, because the thread gets a signal. The signal may hit
+//!   the gap between the check and the system call, therefore it is sent again every few milliseconds until the
+//!   thread has asked [`interrupted`] (and got `true`), or the request has ended.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Time between two signals to a thread that has not noticed its interrupt.
+const RESEND_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The signal that ends system calls. Its default action is to be ignored, so a stray one does no harm.
+const KICK_SIGNAL: libc::c_int = libc::SIGURG;
+
+thread_local! {
+    static TARGET: RefCell<Option<Arc<InterruptTarget>>> = const { RefCell::new(None) };
+}
+
+/// Where interrupts for one thread are left.
+#[derive(Debug)]
+pub struct InterruptTarget {
+    thread: libc::pid_t,
+    /// Number of the request that runs, 0 for none.
+    current: AtomicU64,
+    /// Number of the last request that was interrupted.
+    raised: AtomicU64,
+    /// Number of the last request that noticed its interrupt.
+    noticed: AtomicU64,
+    blocking: AtomicBool,
+    /// Set when the thread is to leave whatever system call it is in, request or not.
+    kicked: AtomicBool,
+    /// The thread has gone (or dropped its target): no signal may be sent to its number any more.
+    gone: Mutex<bool>,
+}
+
+/// Ends the thread's being a target when dropped.
+#[must_use = "the thread is no longer a target when the guard is dropped"]
+pub struct TargetGuard {
+    target: Arc<InterruptTarget>,
+}
+
+impl TargetGuard {
+    /// The target, to be shared with whoever raises interrupts.
+    pub fn target(&self) -> &Arc<InterruptTarget> {
+        &self.target
+    }
+}
+
+impl Drop for TargetGuard {
+    fn drop(&mut self) {
+        self.target.end();
+        *self.target.gone.lock() = true;
+        let _ = TARGET.try_with(|slot| slot.borrow_mut().take());
+    }
+}
+
+impl InterruptTarget {
+    /// Makes the current thread a target until the guard is dropped, and makes the kick signal end system calls.
+    pub fn install() -> TargetGuard {
+        install_signal_handler();
+        // SAFETY: gettid takes no arguments and touches no memory of ours.
+        let thread = unsafe { libc::gettid() };
+        let target = Arc::new(InterruptTarget {
+            thread,
+            current: AtomicU64::new(0),
+            raised: AtomicU64::new(0),
+            noticed: AtomicU64::new(0),
+            blocking: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
+            gone: Mutex::new(false),
+        });
+        TARGET.with(|slot| *slot.borrow_mut() = Some(target.clone()));
+        TargetGuard { target }
+    }
+
+    /// The thread starts to serve request `number` (not 0, never used twice).
+    pub fn begin(&self, number: u64) {
+        self.current.store(number, Ordering::SeqCst);
+    }
+
+    /// The thread has ended its request: interrupts for it are too late from here on.
+    pub fn end(&self) {
+        self.current.store(0, Ordering::Release);
+    }
+
+    /// Number of the request that runs now, 0 for none.
+    pub fn current(&self) -> u64 {
+        self.current.load(Ordering::SeqCst)
+    }
+
+    /// Is the thread inside [`crate::blocking`]?
+    pub fn is_blocking(&self) -> bool {
+        self.blocking.load(Ordering::SeqCst)
+    }
+
+    /// Interrupts request `number` if this thread is serving it; says whether it was.
+    pub fn raise(self: &Arc<Self>, number: u64) -> bool {
+        if number == 0 || self.current() != number {
+            return false;
+        }
+        self.raised.store(number, Ordering::SeqCst);
+        resender().watch(self.clone());
+        true
+    }
+
+    /// Makes the thread leave the system call it is in, even outside of a request; repeated until
+    /// [`InterruptTarget::acknowledge_kick`] or the end of the thread.
+    pub fn kick(self: &Arc<Self>) {
+        self.kicked.store(true, Ordering::SeqCst);
+        resender().watch(self.clone());
+    }
+
+    /// The thread has noticed the kick.
+    pub fn acknowledge_kick(&self) {
+        self.kicked.store(false, Ordering::SeqCst);
+    }
+
+    /// Was the running request interrupted? Also tells the sender that the thread knows.
+    fn check(&self) -> bool {
+        let raised = self.raised.load(Ordering::SeqCst);
+        if raised == 0 || raised != self.current.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.noticed.store(raised, Ordering::SeqCst);
+        true
+    }
+
+    /// Sends the signal if it is still wanted; `false` when nothing is left to do for this target.
+    fn send_if_wanted(&self) -> bool {
+        let gone = self.gone.lock();
+        if *gone {
+            return false;
+        }
+        let raised = self.raised.load(Ordering::SeqCst);
+        let request = raised != 0 && raised == self.current() && raised != self.noticed.load(Ordering::SeqCst);
+        let kicked = self.kicked.load(Ordering::SeqCst);
+        if kicked || (request && self.is_blocking()) {
+            // SAFETY: tgkill with our own process id and the id of a thread that cannot have ended, because it sets
+            // `gone` under the lock that we hold; a handler for the signal is installed.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.thread, KICK_SIGNAL) };
+        }
+        kicked || request
+    }
+}
+
+/// Was the request that the current thread serves interrupted?
+///
+/// `false` on threads that are no targets. A wait that sees `true` should give up with `EINTR`; the answer stays
+/// `true` until the request ends.
+pub fn interrupted() -> bool {
+    TARGET.with(|slot| slot.borrow().as_ref().is_some_and(|target| target.check()))
+}
+
+pub(crate) fn set_blocking(on: bool) {
+    TARGET.with(|slot| {
+        if let Some(target) = slot.borrow().as_ref() {
+            target.blocking.store(on, Ordering::SeqCst);
+        }
+    });
+}
+
+extern "C" fn on_kick(_signal: libc::c_int) {}
+
+fn install_signal_handler() {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        // SAFETY: sigaction is plain data; zeroes mean no flags (so no SA_RESTART) and an empty mask. The handler
+        // does nothing, so it is safe at any point of the program.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_kick as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(KICK_SIGNAL, &action, std::ptr::null_mut());
+        }
+    });
+}
+
+/// The thread that repeats signals. It sleeps without a timeout while nobody is to be signalled.
+struct Resender {
+    waiting: Mutex<HashMap<usize, Arc<InterruptTarget>>>,
+    more: Condvar,
+}
+
+impl Resender {
+    fn watch(&self, target: Arc<InterruptTarget>) {
+        if !target.send_if_wanted() {
+            return;
+        }
+        let key = Arc::as_ptr(&target) as usize;
+        self.waiting.lock().insert(key, target);
+        self.more.notify_one();
+    }
+
+    fn run(&self) {
+        let mut waiting = self.waiting.lock();
+        loop {
+            while waiting.is_empty() {
+                self.more.wait(&mut waiting);
+            }
+            self.more.wait_for(&mut waiting, RESEND_INTERVAL);
+            waiting.retain(|_, target| target.send_if_wanted());
+        }
+    }
+}
+
+fn resender() -> &'static Resender {
+    static RESENDER: OnceLock<&'static Resender> = OnceLock::new();
+    RESENDER.get_or_init(|| {
+        let resender: &'static Resender =
+            Box::leak(Box::new(Resender { waiting: Mutex::new(HashMap::new()), more: Condvar::new() }));
+        // Without the thread the first signal is still sent; only a lost one would not be repeated.
+        let _ = std::thread::Builder::new().name("interrupts".into()).spawn(|| resender.run());
+        resender
+    })
+}
+
+#[cfg(test)]
+mod tests;
