@@ -1,0 +1,169 @@
+//! The layout of a file: components, their stripes, and the objects behind them.
+
+use crate::stripe::StripeMath;
+use nacre_types::Fid;
+use nacre_types::limits::POOL_NAME_MAX;
+use std::fmt;
+
+/// A range of file offsets `[start, end)`; `end == u64::MAX` means "to the end of the file, wherever that is".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte, or [`Extent::EOF`].
+    pub end: u64,
+}
+
+impl Extent {
+    /// The `end` of a component that has none.
+    pub const EOF: u64 = u64::MAX;
+    /// The whole file.
+    pub const WHOLE: Extent = Extent { start: 0, end: Extent::EOF };
+
+    /// True if `offset` lies inside.
+    pub const fn contains(&self, offset: u64) -> bool {
+        self.start <= offset && (offset < self.end || self.end == Extent::EOF)
+    }
+}
+
+/// A pool's name: up to 15 bytes, no NUL.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PoolName {
+    bytes: [u8; POOL_NAME_MAX],
+    len: u8,
+}
+
+impl PoolName {
+    /// Builds a name; `None` if it is empty, too long, or has bytes other than printable ASCII without space.
+    pub fn new(name: &[u8]) -> Option<PoolName> {
+        if name.is_empty() || name.len() > POOL_NAME_MAX || !name.iter().all(u8::is_ascii_graphic) {
+            return None;
+        }
+        let mut bytes = [0u8; POOL_NAME_MAX];
+        bytes[..name.len()].copy_from_slice(name);
+        Some(PoolName { bytes, len: name.len() as u8 })
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or("")
+    }
+}
+
+impl fmt::Debug for PoolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One object of a component and the OST that holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StripeObject {
+    /// Index of the OST.
+    pub ost_index: u16,
+    /// The object there.
+    pub object: Fid,
+}
+
+/// State of a component.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ComponentFlags {
+    /// Objects have been allocated (`init` in Lustre's output).
+    pub instantiated: bool,
+}
+
+/// A part of a file with its own striping.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Component {
+    /// Number within the file; 0 for a plain layout, from 1 in composite ones.
+    pub id: u32,
+    /// File range that it covers.
+    pub extent: Extent,
+    /// State.
+    pub flags: ComponentFlags,
+    /// Bytes on one object before the next; a multiple of 64 KiB, never 0.
+    pub stripe_size: u32,
+    /// Stripes: the number wanted until instantiated (0xffff = all OSTs), then exactly `objects.len()`.
+    pub stripe_count: u16,
+    /// OST wanted for the first stripe, `None` to let the server choose.
+    pub first_ost: Option<u16>,
+    /// Pool to allocate from.
+    pub pool: Option<PoolName>,
+    /// Layout generation of this component, counts changes.
+    pub generation: u16,
+    /// The objects in stripe order; empty until instantiated.
+    pub objects: Vec<StripeObject>,
+}
+
+/// Wish for "all OSTs" in a component that is not instantiated.
+pub const STRIPE_COUNT_ALL: u16 = u16::MAX;
+
+impl Component {
+    /// The arithmetic of an instantiated component; `None` before.
+    pub fn math(&self) -> Option<StripeMath> {
+        StripeMath::new(self.stripe_size, u16::try_from(self.objects.len()).ok()?)
+    }
+}
+
+/// Which of Lustre's forms a layout takes when shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LayoutForm {
+    /// One component over the whole file (`lov_user_md_v1`/`v3`).
+    Plain,
+    /// A list of components (`lov_comp_md_v1`).
+    Composite,
+}
+
+/// The layout of a file. Components are in order, do not overlap and leave no gap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// How it is shown and stored.
+    pub form: LayoutForm,
+    /// Grows with every change, so that a client can tell an old copy.
+    pub generation: u32,
+    /// At least one component.
+    pub components: Vec<Component>,
+}
+
+impl Layout {
+    /// The component that holds byte `offset`; `None` past the end of the last one.
+    pub fn component_at(&self, offset: u64) -> Option<&Component> {
+        self.components.iter().find(|c| c.extent.contains(offset))
+    }
+
+    /// True if every component that a write to `[start, end)` touches has objects.
+    pub fn is_instantiated(&self, start: u64, end: u64) -> bool {
+        self.components
+            .iter()
+            .filter(|c| c.extent.start < end && (start < c.extent.end || c.extent.end == Extent::EOF))
+            .all(|c| c.flags.instantiated)
+    }
+
+    /// All objects, in component and stripe order.
+    pub fn objects(&self) -> impl Iterator<Item = &StripeObject> {
+        self.components.iter().flat_map(|c| c.objects.iter())
+    }
+
+    /// True if there is at least one object, so data may exist on OSTs.
+    pub fn has_objects(&self) -> bool {
+        self.components.iter().any(|c| !c.objects.is_empty())
+    }
+
+    /// File size implied by the sizes of the objects, given in the order of [`Layout::objects`].
+    ///
+    /// Source: reference 4.7. Objects past the end of the slice count as empty.
+    pub fn file_size(&self, object_sizes: &[u64]) -> u64 {
+        let mut sizes = object_sizes.iter();
+        let mut file_size = 0;
+        for component in &self.components {
+            let math = component.math();
+            for (index, _) in component.objects.iter().enumerate() {
+                let object_size = sizes.next().copied().unwrap_or(0);
+                if let Some(math) = math {
+                    file_size = file_size.max(math.file_size(index as u16, object_size));
+                }
+            }
+        }
+        file_size
+    }
+}

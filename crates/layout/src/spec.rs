@@ -1,0 +1,118 @@
+//! What a user asks for: a layout before objects exist, and the rules it must meet.
+
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, PoolName, STRIPE_COUNT_ALL};
+use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
+
+/// Striping wishes of a plain layout; `None` inherits from the directory, the root, then the file system's default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LayoutSpec {
+    /// Bytes per stripe.
+    pub stripe_size: Option<u32>,
+    /// Stripes; [`STRIPE_COUNT_ALL`] for all OSTs.
+    pub stripe_count: Option<u16>,
+    /// OST of the first stripe.
+    pub first_ost: Option<u16>,
+    /// Pool to allocate from.
+    pub pool: Option<PoolName>,
+}
+
+/// A wish that no layout can meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SpecError {
+    /// Not a multiple of 64 KiB, or 0.
+    #[error("stripe size {0} is not a multiple of 65536 bytes")]
+    StripeSize(u64),
+    /// Beyond the largest number of stripes.
+    #[error("stripe count {0} is over the limit of {STRIPE_COUNT_MAX}")]
+    StripeCount(u32),
+    /// No such index can exist.
+    #[error("OST index {0} is over the limit of {max}", max = TARGET_INDEX_MAX - 1)]
+    OstIndex(u32),
+}
+
+impl LayoutSpec {
+    /// Checks the wishes that are given.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), SpecError> {
+        match self.stripe_size {
+            Some(size) if size == 0 || size % STRIPE_SIZE_MIN != 0 => {
+                return Err(SpecError::StripeSize(u64::from(size)));
+            }
+            _ => {}
+        }
+        match self.stripe_count {
+            Some(0) => return Err(SpecError::StripeCount(0)),
+            Some(count) if count > STRIPE_COUNT_MAX && count != STRIPE_COUNT_ALL => {
+                return Err(SpecError::StripeCount(u32::from(count)));
+            }
+            _ => {}
+        }
+        match self.first_ost {
+            Some(index) if index >= TARGET_INDEX_MAX => Err(SpecError::OstIndex(u32::from(index))),
+            _ => Ok(()),
+        }
+    }
+
+    /// True if nothing is asked for: setting this on a directory removes its default.
+    pub fn is_empty(&self) -> bool {
+        *self == LayoutSpec::default()
+    }
+
+    /// These wishes, completed by `inherited` where they are silent. A wish for a first OST is not inherited.
+    pub fn or(&self, inherited: &LayoutSpec) -> LayoutSpec {
+        LayoutSpec {
+            stripe_size: self.stripe_size.or(inherited.stripe_size),
+            stripe_count: self.stripe_count.or(inherited.stripe_count),
+            first_ost: self.first_ost.or(inherited.first_ost),
+            pool: self.pool.or(inherited.pool),
+        }
+    }
+
+    /// The layout that a file with these wishes starts with: one component without objects.
+    pub fn to_layout(&self) -> Layout {
+        Layout {
+            form: LayoutForm::Plain,
+            generation: 0,
+            components: vec![Component {
+                id: 0,
+                extent: Extent::WHOLE,
+                flags: ComponentFlags::default(),
+                stripe_size: self.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT),
+                stripe_count: self.stripe_count.unwrap_or(1),
+                first_ost: self.first_ost,
+                pool: self.pool,
+                generation: 0,
+                objects: Vec::new(),
+            }],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_of_plain_layouts_are_checked() {
+        let size = |s| LayoutSpec { stripe_size: Some(s), ..LayoutSpec::default() }.check();
+        assert_eq!(size(65536), Ok(()));
+        assert_eq!(size(100_000), Err(SpecError::StripeSize(100_000)));
+        assert_eq!(size(0), Err(SpecError::StripeSize(0)));
+        let count = |c| LayoutSpec { stripe_count: Some(c), ..LayoutSpec::default() }.check();
+        assert_eq!(count(STRIPE_COUNT_ALL), Ok(()));
+        assert_eq!(count(2001), Err(SpecError::StripeCount(2001)));
+        let ost = LayoutSpec { first_ost: Some(0xffe0), ..LayoutSpec::default() };
+        assert_eq!(ost.check(), Err(SpecError::OstIndex(0xffe0)));
+    }
+
+    #[test]
+    fn silent_wishes_are_inherited() {
+        let wish = LayoutSpec { stripe_count: Some(3), ..LayoutSpec::default() };
+        let parent =
+            LayoutSpec { stripe_count: Some(8), stripe_size: Some(1 << 20), ..LayoutSpec::default() };
+        let both = wish.or(&parent);
+        assert_eq!((both.stripe_count, both.stripe_size), (Some(3), Some(1 << 20)));
+    }
+}
