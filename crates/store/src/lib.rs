@@ -1,1 +1,8 @@
-//! Placeholder, replaced by the first slice.
+//! Local stores under the services: [`MetaStore`] for metadata and small indexes, object stores for file data.
+//!
+//! A store knows nothing of the network, of clients or of namespace rules; it keeps bytes under keys and says exactly
+//! when they are durable. Formats: `docs/formats/metadata-store.md`.
+
+pub mod meta;
+
+pub use meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table};

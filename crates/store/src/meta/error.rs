@@ -1,0 +1,139 @@
+//! What can go wrong in the metadata store, told apart by what the caller may do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use nacre_types::Status;
+
+/// Shorthand for results of the metadata store.
+pub type Result<T> = std::result::Result<T, MetaError>;
+
+/// An error of [`MetaStore`](super::MetaStore).
+#[derive(Debug, thiserror::Error)]
+pub enum MetaError {
+    /// A system call on one of the store's files failed.
+    #[error("{action} {path}: {source}")]
+    Io {
+        /// Verb phrase of what was tried.
+        action: &'static str,
+        /// File or directory concerned.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The base (LMDB) refused an operation.
+    #[error("{action} in the base of the metadata store: {source}")]
+    Base {
+        /// Verb phrase of what was tried.
+        action: &'static str,
+        /// The cause.
+        #[source]
+        source: heed::Error,
+    },
+    /// No room for the batch. Nothing was changed; deletes marked with [`Batch::set_releasing`](super::Batch::set_releasing)
+    /// are accepted longer than other batches, so space can be won back.
+    #[error("no space left for the metadata store")]
+    NoSpace,
+    /// An earlier write or sync failed, so durability can no longer be promised. Reads go on; every later commit and
+    /// sync returns this until the store is opened again.
+    #[error("the metadata store has failed and accepts no changes until it is opened again: {cause}")]
+    Failed {
+        /// Text of the first failure.
+        cause: std::sync::Arc<str>,
+    },
+    /// Another process (or another handle in this one) has the store open.
+    #[error("the metadata store {dir} is in use by another process")]
+    InUse {
+        /// Directory of the store.
+        dir: PathBuf,
+    },
+    /// The directory holds no store and [`MetaStoreOptions::create`](super::MetaStoreOptions) is off.
+    #[error("there is no metadata store in {dir}")]
+    Missing {
+        /// Directory looked at.
+        dir: PathBuf,
+    },
+    /// The directory holds something that is not a NacreFS metadata store.
+    #[error("{path} is not part of a NacreFS metadata store")]
+    Foreign {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// The store was written by a newer program.
+    #[error(
+        "metadata store format {found} is newer than this program supports ({supported}): use a newer nacre"
+    )]
+    TooNew {
+        /// Version on disk.
+        found: u32,
+        /// Newest version this program reads.
+        supported: u32,
+    },
+    /// The store was written by a program whose format is no longer read.
+    #[error(
+        "metadata store format {found} is older than this program reads ({supported}): upgrade it with an older nacre first"
+    )]
+    TooOld {
+        /// Version on disk.
+        found: u32,
+        /// Oldest version this program reads.
+        supported: u32,
+    },
+    /// Bytes that had been durable do not match their checksum or contradict each other.
+    #[error("metadata store damaged: {what} in {path} at offset {offset}")]
+    Corrupt {
+        /// What is wrong.
+        what: &'static str,
+        /// File concerned.
+        path: PathBuf,
+        /// Byte offset in the file, 0 if the place is not known.
+        offset: u64,
+    },
+    /// A key is empty or longer than [`KEY_LEN_MAX`](super::KEY_LEN_MAX). Nothing was changed.
+    #[error("metadata key of {len} bytes is outside 1..={}", super::KEY_LEN_MAX)]
+    KeyLength {
+        /// Length of the key.
+        len: usize,
+    },
+    /// A value is longer than [`VALUE_LEN_MAX`](super::VALUE_LEN_MAX). Nothing was changed.
+    #[error("metadata value of {len} bytes is longer than {}", super::VALUE_LEN_MAX)]
+    ValueLength {
+        /// Length of the value.
+        len: usize,
+    },
+    /// A batch does not fit into one log segment. Nothing was changed.
+    #[error("metadata batch of {len} bytes is longer than {max}")]
+    BatchLength {
+        /// Encoded length of the batch.
+        len: usize,
+        /// Longest accepted by this store.
+        max: usize,
+    },
+    /// The store was closed.
+    #[error("the metadata store is closed")]
+    Closed,
+    /// An option has a value that cannot work.
+    #[error("metadata store option {option} must be {requirement}")]
+    Option {
+        /// Name of the option.
+        option: &'static str,
+        /// What it must be.
+        requirement: &'static str,
+    },
+}
+
+impl MetaError {
+    /// What a peer is told.
+    pub fn status(&self) -> Status {
+        match self {
+            MetaError::NoSpace => Status::ENOSPC,
+            MetaError::KeyLength { .. } | MetaError::Option { .. } => Status::EINVAL,
+            MetaError::ValueLength { .. } | MetaError::BatchLength { .. } => Status::E2BIG,
+            MetaError::Closed => Status::ESHUTDOWN,
+            MetaError::InUse { .. } => Status::EBUSY,
+            MetaError::Missing { .. } => Status::ENOENT,
+            _ => Status::EIO,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Settings of a metadata store.
+
+use super::error::{MetaError, Result};
+
+/// Settings of a [`MetaStore`](super::MetaStore); all may differ from one opening to the next, except where noted.
+#[derive(Clone, Debug)]
+pub struct MetaStoreOptions {
+    /// Create the store if the directory is missing or empty.
+    pub create: bool,
+    /// Bytes of recent changes (keys, values and bookkeeping) kept in memory before they move to the base.
+    /// Twice as much can be in memory while a move is under way. Reopening replays at most about this much twice.
+    pub overlay_bytes: u64,
+    /// Bytes of one log segment; there are two. A multiple of 4096 from 64 KiB to 2 GiB. Fixed when the store is made;
+    /// the value on disk wins afterwards.
+    pub wal_segment_bytes: u64,
+    /// Longest time in milliseconds that an acknowledged change stays without durability if nobody asks for it;
+    /// 0 switches the periodic sync off.
+    pub commit_interval_ms: u64,
+    /// Address space reserved for the base; also the largest size it can grow to. Costs neither memory nor disk.
+    pub map_bytes: u64,
+    /// Bytes set aside on disk so that a full file system can still be emptied.
+    pub reserve_bytes: u64,
+}
+
+impl Default for MetaStoreOptions {
+    fn default() -> Self {
+        MetaStoreOptions {
+            create: false,
+            overlay_bytes: 32 << 20,
+            wal_segment_bytes: 64 << 20,
+            commit_interval_ms: 1000,
+            map_bytes: 1 << 40,
+            reserve_bytes: 8 << 20,
+        }
+    }
+}
+
+impl MetaStoreOptions {
+    /// Small sizes for an index of a few thousand entries, such as that of an OST, and for tests.
+    pub fn small() -> Self {
+        MetaStoreOptions {
+            overlay_bytes: 4 << 20,
+            wal_segment_bytes: 8 << 20,
+            map_bytes: 64 << 30,
+            reserve_bytes: 1 << 20,
+            ..Default::default()
+        }
+    }
+
+    /// # Errors
+    /// [`MetaError::Option`] names the first value that cannot work.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |option, requirement| Err(MetaError::Option { option, requirement });
+        if !self.wal_segment_bytes.is_multiple_of(4096)
+            || !(64 << 10..=2 << 30).contains(&self.wal_segment_bytes)
+        {
+            return refuse("wal_segment_bytes", "a multiple of 4096 from 64 KiB to 2 GiB");
+        }
+        if self.overlay_bytes < 16 << 10 {
+            return refuse("overlay_bytes", "at least 16 KiB");
+        }
+        if !self.map_bytes.is_multiple_of(1 << 20) || self.map_bytes < 16 << 20 {
+            return refuse("map_bytes", "a multiple of 1 MiB, at least 16 MiB");
+        }
+        Ok(())
+    }
+}

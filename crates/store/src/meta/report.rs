@@ -1,0 +1,94 @@
+//! Counters and the result of a check.
+
+use nacre_types::TransNo;
+
+/// A snapshot of the store's counters; sums since the store was opened unless noted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetaStoreStats {
+    /// Batches committed.
+    pub commits: u64,
+    /// Bytes appended to the log, headers included.
+    pub wal_bytes: u64,
+    /// Flushes of the log to stable storage.
+    pub syncs: u64,
+    /// Moves of recent changes to the base that succeeded.
+    pub checkpoints: u64,
+    /// Such moves that failed and were or will be tried again.
+    pub checkpoint_failures: u64,
+    /// Times a commit had to wait because both halves of the memory or the log were full.
+    pub stalls: u64,
+    /// Bytes of recent changes in memory now.
+    pub overlay_bytes: u64,
+    /// Entries in the base now (without recent changes).
+    pub base_entries: u64,
+    /// Bytes the base occupies in its file now, free pages included.
+    pub base_bytes: u64,
+    /// Batches replayed from the log when the store was opened.
+    pub replayed: u64,
+    /// Newest transaction.
+    pub last_transno: TransNo,
+    /// Newest durable transaction.
+    pub last_committed: TransNo,
+    /// Whether the disk is full and the space set aside has been given up.
+    pub is_full: bool,
+    /// Whether the store has failed and accepts no changes.
+    pub has_failed: bool,
+}
+
+/// What [`MetaStore::verify`](super::MetaStore::verify) found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Entries read in the base.
+    pub entries: u64,
+    /// Bytes of keys and values read.
+    pub bytes: u64,
+    /// Entries per table, in order of table number; tables without entries are left out.
+    pub tables: Vec<(u8, u64)>,
+    /// Log records whose checksums were read again.
+    pub wal_records: u64,
+    /// Damage found, the first [`VerifyReport::PROBLEMS_MAX`] of it.
+    pub problems: Vec<VerifyProblem>,
+    /// All damage found, also that beyond `problems`.
+    pub problem_count: u64,
+}
+
+impl VerifyReport {
+    /// Longest list of problems kept.
+    pub const PROBLEMS_MAX: usize = 100;
+
+    pub(crate) fn add(&mut self, problem: VerifyProblem) {
+        self.problem_count += 1;
+        if self.problems.len() < Self::PROBLEMS_MAX {
+            self.problems.push(problem);
+        }
+    }
+}
+
+/// One damaged place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VerifyProblem {
+    /// An entry of the base whose checksum does not match.
+    #[error("entry of table {table} with key {} does not match its checksum", Hex(key))]
+    Entry {
+        /// Table number.
+        table: u8,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// A log record that does not match its checksum.
+    #[error("log record at offset {offset} of segment {segment} is damaged")]
+    Record {
+        /// Number of the segment file.
+        segment: u32,
+        /// Byte offset in the file.
+        offset: u64,
+    },
+}
+
+struct Hex<'a>(&'a [u8]);
+
+impl std::fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
