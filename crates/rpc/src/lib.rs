@@ -1,1 +1,12 @@
-//! Placeholder, replaced by the first slice.
+//! Calls between clients and servers: two transports behind one set of traits.
+//!
+//! `lo` is a direct call on the caller's thread; `tcp` sends frames. Both sides are synchronous: a call returns when its
+//! answer is there, and a thread that has to wait says so through `nacre_env::blocking`, so that somebody else can take
+//! over what it was serving. See `docs/protocol/`.
+
+pub mod api;
+
+pub use api::{
+    Call, ClientCallbacks, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsService, OssEndpoint,
+    OssService, ReplySlot, Started, run_all,
+};

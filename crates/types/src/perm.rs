@@ -7,7 +7,7 @@
 //! Source: POSIX.1-2017 4.5, acl(5) "Access check algorithm", capabilities(7), path_resolution(7).
 
 use crate::acl::Acl;
-use crate::attr::{Attr, S_ISVTX};
+use crate::attr::{Attr, AttrFlags, S_ISVTX};
 use crate::cred::{Caps, Cred};
 use crate::status::Status;
 
@@ -133,6 +133,13 @@ fn override_by_capability(attr: &Attr, cred: &Cred, mask: u8) -> Verdict {
     }
     let only_reads = if attr.is_dir() { mask & WRITE == 0 } else { mask == READ };
     if only_reads { capable(cred, Caps::DAC_READ_SEARCH) } else { Verdict::Denied }
+}
+
+/// True if every caller may search this directory, so that names found in it may be cached for all.
+///
+/// The kernel walks cached names without asking, therefore names in other directories must not be cached.
+pub fn searchable_by_all(directory: &Attr) -> bool {
+    directory.mode & 0o111 == 0o111 && !directory.flags.contains(AttrFlags::HAS_ACL)
 }
 
 /// Whether the sticky bit of `parent` keeps the caller from removing or renaming `entry`.

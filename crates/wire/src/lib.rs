@@ -1,1 +1,14 @@
-//! Placeholder, replaced by the first slice.
+//! Messages between clients and servers.
+//!
+//! Each service has a request and a reply enum of borrowed or owned plain data. In one process they are passed as they
+//! are; between processes [`frame`] and the codecs give them bytes that we specify (`docs/protocol/`), never a
+//! serializer's default. Bulk data (file contents) is not part of the enums: it travels beside them, so that it can be
+//! received straight into its destination.
+
+pub mod mds;
+pub mod mgs;
+pub mod oss;
+
+pub use mds::{MdsReply, MdsRequest};
+pub use mgs::{MgsReply, MgsRequest};
+pub use oss::{OssReply, OssRequest};

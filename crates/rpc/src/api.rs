@@ -1,0 +1,153 @@
+//! The traits that clients call and services implement.
+
+use nacre_types::{ClientUuid, Cred, Nid, StatusResult};
+use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
+use nacre_wire::mgs::{MgsReply, MgsRequest};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::sync::Arc;
+
+/// What goes with every call beside the request itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// Who asks.
+    pub cred: &'a Cred,
+    /// For requests that must not run twice: where the server notes the result, `None` on `lo` (a call there cannot be
+    /// lost without its caller).
+    pub reply_slot: Option<ReplySlot>,
+}
+
+/// Where a server keeps the result of a modifying request for a resend: one slot per request in flight of a client.
+///
+/// The service stores (slot, xid, encoded answer) in the same transaction as the change itself; after a restart the
+/// reply cache is filled from there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplySlot {
+    /// The client.
+    pub client: ClientUuid,
+    /// Slot number, below 512 (reference 5.1: 512 tags).
+    pub tag: u16,
+    /// The request.
+    pub xid: nacre_types::Xid,
+}
+
+impl<'a> Call<'a> {
+    /// A call without a reply slot.
+    pub fn new(cred: &'a Cred) -> Call<'a> {
+        Call { cred, reply_slot: None }
+    }
+}
+
+/// How a server reaches a client on its own account. Called from threads that hold no lock of the service.
+pub trait ClientCallbacks: Send + Sync {
+    /// What may be cached has changed. When `exclusive` was taken away, the client drops everything that it caches
+    /// and answers with [`MdsRequest::LeaseReleased`]. Must return soon; the release itself may come later.
+    fn lease_changed(&self, grant: LeaseGrant);
+}
+
+/// A client as a server sees it. Lives from connect to disconnect or eviction; survives lost connections.
+pub struct Export {
+    /// Identity of the client.
+    pub client: ClientUuid,
+    /// Where it calls from.
+    pub nid: Nid,
+    /// Way back to the client.
+    pub callbacks: Arc<dyn ClientCallbacks>,
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Export").field("client", &self.client).field("nid", &self.nid).finish()
+    }
+}
+
+/// A metadata server's target, as its service implements it. Any thread may call any method.
+pub trait MdsService: Send + Sync {
+    /// A client connects, or connects again after this server restarted (then it re-opens its handles next).
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant>;
+    /// A client leaves: its handles are closed and its locks released.
+    fn disconnect(&self, client: ClientUuid);
+    /// Runs one request.
+    fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
+    /// The stored result of a modifying request of an earlier life of this server, if it ran (see [`ReplySlot`]).
+    fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>>;
+}
+
+/// An object server's target, as its service implements it. Requests are idempotent, so a resend may run again.
+pub trait OssService: Send + Sync {
+    /// Runs one request.
+    fn handle(&self, call: &Call<'_>, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply>;
+}
+
+/// The management server, as its service implements it.
+pub trait MgsService: Send + Sync {
+    /// Runs one request; `GetConfig` may wait (through `nacre_env::blocking`).
+    fn handle(&self, request: &MgsRequest) -> StatusResult<MgsReply>;
+}
+
+/// A metadata target, as a client calls it. Lost connections are mended and requests resent inside; a call returns when
+/// it was answered, was interrupted (`EINTR`), or its target is gone for longer than the configured deadline.
+pub trait MdsEndpoint: Send + Sync {
+    /// Runs one request.
+    fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
+    /// Runs one request whose answer nobody waits for (close). Errors are logged by the endpoint.
+    fn post(&self, cred: &Cred, request: &MdsRequest<'_>);
+}
+
+/// An object target, as clients and metadata servers call it.
+pub trait OssEndpoint: Send + Sync {
+    /// Runs one request.
+    fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply>;
+
+    /// Sends a request without waiting, if this transport can have several in flight; otherwise runs it. Only
+    /// [`crate::api::run_all`] calls this, which waits for all before it returns.
+    fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
+        Started::Finished(self.call(request, bulk))
+    }
+    /// Changes whenever data that was written but not synced may have been lost (the server's host restarted).
+    fn durability_epoch(&self) -> u64;
+}
+
+/// A request that was started.
+pub enum Started<'a> {
+    /// It has already run.
+    Finished(StatusResult<OssReply>),
+    /// It is in flight; the function waits for its answer.
+    InFlight(Box<dyn FnOnce() -> StatusResult<OssReply> + 'a>),
+}
+
+/// The management server, as clients and servers call it.
+pub trait MgsEndpoint: Send + Sync {
+    /// Runs one request.
+    fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply>;
+}
+
+/// One of several object requests that run at the same time.
+pub struct IoCall<'a> {
+    /// The target.
+    pub endpoint: &'a dyn OssEndpoint,
+    /// The request.
+    pub request: OssRequest,
+    /// Its data.
+    pub bulk: Bulk<'a>,
+}
+
+/// Runs all calls, as many at a time as their transports allow, and gives their results in order. Returns when the last
+/// one is answered, so that buffers are free again.
+pub fn run_all(calls: Vec<IoCall<'_>>) -> Vec<StatusResult<OssReply>> {
+    // Requests must outlive what was started with them, so they are parted from the buffers first.
+    let mut requests = Vec::with_capacity(calls.len());
+    let mut rest = Vec::with_capacity(calls.len());
+    for call in calls {
+        requests.push(call.request);
+        rest.push((call.endpoint, call.bulk));
+    }
+    let started: Vec<Started<'_>> =
+        requests.iter().zip(rest).map(|(request, (endpoint, bulk))| endpoint.start(request, bulk)).collect();
+    started
+        .into_iter()
+        .map(|started| match started {
+            Started::Finished(result) => result,
+            Started::InFlight(wait) => wait(),
+        })
+        .collect()
+}

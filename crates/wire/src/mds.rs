@@ -1,0 +1,494 @@
+//! Requests to a metadata server.
+
+use bitflags::bitflags;
+use nacre_layout::{Layout, LayoutSpec};
+use nacre_types::attr::FileKind;
+use nacre_types::{Attr, Fid, OpenHandle, SetAttr, Timestamp, TransNo};
+use std::sync::Arc;
+
+bitflags! {
+    /// How a file is opened.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct OpenFlags: u32 {
+        /// For reading; needs read permission.
+        const READ = 1;
+        /// For writing; needs write permission.
+        const WRITE = 2;
+        /// For execution; needs execute permission.
+        const EXEC = 4;
+        /// Cut to size 0; needs write permission. The reply's layout tells the client which objects to cut.
+        const TRUNCATE = 8;
+        /// Every write goes to the end.
+        const APPEND = 16;
+        /// Re-opens a handle after the server restarted: no permission check, orphans allowed.
+        const REPLAY = 32;
+        /// No permission check: the caller has just created the file.
+        const CREATED = 64;
+        /// Drop set-id bits because of the truncation (unprivileged caller).
+        const KILL_PRIV = 128;
+    }
+
+    /// How a rename treats an existing target.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct RenameFlags: u32 {
+        /// Fail with `EEXIST` if the new name exists (`RENAME_NOREPLACE`).
+        const NOREPLACE = 1;
+        /// Swap the two names (`RENAME_EXCHANGE`).
+        const EXCHANGE = 2;
+    }
+
+    /// How an extended attribute is set.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct XattrFlags: u32 {
+        /// Fail with `EEXIST` if it exists (`XATTR_CREATE`).
+        const CREATE = 1;
+        /// Fail with `ENODATA` if it does not (`XATTR_REPLACE`).
+        const REPLACE = 2;
+        /// An access ACL is set by a caller without rights to the group: drop the set-group-id bit.
+        const KILL_SGID = 4;
+    }
+}
+
+/// What a create makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewFile<'a> {
+    /// A regular file, or with `rdev` a device, pipe or socket according to the mode.
+    Node {
+        /// Device number for device files.
+        rdev: u32,
+    },
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink {
+        /// Where it points.
+        target: &'a [u8],
+    },
+    /// A regular file without a name (`O_TMPFILE`): an orphan until it is linked. The name of the request is empty.
+    Unnamed,
+}
+
+/// What the client knows of a file's data when it closes or syncs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DataUpdate {
+    /// Size and blocks (512 bytes), if the client wrote or truncated.
+    pub size_blocks: Option<(u64, u64)>,
+    /// Last modification, if the client wrote.
+    pub mtime: Option<Timestamp>,
+    /// Last access, if the client read.
+    pub atime: Option<Timestamp>,
+}
+
+/// Owner of a byte-range lock at its client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LockOwner(pub u64);
+
+/// A byte-range (`fcntl`) or whole-file (`flock`) lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileLock {
+    /// True for `flock`, false for `fcntl`; the two never conflict.
+    pub whole_file: bool,
+    /// Who holds it.
+    pub owner: LockOwner,
+    /// What is held or wanted.
+    pub mode: LockMode,
+    /// First byte.
+    pub start: u64,
+    /// Last byte, inclusive as in `fcntl`; `u64::MAX` for "to the end".
+    pub last: u64,
+    /// Process that asked, shown by `F_GETLK`.
+    pub pid: u32,
+}
+
+/// What a file lock allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum LockMode {
+    /// Shared.
+    Read = 0,
+    /// Exclusive.
+    Write = 1,
+    /// No lock: releases.
+    Unlock = 2,
+}
+
+/// One request to a metadata server. FIDs of new files are chosen by the client from a sequence that it was given, so
+/// that a resend names the same file.
+#[derive(Clone, PartialEq, Debug)]
+pub enum MdsRequest<'a> {
+    /// Space and inodes of the MDT. Reply: `Statfs`.
+    Statfs,
+    /// A fresh FID sequence for the client. Reply: `Sequence`.
+    AllocateSequence,
+    /// Attributes of a name; needs search permission on the parent. `.` and `..` work. Reply: `Entry`.
+    Lookup {
+        /// The directory.
+        parent: Fid,
+        /// The name in it.
+        name: &'a [u8],
+    },
+    /// Attributes of an inode; needs no permission. Reply: `Attr`.
+    GetAttr {
+        /// The inode.
+        fid: Fid,
+    },
+    /// Changes attributes. A size change is only recorded: the client cuts the objects. Reply: `Attr`.
+    SetAttr {
+        /// The inode.
+        fid: Fid,
+        /// The change.
+        set: SetAttr,
+    },
+    /// Makes a file, directory, symlink or node, and may open it. Reply: `Created`.
+    Create {
+        /// The directory.
+        parent: Fid,
+        /// The new name.
+        name: &'a [u8],
+        /// FID that the client chose.
+        fid: Fid,
+        /// What to make.
+        new: NewFile<'a>,
+        /// Type and permission bits, before umask.
+        mode: u32,
+        /// The caller's umask; not applied where a default ACL exists.
+        umask: u32,
+        /// Opens it under this handle at once.
+        open: Option<(OpenHandle, OpenFlags)>,
+        /// Fail with `EEXIST` if the name exists; otherwise an existing regular file is opened (with its permission
+        /// check) and `created` in the reply is false.
+        exclusive: bool,
+    },
+    /// Adds a name to an inode. Reply: `Attr` (of the inode).
+    Link {
+        /// The inode.
+        fid: Fid,
+        /// Directory of the new name.
+        parent: Fid,
+        /// The new name.
+        name: &'a [u8],
+    },
+    /// Removes a name. Reply: `Removed`.
+    Unlink {
+        /// The directory.
+        parent: Fid,
+        /// The name.
+        name: &'a [u8],
+        /// True for `rmdir`.
+        directory: bool,
+    },
+    /// Moves a name. Reply: `Removed` (what the new name named before, if anything).
+    Rename {
+        /// Old directory.
+        from_parent: Fid,
+        /// Old name.
+        from_name: &'a [u8],
+        /// New directory.
+        to_parent: Fid,
+        /// New name.
+        to_name: &'a [u8],
+        /// How to treat an existing target.
+        flags: RenameFlags,
+    },
+    /// Opens a regular file under a handle that the client chose. Reply: `Opened`.
+    Open {
+        /// The file.
+        fid: Fid,
+        /// The handle.
+        handle: OpenHandle,
+        /// How.
+        flags: OpenFlags,
+    },
+    /// Closes a handle and tells what became of the data. Reply: `Attr`, or `Done` if the file is gone.
+    Close {
+        /// The file.
+        fid: Fid,
+        /// The handle.
+        handle: OpenHandle,
+        /// Size and times, if they changed.
+        update: DataUpdate,
+    },
+    /// Tells size and times while the file stays open (fsync, stat by others). Reply: `Attr`.
+    UpdateData {
+        /// The file.
+        fid: Fid,
+        /// Size and times.
+        update: DataUpdate,
+        /// Record the size as exact although writers have the file open (used after a recovery by glimpse).
+        exact: bool,
+    },
+    /// Makes sure that `[start, end)` has objects, for a write or an extending truncate. Reply: `Layout`.
+    LayoutIntent {
+        /// The file.
+        fid: Fid,
+        /// First byte to be written.
+        start: u64,
+        /// One past the last.
+        end: u64,
+    },
+    /// The layout of a file as it is. Reply: `Layout`.
+    GetLayout {
+        /// The file.
+        fid: Fid,
+    },
+    /// Sets the layout of a file without objects, or the default of a directory (an empty wish removes it); needs write
+    /// permission or ownership. Reply: `Attr`. `EALREADY` if the file has objects.
+    SetLayout {
+        /// File or directory.
+        fid: Fid,
+        /// The wishes.
+        spec: LayoutSpec,
+    },
+    /// Default layout wishes of a directory as stored, without resolving inheritance. Reply: `DefaultLayout`.
+    GetDefaultLayout {
+        /// The directory.
+        fid: Fid,
+    },
+    /// A page of a directory; needs read permission only if `check` says so (an open directory was checked). Reply:
+    /// `Directory`.
+    ReadDir {
+        /// The directory.
+        fid: Fid,
+        /// Entries after this position; 0 for the beginning. `.` and `..` are not included.
+        cookie: u64,
+        /// Bytes of the encoded page at most.
+        max_bytes: u32,
+        /// With attributes of each entry.
+        plus: bool,
+    },
+    /// Target of a symbolic link. Reply: `Bytes`.
+    ReadLink {
+        /// The link.
+        fid: Fid,
+    },
+    /// Value of an extended attribute. Reply: `Bytes`.
+    GetXattr {
+        /// The inode.
+        fid: Fid,
+        /// Full name with prefix.
+        name: &'a [u8],
+    },
+    /// Names of all extended attributes that the caller may see, each ended by NUL. Reply: `Bytes`.
+    ListXattr {
+        /// The inode.
+        fid: Fid,
+    },
+    /// Sets an extended attribute. Reply: `Attr`.
+    SetXattr {
+        /// The inode.
+        fid: Fid,
+        /// Full name with prefix.
+        name: &'a [u8],
+        /// Value, up to 64 KiB.
+        value: &'a [u8],
+        /// How.
+        flags: XattrFlags,
+    },
+    /// Removes an extended attribute. Reply: `Attr`.
+    RemoveXattr {
+        /// The inode.
+        fid: Fid,
+        /// Full name with prefix.
+        name: &'a [u8],
+    },
+    /// Whether the caller has all rights in `mask` (see `nacre_types::perm`). Reply: `Attr`.
+    Access {
+        /// The inode.
+        fid: Fid,
+        /// Rights.
+        mask: u8,
+    },
+    /// Makes everything up to a transno durable; `TransNo(u64::MAX)` for all. Reply: `Done`.
+    Commit {
+        /// Up to and including this one.
+        upto: TransNo,
+    },
+    /// One of the names of an inode: link number `index` from 0. Reply: `Link`; `ENODATA` past the last.
+    FidToLink {
+        /// The inode.
+        fid: Fid,
+        /// Which of its names.
+        index: u32,
+    },
+    /// Sets or releases a lock. Without `wait` a conflict gives `EAGAIN`; with it the request blocks (interruptible) until
+    /// granted. Reply: `Done`.
+    SetLock {
+        /// The file.
+        fid: Fid,
+        /// The lock.
+        lock: FileLock,
+        /// Wait for conflicting locks to go away.
+        wait: bool,
+    },
+    /// The first lock that conflicts with the given one. Reply: `Lock`.
+    GetLock {
+        /// The file.
+        fid: Fid,
+        /// The lock to try.
+        lock: FileLock,
+    },
+    /// Still here. Reply: `Lease`: what the client may cache now.
+    Ping,
+    /// The client has dropped what it cached under leases up to this epoch. Reply: `Lease`.
+    LeaseReleased {
+        /// Epoch of the callback that asked for it.
+        epoch: u64,
+    },
+}
+
+impl MdsRequest<'_> {
+    /// True if the request changes something, so that a resend must not run twice.
+    pub fn is_modifying(&self) -> bool {
+        !matches!(
+            self,
+            MdsRequest::Statfs
+                | MdsRequest::Lookup { .. }
+                | MdsRequest::GetAttr { .. }
+                | MdsRequest::GetLayout { .. }
+                | MdsRequest::GetDefaultLayout { .. }
+                | MdsRequest::ReadDir { .. }
+                | MdsRequest::ReadLink { .. }
+                | MdsRequest::GetXattr { .. }
+                | MdsRequest::ListXattr { .. }
+                | MdsRequest::Access { .. }
+                | MdsRequest::Commit { .. }
+                | MdsRequest::FidToLink { .. }
+                | MdsRequest::GetLock { .. }
+                | MdsRequest::Ping
+                | MdsRequest::LeaseReleased { .. }
+        )
+    }
+}
+
+/// Space and inodes of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Statfs {
+    /// Unit of the block counts in bytes.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for unprivileged users, less what is kept in reserve.
+    pub blocks_available: u64,
+    /// Inodes or objects in all.
+    pub files: u64,
+    /// Free inodes or objects.
+    pub files_free: u64,
+    /// State bits (Lustre `OS_STATFS_*`: 1 degraded, 2 read-only, 4 no-create, 0x20 out of space, 0x40 out of inodes).
+    pub state: u32,
+}
+
+/// What a client may cache, see the `lock` crate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeaseGrant {
+    /// True if the client is the only one, so that everything may be cached until it is called back.
+    pub exclusive: bool,
+    /// Grows with every change of `exclusive` at this server.
+    pub epoch: u64,
+}
+
+/// The answer to a request; the request's doc says which variant.
+#[derive(Clone, PartialEq, Debug)]
+pub enum MdsReply {
+    /// Nothing to tell.
+    Done,
+    /// Space.
+    Statfs(Statfs),
+    /// A FID sequence that is the client's alone.
+    Sequence(u64),
+    /// Attributes after the request.
+    Attr(Attr),
+    /// A looked-up name.
+    Entry {
+        /// The inode; `None` if there is no such name (not an error, so that its absence can be cached).
+        attr: Option<Attr>,
+        /// True if everybody may search the directory, so that a cache need not know who looks
+        /// (`nacre_types::perm::searchable_by_all`).
+        public: bool,
+    },
+    /// A create.
+    Created {
+        /// Attributes of the file.
+        attr: Attr,
+        /// False if an existing file was opened.
+        created: bool,
+        /// Layout if opened.
+        layout: Option<Arc<Layout>>,
+        /// Attributes of the parent after the change, so that the client need not ask.
+        parent: Attr,
+    },
+    /// An open.
+    Opened {
+        /// Attributes.
+        attr: Attr,
+        /// The layout, with objects if it has any; after `TRUNCATE` the client must cut them.
+        layout: Option<Arc<Layout>>,
+    },
+    /// A layout; `None` for files that have none stored yet (created with defaults and never written).
+    Layout(Option<Arc<Layout>>),
+    /// Wishes of a directory; `None` if it has none of its own.
+    DefaultLayout(Option<LayoutSpec>),
+    /// What lost a name.
+    Removed {
+        /// The inode that lost its name, if one did.
+        fid: Fid,
+        /// Its attributes after that; `nlink` 0 if it is gone or lives on as an open orphan.
+        attr: Option<Attr>,
+    },
+    /// A page of a directory.
+    Directory(DirPage),
+    /// A value.
+    Bytes(Vec<u8>),
+    /// A name of an inode.
+    Link {
+        /// Its directory.
+        parent: Fid,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// The conflicting lock; `None` if the lock could be set.
+    Lock(Option<FileLock>),
+    /// What may be cached.
+    Lease(LeaseGrant),
+}
+
+/// A reply and where it stands in the target's history.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MdsAnswer {
+    /// Transaction of this request, 0 if it changed nothing.
+    pub transno: TransNo,
+    /// Everything up to here is durable at the target.
+    pub last_committed: TransNo,
+    /// The answer proper.
+    pub reply: MdsReply,
+}
+
+/// Entries of a directory in encoded form, so that a page costs one allocation.
+///
+/// Each entry: cookie u64, FID 16 bytes, kind u8, has-attributes u8, name length u16, name, then the attributes
+/// (see `docs/protocol`) if present. Little-endian.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DirPage {
+    /// Encoded entries.
+    pub bytes: Vec<u8>,
+    /// No entry follows the last one of this page.
+    pub end: bool,
+    /// True if everybody may search the directory, see [`MdsReply::Entry`].
+    pub public: bool,
+}
+
+/// One entry of a [`DirPage`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirEntry<'a> {
+    /// Position after this entry, at least [`nacre_types::name::COOKIE_FIRST`].
+    pub cookie: u64,
+    /// The inode.
+    pub fid: Fid,
+    /// Its kind.
+    pub kind: FileKind,
+    /// The name.
+    pub name: &'a [u8],
+    /// Its attributes, if they were asked for and the inode still exists.
+    pub attr: Option<Attr>,
+}

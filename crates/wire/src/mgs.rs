@@ -1,0 +1,71 @@
+//! Requests to the management server: the file system's name, targets and parameters.
+
+use nacre_types::{Nid, TargetId};
+
+/// A target of the file system and where it is served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetConfig {
+    /// Which target.
+    pub target: TargetId,
+    /// Its server's NIDs, in order of preference; at least one.
+    pub nids: Vec<Nid>,
+    /// False if an administrator has taken it out of use.
+    pub active: bool,
+}
+
+/// What every node of a file system shares. Versioned as a whole.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FsConfig {
+    /// Grows with every change.
+    pub version: u64,
+    /// File system name.
+    pub fsname: String,
+    /// Random identity, so that two file systems of one name are told apart.
+    pub fs_uuid: [u8; 16],
+    /// All targets but the MGT, ordered by kind and index.
+    pub targets: Vec<TargetConfig>,
+    /// Persistent parameters as (name, value), for example `lov.stripesize`; ordered by name.
+    pub params: Vec<(String, String)>,
+}
+
+/// One request to the management server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MgsRequest {
+    /// The configuration, at once if its version is above `newer_than`, else when it changes or after `wait_ms`
+    /// (then the unchanged one). Reply: `Config`.
+    GetConfig {
+        /// File system name; `ENOENT` if the server serves another.
+        fsname: String,
+        /// Version that the caller has, 0 for none.
+        newer_than: u64,
+        /// How long to wait for a change, in milliseconds, at most 60,000.
+        wait_ms: u32,
+    },
+    /// A server tells that it serves a target. Reply: `Config`.
+    RegisterTarget {
+        /// File system name.
+        fsname: String,
+        /// Identity of the file system that the target was formatted for; refused with `EINVAL` if it is another.
+        fs_uuid: [u8; 16],
+        /// The target and its NIDs.
+        target: TargetConfig,
+    },
+    /// Sets a persistent parameter; an empty value removes it. Reply: `Config`.
+    SetParam {
+        /// Name.
+        name: String,
+        /// Value.
+        value: String,
+    },
+    /// Still here. Reply: `Done`.
+    Ping,
+}
+
+/// The answer to a request; the request's doc says which variant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MgsReply {
+    /// Nothing to tell.
+    Done,
+    /// The configuration.
+    Config(FsConfig),
+}

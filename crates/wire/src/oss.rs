@@ -1,0 +1,164 @@
+//! Requests to an object server. Each goes to one OST.
+//!
+//! Objects appear with the first write to them: reading one that was never written gives zeros, its size is 0.
+
+pub use crate::mds::Statfs;
+use nacre_types::{Fid, Timestamp};
+
+/// How data of an object is looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SeekKind {
+    /// The next byte that holds data.
+    Data = 0,
+    /// The next hole, the end of the object counting as one.
+    Hole = 1,
+}
+
+/// How space is allocated or freed (Linux `fallocate`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum FallocateKind {
+    /// Allocate; the object grows if the range ends beyond it.
+    Allocate = 0,
+    /// Allocate, keep the size.
+    AllocateKeepSize = 1,
+    /// Free the range, keep the size.
+    Punch = 2,
+    /// Zero the range; the object grows if the range ends beyond it.
+    Zero = 3,
+    /// Zero the range, keep the size.
+    ZeroKeepSize = 4,
+}
+
+/// One request to an object server. Bulk data goes beside it: `Write` sends, `Read` receives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OssRequest {
+    /// Writes the bulk data at `offset`. Reply: `Written`.
+    Write {
+        /// The object, made now if it does not exist.
+        object: Fid,
+        /// Where, in bytes.
+        offset: u64,
+        /// Durable before the reply.
+        sync: bool,
+    },
+    /// Reads into the bulk buffer. Reply: `Read`: fewer bytes than asked for only at the end of the object.
+    Read {
+        /// The object.
+        object: Fid,
+        /// Where, in bytes.
+        offset: u64,
+        /// How much; the size of the bulk buffer.
+        len: u32,
+        /// Bytes beyond the range that will soon be asked for, 0 if not known: the server may start reading them.
+        ahead: u32,
+    },
+    /// Size, space and times. An object that does not exist is empty. Reply: `Attr`.
+    GetAttr {
+        /// The object.
+        object: Fid,
+    },
+    /// Sets the size, up or down. Reply: `Attr`.
+    Truncate {
+        /// The object.
+        object: Fid,
+        /// New size in bytes.
+        size: u64,
+    },
+    /// Allocates, frees or zeroes a range. Reply: `Attr`.
+    Fallocate {
+        /// The object.
+        object: Fid,
+        /// How.
+        kind: FallocateKind,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Looks for data or a hole. Reply: `Position`; `ENXIO` if there is none at or after `offset`.
+    Seek {
+        /// The object.
+        object: Fid,
+        /// From here.
+        offset: u64,
+        /// What.
+        kind: SeekKind,
+    },
+    /// Makes an object's data and existence durable. Reply: `Done`.
+    Sync {
+        /// The object; `None` for all of the OST.
+        object: Option<Fid>,
+    },
+    /// Space and objects. Reply: `Statfs`.
+    Statfs,
+    /// Reserves object ids for an MDT. Reply: `Precreated`.
+    Precreate {
+        /// Sequence of the objects, one per MDT and OST.
+        sequence: u64,
+        /// How many more, up to 20000 (reference 4.5).
+        count: u32,
+    },
+    /// After an MDT restart: objects of the sequence above `last_used` belong to nobody and are destroyed; the next
+    /// reservation starts above everything that was ever reserved. Reply: `Precreated` (count 0).
+    DestroyOrphans {
+        /// Sequence of the objects.
+        sequence: u64,
+        /// Largest id that a file uses.
+        last_used: u32,
+    },
+    /// Destroys objects; those that do not exist are skipped. Durable before the reply. Reply: `Done`.
+    Destroy {
+        /// The objects, at most 4096.
+        objects: Vec<Fid>,
+    },
+    /// Still here. Reply: `Done`.
+    Ping,
+}
+
+/// Attributes of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ObjectAttr {
+    /// Size in bytes.
+    pub size: u64,
+    /// Space used in units of 512 bytes.
+    pub blocks: u64,
+    /// Last change of data; `None` for an object that was never written.
+    pub mtime: Option<Timestamp>,
+}
+
+/// The answer to a request; the request's doc says which variant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OssReply {
+    /// Nothing to tell.
+    Done,
+    /// Bytes written: all of them.
+    Written(u32),
+    /// Bytes read into the bulk buffer.
+    Read(u32),
+    /// Attributes after the request.
+    Attr(ObjectAttr),
+    /// An offset.
+    Position(u64),
+    /// Space.
+    Statfs(Statfs),
+    /// Reserved ids `[first, first + count)`.
+    Precreated {
+        /// First id.
+        first: u32,
+        /// How many.
+        count: u32,
+    },
+}
+
+/// Bulk data that goes with an [`OssRequest`].
+#[derive(Debug)]
+pub enum Bulk<'a> {
+    /// None.
+    None,
+    /// Data to write.
+    Send(&'a [u8]),
+    /// Where to put data that is read.
+    Receive(&'a mut [u8]),
+}
