@@ -1,0 +1,100 @@
+//! Why a mount could not be made or went wrong. Each message is one sentence that says what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Failure of a mount, an unmount or a session.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel has no FUSE.
+    #[error("/dev/fuse does not exist; load the module with \"modprobe fuse\" or give the container the device")]
+    NoDevice,
+    /// The device cannot be opened.
+    #[error("/dev/fuse cannot be opened by this user; make it accessible (mode 0666 is usual) or mount as root")]
+    DeviceDenied(#[source] io::Error),
+    /// The mount point is missing.
+    #[error("mount point {0} does not exist; create the directory first")]
+    NoMountPoint(PathBuf),
+    /// The mount point is a file.
+    #[error("mount point {0} is not a directory; choose a directory")]
+    NotADirectory(PathBuf),
+    /// The directory has entries.
+    #[error("mount point {0} is not empty; choose an empty directory or allow a non-empty one explicitly")]
+    NotEmpty(PathBuf),
+    /// A live FUSE mount is there.
+    #[error("{0} is already a mount point of {1}; unmount it first or choose another directory")]
+    InUse(PathBuf, String),
+    /// A dead FUSE mount is there and was not (or may not be) cleared.
+    #[error("{0} is a dead mount of {1}; run \"umount -l\" on it and mount again")]
+    Stale(PathBuf, String),
+    /// The helper for non-root mounts is missing.
+    #[error("fusermount3 was not found; install the package fuse3 or mount as root")]
+    NoFusermount,
+    /// The helper refused.
+    #[error("fusermount3 refused to mount or unmount {path}: {message}")]
+    Fusermount {
+        /// Mount point.
+        path: PathBuf,
+        /// What the helper said, without its name.
+        message: String,
+    },
+    /// `allow_other` without permission.
+    #[error("allow_other needs a line \"user_allow_other\" in /etc/fuse.conf; add it, mount as root, or leave it off")]
+    AllowOtherDenied,
+    /// mount(2) failed.
+    #[error("mounting on {path} failed ({source}); mount needs root or CAP_SYS_ADMIN in the mount namespace")]
+    Mount {
+        /// Mount point.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// Unmounting failed because files are open.
+    #[error("{0} is busy; close the files and working directories in it, or unmount lazily")]
+    Busy(PathBuf),
+    /// umount2(2) failed otherwise.
+    #[error("unmounting {path} failed ({source}); see \"mount\" for its state")]
+    Unmount {
+        /// Mount point.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// io_uring was asked for and cannot be had.
+    #[error("FUSE over io_uring is not available ({0}); choose the transport auto or dev")]
+    NoUring(&'static str),
+    /// An option has no sense.
+    #[error("option {name}: {reason}")]
+    Option {
+        /// Which.
+        name: &'static str,
+        /// What it must be.
+        reason: &'static str,
+    },
+    /// The kernel speaks another protocol.
+    #[error("the kernel speaks FUSE protocol {major}.{minor}, but 7.31 or newer is needed; use Linux 5.15 or newer")]
+    Protocol {
+        /// Major version.
+        major: u32,
+        /// Minor version.
+        minor: u32,
+    },
+    /// The kernel did not begin with INIT, or what it sent was cut short.
+    #[error("the kernel did not start the connection properly; unmount and mount again")]
+    Handshake,
+    /// A system call failed for another reason.
+    #[error("{action} failed ({source}); check limits on threads, memory and open files")]
+    System {
+        /// What was being done.
+        action: &'static str,
+        /// Cause.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::System { action, source }
+    }
+}

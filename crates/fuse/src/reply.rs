@@ -1,0 +1,249 @@
+//! Replies: built in the transport's own memory, so that answering neither allocates nor copies twice.
+
+use std::time::Duration;
+
+use crate::abi::*;
+
+mod directory;
+
+pub use directory::{DirBuffer, DirEntry};
+
+/// Room for the structures of a reply (the largest one is STATX's, 288 bytes).
+pub(crate) const SMALL_SIZE: usize = 512;
+
+/// What a handler answers. The last method called counts; a handler that calls none answers EIO.
+pub struct Reply<'a> {
+    opcode: u32,
+    small: &'a mut [u8; SMALL_SIZE],
+    bulk: &'a mut [u8],
+    state: State,
+}
+
+/// What the transport is to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing was said yet.
+    Unanswered,
+    /// An errno, positive.
+    Error(i32),
+    /// So many bytes of the small area.
+    Small(usize),
+    /// So many bytes of the bulk area.
+    Bulk(usize),
+    /// No reply (FORGET and the like).
+    None,
+}
+
+/// A name that was looked up or made, with its inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Node id by which the kernel will call the inode; 0: the name does not exist, and this may be cached.
+    pub node_id: u64,
+    /// Node id and generation together must never be used again for another inode.
+    pub generation: u64,
+    /// For how long the kernel may use the name without asking.
+    pub entry_timeout: Duration,
+    /// For how long the kernel may use the attributes without asking.
+    pub attr_timeout: Duration,
+    /// Attributes.
+    pub attr: Attr,
+}
+
+/// An open file or directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Opened {
+    /// Handle that comes back with every request on this open file.
+    pub fh: u64,
+    /// What the kernel is to do with it.
+    pub flags: OpenFlags,
+    /// Id of a registered backing file, with [`OpenFlags::PASSTHROUGH`]; else 0.
+    pub backing_id: i32,
+}
+
+impl<'a> Reply<'a> {
+    pub(crate) fn new(opcode: u32, small: &'a mut [u8; SMALL_SIZE], bulk: &'a mut [u8]) -> Reply<'a> {
+        Reply { opcode, small, bulk, state: State::Unanswered }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Was any answer given yet?
+    pub fn is_answered(&self) -> bool {
+        self.state != State::Unanswered
+    }
+
+    /// Failure with `errno` (positive, such as `libc::ENOENT`). Numbers that the kernel would not take become EIO.
+    pub fn error(&mut self, errno: i32) {
+        // The kernel refuses replies from 512 (ERESTARTSYS) up, and the caller would wait for ever.
+        self.state = State::Error(if (1..512).contains(&errno) { errno } else { libc::EIO });
+    }
+
+    /// Success without data.
+    pub fn ok(&mut self) {
+        self.state = State::Small(0);
+    }
+
+    /// No reply at all: only for FORGET, BATCH_FORGET and NOTIFY_REPLY.
+    pub fn none(&mut self) {
+        self.state = State::None;
+    }
+
+    /// LOOKUP, MKNOD, MKDIR, SYMLINK, LINK. Counts as one lookup unless the node id is 0.
+    pub fn entry(&mut self, entry: &Entry) {
+        self.structs(&[entry_out(entry).as_bytes()]);
+    }
+
+    /// CREATE and TMPFILE. Counts as one lookup.
+    pub fn created(&mut self, entry: &Entry, opened: &Opened) {
+        self.structs(&[entry_out(entry).as_bytes(), open_out(opened).as_bytes()]);
+    }
+
+    /// OPEN and OPENDIR.
+    pub fn opened(&mut self, opened: &Opened) {
+        self.structs(&[open_out(opened).as_bytes()]);
+    }
+
+    /// GETATTR and SETATTR; the kernel may use the attributes for `timeout` without asking.
+    pub fn attr(&mut self, attr: &Attr, timeout: Duration) {
+        let (attr_valid, attr_valid_nsec) = seconds(timeout);
+        self.structs(&[AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: *attr }.as_bytes()]);
+    }
+
+    /// STATX.
+    pub fn statx(&mut self, stat: &Statx, timeout: Duration) {
+        let (attr_valid, attr_valid_nsec) = seconds(timeout);
+        self.structs(&[StatxOut { attr_valid, attr_valid_nsec, flags: 0, spare: [0; 2], stat: *stat }.as_bytes()]);
+    }
+
+    /// WRITE: bytes taken. Fewer than sent is a short write to the caller.
+    pub fn written(&mut self, bytes: u32) {
+        self.structs(&[WriteOut { size: bytes, padding: 0 }.as_bytes()]);
+    }
+
+    /// COPY_FILE_RANGE: bytes copied; cut to what the request's form can express.
+    pub fn copied(&mut self, bytes: u64) {
+        if self.opcode == opcode::COPY_FILE_RANGE_64 {
+            self.structs(&[CopyFileRangeOut { bytes_copied: bytes }.as_bytes()]);
+        } else {
+            self.written(u32::try_from(bytes).unwrap_or(u32::MAX & !0xfff));
+        }
+    }
+
+    /// STATFS.
+    pub fn statfs(&mut self, statfs: &StatFs) {
+        self.structs(&[statfs.as_bytes()]);
+    }
+
+    /// GETXATTR and LISTXATTR with size 0: how long the value is.
+    pub fn xattr_size(&mut self, bytes: u32) {
+        self.structs(&[GetXattrOut { size: bytes, padding: 0 }.as_bytes()]);
+    }
+
+    /// GETLK: the lock in the way, or one of type F_UNLCK.
+    pub fn lock(&mut self, lock: &FileLock) {
+        self.structs(&[lock.as_bytes()]);
+    }
+
+    /// LSEEK.
+    pub fn lseek(&mut self, offset: u64) {
+        self.structs(&[LseekOut { offset }.as_bytes()]);
+    }
+
+    /// POLL: what is true now (POLLIN, ...).
+    pub fn poll(&mut self, events: u32) {
+        self.structs(&[PollOut { revents: events, padding: 0 }.as_bytes()]);
+    }
+
+    /// BMAP.
+    pub fn bmap(&mut self, block: u64) {
+        self.structs(&[BmapOut { block }.as_bytes()]);
+    }
+
+    /// IOCTL: what ioctl(2) returns, and the data for the caller (no more than `out_size` of the request, else the
+    /// kernel makes it EIO). A negative result stands for an error, but `error` is the usual way.
+    pub fn ioctl(&mut self, result: i32, data: &[u8]) {
+        let out = IoctlOut { result, ..IoctlOut::default() };
+        let length = size_of::<IoctlOut>() + data.len();
+        match self.bulk.get_mut(..length) {
+            Some(bulk) => {
+                let (head, tail) = bulk.split_at_mut(size_of::<IoctlOut>());
+                head.copy_from_slice(out.as_bytes());
+                tail.copy_from_slice(data);
+                self.state = State::Bulk(length);
+            }
+            None => self.error(libc::EIO),
+        }
+    }
+
+    /// READ, READLINK, GETXATTR, LISTXATTR: these bytes, copied. More than fits is ERANGE.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        match self.bulk.get_mut(..bytes.len()) {
+            Some(bulk) => {
+                bulk.copy_from_slice(bytes);
+                self.state = State::Bulk(bytes.len());
+            }
+            None => self.error(libc::ERANGE),
+        }
+    }
+
+    /// READ (and other requests with data in the reply): the memory from which the kernel takes the data, aligned to a
+    /// page, `len` bytes or as many as there are. Fill the start of it, then call [`Reply::read_done`]. It holds bytes
+    /// of earlier requests, so never claim more than was filled.
+    pub fn read_buffer(&mut self, len: usize) -> &mut [u8] {
+        let len = len.min(self.bulk.len());
+        &mut self.bulk[..len]
+    }
+
+    /// The first `bytes` of [`Reply::read_buffer`] are the answer.
+    pub fn read_done(&mut self, bytes: usize) {
+        if bytes <= self.bulk.len() {
+            self.state = State::Bulk(bytes);
+        } else {
+            self.error(libc::EIO);
+        }
+    }
+
+    /// READDIR: a buffer of `size` bytes (the request's) for names. What was pushed is the answer; nothing pushed
+    /// means that the directory ends here.
+    pub fn directory(&mut self, size: u32) -> DirBuffer<'_, 'a> {
+        DirBuffer::new(self, size)
+    }
+
+    fn structs(&mut self, parts: &[&[u8]]) {
+        let mut length = 0;
+        for part in parts {
+            self.small[length..length + part.len()].copy_from_slice(part);
+            length += part.len();
+        }
+        self.state = State::Small(length);
+    }
+}
+
+/// The protocol's form of a timeout. Very long ones are cut: the kernel adds them to the current time.
+fn seconds(timeout: Duration) -> (u64, u32) {
+    const LONGEST: u64 = u32::MAX as u64;
+    if timeout.as_secs() >= LONGEST { (LONGEST, 0) } else { (timeout.as_secs(), timeout.subsec_nanos()) }
+}
+
+pub(crate) fn entry_out(entry: &Entry) -> EntryOut {
+    let (entry_valid, entry_valid_nsec) = seconds(entry.entry_timeout);
+    let (attr_valid, attr_valid_nsec) = seconds(entry.attr_timeout);
+    EntryOut {
+        nodeid: entry.node_id,
+        generation: entry.generation,
+        entry_valid,
+        attr_valid,
+        entry_valid_nsec,
+        attr_valid_nsec,
+        attr: entry.attr,
+    }
+}
+
+fn open_out(opened: &Opened) -> OpenOut {
+    OpenOut { fh: opened.fh, open_flags: opened.flags.bits(), backing_id: opened.backing_id }
+}
+
+#[cfg(test)]
+mod tests;
