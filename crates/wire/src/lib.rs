@@ -5,10 +5,16 @@
 //! serializer's default. Bulk data (file contents) is not part of the enums: it travels beside them, so that it can be
 //! received straight into its destination.
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
+
+pub mod codec;
+mod common;
+pub mod dir;
 pub mod mds;
 pub mod mgs;
 pub mod oss;
 
+pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use mds::{MdsReply, MdsRequest};
 pub use mgs::{MgsReply, MgsRequest};
 pub use oss::{OssReply, OssRequest};

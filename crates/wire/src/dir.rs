@@ -1,0 +1,164 @@
+//! Building and reading the pages of a directory.
+//!
+//! Bytes of an entry: cookie u64, FID 16 bytes, kind u8, has-attributes u8 (0 or 1), name length u16, name, then the
+//! attributes (120 bytes) if present. Entries follow each other without padding.
+
+use crate::codec::{Decode, DecodeError, DecodeResult, Encode, Reader};
+use crate::mds::{DirEntry, DirPage};
+use nacre_types::limits::NAME_MAX;
+use nacre_types::name::COOKIE_FIRST;
+use nacre_types::{Attr, Fid, FileKind};
+
+/// Largest page in bytes; `max_bytes` of a request is cut to it.
+pub const DIR_PAGE_MAX: usize = 1 << 20;
+/// Bytes of an entry before its name.
+const ENTRY_HEAD_BYTES: usize = 28;
+/// Bytes of encoded attributes.
+pub const ATTR_BYTES: usize = 120;
+
+impl DirEntry<'_> {
+    /// Bytes that this entry takes in a page.
+    pub fn encoded_len(&self) -> usize {
+        ENTRY_HEAD_BYTES + self.name.len() + if self.attr.is_some() { ATTR_BYTES } else { 0 }
+    }
+}
+
+impl DirPage {
+    /// Adds an entry unless the page would grow beyond `max_bytes` (cut to [`DIR_PAGE_MAX`]); says whether it was added.
+    ///
+    /// A caller that gets `false` for the first entry was given too small a limit (`EINVAL`). Names longer than
+    /// [`NAME_MAX`] are never added.
+    pub fn push(&mut self, entry: &DirEntry<'_>, max_bytes: u32) -> bool {
+        let limit = usize::try_from(max_bytes).unwrap_or(DIR_PAGE_MAX).min(DIR_PAGE_MAX);
+        if entry.name.len() > NAME_MAX || self.bytes.len() + entry.encoded_len() > limit {
+            return false;
+        }
+        let out = &mut self.bytes;
+        entry.cookie.encode(out);
+        entry.fid.encode(out);
+        entry.kind.encode(out);
+        entry.attr.is_some().encode(out);
+        (entry.name.len() as u16).encode(out);
+        out.extend_from_slice(entry.name);
+        if let Some(attr) = &entry.attr {
+            attr.encode(out);
+        }
+        true
+    }
+
+    /// The entries in order. A page that came from the network was checked when it was decoded; should bytes be damaged
+    /// later, the iterator ends early.
+    pub fn entries(&self) -> DirEntries<'_> {
+        DirEntries { reader: Reader::new(&self.bytes) }
+    }
+
+    /// True if the page holds no entry.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Checks every entry.
+    ///
+    /// # Errors
+    /// The first entry's that cannot be decoded.
+    pub fn check(&self) -> DecodeResult<()> {
+        let mut reader = Reader::new(&self.bytes);
+        while reader.remaining() > 0 {
+            decode_entry(&mut reader)?;
+        }
+        Ok(())
+    }
+}
+
+/// Iterator over a page, see [`DirPage::entries`].
+#[derive(Clone, Debug)]
+pub struct DirEntries<'a> {
+    reader: Reader<'a>,
+}
+
+impl<'a> Iterator for DirEntries<'a> {
+    type Item = DirEntry<'a>;
+
+    fn next(&mut self) -> Option<DirEntry<'a>> {
+        if self.reader.remaining() == 0 {
+            return None;
+        }
+        match decode_entry(&mut self.reader) {
+            Ok(entry) => Some(entry),
+            Err(_) => {
+                self.reader = Reader::new(&[]);
+                None
+            }
+        }
+    }
+}
+
+fn decode_entry<'a>(reader: &mut Reader<'a>) -> DecodeResult<DirEntry<'a>> {
+    let cookie = u64::decode(reader)?;
+    if cookie < COOKIE_FIRST {
+        return Err(DecodeError::Invalid { what: "directory cookie" });
+    }
+    let fid = Fid::decode(reader)?;
+    let kind = FileKind::decode(reader)?;
+    let has_attr = bool::decode(reader)?;
+    let name_len = usize::from(u16::decode(reader)?);
+    if name_len == 0 || name_len > NAME_MAX {
+        return Err(DecodeError::TooLong { what: "file name", len: name_len as u64, max: NAME_MAX as u64 });
+    }
+    let name = reader.take(name_len, "file name")?;
+    let attr = if has_attr { Some(Attr::decode(reader)?) } else { None };
+    Ok(DirEntry { cookie, fid, kind, name, attr })
+}
+
+impl Encode for DirPage {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.end.encode(out);
+        self.public.encode(out);
+        self.bytes.encode(out);
+    }
+}
+
+impl Decode<'_> for DirPage {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<DirPage> {
+        let end = bool::decode(reader)?;
+        let public = bool::decode(reader)?;
+        let bytes = reader.bytes(DIR_PAGE_MAX, "directory page")?.to_vec();
+        let page = DirPage { bytes, end, public };
+        page.check()?;
+        Ok(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &[u8], attr: Option<Attr>) -> DirEntry<'_> {
+        DirEntry { cookie: 77, fid: Fid::new(5, 6, 0), kind: FileKind::Regular, name, attr }
+    }
+
+    #[test]
+    fn entries_come_back_in_order_and_the_limit_holds() {
+        let attr = Attr { mode: FileKind::Regular.mode_bits() | 0o644, size: 9, ..Attr::default() };
+        let mut page = DirPage::default();
+        assert!(page.push(&entry(b"a", Some(attr)), 4096));
+        assert!(page.push(&entry(b"bc", None), 4096));
+        assert!(!page.push(&entry(b"d", None), page.bytes.len() as u32 + 28));
+        let back: Vec<_> = page.entries().collect();
+        assert_eq!(back, vec![entry(b"a", Some(attr)), entry(b"bc", None)]);
+        assert_eq!(page.bytes.len(), 28 + 1 + ATTR_BYTES + 28 + 2);
+        assert_eq!(DirPage::from_bytes(&page.to_bytes()), Ok(page));
+    }
+
+    #[test]
+    fn a_damaged_page_is_refused_and_iterates_to_its_damage() {
+        let mut page = DirPage::default();
+        assert!(page.push(&entry(b"good", None), 4096));
+        let end_of_good = page.bytes.len();
+        assert!(page.push(&entry(b"bad", None), 4096));
+        page.bytes[end_of_good + 24] = 99;
+        assert!(page.check().is_err());
+        assert!(DirPage::from_bytes(&page.to_bytes()).is_err());
+        assert_eq!(page.entries().count(), 1);
+    }
+}
