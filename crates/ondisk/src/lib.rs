@@ -1,3 +1,19 @@
-//! What is stored on disk, as bytes: encoders and decoders of every record, with golden bytes in their tests.
+//! Records as they lie in stores: bytes we specify, never a serializer's default.
+//!
+//! Little-endian, fixed widths, no padding; the first byte of every record is its format version; reserved bytes are
+//! written as zero and refused otherwise, so that they can get a meaning later. Decoders take bytes from anywhere and
+//! never panic. Byte tables: `docs/formats/mdt.md`. The bytes of each record are pinned by tests: a change of
+//! them needs a new version number.
 
+mod codec;
+pub mod dirent;
+pub mod inode;
+pub mod mdt;
+pub mod server;
 pub mod superblock;
+
+pub use codec::DecodeError;
+pub use dirent::{DirentRecord, LinkRecord, XattrRecord};
+pub use inode::InodeRecord;
+pub use mdt::{MdtRecord, OstMarkRecord};
+pub use server::{ClientRecord, ReplyRecord};

@@ -1,0 +1,258 @@
+//! The inode record: everything that `stat`, an open and a path search need, in one value.
+
+use crate::codec::{DecodeError, Reader};
+use nacre_types::limits::{NAME_MAX, SYMLINK_MAX};
+use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Timestamp};
+
+/// Format version that is written.
+pub const INODE_VERSION: u8 = 1;
+/// Bytes before the variable part.
+pub const INODE_HEADER_LEN: usize = 128;
+/// Longest access ACL in bytes (8188 entries of 8 bytes and a header).
+const ACL_LEN_MAX: usize = 4 + 8 * nacre_types::limits::ACL_ENTRIES_MAX;
+/// Longest layout in bytes (2000 stripes of 24 bytes and a header, with room for composite ones).
+const BODY_LEN_MAX: usize = 256 << 10;
+
+/// One inode. The key is its FID, which therefore is not part of the value.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct InodeRecord {
+    /// Attributes as stored. For directories `size` is the number of entries; see [`InodeRecord::shown`].
+    pub attr: Attr,
+    /// Directory of the first name, [`Fid::ZERO`] if the inode has no name.
+    pub parent: Fid,
+    /// The first name; empty if there is none, and for the root.
+    pub name: Vec<u8>,
+    /// Access ACL in the kernel's xattr form, empty if the mode says all.
+    pub acl: Vec<u8>,
+    /// Target of a symlink; layout of a file or default layout of a directory as `lov_user_md`; otherwise empty.
+    pub body: Vec<u8>,
+}
+
+/// Size that directories show, in bytes.
+pub const DIRECTORY_SIZE: u64 = 4096;
+/// Space that directories show, in units of 512 bytes.
+pub const DIRECTORY_BLOCKS: u64 = 8;
+
+impl InodeRecord {
+    /// Attributes as programs see them: directories have a constant size, which stays stable while entries come and go.
+    pub fn shown(&self) -> Attr {
+        let mut attr = self.attr;
+        if attr.is_dir() {
+            attr.size = DIRECTORY_SIZE;
+            attr.blocks = DIRECTORY_BLOCKS;
+        }
+        attr
+    }
+
+    /// Number of entries of a directory.
+    pub fn entries(&self) -> u64 {
+        self.attr.size
+    }
+
+    /// True if the first name is `name` in `parent`.
+    pub fn is_first_link(&self, parent: &Fid, name: &[u8]) -> bool {
+        self.parent == *parent && self.name == name
+    }
+
+    /// Appends the record to `out`.
+    ///
+    /// # Panics
+    /// If a part is longer than the rules of the file system allow; callers check names, ACLs and layouts first.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.name.len() <= NAME_MAX, "a name longer than NAME_MAX reached the disk");
+        assert!(self.acl.len() <= ACL_LEN_MAX, "an ACL with too many entries reached the disk");
+        assert!(self.body.len() <= BODY_LEN_MAX, "a layout with too many stripes reached the disk");
+        let attr = &self.attr;
+        let mut head = [0u8; INODE_HEADER_LEN];
+        head[0] = INODE_VERSION;
+        head[1] = attr.size_source as u8;
+        head[2..4].copy_from_slice(&(attr.flags.bits() as u16).to_le_bytes());
+        let words = [attr.mode, attr.uid, attr.gid, attr.projid, attr.nlink, attr.rdev];
+        for (slot, word) in head[4..28].chunks_exact_mut(4).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        // Bytes 28..32 are reserved.
+        let times = [attr.atime, attr.mtime, attr.ctime, attr.btime];
+        let longs = [attr.size, attr.blocks, attr.version];
+        for (slot, long) in head[32..56].chunks_exact_mut(8).zip(longs) {
+            slot.copy_from_slice(&long.to_le_bytes());
+        }
+        for (slot, time) in head[56..88].chunks_exact_mut(8).zip(times) {
+            slot.copy_from_slice(&time.sec.to_le_bytes());
+        }
+        for (slot, time) in head[88..104].chunks_exact_mut(4).zip(times) {
+            slot.copy_from_slice(&time.nsec.to_le_bytes());
+        }
+        head[104..120].copy_from_slice(&self.parent.to_le_bytes());
+        head[120] = self.name.len() as u8;
+        // Byte 121 is reserved.
+        head[122..124].copy_from_slice(&(self.acl.len() as u16).to_le_bytes());
+        head[124..128].copy_from_slice(&(self.body.len() as u32).to_le_bytes());
+        out.reserve(INODE_HEADER_LEN + self.name.len() + self.acl.len() + self.body.len());
+        out.extend_from_slice(&head);
+        out.extend_from_slice(&self.name);
+        out.extend_from_slice(&self.acl);
+        out.extend_from_slice(&self.body);
+    }
+
+    /// Reads the record of inode `fid`.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(fid: Fid, bytes: &[u8]) -> Result<InodeRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, INODE_VERSION)?;
+        let size_source = match reader.u8()? {
+            0 => SizeSource::Exact,
+            1 => SizeSource::Objects,
+            _ => return Err(DecodeError::Field("size source")),
+        };
+        let flags =
+            AttrFlags::from_bits(u32::from(reader.u16()?)).ok_or(DecodeError::Field("attribute flags"))?;
+        let mode = reader.u32()?;
+        let kind = FileKind::from_mode(mode).ok_or(DecodeError::Field("mode"))?;
+        if mode & !0o177777 != 0 {
+            return Err(DecodeError::Field("mode"));
+        }
+        let (uid, gid, projid) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let (nlink, rdev) = (reader.u32()?, reader.u32()?);
+        reader.reserved::<4>()?;
+        let (size, blocks, version) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let [atime, mtime, ctime, btime] = decode_times(&mut reader)?;
+        let parent = reader.fid()?;
+        let name_len = usize::from(reader.u8()?);
+        reader.reserved::<1>()?;
+        let acl_len = usize::from(reader.u16()?);
+        let body_len = reader.u32()? as usize;
+        if body_len > if kind == FileKind::Symlink { SYMLINK_MAX } else { BODY_LEN_MAX } {
+            return Err(DecodeError::Field("body length"));
+        }
+        let name = reader.bytes(name_len)?.to_vec();
+        let acl = reader.bytes(acl_len)?.to_vec();
+        let body = reader.bytes(body_len)?.to_vec();
+        reader.end()?;
+        if acl.is_empty() == flags.contains(AttrFlags::HAS_ACL) || acl_len > ACL_LEN_MAX {
+            return Err(DecodeError::Field("ACL length"));
+        }
+        let attr = Attr {
+            fid,
+            mode,
+            uid,
+            gid,
+            projid,
+            nlink,
+            rdev,
+            size,
+            blocks,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            flags,
+            size_source,
+            version,
+        };
+        Ok(InodeRecord { attr, parent, name, acl, body })
+    }
+}
+
+fn decode_times(reader: &mut Reader<'_>) -> Result<[Timestamp; 4], DecodeError> {
+    let mut times = [Timestamp::default(); 4];
+    for time in &mut times {
+        time.sec = reader.i64()?;
+    }
+    for time in &mut times {
+        time.nsec = reader.u32()?;
+        if time.nsec > 999_999_999 {
+            return Err(DecodeError::Field("nanoseconds"));
+        }
+    }
+    Ok(times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> InodeRecord {
+        let attr = Attr {
+            fid: Fid::new(0x2_0000_0401, 5, 0),
+            mode: FileKind::Regular.mode_bits() | 0o640,
+            uid: 1000,
+            gid: 100,
+            projid: 7,
+            nlink: 1,
+            rdev: 0,
+            size: 12345,
+            blocks: 32,
+            atime: Timestamp::new(1, 2),
+            mtime: Timestamp::new(-3, 4),
+            ctime: Timestamp::new(5, 6),
+            btime: Timestamp::new(7, 8),
+            flags: AttrFlags::HAS_XATTRS | AttrFlags::HAS_LAYOUT,
+            size_source: SizeSource::Objects,
+            version: 99,
+        };
+        InodeRecord { attr, parent: Fid::ROOT, name: b"file".to_vec(), acl: Vec::new(), body: vec![1, 2, 3] }
+    }
+
+    #[test]
+    fn bytes_are_those_of_version_1() {
+        let mut bytes = Vec::new();
+        sample().encode(&mut bytes);
+        let expected: Vec<u8> = [
+            &[1u8, 1, 12, 0][..],
+            &0o100640u32.to_le_bytes(),
+            &[0xe8, 3, 0, 0, 100, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[0x39, 0x30, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 0xfd, 255, 255, 255, 255, 255, 255, 255],
+            &[5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0],
+            &[2, 0, 0, 0, 4, 0, 0, 0, 6, 0, 0, 0, 8, 0, 0, 0],
+            &[7, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
+            &[4, 0, 0, 0, 3, 0, 0, 0],
+            b"file",
+            &[1, 2, 3],
+        ]
+        .concat();
+        assert_eq!(bytes, expected, "inode record version {INODE_VERSION} has changed: bump the version");
+        assert_eq!(InodeRecord::decode(sample().attr.fid, &bytes), Ok(sample()));
+    }
+
+    #[test]
+    fn reserved_bytes_and_other_versions_are_refused() {
+        let mut bytes = Vec::new();
+        sample().encode(&mut bytes);
+        let decode = |bytes: &[u8]| InodeRecord::decode(Fid::ROOT, bytes);
+        bytes[29] = 1;
+        assert_eq!(decode(&bytes), Err(DecodeError::Field("reserved")));
+        bytes[29] = 0;
+        bytes[0] = 9;
+        assert_eq!(decode(&bytes), Err(DecodeError::Version(9)));
+        bytes[0] = INODE_VERSION;
+        bytes.push(0);
+        assert_eq!(decode(&bytes), Err(DecodeError::Trailing));
+        assert_eq!(decode(&bytes[..40]), Err(DecodeError::Short));
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_records_never_panic(place in 0usize..135, value in 0u8..=255, cut in 0usize..140) {
+            let mut bytes = Vec::new();
+            sample().encode(&mut bytes);
+            if let Some(byte) = bytes.get_mut(place) {
+                *byte = value;
+            }
+            bytes.truncate(cut);
+            if let Ok(record) = InodeRecord::decode(sample().attr.fid, &bytes) {
+                let mut again = Vec::new();
+                record.encode(&mut again);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(0u8..=255, 0..300)) {
+            let _ = InodeRecord::decode(Fid::ROOT, &bytes);
+        }
+    }
+}

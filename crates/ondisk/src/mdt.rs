@@ -1,0 +1,134 @@
+//! State of an MDT as a whole, and how far it has used each OST.
+
+use crate::codec::{DecodeError, Reader};
+
+/// Format version of both records.
+pub const MDT_VERSION: u8 = 1;
+
+/// One per MDT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MdtRecord {
+    /// Index of this MDT.
+    pub index: u16,
+    /// Seed of the name hash; random, fixed when the MDT was made.
+    pub hash_seed: u64,
+    /// Times that the MDT was started, this one included.
+    pub boot_count: u64,
+    /// Next FID sequence to give out. Sequences below may all be in use.
+    pub next_sequence: u64,
+    /// The last run stopped in order, so nothing needs to be recovered.
+    pub clean: bool,
+}
+
+/// Bytes of an encoded [`MdtRecord`].
+pub const MDT_LEN: usize = 32;
+
+impl MdtRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; MDT_LEN] {
+        let mut out = [0u8; MDT_LEN];
+        out[0] = MDT_VERSION;
+        out[1] = u8::from(self.clean);
+        out[2..4].copy_from_slice(&self.index.to_le_bytes());
+        out[8..16].copy_from_slice(&self.hash_seed.to_le_bytes());
+        out[16..24].copy_from_slice(&self.boot_count.to_le_bytes());
+        out[24..].copy_from_slice(&self.next_sequence.to_le_bytes());
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<MdtRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, MDT_VERSION)?;
+        let clean = match reader.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::Field("clean")),
+        };
+        let index = reader.u16()?;
+        reader.reserved::<4>()?;
+        let record = MdtRecord {
+            index,
+            clean,
+            hash_seed: reader.u64()?,
+            boot_count: reader.u64()?,
+            next_sequence: reader.u64()?,
+        };
+        reader.end()?;
+        Ok(record)
+    }
+}
+
+/// How far an MDT has used the objects of one OST; written with each layout that uses them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OstMarkRecord {
+    /// Sequence that the MDT takes objects from on this OST.
+    pub sequence: u64,
+    /// Largest object id that a file uses, 0 for none.
+    pub last_used: u32,
+}
+
+/// Bytes of an encoded [`OstMarkRecord`].
+pub const OST_MARK_LEN: usize = 16;
+
+impl OstMarkRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; OST_MARK_LEN] {
+        let mut out = [0u8; OST_MARK_LEN];
+        out[0] = MDT_VERSION;
+        out[4..8].copy_from_slice(&self.last_used.to_le_bytes());
+        out[8..].copy_from_slice(&self.sequence.to_le_bytes());
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<OstMarkRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, MDT_VERSION)?;
+        reader.reserved::<3>()?;
+        let last_used = reader.u32()?;
+        let sequence = reader.u64()?;
+        reader.end()?;
+        Ok(OstMarkRecord { sequence, last_used })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn bytes_are_those_of_version_1() {
+        let mdt = MdtRecord {
+            index: 3,
+            hash_seed: 0x0102,
+            boot_count: 4,
+            next_sequence: 0x2_0000_0401,
+            clean: true,
+        };
+        let mut bytes = vec![1u8, 1, 3, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend([1, 4, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(mdt.encode()[..], bytes);
+        assert_eq!(MdtRecord::decode(&bytes), Ok(mdt));
+        let mark = OstMarkRecord { sequence: 0x1_0001_0000, last_used: 9 };
+        let bytes = [1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
+        assert_eq!(mark.encode(), bytes);
+        assert_eq!(OstMarkRecord::decode(&bytes), Ok(mark));
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(mut bytes in proptest::collection::vec(0u8..=255, 0..40), known in 0u8..2) {
+            if let Some(first) = bytes.first_mut().filter(|_| known == 1) {
+                *first = MDT_VERSION;
+            }
+            let _ = MdtRecord::decode(&bytes);
+            let _ = OstMarkRecord::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a server remembers of its clients over a restart (Lustre's `last_rcvd` and `reply_data`).
+
+use crate::codec::{DecodeError, Reader};
+use nacre_types::{Timestamp, Xid};
+
+/// Format version of both records.
+pub const SERVER_VERSION: u8 = 1;
+
+/// A connected client. The key is its UUID; the record goes when it leaves or is evicted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientRecord {
+    /// When it connected first.
+    pub connected: Timestamp,
+    /// Boot count of the server then.
+    pub boot_count: u64,
+}
+
+/// Bytes of an encoded [`ClientRecord`].
+pub const CLIENT_LEN: usize = 24;
+
+impl ClientRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; CLIENT_LEN] {
+        let mut out = [0u8; CLIENT_LEN];
+        out[0] = SERVER_VERSION;
+        out[4..8].copy_from_slice(&self.connected.nsec.to_le_bytes());
+        out[8..16].copy_from_slice(&self.connected.sec.to_le_bytes());
+        out[16..].copy_from_slice(&self.boot_count.to_le_bytes());
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<ClientRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, SERVER_VERSION)?;
+        reader.reserved::<3>()?;
+        let nsec = reader.u32()?;
+        let sec = reader.i64()?;
+        let boot_count = reader.u64()?;
+        reader.end()?;
+        if nsec > 999_999_999 {
+            return Err(DecodeError::Field("nanoseconds"));
+        }
+        Ok(ClientRecord { connected: Timestamp::new(sec, nsec), boot_count })
+    }
+}
+
+/// The answer to the last modifying request in one slot of a client. The key is UUID and tag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplyRecord<'a> {
+    /// The request.
+    pub xid: Xid,
+    /// The encoded answer (`docs/protocol`), with transno 0: it is not known before the commit.
+    pub answer: &'a [u8],
+}
+
+impl<'a> ReplyRecord<'a> {
+    /// Appends the record to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[SERVER_VERSION, 0, 0, 0]);
+        out.extend_from_slice(&self.xid.0.to_le_bytes());
+        out.extend_from_slice(self.answer);
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &'a [u8]) -> Result<ReplyRecord<'a>, DecodeError> {
+        let mut reader = Reader::new(bytes, SERVER_VERSION)?;
+        reader.reserved::<3>()?;
+        let xid = Xid(reader.u64()?);
+        Ok(ReplyRecord { xid, answer: reader.remainder() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn bytes_are_those_of_version_1() {
+        let client = ClientRecord { connected: Timestamp::new(5, 6), boot_count: 7 };
+        let bytes = [1, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(client.encode(), bytes);
+        assert_eq!(ClientRecord::decode(&bytes), Ok(client));
+        let reply = ReplyRecord { xid: Xid(8), answer: b"abc" };
+        let mut out = Vec::new();
+        reply.encode(&mut out);
+        assert_eq!(out, [1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, b'a', b'b', b'c']);
+        assert_eq!(ReplyRecord::decode(&out), Ok(reply));
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(mut bytes in proptest::collection::vec(0u8..=255, 1..40)) {
+            bytes[0] %= 3;
+            let _ = ClientRecord::decode(&bytes);
+            let _ = ReplyRecord::decode(&bytes);
+        }
+    }
+}
