@@ -1,1 +1,20 @@
-//! Placeholder, replaced by the first slice.
+//! The management server: the one place that knows which targets a file system has, where they are served, and which
+//! parameters all nodes share.
+//!
+//! Owns one directory with one file, `config`. Every change is durable before anybody sees it, and the configuration
+//! has one version that grows with every change, so that a client which has version N asks for "newer than N" and
+//! waits.
+//!
+//! - [`state`]: the rules, as plain functions on [`nacre_wire::mgs::FsConfig`];
+//! - [`params`]: the parameters that exist, with their ranges;
+//! - [`record`]: the file's text form;
+//! - [`service`]: the thin part that locks, stores and wakes who waits.
+
+pub mod error;
+pub mod params;
+pub mod record;
+pub mod service;
+pub mod state;
+
+pub use error::Error;
+pub use service::Mgs;

@@ -1,0 +1,181 @@
+//! The configuration as a text file: one line for each fact, so that it can be read with `cat` when nothing runs.
+//!
+//! ```text
+//! nacre-config 1
+//! version 3
+//! fsname nacre
+//! uuid 30313233343536373839616263646566
+//! target MDT0000 active 0@lo
+//! target OST0000 inactive 127.0.0.1:7991@tcp,10.0.0.1@tcp
+//! param lov.stripesize 1048576
+//! crc32c 0123abcd
+//! ```
+//!
+//! The checksum is over all bytes before its line.
+
+use nacre_types::nid::check_fsname;
+use nacre_wire::mgs::{FsConfig, TargetConfig};
+use std::fmt::Write;
+
+const HEADER: &str = "nacre-config 1";
+
+/// Where and why a text is no configuration. Line 0 concerns the whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordError {
+    /// Line, from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub what: &'static str,
+}
+
+/// The text that is stored.
+pub fn encode(config: &FsConfig) -> String {
+    let mut text = format!("{HEADER}\nversion {}\nfsname {}\nuuid ", config.version, config.fsname);
+    for byte in config.fs_uuid {
+        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
+    }
+    text.push('\n');
+    for target in &config.targets {
+        let nids: Vec<String> = target.nids.iter().map(ToString::to_string).collect();
+        let state = if target.active { "active" } else { "inactive" };
+        writeln!(text, "target {} {state} {}", target.target, nids.join(","))
+            .expect("writing to a string cannot fail");
+    }
+    for (name, value) in &config.params {
+        writeln!(text, "param {name} {value}").expect("writing to a string cannot fail");
+    }
+    let crc = crc32c(text.as_bytes());
+    writeln!(text, "crc32c {crc:08x}").expect("writing to a string cannot fail");
+    text
+}
+
+/// Reads a stored text back.
+///
+/// # Errors
+/// The first line that cannot be, or a checksum that does not match.
+pub fn decode(text: &str) -> Result<FsConfig, RecordError> {
+    let fail = |line, what| RecordError { line, what };
+    if text.lines().next() != Some(HEADER) {
+        return Err(fail(1, "not a configuration of this format"));
+    }
+    let body = checked_body(text).ok_or(fail(0, "the checksum does not match"))?;
+    let mut config = FsConfig::default();
+    for (index, line) in body.lines().enumerate().skip(1) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let good = match word {
+            "version" => rest.parse().map(|version| config.version = version).is_ok(),
+            "fsname" => check_fsname(rest).map(|()| config.fsname = rest.to_owned()).is_ok(),
+            "uuid" => parse_uuid(rest).map(|uuid| config.fs_uuid = uuid).is_some(),
+            "target" => parse_target(rest).map(|target| config.targets.push(target)).is_some(),
+            "param" => {
+                rest.split_once(' ').map(|(n, v)| config.params.push((n.to_owned(), v.to_owned()))).is_some()
+            }
+            _ => false,
+        };
+        if !good {
+            return Err(fail(index + 1, "not understood"));
+        }
+    }
+    if config.version == 0 || config.fsname.is_empty() {
+        return Err(fail(0, "version or name is missing"));
+    }
+    Ok(config)
+}
+
+/// Everything before the checksum line, if that is the last line and matches.
+fn checked_body(text: &str) -> Option<&str> {
+    let at = text.rfind("crc32c ")?;
+    let (body, last) = text.split_at(at);
+    let crc = last.strip_prefix("crc32c ")?.strip_suffix('\n')?;
+    let crc = u32::from_str_radix(crc, 16).ok()?;
+    (body.ends_with('\n') && crc == crc32c(body.as_bytes())).then_some(body)
+}
+
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let mut uuid = [0u8; 16];
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    for (index, byte) in uuid.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(uuid)
+}
+
+fn parse_target(text: &str) -> Option<TargetConfig> {
+    let mut words = text.split(' ');
+    let (target, state, nids, None) = (words.next()?, words.next()?, words.next()?, words.next()) else {
+        return None;
+    };
+    let active = match state {
+        "active" => true,
+        "inactive" => false,
+        _ => return None,
+    };
+    let nids = nids.split(',').map(str::parse).collect::<Result<Vec<_>, _>>().ok()?;
+    Some(TargetConfig { target: target.parse().ok()?, nids, active })
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::TargetId;
+
+    fn example() -> FsConfig {
+        let nids = |text: &str| text.split(',').map(|n| n.parse().expect("a NID")).collect();
+        FsConfig {
+            version: 3,
+            fsname: "nacre".to_owned(),
+            fs_uuid: *b"0123456789abcdef",
+            targets: vec![
+                TargetConfig { target: TargetId::mdt(0), nids: nids("0@lo"), active: true },
+                TargetConfig {
+                    target: TargetId::ost(0),
+                    nids: nids("127.0.0.1:7991@tcp,10.0.0.1@tcp"),
+                    active: false,
+                },
+            ],
+            params: vec![("lov.stripesize".to_owned(), "1048576".to_owned())],
+        }
+    }
+
+    #[test]
+    fn golden_text_round_trips() {
+        let text = encode(&example());
+        let expected = "nacre-config 1\nversion 3\nfsname nacre\nuuid 30313233343536373839616263646566\n\
+            target MDT0000 active 0@lo\ntarget OST0000 inactive 127.0.0.1:7991@tcp,10.0.0.1@tcp\n\
+            param lov.stripesize 1048576\ncrc32c ";
+        assert!(text.starts_with(expected), "{text}");
+        assert_eq!(decode(&text), Ok(example()));
+    }
+
+    #[test]
+    fn any_changed_byte_and_any_cut_is_noticed() {
+        let text = encode(&example());
+        for at in 0..text.len() {
+            assert!(decode(&text[..at]).is_err(), "cut at {at}");
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            if let Ok(changed) = String::from_utf8(bytes) {
+                assert!(decode(&changed).is_err(), "changed at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_are_named() {
+        let mut body = encode(&example());
+        body.truncate(body.rfind("crc32c").expect("there is a checksum"));
+        let with = |line: &str| {
+            let body = format!("{body}{line}\n");
+            format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))
+        };
+        for bad in ["target OST0000 active", "target X active 0@lo", "what", "uuid zz", "version x"] {
+            assert_eq!(decode(&with(bad)), Err(RecordError { line: 8, what: "not understood" }), "{bad}");
+        }
+    }
+}

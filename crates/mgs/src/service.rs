@@ -1,0 +1,249 @@
+//! The management service: keeps the configuration in memory and on disk, and wakes whoever waits for a change.
+
+use crate::error::Error;
+use crate::{record, state};
+use nacre_rpc::MgsService;
+use nacre_types::{Status, StatusResult};
+use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
+use parking_lot::{Condvar, Mutex};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longest time that `GetConfig` waits for a change.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// How often a wait looks whether it was interrupted or the service stops.
+const WAIT_STEP: Duration = Duration::from_millis(200);
+const CONFIG_FILE: &str = "config";
+
+/// The management server of one file system. Any thread may call it.
+pub struct Mgs {
+    dir: PathBuf,
+    shared: Mutex<Shared>,
+    changed: Condvar,
+}
+
+struct Shared {
+    config: FsConfig,
+    stopping: bool,
+}
+
+impl Mgs {
+    /// Makes the directory's first configuration, without targets.
+    ///
+    /// # Durability
+    /// Durable on return.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if there is one, [`Error::Io`].
+    pub fn format(dir: &Path, fsname: &str, fs_uuid: [u8; 16]) -> Result<(), Error> {
+        fs::create_dir_all(dir).map_err(|source| Error::Io { action: "create", path: dir.into(), source })?;
+        if dir.join(CONFIG_FILE).exists() {
+            return Err(Error::Exists { dir: dir.into() });
+        }
+        persist(dir, &state::new_config(fsname, fs_uuid))
+    }
+
+    /// Opens the configuration that is stored in `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Damaged`], [`Error::Io`].
+    pub fn open(dir: &Path) -> Result<Mgs, Error> {
+        let config = load(dir)?;
+        Ok(Mgs {
+            dir: dir.into(),
+            shared: Mutex::new(Shared { config, stopping: false }),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// The configuration as it is.
+    pub fn config(&self) -> FsConfig {
+        self.shared.lock().config.clone()
+    }
+
+    /// Ends all waits; later waits return at once.
+    pub fn stop(&self) {
+        self.shared.lock().stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the configuration is newer than `version`, `wait` has passed, or the service stops.
+    ///
+    /// # Errors
+    /// `EINTR` if the caller's request was interrupted.
+    pub fn wait_newer(&self, version: u64, wait: Duration) -> StatusResult<FsConfig> {
+        let deadline = Instant::now() + wait.min(WAIT_MAX);
+        let mut shared = self.shared.lock();
+        if shared.config.version > version {
+            return Ok(shared.config.clone());
+        }
+        nacre_env::blocking(|| {
+            while shared.config.version <= version && !shared.stopping {
+                let now = Instant::now();
+                if now >= deadline {
+                    break;
+                }
+                self.changed.wait_until(&mut shared, deadline.min(now + WAIT_STEP));
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+            }
+            Ok(shared.config.clone())
+        })
+    }
+
+    /// Computes a new configuration, stores it, then shows it. Changes are rare, so the lock is held meanwhile: nobody
+    /// may see or build on what is not durable.
+    fn change(
+        &self,
+        plan: impl FnOnce(&FsConfig) -> StatusResult<Option<FsConfig>>,
+    ) -> StatusResult<MgsReply> {
+        let mut shared = self.shared.lock();
+        if let Some(next) = plan(&shared.config)? {
+            nacre_env::blocking(|| persist(&self.dir, &next)).map_err(|error| {
+                log::error!("the configuration was not changed: {error}");
+                match error {
+                    Error::Io { source, .. } => Status::from_io(&source),
+                    _ => Status::EIO,
+                }
+            })?;
+            shared.config = next;
+            self.changed.notify_all();
+        }
+        Ok(MgsReply::Config(shared.config.clone()))
+    }
+}
+
+impl MgsService for Mgs {
+    fn handle(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
+        match request {
+            MgsRequest::GetConfig { fsname, newer_than, wait_ms } => {
+                if *fsname != self.shared.lock().config.fsname {
+                    return Err(Status::ENOENT);
+                }
+                let wait = Duration::from_millis(u64::from(*wait_ms));
+                self.wait_newer(*newer_than, wait).map(MgsReply::Config)
+            }
+            MgsRequest::RegisterTarget { fsname, fs_uuid, target } => {
+                self.change(|config| state::plan_register(config, fsname, fs_uuid, target))
+            }
+            MgsRequest::SetParam { name, value } => {
+                self.change(|config| state::plan_set_param(config, name, value))
+            }
+            MgsRequest::Ping => Ok(MgsReply::Done),
+        }
+    }
+}
+
+/// The stored configuration of `dir`, without opening a service; for tools that look at a stopped file system.
+///
+/// # Errors
+/// [`Error::Missing`], [`Error::Damaged`], [`Error::Io`].
+pub fn load(dir: &Path) -> Result<FsConfig, Error> {
+    let path = dir.join(CONFIG_FILE);
+    let text = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::Missing { dir: dir.into() });
+        }
+        Err(source) => return Err(Error::Io { action: "read", path, source }),
+    };
+    let damaged = |line, what| Error::Damaged { path: path.clone(), line, what };
+    let text = String::from_utf8(text).map_err(|_| damaged(0, "it is not text"))?;
+    record::decode(&text).map_err(|error| damaged(error.line, error.what))
+}
+
+/// Writes the whole file anew and renames it into place, each step made durable.
+fn persist(dir: &Path, config: &FsConfig) -> Result<(), Error> {
+    let path = dir.join(CONFIG_FILE);
+    let fresh = dir.join("config.new");
+    let fail = |action, path: &Path| {
+        let path = path.to_path_buf();
+        move |source| Error::Io { action, path, source }
+    };
+    let mut file = File::create(&fresh).map_err(fail("create", &fresh))?;
+    file.write_all(record::encode(config).as_bytes()).map_err(fail("write", &fresh))?;
+    file.sync_all().map_err(fail("sync", &fresh))?;
+    fs::rename(&fresh, &path).map_err(fail("rename into place", &path))?;
+    File::open(dir).and_then(|d| d.sync_all()).map_err(fail("sync", dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::{Nid, TargetId};
+    use nacre_wire::mgs::TargetConfig;
+    use std::sync::Arc;
+
+    fn fresh() -> (tempfile::TempDir, Arc<Mgs>) {
+        let dir = tempfile::tempdir().expect("a directory");
+        Mgs::format(dir.path(), "nacre", [1; 16]).expect("format");
+        let mgs = Arc::new(Mgs::open(dir.path()).expect("open"));
+        (dir, mgs)
+    }
+
+    fn set(mgs: &Mgs, value: &str) -> StatusResult<MgsReply> {
+        mgs.handle(&MgsRequest::SetParam { name: "lov.stripecount".into(), value: value.into() })
+    }
+
+    fn get(newer_than: u64, wait_ms: u32) -> MgsRequest {
+        MgsRequest::GetConfig { fsname: "nacre".into(), newer_than, wait_ms }
+    }
+
+    #[test]
+    fn what_was_answered_is_there_after_reopening() {
+        let (dir, mgs) = fresh();
+        let target = TargetConfig { target: TargetId::ost(3), nids: vec![Nid::Lo], active: true };
+        let register =
+            MgsRequest::RegisterTarget { fsname: "nacre".into(), fs_uuid: [1; 16], target: target.clone() };
+        mgs.handle(&register).expect("register");
+        set(&mgs, "2").expect("set");
+        let reopened = Mgs::open(dir.path()).expect("reopen");
+        assert_eq!(reopened.config(), mgs.config());
+        assert_eq!(reopened.config().targets, [target]);
+        assert!(matches!(Mgs::format(dir.path(), "nacre", [1; 16]), Err(Error::Exists { .. })));
+    }
+
+    #[test]
+    fn a_wait_ends_with_the_change() {
+        let (_dir, mgs) = fresh();
+        let waiter = Arc::clone(&mgs);
+        let wait = std::thread::spawn(move || waiter.handle(&get(1, 60_000)));
+        set(&mgs, "2").expect("set");
+        let reply = wait.join().expect("waiting thread").expect("reply");
+        assert!(matches!(reply, MgsReply::Config(config) if config.version == 2));
+    }
+
+    #[test]
+    fn a_wait_ends_with_its_time_and_with_the_service() {
+        let (_dir, mgs) = fresh();
+        let reply = mgs.handle(&get(1, 10)).expect("reply");
+        assert!(matches!(reply, MgsReply::Config(config) if config.version == 1));
+        mgs.stop();
+        mgs.handle(&get(1, 60_000)).expect("reply at once");
+        let other = MgsRequest::GetConfig { fsname: "other".into(), newer_than: 0, wait_ms: 0 };
+        assert_eq!(mgs.handle(&other), Err(Status::ENOENT));
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_stored_is_not_shown() {
+        let (dir, mgs) = fresh();
+        fs::remove_dir_all(dir.path()).expect("take the directory away");
+        assert_eq!(set(&mgs, "2"), Err(Status::ENOENT));
+        assert_eq!(mgs.config().version, 1);
+    }
+
+    #[test]
+    fn a_damaged_or_missing_file_is_named() {
+        let (dir, mgs) = fresh();
+        drop(mgs);
+        fs::write(dir.path().join(CONFIG_FILE), "nacre-config 1\nversion 1\n").expect("damage");
+        assert!(matches!(Mgs::open(dir.path()), Err(Error::Damaged { .. })));
+        fs::write(dir.path().join(CONFIG_FILE), b"\xff\xfe").expect("damage");
+        assert!(matches!(Mgs::open(dir.path()), Err(Error::Damaged { .. })));
+        fs::remove_file(dir.path().join(CONFIG_FILE)).expect("remove");
+        assert!(matches!(Mgs::open(dir.path()), Err(Error::Missing { .. })));
+    }
+}

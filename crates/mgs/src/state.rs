@@ -1,0 +1,140 @@
+//! The rules of the configuration: what a registration or a parameter changes, and what is refused. Pure.
+
+use crate::params::Param;
+use nacre_types::limits::TARGET_INDEX_MAX;
+use nacre_types::{Status, StatusResult, TargetKind};
+use nacre_wire::mgs::{FsConfig, TargetConfig};
+
+/// NIDs that one target may have.
+pub const NIDS_MAX: usize = 32;
+
+/// A fresh configuration of a file system without targets.
+pub fn new_config(fsname: &str, fs_uuid: [u8; 16]) -> FsConfig {
+    FsConfig { version: 1, fsname: fsname.to_owned(), fs_uuid, targets: Vec::new(), params: Vec::new() }
+}
+
+/// The configuration after a server said that it serves `target`; `None` if that was known.
+///
+/// An administrator's decision that a target is not in use survives the restart of its server.
+///
+/// # Errors
+/// `WRONG_FSNAME` for a file system of another name, `EINVAL` for another identity or a target that cannot be.
+pub fn plan_register(
+    config: &FsConfig,
+    fsname: &str,
+    fs_uuid: &[u8; 16],
+    target: &TargetConfig,
+) -> StatusResult<Option<FsConfig>> {
+    if fsname != config.fsname {
+        return Err(Status::WRONG_FSNAME);
+    }
+    let possible = target.target.kind != TargetKind::Mgt && target.target.index < TARGET_INDEX_MAX;
+    if *fs_uuid != config.fs_uuid || !possible || target.nids.is_empty() || target.nids.len() > NIDS_MAX {
+        return Err(Status::EINVAL);
+    }
+    let mut next = config.clone();
+    match next.targets.iter_mut().find(|known| known.target == target.target) {
+        Some(known) if known.nids == target.nids => return Ok(None),
+        Some(known) => known.nids.clone_from(&target.nids),
+        None => {
+            next.targets.push(target.clone());
+            next.targets.sort_by_key(|target| target.target);
+        }
+    }
+    next.version += 1;
+    Ok(Some(next))
+}
+
+/// The configuration after a parameter was set, or removed by an empty value; `None` if nothing changes.
+///
+/// # Errors
+/// `ENOENT` for a name that does not exist, `EINVAL` for a value out of range.
+pub fn plan_set_param(config: &FsConfig, name: &str, value: &str) -> StatusResult<Option<FsConfig>> {
+    let param = Param::find(name).ok_or(Status::ENOENT)?;
+    let old = config.params.iter().position(|(known, _)| known == name);
+    let mut next = config.clone();
+    if value.is_empty() {
+        match old {
+            Some(index) => drop(next.params.remove(index)),
+            None => return Ok(None),
+        }
+    } else {
+        let value = param.normal_form(value).ok_or(Status::EINVAL)?;
+        match old {
+            Some(index) if config.params[index].1 == value => return Ok(None),
+            Some(index) => next.params[index].1 = value,
+            None => {
+                next.params.push((name.to_owned(), value));
+                next.params.sort();
+            }
+        }
+    }
+    next.version += 1;
+    Ok(Some(next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::{Nid, TargetId};
+
+    const UUID: [u8; 16] = [7; 16];
+
+    fn ost(index: u16, nid: &str) -> TargetConfig {
+        let nid: Nid = nid.parse().expect("a NID of this test");
+        TargetConfig { target: TargetId::ost(index), nids: vec![nid], active: true }
+    }
+
+    fn register(config: &FsConfig, target: &TargetConfig) -> StatusResult<Option<FsConfig>> {
+        plan_register(config, "nacre", &UUID, target)
+    }
+
+    #[test]
+    fn registering_adds_once_and_moves_a_target_that_has_a_new_address() {
+        let config = new_config("nacre", UUID);
+        let two = register(&config, &ost(1, "10.0.0.1@tcp")).expect("accepted").expect("changed");
+        let three = register(&two, &ost(0, "10.0.0.1@tcp")).expect("accepted").expect("changed");
+        assert_eq!(three.version, 3);
+        assert_eq!(three.targets.iter().map(|t| t.target.index).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(register(&three, &ost(0, "10.0.0.1@tcp")), Ok(None));
+        let moved = register(&three, &ost(0, "10.0.0.2@tcp")).expect("accepted").expect("changed");
+        assert_eq!((moved.version, moved.targets.len()), (4, 2));
+        assert_eq!(moved.targets[0].nids[0].to_string(), "10.0.0.2@tcp");
+    }
+
+    #[test]
+    fn a_target_taken_out_of_use_stays_so_when_its_server_restarts() {
+        let mut config = register(&new_config("nacre", UUID), &ost(0, "0@lo")).expect("ok").expect("changed");
+        config.targets[0].active = false;
+        let moved = register(&config, &ost(0, "10.0.0.2@tcp")).expect("ok").expect("changed");
+        assert!(!moved.targets[0].active);
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        let config = new_config("nacre", UUID);
+        let target = ost(0, "0@lo");
+        assert_eq!(plan_register(&config, "other", &UUID, &target), Err(Status::WRONG_FSNAME));
+        assert_eq!(plan_register(&config, "nacre", &[8; 16], &target), Err(Status::EINVAL));
+        let no_nid = TargetConfig { nids: Vec::new(), ..target.clone() };
+        assert_eq!(register(&config, &no_nid), Err(Status::EINVAL));
+        assert_eq!(register(&config, &ost(TARGET_INDEX_MAX, "0@lo")), Err(Status::EINVAL));
+        let mgt = TargetConfig { target: TargetId::mgt(), ..target };
+        assert_eq!(register(&config, &mgt), Err(Status::EINVAL));
+    }
+
+    #[test]
+    fn parameters_are_set_changed_and_removed() {
+        let config = new_config("nacre", UUID);
+        let set = plan_set_param(&config, "lov.stripesize", "1M").expect("ok").expect("changed");
+        assert_eq!(set.params, [("lov.stripesize".to_owned(), "1048576".to_owned())]);
+        assert_eq!(plan_set_param(&set, "lov.stripesize", "1024k"), Ok(None));
+        let both = plan_set_param(&set, "lov.stripecount", "-1").expect("ok").expect("changed");
+        assert_eq!(both.params[0].0, "lov.stripecount");
+        let gone = plan_set_param(&both, "lov.stripesize", "").expect("ok").expect("changed");
+        assert_eq!((gone.version, gone.params.len()), (4, 1));
+        assert_eq!(plan_set_param(&gone, "lov.stripesize", ""), Ok(None));
+        assert_eq!(plan_set_param(&config, "lov.nosuch", "1"), Err(Status::ENOENT));
+        assert_eq!(plan_set_param(&config, "lov.stripesize", "1000"), Err(Status::EINVAL));
+    }
+}
