@@ -9,6 +9,7 @@ mod codec;
 pub mod dirent;
 pub mod inode;
 pub mod mdt;
+pub mod object;
 pub mod server;
 pub mod superblock;
 

@@ -1,0 +1,313 @@
+//! Records of an object target: which slot file holds an object, which ids were given out, what the directory is.
+//!
+//! Byte tables and the invariants between them: `docs/formats/ost.md`.
+
+use crate::codec::{DecodeError, Reader};
+use nacre_types::Timestamp;
+
+/// Format version of [`ObjectRecord`], [`SequenceRecord`] and [`ObjectStoreRecord`].
+pub const OBJECT_VERSION: u8 = 1;
+
+/// Where the data of an object is. Key: the FID in key form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectRecord {
+    /// Number of the slot file.
+    pub slot: u32,
+}
+
+/// Bytes of an encoded [`ObjectRecord`].
+pub const OBJECT_LEN: usize = 8;
+
+impl ObjectRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; OBJECT_LEN] {
+        let mut out = [0u8; OBJECT_LEN];
+        out[0] = OBJECT_VERSION;
+        out[4..].copy_from_slice(&self.slot.to_le_bytes());
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<ObjectRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, OBJECT_VERSION)?;
+        reader.reserved::<3>()?;
+        let record = ObjectRecord { slot: reader.u32()? };
+        reader.end()?;
+        Ok(record)
+    }
+}
+
+/// How far the ids of a sequence were given out. Key: the sequence, 8 bytes, big-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SequenceRecord {
+    /// Largest id that was ever reserved, 0 for none.
+    pub last_reserved: u32,
+}
+
+/// Bytes of an encoded [`SequenceRecord`].
+pub const SEQUENCE_LEN: usize = 8;
+
+impl SequenceRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; SEQUENCE_LEN] {
+        let mut out = [0u8; SEQUENCE_LEN];
+        out[0] = OBJECT_VERSION;
+        out[4..].copy_from_slice(&self.last_reserved.to_le_bytes());
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<SequenceRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, OBJECT_VERSION)?;
+        reader.reserved::<3>()?;
+        let record = SequenceRecord { last_reserved: reader.u32()? };
+        reader.end()?;
+        Ok(record)
+    }
+}
+
+/// State of the index as a whole; one per store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectStoreRecord {
+    /// Identity of the object directory that the index belongs to.
+    pub uuid: [u8; 16],
+    /// The last run stopped in order: every slot without an owner is empty, durably.
+    pub clean: bool,
+}
+
+/// Bytes of an encoded [`ObjectStoreRecord`].
+pub const OBJECT_STORE_LEN: usize = 24;
+
+impl ObjectStoreRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; OBJECT_STORE_LEN] {
+        let mut out = [0u8; OBJECT_STORE_LEN];
+        out[0] = OBJECT_VERSION;
+        out[1] = u8::from(self.clean);
+        out[8..].copy_from_slice(&self.uuid);
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<ObjectStoreRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, OBJECT_VERSION)?;
+        let clean = match reader.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::Field("clean")),
+        };
+        reader.reserved::<6>()?;
+        let record = ObjectStoreRecord { clean, uuid: reader.array()? };
+        reader.end()?;
+        Ok(record)
+    }
+}
+
+/// First bytes of an [`ObjectDirectoryHeader`].
+pub const OBJECT_DIRECTORY_MAGIC: [u8; 8] = *b"NACREOST";
+/// Format of object directories that this program makes and the only one that it reads.
+pub const OBJECT_DIRECTORY_VERSION: u32 = 1;
+/// Bytes of an encoded [`ObjectDirectoryHeader`].
+pub const OBJECT_DIRECTORY_LEN: usize = 128;
+/// Longest label in bytes.
+pub const OBJECT_LABEL_MAX: usize = 48;
+
+const CRC_AT: usize = OBJECT_DIRECTORY_LEN - 4;
+const LABEL_AT: usize = 48;
+
+/// What an object directory is: the file `superblock` at its top.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectDirectoryHeader {
+    /// Random identity, also in the index.
+    pub uuid: [u8; 16],
+    /// When it was made.
+    pub created: Timestamp,
+    /// Name of the target, such as `nacre-OST0001`; printable ASCII, empty if none was given.
+    pub label: String,
+}
+
+/// Why bytes are no header of an object directory that can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectDirectoryError {
+    /// Something else: wrong magic.
+    #[error("it does not begin like an object directory's superblock")]
+    Foreign,
+    /// It was one, but its bytes have changed.
+    #[error("its superblock is damaged: {0}")]
+    Damaged(&'static str),
+    /// Another format.
+    #[error("its format {found} is not the one that this program reads ({OBJECT_DIRECTORY_VERSION})")]
+    Version {
+        /// Version found.
+        found: u32,
+    },
+}
+
+impl ObjectDirectoryHeader {
+    /// The bytes that are stored. A label that is too long is cut.
+    pub fn encode(&self) -> [u8; OBJECT_DIRECTORY_LEN] {
+        let mut out = [0u8; OBJECT_DIRECTORY_LEN];
+        out[..8].copy_from_slice(&OBJECT_DIRECTORY_MAGIC);
+        out[8..12].copy_from_slice(&OBJECT_DIRECTORY_VERSION.to_le_bytes());
+        out[12..16].copy_from_slice(&(OBJECT_DIRECTORY_LEN as u32).to_le_bytes());
+        out[16..32].copy_from_slice(&self.uuid);
+        out[32..40].copy_from_slice(&self.created.sec.to_le_bytes());
+        out[40..44].copy_from_slice(&self.created.nsec.to_le_bytes());
+        let label = self.label.as_bytes();
+        let len = label.len().min(OBJECT_LABEL_MAX);
+        out[LABEL_AT..LABEL_AT + len].copy_from_slice(&label[..len]);
+        let crc = crc32c(&out[..CRC_AT]);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a header back.
+    ///
+    /// # Errors
+    /// The version is looked at before the checksum, so that another format is named as such.
+    pub fn decode(bytes: &[u8]) -> Result<ObjectDirectoryHeader, ObjectDirectoryError> {
+        if bytes.get(..8) != Some(&OBJECT_DIRECTORY_MAGIC[..]) {
+            return Err(ObjectDirectoryError::Foreign);
+        }
+        let found = u32::from_le_bytes(field(bytes, 8)?);
+        if found != OBJECT_DIRECTORY_VERSION {
+            return Err(ObjectDirectoryError::Version { found });
+        }
+        let len = u32::from_le_bytes(field(bytes, 12)?) as usize;
+        if len != OBJECT_DIRECTORY_LEN || bytes.len() != OBJECT_DIRECTORY_LEN {
+            return Err(ObjectDirectoryError::Damaged("wrong length"));
+        }
+        if u32::from_le_bytes(field(bytes, CRC_AT)?) != crc32c(&bytes[..CRC_AT]) {
+            return Err(ObjectDirectoryError::Damaged("checksum does not match"));
+        }
+        let padded = &bytes[LABEL_AT..LABEL_AT + OBJECT_LABEL_MAX];
+        let end = padded.iter().position(|&b| b == 0).unwrap_or(padded.len());
+        let label = std::str::from_utf8(&padded[..end])
+            .ok()
+            .filter(|label| label.bytes().all(|b| b.is_ascii_graphic()))
+            .ok_or(ObjectDirectoryError::Damaged("bad label"))?;
+        Ok(ObjectDirectoryHeader {
+            uuid: field(bytes, 16)?,
+            created: Timestamp::new(
+                i64::from_le_bytes(field(bytes, 32)?),
+                u32::from_le_bytes(field(bytes, 40)?),
+            ),
+            label: label.to_owned(),
+        })
+    }
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], ObjectDirectoryError> {
+    bytes
+        .get(at..at + N)
+        .and_then(|part| part.try_into().ok())
+        .ok_or(ObjectDirectoryError::Damaged("cut off"))
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    fn header() -> ObjectDirectoryHeader {
+        ObjectDirectoryHeader {
+            uuid: *b"0123456789abcdef",
+            created: Timestamp::new(1_700_000_000, 5),
+            label: "nacre-OST0001".to_owned(),
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let object = ObjectRecord { slot: 0x0102_0304 };
+        assert_eq!(hex(&object.encode()), "0100000004030201");
+        assert_eq!(ObjectRecord::decode(&object.encode()), Ok(object));
+        let sequence = SequenceRecord { last_reserved: 0x1ff_ffff };
+        assert_eq!(hex(&sequence.encode()), "01000000ffffff01");
+        assert_eq!(SequenceRecord::decode(&sequence.encode()), Ok(sequence));
+        let store = ObjectStoreRecord { uuid: *b"0123456789abcdef", clean: true };
+        assert_eq!(hex(&store.encode()), "010100000000000030313233343536373839616263646566");
+        assert_eq!(ObjectStoreRecord::decode(&store.encode()), Ok(store));
+        let bytes = header().encode();
+        assert_eq!(
+            hex(&bytes[..64]),
+            concat!(
+                "4e414352454f53540100000080000000303132333435363738396162636465660",
+                "0f153650000000005000000000000006e616372652d4f535430303031000000"
+            )
+        );
+        assert!(bytes[64..CRC_AT].iter().all(|&b| b == 0));
+        assert_eq!(hex(&bytes[CRC_AT..]), "1071ffcf");
+        assert_eq!(ObjectDirectoryHeader::decode(&bytes), Ok(header()));
+    }
+
+    #[test]
+    fn another_format_is_named_before_the_checksum_is_looked_at() {
+        let mut bytes = header().encode();
+        bytes[8] = 2;
+        assert_eq!(ObjectDirectoryHeader::decode(&bytes), Err(ObjectDirectoryError::Version { found: 2 }));
+        assert_eq!(ObjectDirectoryHeader::decode(b""), Err(ObjectDirectoryError::Foreign));
+        assert!(matches!(
+            ObjectDirectoryHeader::decode(&OBJECT_DIRECTORY_MAGIC),
+            Err(ObjectDirectoryError::Damaged(_))
+        ));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_length_of_a_header_is_noticed() {
+        let good = header().encode();
+        for bit in 0..OBJECT_DIRECTORY_LEN * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(ObjectDirectoryHeader::decode(&bad).is_err(), "bit {bit}");
+        }
+        for len in 0..OBJECT_DIRECTORY_LEN {
+            assert!(ObjectDirectoryHeader::decode(&good[..len]).is_err(), "length {len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_decodes_encodes_to_the_same_bytes(bytes in proptest::collection::vec(0u8..4, 0..32)) {
+            if let Ok(record) = ObjectRecord::decode(&bytes) {
+                prop_assert_eq!(&record.encode()[..], &bytes[..]);
+            }
+            if let Ok(record) = SequenceRecord::decode(&bytes) {
+                prop_assert_eq!(&record.encode()[..], &bytes[..]);
+            }
+            if let Ok(record) = ObjectStoreRecord::decode(&bytes) {
+                prop_assert_eq!(&record.encode()[..], &bytes[..]);
+            }
+        }
+
+        #[test]
+        fn headers_survive_a_round_trip_and_random_bytes_no_panic(
+            uuid: [u8; 16], sec: i64, nsec in 0u32..1_000_000_000, label in "[!-~]{0,48}",
+            noise in proptest::collection::vec(any::<u8>(), 0..256),
+        ) {
+            let header = ObjectDirectoryHeader { uuid, created: Timestamp::new(sec, nsec), label };
+            prop_assert_eq!(ObjectDirectoryHeader::decode(&header.encode()), Ok(header));
+            let _ = ObjectDirectoryHeader::decode(&noise);
+            let mut named = OBJECT_DIRECTORY_MAGIC.to_vec();
+            named.extend_from_slice(&noise);
+            let _ = ObjectDirectoryHeader::decode(&named);
+        }
+    }
+}
