@@ -5,4 +5,4 @@
 
 pub mod meta;
 
-pub use meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table};
+pub use meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};

@@ -8,20 +8,40 @@
 //! Does not order operations that depend on each other: callers hold their own locks over read, decide, commit.
 //! All calls block, take `&self` and may come from any thread.
 
+mod base;
 mod batch;
+mod checkpoint;
+mod engine;
 mod error;
+mod log;
 mod options;
 mod overlay;
+mod recovery;
 mod report;
+mod reserve;
+mod scan;
+mod segment;
+mod superblock;
+mod wal;
 
-use std::ops::{Bound, ControlFlow};
+use std::fs::File;
+use std::ops::Bound;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use checkpoint::StopSignal;
+use engine::Engine;
 
 pub use batch::Batch;
 pub use error::{MetaError, Result};
 pub use nacre_types::TransNo;
 pub use options::MetaStoreOptions;
 pub use report::{MetaStoreStats, VerifyProblem, VerifyReport};
+pub use scan::Visitor;
 
 /// A name space of keys inside one store; callers define constants. All 256 values are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -34,7 +54,11 @@ pub const VALUE_LEN_MAX: usize = 1 << 20;
 
 /// See the [module documentation](self).
 pub struct MetaStore {
-    inner: parking_lot::RwLock<(std::collections::BTreeMap<(u8, Vec<u8>), Vec<u8>>, u64)>,
+    engine: Arc<Engine>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    stop: StopSignal,
+    /// Last field: the lock goes after everything that uses the files.
+    _lock: File,
 }
 
 impl MetaStore {
@@ -44,9 +68,22 @@ impl MetaStore {
     /// # Errors
     /// [`MetaError::InUse`] if another process has it open, [`MetaError::Missing`], [`MetaError::Foreign`],
     /// [`MetaError::TooNew`], [`MetaError::TooOld`], [`MetaError::Corrupt`] if durable bytes are damaged.
-    pub fn open(_dir: &Path, options: MetaStoreOptions) -> Result<Self> {
-        options.check()?;
-        Ok(MetaStore { inner: Default::default() })
+    pub fn open(dir: &Path, options: MetaStoreOptions) -> Result<Self> {
+        let periodic_sync = options.commit_interval_ms > 0;
+        let (engine, lock) = recovery::open(dir, options)?;
+        let store = MetaStore {
+            engine: Arc::new(engine),
+            threads: Mutex::default(),
+            stop: StopSignal::default(),
+            _lock: lock,
+        };
+        let engine = store.engine.clone();
+        store.spawn(dir, "nacre-ckpt", move || engine.run_checkpoints())?;
+        if periodic_sync {
+            let (engine, stop) = (store.engine.clone(), store.stop.clone());
+            store.spawn(dir, "nacre-sync", move || engine.run_periodic_syncs(&stop))?;
+        }
+        Ok(store)
     }
 
     /// Calls `f` with the newest value of `key`, or `None`, without copying it.
@@ -56,8 +93,7 @@ impl MetaStore {
     /// # Errors
     /// [`MetaError::Corrupt`] if the stored bytes do not match their checksum.
     pub fn get<R>(&self, table: Table, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
-        let inner = self.inner.read();
-        Ok(f(inner.0.get(&(table.0, key.to_vec())).map(|v| v.as_slice())))
+        self.engine.get(table, key, f)
     }
 
     /// Calls `f` with each key that begins with `prefix` and lies after `from`, in ascending order, until `f` breaks.
@@ -73,30 +109,9 @@ impl MetaStore {
         table: Table,
         prefix: &[u8],
         from: Bound<&[u8]>,
-        f: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: &mut Visitor<'_>,
     ) -> Result<()> {
-        let copy: Vec<(Vec<u8>, Vec<u8>)> = self
-            .inner
-            .read()
-            .0
-            .iter()
-            .filter(|((t, k), _)| {
-                *t == table.0
-                    && k.starts_with(prefix)
-                    && match from {
-                        Bound::Unbounded => true,
-                        Bound::Included(b) => k.as_slice() >= b,
-                        Bound::Excluded(b) => k.as_slice() > b,
-                    }
-            })
-            .map(|((_, k), v)| (k.clone(), v.clone()))
-            .collect();
-        for (k, v) in &copy {
-            if f(k, v).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        self.engine.scan(table, prefix, from, f)
     }
 
     /// Applies a batch and returns its transaction number. An empty batch changes nothing and returns the newest number.
@@ -108,7 +123,7 @@ impl MetaStore {
     /// [`MetaError::NoSpace`], [`MetaError::KeyLength`], [`MetaError::ValueLength`] and [`MetaError::BatchLength`] leave
     /// everything unchanged; [`MetaError::Failed`] after a failed sync.
     pub fn commit(&self, batch: &Batch) -> Result<TransNo> {
-        self.commit_at_least(batch, TransNo(0))
+        self.engine.commit(batch, TransNo(0))
     }
 
     /// Like [`MetaStore::commit`], with a number not below `floor`: replayed requests keep the transno they had.
@@ -116,21 +131,7 @@ impl MetaStore {
     /// # Errors
     /// As [`MetaStore::commit`].
     pub fn commit_at_least(&self, batch: &Batch, floor: TransNo) -> Result<TransNo> {
-        if let Some(refused) = batch.refused {
-            return Err(refused.error());
-        }
-        let mut inner = self.inner.write();
-        if batch.is_empty() {
-            return Ok(TransNo(inner.1));
-        }
-        for op in batch.ops() {
-            match op.value {
-                Some(v) => inner.0.insert((op.table.0, op.key.to_vec()), v.to_vec()),
-                None => inner.0.remove(&(op.table.0, op.key.to_vec())),
-            };
-        }
-        inner.1 = (inner.1 + 1).max(floor.0);
-        Ok(TransNo(inner.1))
+        self.engine.commit(batch, floor)
     }
 
     /// Makes every transaction up to and including `upto` durable; callers at the same time share one flush.
@@ -140,18 +141,18 @@ impl MetaStore {
     ///
     /// # Errors
     /// [`MetaError::Failed`] if the medium refused; the store then accepts no more changes.
-    pub fn sync(&self, _upto: TransNo) -> Result<()> {
-        Ok(())
+    pub fn sync(&self, upto: TransNo) -> Result<()> {
+        self.engine.sync(upto)
     }
 
     /// Number of the newest transaction; `TransNo(0)` in a new store.
     pub fn last_transno(&self) -> TransNo {
-        TransNo(self.inner.read().1)
+        TransNo(self.engine.log.last_transno())
     }
 
     /// Number of the newest durable transaction. Goes out to clients with every reply.
     pub fn last_committed(&self) -> TransNo {
-        self.last_transno()
+        TransNo(self.engine.log.durable_transno())
     }
 
     /// Moves all recent changes to the base and waits for it.
@@ -162,7 +163,8 @@ impl MetaStore {
     /// # Errors
     /// [`MetaError::NoSpace`] if the disk is full (nothing is lost, the move is tried again later), [`MetaError::Failed`].
     pub fn checkpoint(&self) -> Result<()> {
-        Ok(())
+        self.engine.check_open()?;
+        self.engine.checkpoint()
     }
 
     /// Checkpoints and closes; later calls return [`MetaError::Closed`]. Dropping the store does the same but hides errors.
@@ -170,23 +172,53 @@ impl MetaStore {
     /// # Errors
     /// As [`MetaStore::checkpoint`].
     pub fn close(&self) -> Result<()> {
-        Ok(())
+        if self.engine.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        // Without its thread (opening failed half-way) nobody would answer; the log keeps everything.
+        let result = if self.threads.lock().is_empty() { Ok(()) } else { self.engine.checkpoint() };
+        self.engine.stop_checkpoints();
+        self.stop.set();
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                ::log::error!("a thread of the metadata store panicked");
+            }
+        }
+        result
     }
 
     /// Counters.
     pub fn stats(&self) -> MetaStoreStats {
-        MetaStoreStats {
-            last_transno: self.last_transno(),
-            last_committed: self.last_transno(),
-            ..Default::default()
-        }
+        self.engine.stats()
     }
 
     /// Reads everything and compares checksums; `progress` gets the number of entries read so far now and then.
     ///
     /// # Errors
     /// Only if reading itself fails; damage is listed in the report.
-    pub fn verify(&self, _progress: &mut dyn FnMut(u64)) -> Result<VerifyReport> {
-        Ok(VerifyReport::default())
+    pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<VerifyReport> {
+        self.engine.verify(progress)
+    }
+
+    fn spawn(&self, dir: &Path, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        let thread = spawned.map_err(|source| MetaError::Io {
+            action: "start a thread for",
+            path: dir.to_owned(),
+            source,
+        })?;
+        self.threads.lock().push(thread);
+        Ok(())
     }
 }
+
+impl Drop for MetaStore {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            ::log::warn!("closing a metadata store: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

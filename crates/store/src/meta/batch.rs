@@ -4,7 +4,7 @@ use super::error::MetaError;
 use super::overlay::shard_of;
 use super::{KEY_LEN_MAX, Table, VALUE_LEN_MAX};
 
-/// Bytes before the key of each operation: kind, table, key length (u16), value length (u32).
+/// Bytes before the key of each operation: kind, zero, key length (u16, table byte included), value length (u32).
 pub(crate) const OP_HEADER_LEN: usize = 8;
 /// Kind byte of a put.
 pub(crate) const OP_PUT: u8 = 1;
@@ -72,19 +72,11 @@ impl Batch {
         let shard = shard_of(table, key);
         self.shards.push(shard);
         self.shard_mask |= 1 << shard;
-        let key_len = (key.len() as u16).to_le_bytes();
+        let key_len = (key.len() as u16 + 1).to_le_bytes();
         let value_len = (value.len() as u32).to_le_bytes();
-        self.bytes.reserve(OP_HEADER_LEN + key.len() + value.len());
-        self.bytes.extend_from_slice(&[
-            kind,
-            table.0,
-            key_len[0],
-            key_len[1],
-            value_len[0],
-            value_len[1],
-            value_len[2],
-            value_len[3],
-        ]);
+        self.bytes.reserve(OP_HEADER_LEN + 1 + key.len() + value.len());
+        let [v0, v1, v2, v3] = value_len;
+        self.bytes.extend_from_slice(&[kind, 0, key_len[0], key_len[1], v0, v1, v2, v3, table.0]);
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
     }
@@ -127,9 +119,16 @@ impl Batch {
 /// One operation of a batch or log record; `value` is `None` for a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Op<'a> {
-    pub(crate) table: Table,
-    pub(crate) key: &'a [u8],
+    /// Table byte and key: the form of keys in overlay and base.
+    pub(crate) full_key: &'a [u8],
     pub(crate) value: Option<&'a [u8]>,
+}
+
+impl Op<'_> {
+    /// Shard of the key.
+    pub(crate) fn shard(&self) -> u8 {
+        shard_of(Table(self.full_key[0]), &self.full_key[1..])
+    }
 }
 
 /// Walks encoded operations; ends at the first that is not well formed, see [`Ops::is_at_end`].
@@ -153,20 +152,21 @@ impl<'a> Iterator for Ops<'a> {
 
     fn next(&mut self) -> Option<Op<'a>> {
         let (header, rest) = self.rest.split_first_chunk::<OP_HEADER_LEN>()?;
-        let [kind, table, k0, k1, v0, v1, v2, v3] = *header;
+        let [kind, zero, k0, k1, v0, v1, v2, v3] = *header;
         let key_len = usize::from(u16::from_le_bytes([k0, k1]));
         let value_len = u32::from_le_bytes([v0, v1, v2, v3]) as usize;
-        let (key, rest) = rest.split_at_checked(key_len)?;
+        let (full_key, rest) = rest.split_at_checked(key_len)?;
         let (value, rest) = rest.split_at_checked(value_len)?;
         let value = match kind {
             OP_PUT if value_len <= VALUE_LEN_MAX => Some(value),
             OP_DELETE if value_len == 0 => None,
             _ => return None,
         };
-        if key_len == 0 || key_len > KEY_LEN_MAX {
+        // A table byte and at least one byte of key.
+        if zero != 0 || !(2..=KEY_LEN_MAX + 1).contains(&key_len) {
             return None;
         }
         self.rest = rest;
-        Some(Op { table: Table(table), key, value })
+        Some(Op { full_key, value })
     }
 }

@@ -1,11 +1,28 @@
-//! Changes that are not in the base yet, in ordered maps.
+//! Changes that are not in the base yet: ordered maps, sharded so that threads seldom meet.
+//!
+//! Each shard has an *active* map, which commits change, and a *frozen* one, which the checkpointer moves to the base. A
+//! reader looks at active, then frozen, then the base; a deleted key is kept as an entry without a value, so that it hides
+//! what the base still holds.
 
-use super::Table;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{RwLock, RwLockWriteGuard};
+
+use super::batch::Op;
+use super::{KEY_LEN_MAX, Table};
 
 /// Number of shards; fits the bit set of a batch.
 pub(crate) const SHARDS: usize = 64;
 /// Bytes at the start of a key that choose its shard: a FID, so that a directory's entries share one shard.
 pub(crate) const SHARD_PREFIX_LEN: usize = 16;
+/// Memory an entry takes beside key and value: two allocations and its part of a tree node (measured, rounded up).
+const ENTRY_OVERHEAD: usize = 96;
+
+/// Ordered entries; `None` hides an entry of the base.
+pub(crate) type Map = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 
 /// The shard of a key. Only memory depends on it, so it may change between versions.
 pub(crate) fn shard_of(table: Table, key: &[u8]) -> u8 {
@@ -16,4 +33,162 @@ pub(crate) fn shard_of(table: Table, key: &[u8]) -> u8 {
     let mixed = (both as u64 ^ (u64::from(table.0) << 56)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ ((both >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as u8
+}
+
+/// Table byte and key in one buffer on the stack: the form of keys in overlay and base.
+pub(crate) struct FullKey {
+    bytes: [u8; KEY_LEN_MAX + 1],
+    len: usize,
+}
+
+impl FullKey {
+    /// `None` if the key is longer than any that can be stored.
+    pub(crate) fn new(table: Table, key: &[u8]) -> Option<Self> {
+        if key.len() > KEY_LEN_MAX {
+            return None;
+        }
+        let mut bytes = [0; KEY_LEN_MAX + 1];
+        bytes[0] = table.0;
+        bytes[1..=key.len()].copy_from_slice(key);
+        Some(FullKey { bytes, len: key.len() + 1 })
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// One shard, alone on its cache lines.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Shard {
+    pub(crate) maps: RwLock<Maps>,
+    /// Estimated memory of the active map; written under the write lock, read without.
+    active_bytes: AtomicU64,
+}
+
+/// The two maps of a shard.
+#[derive(Default)]
+pub(crate) struct Maps {
+    pub(crate) active: Map,
+    pub(crate) frozen: Arc<Map>,
+}
+
+impl Maps {
+    /// `None` if neither map knows the key; `Some(None)` if it is known to be absent.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        let entry = match self.active.get(key) {
+            Some(entry) => entry,
+            None if self.frozen.is_empty() => return None,
+            None => self.frozen.get(key)?,
+        };
+        Some(entry.as_deref())
+    }
+}
+
+/// Applies one change to a map and returns by how many bytes its estimated memory grew.
+pub(crate) fn apply(map: &mut Map, key: &[u8], value: Option<&[u8]>) -> i64 {
+    let new_len = value.map_or(0, <[u8]>::len) as i64;
+    if let Some(old) = map.get_mut(key) {
+        let old_len = old.as_deref().map_or(0, <[u8]>::len) as i64;
+        match (old.as_deref_mut(), value) {
+            (Some(old), Some(value)) if old.len() == value.len() => old.copy_from_slice(value),
+            _ => *old = value.map(Box::from),
+        }
+        return new_len - old_len;
+    }
+    map.insert(Box::from(key), value.map(Box::from));
+    (key.len() + ENTRY_OVERHEAD) as i64 + new_len
+}
+
+/// All shards.
+pub(crate) struct Overlay {
+    shards: Box<[Shard; SHARDS]>,
+}
+
+/// Write locks on some shards, in ascending order, so that two commits never wait for each other in a circle.
+pub(crate) struct Locked<'a> {
+    overlay: &'a Overlay,
+    guards: [Option<RwLockWriteGuard<'a, Maps>>; SHARDS],
+}
+
+impl Overlay {
+    pub(crate) fn new() -> Self {
+        let shards: Vec<Shard> = (0..SHARDS).map(|_| Shard::default()).collect();
+        let shards: Box<[Shard; SHARDS]> =
+            shards.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("made with this length"));
+        Overlay { shards }
+    }
+
+    pub(crate) fn shard(&self, index: u8) -> &Shard {
+        &self.shards[usize::from(index)]
+    }
+
+    pub(crate) fn lock(&self, mut mask: u64) -> Locked<'_> {
+        let mut guards = [const { None }; SHARDS];
+        while mask != 0 {
+            let index = mask.trailing_zeros() as usize;
+            guards[index] = Some(self.shards[index].maps.write());
+            mask &= mask - 1;
+        }
+        Locked { overlay: self, guards }
+    }
+
+    /// Estimated bytes in the active maps.
+    pub(crate) fn active_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.active_bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The frozen maps of all shards; they do not change until [`Overlay::clear_frozen`].
+    pub(crate) fn frozen(&self) -> Vec<Arc<Map>> {
+        self.shards.iter().map(|shard| shard.maps.read().frozen.clone()).collect()
+    }
+
+    /// Drops the frozen maps, whose content the base now shows.
+    pub(crate) fn clear_frozen(&self) {
+        for shard in self.shards.iter() {
+            let old = std::mem::take(&mut shard.maps.write().frozen);
+            drop(old);
+        }
+    }
+
+    /// Takes replayed maps as frozen.
+    pub(crate) fn set_frozen(&self, maps: Vec<Map>) {
+        for (shard, map) in self.shards.iter().zip(maps) {
+            shard.maps.write().frozen = Arc::new(map);
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Applies one operation; its shard must be among those locked.
+    pub(crate) fn apply(&mut self, shard: u8, op: &Op<'_>) {
+        let index = usize::from(shard);
+        let maps =
+            self.guards[index].as_mut().expect("the mask of a batch covers the shards of its operations");
+        let grown = apply(&mut maps.active, op.full_key, op.value);
+        let bytes = &self.overlay.shards[index].active_bytes;
+        bytes.store(bytes.load(Ordering::Relaxed).wrapping_add_signed(grown), Ordering::Relaxed);
+    }
+
+    /// Makes the active maps the frozen ones. All shards must be locked and none may have a frozen map.
+    pub(crate) fn freeze(&mut self) {
+        for (shard, guard) in self.overlay.shards.iter().zip(&mut self.guards) {
+            let maps = guard.as_mut().expect("freezing locks all shards");
+            assert!(maps.frozen.is_empty(), "the frozen map was moved to the base");
+            maps.frozen = Arc::new(std::mem::take(&mut maps.active));
+            shard.active_bytes.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The part of a map inside a range, as the scan wants it.
+pub(crate) fn range<'a>(
+    map: &'a Map,
+    from: Bound<&'a [u8]>,
+    prefix: &'a [u8],
+) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
+    map.range::<[u8], _>((from, Bound::Unbounded))
+        .take_while(move |(key, _)| key.starts_with(prefix))
+        .map(|(key, value)| (&key[..], value.as_deref()))
 }

@@ -1,0 +1,278 @@
+//! The base: an LMDB environment that holds everything the log and the overlay do not.
+//!
+//! Written only by checkpoints, each one durable transaction that also records the newest transno it contains. Each value
+//! carries a checksum over key and value. Reads borrow a read transaction that threads keep between calls and that
+//! every checkpoint takes away, so no reader pins old pages for longer than one call.
+
+use std::cell::Cell;
+use std::fs;
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use heed::types::Bytes;
+use heed::{CommitOrAbort, Database, Env, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls};
+use parking_lot::Mutex;
+
+use super::error::{MetaError, Result};
+use super::report::{VerifyProblem, VerifyReport};
+use super::wal::{FORMAT_VERSION, crc32c};
+
+/// Directory of the environment inside the store's directory.
+pub(crate) const BASE_NAME: &str = "base";
+/// Bytes before each value: its checksum.
+const CHECKSUM_LEN: usize = 4;
+const STATE_KEY: &[u8] = b"state";
+const STATE_LEN: usize = 32;
+/// Kept read transactions; threads beyond this many share or open their own.
+const POOL_SLOTS: usize = 64;
+/// Reader slots in the lock file: pooled ones and transient ones of scans and nested reads.
+const READERS_MAX: u32 = 1022;
+
+type Reader = RoTxn<'static, WithoutTls>;
+type Bytewise = Database<'static, Bytes, Bytes>;
+
+/// A kept reader, alone on its cache lines.
+#[derive(Default)]
+#[repr(align(128))]
+struct PoolSlot(Mutex<Option<Reader>>);
+
+/// An open base.
+pub(crate) struct Base {
+    // Kept readers must go before the environment they belong to.
+    pool: Box<[PoolSlot]>,
+    data: Bytewise,
+    state: Bytewise,
+    env: Env<WithoutTls>,
+    path: PathBuf,
+}
+
+thread_local! {
+    static POOL_INDEX: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+fn pool_index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    POOL_INDEX.with(|cell| {
+        cell.get().unwrap_or_else(|| {
+            let index = NEXT.fetch_add(1, Ordering::Relaxed) % POOL_SLOTS;
+            cell.set(Some(index));
+            index
+        })
+    })
+}
+
+fn failed(action: &'static str) -> impl Fn(heed::Error) -> MetaError {
+    move |source| match &source {
+        heed::Error::Mdb(MdbError::MapFull) => MetaError::NoSpace,
+        heed::Error::Io(error) if is_no_space(error) => MetaError::NoSpace,
+        _ => MetaError::Base { action, source },
+    }
+}
+
+/// Whether a system call failed because the disk or the quota is full.
+pub(crate) fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+fn checksum(key: &[u8], value: &[u8]) -> u32 {
+    // The rotation keeps an entry whose key equals its value from having checksum 0.
+    crc32c(key).rotate_left(1) ^ crc32c(value)
+}
+
+/// The value behind a checksum that matches.
+fn open_value<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
+    let (sum, value) = stored.split_first_chunk::<CHECKSUM_LEN>()?;
+    (u32::from_le_bytes(*sum) == checksum(key, value)).then_some(value)
+}
+
+fn encode_state(uuid: &[u8; 16], transno: u64) -> [u8; STATE_LEN] {
+    let mut bytes = [0; STATE_LEN];
+    bytes[..4].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    bytes[8..16].copy_from_slice(&transno.to_le_bytes());
+    bytes[16..].copy_from_slice(uuid);
+    let crc = crc32c(&bytes);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+impl Base {
+    /// Makes an empty base in `dir` (which must not exist) and opens it.
+    pub(crate) fn create(dir: &Path, map_bytes: u64, uuid: &[u8; 16]) -> Result<()> {
+        let io = |action| move |source| MetaError::Io { action, path: dir.to_owned(), source };
+        fs::create_dir(dir).map_err(io("create"))?;
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(io("set the mode of"))?;
+        let base = Self::open_env(dir, map_bytes)?;
+        base.write(&mut std::iter::empty(), Some((uuid, 0)))
+    }
+
+    /// Opens the base in `dir` and returns it with the newest transno it contains.
+    pub(crate) fn open(dir: &Path, map_bytes: u64, uuid: &[u8; 16]) -> Result<(Self, u64)> {
+        if !dir.join("data.mdb").exists() {
+            return Err(MetaError::Corrupt { what: "missing base", path: dir.to_owned(), offset: 0 });
+        }
+        let base = Self::open_env(dir, map_bytes)?;
+        let transno = base.read_state(uuid)?;
+        Ok((base, transno))
+    }
+
+    fn open_env(dir: &Path, map_bytes: u64) -> Result<Self> {
+        let mut options = EnvOpenOptions::new().read_txn_without_tls();
+        let map_bytes = usize::try_from(map_bytes).map_err(|_| MetaError::Option {
+            option: "map_bytes",
+            requirement: "within the address space",
+        })?;
+        options.map_size(map_bytes).max_dbs(2).max_readers(READERS_MAX);
+        // SAFETY: the store's lock file keeps other processes away, and nothing else touches the files of the base.
+        let env = unsafe { options.open(dir) }.map_err(failed("open"))?;
+        let txn = env.write_txn().map_err(failed("begin"))?;
+        let opened =
+            env.create_databases_and_commit(txn, |opener, txn| -> std::result::Result<_, heed::Error> {
+                let data: Database<'_, Bytes, Bytes> = opener.create_database(txn, Some("data"))?;
+                let state: Database<'_, Bytes, Bytes> = opener.create_database(txn, Some("state"))?;
+                Ok(CommitOrAbort::<_, ()>::Commit((data, state)))
+            });
+        let CommitOrAbort::Commit((data, state)) = opened.map_err(failed("open"))? else {
+            unreachable!("the closure never aborts")
+        };
+        let pool = (0..POOL_SLOTS).map(|_| PoolSlot::default()).collect();
+        Ok(Base { pool, data, state, env, path: dir.to_owned() })
+    }
+
+    fn read_state(&self, uuid: &[u8; 16]) -> Result<u64> {
+        let damaged = |what| MetaError::Corrupt { what, path: self.path.clone(), offset: 0 };
+        let txn = self.env.read_txn().map_err(failed("read"))?;
+        let stored = self.state.get(&txn, STATE_KEY).map_err(failed("read"))?;
+        let bytes: [u8; STATE_LEN] =
+            stored.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| damaged("missing state record"))?;
+        let mut number = [0; 8];
+        number.copy_from_slice(&bytes[8..16]);
+        let transno = u64::from_le_bytes(number);
+        if bytes[16..] != uuid[..] {
+            return Err(damaged("the base belongs to another store"));
+        }
+        if bytes != encode_state(uuid, transno) {
+            return Err(damaged("state record"));
+        }
+        Ok(transno)
+    }
+
+    fn damaged(&self) -> MetaError {
+        MetaError::Corrupt { what: "checksum of an entry", path: self.path.join("data.mdb"), offset: 0 }
+    }
+
+    fn get_in<R>(&self, txn: &Reader, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        match self.data.get(txn, key).map_err(failed("read"))? {
+            None => Ok(f(None)),
+            Some(stored) => Ok(f(Some(open_value(key, stored).ok_or_else(|| self.damaged())?))),
+        }
+    }
+
+    fn reader(&self) -> Result<Reader> {
+        self.env.clone().static_read_txn().map_err(failed("begin"))
+    }
+
+    /// Reads one entry under a reader kept from earlier calls of this thread.
+    pub(crate) fn get<R>(&self, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        // A slot in use means a nested call, or more threads than slots.
+        let Some(mut slot) = self.pool[pool_index()].0.try_lock() else {
+            return self.get_in(&self.reader()?, key, f);
+        };
+        let txn = match &mut *slot {
+            Some(txn) => txn,
+            empty => empty.insert(self.reader()?),
+        };
+        self.get_in(txn, key, f)
+    }
+
+    /// Calls `f` with the entries from `from` on that begin with `prefix`, until it returns false.
+    pub(crate) fn scan(
+        &self,
+        prefix: &[u8],
+        from: Bound<&[u8]>,
+        f: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        let txn = self.env.read_txn().map_err(failed("begin"))?;
+        let range = (from, Bound::Unbounded);
+        for entry in self.data.range(&txn, &range).map_err(failed("read"))? {
+            let (key, stored) = entry.map_err(failed("read"))?;
+            if !key.starts_with(prefix) {
+                break;
+            }
+            let value = open_value(key, stored).ok_or_else(|| self.damaged())?;
+            if !f(key, value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes entries (in key order for speed) and, if given, the new state, in one durable transaction.
+    pub(crate) fn write<'a>(
+        &self,
+        entries: &mut dyn Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+        state: Option<(&[u8; 16], u64)>,
+    ) -> Result<()> {
+        let mut txn: RwTxn<'_> = self.env.write_txn().map_err(failed("begin"))?;
+        for (key, value) in entries {
+            match value {
+                Some(value) => {
+                    let sum = checksum(key, value).to_le_bytes();
+                    let fill = |space: &mut heed::ReservedSpace<'_>| {
+                        io::Write::write_all(space, &sum)?;
+                        io::Write::write_all(space, value)
+                    };
+                    let len = CHECKSUM_LEN + value.len();
+                    self.data.put_reserved(&mut txn, key, len, fill).map_err(failed("write"))?;
+                }
+                None => {
+                    self.data.delete(&mut txn, key).map_err(failed("delete"))?;
+                }
+            }
+        }
+        if let Some((uuid, transno)) = state {
+            self.state.put(&mut txn, STATE_KEY, &encode_state(uuid, transno)).map_err(failed("write"))?;
+        }
+        txn.commit().map_err(failed("commit"))
+    }
+
+    /// Ends the kept readers, so that reads see the newest checkpoint and no old page stays pinned.
+    pub(crate) fn retire_readers(&self) {
+        for slot in &self.pool {
+            *slot.0.lock() = None;
+        }
+    }
+
+    /// Entries, and bytes of the file in use (free pages included).
+    pub(crate) fn sizes(&self) -> Result<(u64, u64)> {
+        let txn = self.env.read_txn().map_err(failed("begin"))?;
+        let entries = self.data.len(&txn).map_err(failed("read"))?;
+        let page = rustix::param::page_size() as u64;
+        Ok((entries, (self.env.info().last_page_number as u64 + 1) * page))
+    }
+
+    /// Reads every entry and compares its checksum.
+    pub(crate) fn verify(&self, report: &mut VerifyReport, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let txn = self.env.read_txn().map_err(failed("begin"))?;
+        for entry in self.data.iter(&txn).map_err(failed("read"))? {
+            let (key, stored) = entry.map_err(failed("read"))?;
+            let table = key.first().copied().unwrap_or_default();
+            report.entries += 1;
+            report.bytes += (key.len() + stored.len()) as u64;
+            match report.tables.last_mut() {
+                Some((last, count)) if *last == table => *count += 1,
+                _ => report.tables.push((table, 1)),
+            }
+            if open_value(key, stored).is_none() {
+                report.add(VerifyProblem::Entry { table, key: key.get(1..).unwrap_or_default().to_vec() });
+            }
+            if report.entries.is_multiple_of(1 << 14) {
+                progress(report.entries);
+            }
+        }
+        progress(report.entries);
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! Freezing the overlay, and moving what is frozen to the base behind the commits' back.
+//!
+//! ```text
+//! commits -> active overlay + active segment --freeze--> frozen overlay + pending segment --checkpoint--> base
+//! ```
+//! At most one freeze is outstanding. While it is, commits go on into the active pair until the segment is full, then wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::engine::Engine;
+use super::error::{MetaError, Result};
+
+/// Time between two attempts to write a checkpoint that a full disk refused.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// Entries per transaction when a full disk refuses all at once: few enough for the copies of their pages to fit into the
+/// space that the previous piece freed.
+const PIECE_ENTRIES: usize = 512;
+
+/// State shared between commits and the checkpoint thread.
+#[derive(Default)]
+pub(crate) struct Checkpointer {
+    state: Mutex<State>,
+    /// Tells the thread that there is work.
+    wake: Condvar,
+    /// Tells waiters that an attempt ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Something is frozen and not in the base.
+    is_pending: bool,
+    /// Newest transaction of what is frozen.
+    frozen_transno: u64,
+    /// The last attempt found the disk full.
+    is_refused: bool,
+    /// A refused attempt is to be repeated at once.
+    retries_now: bool,
+    attempts: u64,
+    successes: u64,
+    failures: u64,
+    stops: bool,
+}
+
+impl Checkpointer {
+    /// Successful and failed attempts.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.successes, state.failures)
+    }
+}
+
+impl Engine {
+    /// Starts with what a recovery left frozen.
+    pub(crate) fn set_pending(&self, transno: u64) {
+        let mut state = self.checkpointer.state.lock();
+        state.is_pending = true;
+        state.frozen_transno = transno;
+    }
+
+    /// Freezes unless a freeze is outstanding or somebody else is deciding about one.
+    pub(crate) fn try_freeze(&self) {
+        if let Some(mut state) = self.checkpointer.state.try_lock()
+            && !state.is_pending
+        {
+            self.freeze(&mut state);
+        }
+    }
+
+    fn freeze(&self, state: &mut State) {
+        assert!(!state.is_pending, "one freeze at a time");
+        let mut locked = self.overlay.lock(u64::MAX);
+        if self.log.is_active_empty() {
+            return;
+        }
+        locked.freeze();
+        self.log.activate();
+        state.frozen_transno = self.log.base_transno();
+        state.is_pending = true;
+        self.checkpointer.wake.notify_one();
+    }
+
+    /// Called when a batch did not fit below `limit`: freezes, or waits for the checkpoint, or says that space is out.
+    pub(crate) fn make_room(&self, limit: usize) -> Result<()> {
+        let mut state = self.checkpointer.state.lock();
+        if !state.is_pending {
+            if !self.log.is_active_empty() {
+                self.freeze(&mut state);
+                return Ok(());
+            }
+            // An empty segment is too small only for a batch restricted to half of it. Otherwise the segment was changed
+            // between the attempt and now, and the next attempt will do.
+            return if limit == usize::MAX { Ok(()) } else { Err(MetaError::NoSpace) };
+        }
+        if state.is_refused {
+            return Err(MetaError::NoSpace);
+        }
+        self.stalls.fetch_add(1, Ordering::Relaxed);
+        while state.is_pending && !state.is_refused && !state.stops && !self.log.latch().is_set() {
+            self.checkpointer.ended.wait(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Moves everything committed before the call to the base.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.log.latch().check()?;
+        let mut state = self.checkpointer.state.lock();
+        self.wait_for_pending(&mut state)?;
+        self.freeze(&mut state);
+        self.wait_for_pending(&mut state)
+    }
+
+    fn wait_for_pending(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
+        let before = state.attempts;
+        state.retries_now |= state.is_refused;
+        self.checkpointer.wake.notify_one();
+        while state.is_pending && !(state.is_refused && state.attempts > before) {
+            self.log.latch().check()?;
+            if state.stops {
+                return Err(MetaError::Closed);
+            }
+            self.checkpointer.ended.wait(state);
+        }
+        if state.is_pending { Err(MetaError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Asks the checkpoint thread to end.
+    pub(crate) fn stop_checkpoints(&self) {
+        self.checkpointer.state.lock().stops = true;
+        self.checkpointer.wake.notify_one();
+    }
+
+    /// Body of the checkpoint thread.
+    pub(crate) fn run_checkpoints(&self) {
+        let mut state = self.checkpointer.state.lock();
+        loop {
+            let mut retry_at = Instant::now() + RETRY_INTERVAL;
+            while !(state.stops || state.is_pending && (!state.is_refused || state.retries_now)) {
+                if !state.is_refused {
+                    self.checkpointer.wake.wait(&mut state);
+                    retry_at = Instant::now() + RETRY_INTERVAL;
+                } else if self.checkpointer.wake.wait_until(&mut state, retry_at).timed_out() {
+                    state.retries_now = true;
+                }
+            }
+            if state.stops || self.log.latch().is_set() {
+                self.checkpointer.ended.notify_all();
+                return;
+            }
+            state.retries_now = false;
+            self.attempt(&mut state);
+            self.checkpointer.ended.notify_all();
+        }
+    }
+
+    /// One attempt, also made once by the opening thread after a replay.
+    pub(crate) fn attempt_pending(&self) {
+        let mut state = self.checkpointer.state.lock();
+        self.attempt(&mut state);
+    }
+
+    fn attempt(&self, state: &mut MutexGuard<'_, State>) {
+        let transno = state.frozen_transno;
+        let result = MutexGuard::unlocked(state, || self.move_frozen(transno));
+        state.attempts += 1;
+        match result {
+            Ok(()) => {
+                state.successes += 1;
+                state.is_pending = false;
+                state.is_refused = false;
+                if !self.log.has_active() {
+                    self.log.activate();
+                }
+            }
+            Err(MetaError::NoSpace) => {
+                state.failures += 1;
+                state.is_refused = true;
+            }
+            Err(error) => {
+                state.failures += 1;
+                self.log.latch().set(&error);
+            }
+        }
+    }
+
+    /// Writes the frozen maps to the base and drops them.
+    fn move_frozen(&self, transno: u64) -> Result<()> {
+        let maps = self.overlay.frozen();
+        let mut entries: Vec<(&[u8], Option<&[u8]>)> =
+            maps.iter().flat_map(|map| map.iter()).map(|(key, value)| (&key[..], value.as_deref())).collect();
+        // Neighbours in the tree are written together, whatever shards they came from.
+        entries.sort_unstable_by_key(|&(key, _)| key);
+        let target = Some((&self.uuid, transno));
+        match self.base.write(&mut entries.iter().copied(), target) {
+            Err(MetaError::NoSpace) => self.move_in_pieces(&entries, transno)?,
+            result => result?,
+        }
+        // Readers of the old state must be gone before the overlay stops hiding it.
+        self.base.retire_readers();
+        self.log.release_pending(transno);
+        self.overlay.clear_frozen();
+        if self.reserve.is_released() {
+            self.reserve.restore();
+        }
+        Ok(())
+    }
+
+    /// Many small transactions need little new space: each reuses the pages that the one before set free.
+    fn move_in_pieces(&self, entries: &[(&[u8], Option<&[u8]>)], transno: u64) -> Result<()> {
+        self.reserve.release();
+        // The base will for a while hold part of what the log says, which is sound only if the log cannot lose it.
+        self.log.sync(transno)?;
+        for piece in entries.chunks(PIECE_ENTRIES) {
+            self.base.retire_readers();
+            self.base.write(&mut piece.iter().copied(), None)?;
+        }
+        self.base.write(&mut std::iter::empty(), Some((&self.uuid, transno)))
+    }
+
+    /// Body of the periodic sync thread.
+    pub(crate) fn run_periodic_syncs(&self, stop: &StopSignal) {
+        let interval = Duration::from_millis(self.options.commit_interval_ms);
+        while !stop.wait(interval) {
+            if self.log.durable_transno() < self.log.last_transno()
+                && let Err(error) = self.log.sync(self.log.last_transno())
+            {
+                // The latch has told the log; commits now return the error.
+                log::debug!("periodic sync ends: {error}");
+                return;
+            }
+        }
+    }
+}
+
+/// Lets a thread sleep until it is told to end.
+#[derive(Clone, Default)]
+pub(crate) struct StopSignal(Arc<(Mutex<bool>, Condvar)>);
+
+impl StopSignal {
+    /// Waits up to `interval`; true if the thread must end.
+    fn wait(&self, interval: Duration) -> bool {
+        let mut stops = self.0.0.lock();
+        let until = Instant::now() + interval;
+        while !*stops && !self.0.1.wait_until(&mut stops, until).timed_out() {}
+        *stops
+    }
+
+    pub(crate) fn set(&self) {
+        *self.0.0.lock() = true;
+        self.0.1.notify_all();
+    }
+}

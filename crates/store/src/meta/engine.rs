@@ -1,0 +1,137 @@
+//! The parts of an open store and how a batch goes through them.
+//!
+//! Order of locks: checkpoint state, then shards in ascending order, then the log's state. A commit holds the locks
+//! of the shards it touches over append and apply, so the order of transnos is the order of visibility, and a
+//! freeze, which takes all shards, never sees half a batch.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::base::Base;
+use super::batch::Batch;
+use super::checkpoint::Checkpointer;
+use super::error::{MetaError, Result};
+use super::log::{Log, body_crc};
+use super::options::MetaStoreOptions;
+use super::overlay::{FullKey, Overlay, shard_of};
+use super::report::{MetaStoreStats, VerifyProblem, VerifyReport};
+use super::reserve::Reserve;
+use super::{Table, TransNo};
+
+/// Bytes of log between two looks at the overlay's size: rare enough to cost nothing, often enough to keep the bound.
+const SIZE_CHECK_BYTES: u64 = 128 << 10;
+
+/// Everything the threads of a store share.
+pub(crate) struct Engine {
+    pub(crate) overlay: Overlay,
+    pub(crate) log: Log,
+    pub(crate) base: Base,
+    pub(crate) reserve: Reserve,
+    pub(crate) checkpointer: Checkpointer,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) options: MetaStoreOptions,
+    pub(crate) is_closed: AtomicBool,
+    pub(crate) stalls: AtomicU64,
+    pub(crate) replayed: u64,
+}
+
+impl Engine {
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_closed.load(Ordering::Acquire) { Err(MetaError::Closed) } else { Ok(()) }
+    }
+
+    pub(crate) fn get<R>(&self, table: Table, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> R) -> Result<R> {
+        self.check_open()?;
+        let Some(full_key) = FullKey::new(table, key) else { return Ok(f(None)) };
+        let full_key = full_key.as_slice();
+        {
+            // Recursive, so that `f` may read again while a commit waits for the shard.
+            let maps = self.overlay.shard(shard_of(table, key)).maps.read_recursive();
+            if let Some(value) = maps.get(full_key) {
+                return Ok(f(value));
+            }
+        }
+        // A checkpoint that empties the overlay after this point was in the base before.
+        self.base.get(full_key, f)
+    }
+
+    pub(crate) fn commit(&self, batch: &Batch, floor: TransNo) -> Result<TransNo> {
+        if let Some(refused) = batch.refused {
+            return Err(refused.error());
+        }
+        if batch.is_empty() {
+            return Ok(TransNo(self.log.last_transno()));
+        }
+        let (len, max) = (batch.encoded_len(), self.log.body_len_max());
+        if len > max {
+            return Err(MetaError::BatchLength { len, max });
+        }
+        let crc = body_crc(batch);
+        loop {
+            self.check_open()?;
+            self.log.latch().check()?;
+            let limit = self.append_limit(batch);
+            let mut locked = self.overlay.lock(batch.shard_mask);
+            if let Some(appended) = self.log.append(batch, crc, floor.0, limit) {
+                for (op, &shard) in batch.ops().zip(&batch.shards) {
+                    locked.apply(shard, &op);
+                }
+                drop(locked);
+                self.freeze_if_large(appended.end as u64, appended.len as u64);
+                return Ok(TransNo(appended.transno));
+            }
+            drop(locked);
+            self.make_room(limit)?;
+        }
+    }
+
+    /// How much of a segment a batch may use: on a full disk the second half is for batches that free space.
+    fn append_limit(&self, batch: &Batch) -> usize {
+        if self.reserve.is_released() && !batch.releasing { self.log.body_len_max() / 2 } else { usize::MAX }
+    }
+
+    fn freeze_if_large(&self, end: u64, len: u64) {
+        let step = SIZE_CHECK_BYTES.min(self.options.overlay_bytes / 4);
+        if end / step != (end - len) / step && self.overlay.active_bytes() > self.options.overlay_bytes {
+            self.try_freeze();
+        }
+    }
+
+    pub(crate) fn sync(&self, upto: TransNo) -> Result<()> {
+        self.check_open()?;
+        self.log.sync(upto.0)
+    }
+
+    pub(crate) fn stats(&self) -> MetaStoreStats {
+        let (commits, wal_bytes) = self.log.totals();
+        let (base_entries, base_bytes) = self.base.sizes().unwrap_or_default();
+        let (checkpoints, checkpoint_failures) = self.checkpointer.totals();
+        MetaStoreStats {
+            commits,
+            wal_bytes,
+            syncs: self.log.syncs.load(Ordering::Relaxed),
+            checkpoints,
+            checkpoint_failures,
+            stalls: self.stalls.load(Ordering::Relaxed),
+            overlay_bytes: self.overlay.active_bytes(),
+            base_entries,
+            base_bytes,
+            replayed: self.replayed,
+            last_transno: TransNo(self.log.last_transno()),
+            last_committed: TransNo(self.log.durable_transno()),
+            is_full: self.reserve.is_released(),
+            has_failed: self.log.latch().is_set(),
+        }
+    }
+
+    pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<VerifyReport> {
+        self.check_open()?;
+        let mut report = VerifyReport::default();
+        self.base.verify(&mut report, progress)?;
+        let (records, bad) = self.log.verify_active();
+        report.wal_records = records;
+        if let Some((segment, offset)) = bad {
+            report.add(VerifyProblem::Record { segment, offset });
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,332 @@
+//! The write-ahead log: two segments used in turn, appended under one short lock, flushed in groups.
+//!
+//! One segment is *active*. When it is full, or the overlay is, the other becomes active and the old one is *pending*: it
+//! must not be reused before the base holds its transactions durably ([`Log::release_pending`]).
+//!
+//! Appending copies the record into the mapping while the lock is held. So no record that was acknowledged can lie
+//! behind one that a killed process left half-written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::batch::Batch;
+use super::error::{MetaError, Result};
+use super::segment::Segment;
+use super::wal::{
+    RECORD_HEADER_LEN, RecordHeader, Records, SEGMENT_HEADER_LEN, SegmentHeader, crc32c, record_len,
+};
+
+/// Segment files of a store.
+pub(crate) const SEGMENTS: usize = 2;
+
+/// The log of an open store.
+pub(crate) struct Log {
+    segments: [Segment; SEGMENTS],
+    uuid: [u8; 16],
+    state: Mutex<LogState>,
+    /// Newest durable transaction.
+    durable: AtomicU64,
+    flush: Mutex<Flush>,
+    flushed: Condvar,
+    latch: Latch,
+    pub(crate) syncs: AtomicU64,
+}
+
+struct LogState {
+    slots: [Slot; SEGMENTS],
+    /// Slot appended to; none after a recovery until the base holds what was replayed.
+    active: Option<usize>,
+    header: SegmentHeader,
+    salt: u32,
+    last_transno: u64,
+    commits: u64,
+    appended_bytes: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// Offset after the last record.
+    end: usize,
+    /// Offset up to which the segment is durable.
+    synced: usize,
+    /// Holds transactions that the base lacks, and is not active.
+    is_pending: bool,
+    /// Sequence of its present use.
+    sequence: u64,
+}
+
+#[derive(Default)]
+struct Flush {
+    is_running: bool,
+}
+
+/// Where a batch went.
+pub(crate) struct Appended {
+    pub(crate) transno: u64,
+    /// Offset after the record, for deciding now and then whether to freeze.
+    pub(crate) end: usize,
+    pub(crate) len: usize,
+}
+
+/// Remembers the first failure that makes durability impossible to promise.
+#[derive(Default)]
+pub(crate) struct Latch {
+    is_set: AtomicBool,
+    cause: Mutex<Option<Arc<str>>>,
+}
+
+impl Latch {
+    pub(crate) fn set(&self, cause: &dyn std::fmt::Display) -> MetaError {
+        let mut slot = self.cause.lock();
+        let cause = slot.get_or_insert_with(|| {
+            log::error!("metadata store failed: {cause}");
+            Arc::from(cause.to_string())
+        });
+        let error = MetaError::Failed { cause: cause.clone() };
+        self.is_set.store(true, Ordering::Release);
+        error
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.is_set() {
+            return Ok(());
+        }
+        let cause = self.cause.lock().clone().expect("the cause is stored before the flag");
+        Err(MetaError::Failed { cause })
+    }
+}
+
+impl Log {
+    /// A log whose segments may all hold transactions up to `last_transno`; nothing can be appended before
+    /// [`Log::activate`]. `pending` tells which slots the base does not cover.
+    pub(crate) fn new(segments: [Segment; SEGMENTS], uuid: [u8; 16], recovered: &Recovered) -> Self {
+        let slots = std::array::from_fn(|i| Slot {
+            end: recovered.ends[i],
+            // What was read back may sit in the page cache only: after a crash of the process alone, it was never flushed.
+            synced: 0,
+            is_pending: recovered.is_pending,
+            sequence: recovered.sequences[i],
+        });
+        let header = SegmentHeader {
+            uuid,
+            sequence: recovered.sequences.iter().copied().max().unwrap_or(0),
+            base_transno: recovered.last_transno,
+            durable_transno: recovered.durable_transno,
+        };
+        Log {
+            segments,
+            uuid,
+            state: Mutex::new(LogState {
+                slots,
+                active: None,
+                header,
+                salt: 0,
+                last_transno: recovered.last_transno,
+                commits: 0,
+                appended_bytes: 0,
+            }),
+            durable: AtomicU64::new(recovered.durable_transno),
+            flush: Mutex::default(),
+            flushed: Condvar::new(),
+            latch: Latch::default(),
+            syncs: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn latch(&self) -> &Latch {
+        &self.latch
+    }
+
+    /// Longest body that fits into an empty segment.
+    pub(crate) fn body_len_max(&self) -> usize {
+        self.segments[0].len() - SEGMENT_HEADER_LEN - RECORD_HEADER_LEN
+    }
+
+    pub(crate) fn last_transno(&self) -> u64 {
+        self.state.lock().last_transno
+    }
+
+    pub(crate) fn durable_transno(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Batches and bytes appended since the store was opened.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.commits, state.appended_bytes)
+    }
+
+    /// Appends a batch, or returns `None`, with nothing changed, if it does not fit below `limit` bytes of the segment.
+    pub(crate) fn append(&self, batch: &Batch, body_crc: u32, floor: u64, limit: usize) -> Option<Appended> {
+        let len = record_len(batch.bytes.len());
+        let mut state = self.state.lock();
+        let slot = state.active?;
+        let offset = state.slots[slot].end;
+        if len > limit.min(self.segments[slot].len()).saturating_sub(offset) {
+            return None;
+        }
+        let transno = (state.last_transno + 1).max(floor);
+        let header = RecordHeader {
+            body_len: batch.bytes.len() as u32,
+            transno,
+            durable_transno: self.durable.load(Ordering::Relaxed),
+            sequence: state.header.sequence as u32,
+            body_crc,
+            op_count: batch.shards.len() as u32,
+        };
+        let header = header.encode(state.salt);
+        // SAFETY: the state's lock is held, so nobody else writes, and nobody reads beyond `end`.
+        unsafe {
+            self.segments[slot].write(offset + RECORD_HEADER_LEN, &batch.bytes);
+            self.segments[slot].write(offset, &header);
+        }
+        state.slots[slot].end = offset + len;
+        state.last_transno = transno;
+        state.commits += 1;
+        state.appended_bytes += len as u64;
+        Some(Appended { transno, end: offset + len, len })
+    }
+
+    /// Whether there is a segment to append to.
+    pub(crate) fn has_active(&self) -> bool {
+        self.state.lock().active.is_some()
+    }
+
+    /// Newest transaction before the active segment.
+    pub(crate) fn base_transno(&self) -> u64 {
+        self.state.lock().header.base_transno
+    }
+
+    /// Whether the active segment holds no record.
+    pub(crate) fn is_active_empty(&self) -> bool {
+        let state = self.state.lock();
+        state.active.is_none_or(|slot| state.slots[slot].end == SEGMENT_HEADER_LEN)
+    }
+
+    /// Makes the active segment pending and a free one active. The caller excludes commits and has frozen the overlay.
+    ///
+    /// # Panics
+    /// If no segment is free.
+    pub(crate) fn activate(&self) {
+        let mut state = self.state.lock();
+        let old = state.active;
+        let next = match old {
+            Some(slot) => (slot + 1) % SEGMENTS,
+            None => (0..SEGMENTS).min_by_key(|&i| state.slots[i].sequence).expect("there are two segments"),
+        };
+        assert!(!state.slots[next].is_pending, "a segment is reused only when the base has its content");
+        if let Some(slot) = old {
+            state.slots[slot].is_pending = true;
+        }
+        state.header = SegmentHeader {
+            uuid: self.uuid,
+            sequence: state.header.sequence + 1,
+            base_transno: state.last_transno,
+            durable_transno: self.durable_transno(),
+        };
+        state.salt = state.header.salt();
+        let bytes = state.header.encode();
+        // SAFETY: the state's lock is held and the segment was free.
+        unsafe { self.segments[next].write(0, &bytes) };
+        state.slots[next] =
+            Slot { end: SEGMENT_HEADER_LEN, synced: 0, is_pending: false, sequence: state.header.sequence };
+        state.active = Some(next);
+    }
+
+    /// The base durably holds everything up to `transno`, which ends the pending segments.
+    pub(crate) fn release_pending(&self, transno: u64) {
+        for slot in &mut self.state.lock().slots {
+            slot.is_pending = false;
+        }
+        self.durable.fetch_max(transno, Ordering::AcqRel);
+    }
+
+    /// Makes everything up to `upto` durable. One caller flushes for all that wait.
+    pub(crate) fn sync(&self, upto: u64) -> Result<()> {
+        let mut flush = self.flush.lock();
+        while self.durable_transno() < upto {
+            self.latch.check()?;
+            if flush.is_running {
+                self.flushed.wait(&mut flush);
+                continue;
+            }
+            flush.is_running = true;
+            let result = MutexGuard::unlocked(&mut flush, || self.flush_all());
+            flush.is_running = false;
+            self.flushed.notify_all();
+            let reached = result?;
+            assert!(reached >= upto.min(self.last_transno()), "a flush covers everything appended before it");
+            if reached < upto {
+                // The caller named a transaction that does not exist yet; everything that does is durable.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes old segments before newer ones, so that what is durable is a prefix whenever this returns.
+    fn flush_all(&self) -> Result<u64> {
+        let (target, mut slots) = {
+            let state = self.state.lock();
+            let slots: [(usize, Slot); SEGMENTS] = std::array::from_fn(|i| (i, state.slots[i]));
+            (state.last_transno, slots)
+        };
+        slots.sort_by_key(|(_, slot)| slot.sequence);
+        for (i, seen) in slots {
+            if seen.synced >= seen.end {
+                continue;
+            }
+            if let Err(source) = self.segments[i].persist(seen.synced, seen.end) {
+                let path = self.segments[i].path().to_owned();
+                return Err(self.latch.set(&MetaError::Io { action: "sync", path, source }));
+            }
+            let mut state = self.state.lock();
+            if state.slots[i].sequence == seen.sequence {
+                state.slots[i].synced = seen.end;
+            }
+        }
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.durable.fetch_max(target, Ordering::AcqRel);
+        Ok(target)
+    }
+
+    /// Reads the active segment again and returns the number of good records, and the place of the first bad one.
+    pub(crate) fn verify_active(&self) -> (u64, Option<(u32, u64)>) {
+        let state = self.state.lock();
+        let Some(slot) = state.active else { return (0, None) };
+        // SAFETY: the state's lock is held, so nobody writes.
+        let bytes = unsafe { self.segments[slot].bytes() };
+        let mut records = Records::new(&bytes[..state.slots[slot].end], &state.header);
+        let count = records.by_ref().count() as u64;
+        let bad = (records.offset < state.slots[slot].end).then_some((slot as u32, records.offset as u64));
+        (count, bad)
+    }
+}
+
+/// What a recovery learned about the segments.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Recovered {
+    /// Offset after the last valid record, per slot.
+    pub(crate) ends: [usize; SEGMENTS],
+    /// Sequence per slot.
+    pub(crate) sequences: [u64; SEGMENTS],
+    /// Whether the base lacks something that the segments hold.
+    pub(crate) is_pending: bool,
+    /// Newest transaction, of base and log together.
+    pub(crate) last_transno: u64,
+    /// Newest transaction in the base.
+    pub(crate) durable_transno: u64,
+    /// Batches taken from the log.
+    pub(crate) replayed: u64,
+}
+
+/// Checksum of a batch's body, computed before any lock is taken.
+pub(crate) fn body_crc(batch: &Batch) -> u32 {
+    crc32c(&batch.bytes)
+}

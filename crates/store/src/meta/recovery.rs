@@ -1,0 +1,230 @@
+//! Making a store, and opening one: what is it, is it whole, what does the log hold that the base lacks.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use rustix::fs::FlockOperation;
+
+use super::base::{BASE_NAME, Base, is_no_space};
+use super::checkpoint::Checkpointer;
+use super::engine::Engine;
+use super::error::{MetaError, Result};
+use super::log::{Log, Recovered, SEGMENTS};
+use super::options::MetaStoreOptions;
+use super::overlay::{Map, Overlay, SHARDS, apply};
+use super::reserve::{RESERVE_NAME, Reserve};
+use super::segment::{Segment, segment_path};
+use super::superblock::{SUPERBLOCK_NAME, Superblock};
+use super::wal::{Records, SEGMENT_HEADER_LEN, SegmentHeader};
+
+const LOCK_NAME: &str = "lock";
+const SUPERBLOCK_NEW_NAME: &str = "superblock.new";
+
+fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> MetaError {
+    move |source| {
+        if is_no_space(&source) {
+            return MetaError::NoSpace;
+        }
+        MetaError::Io { action, path: path.to_owned(), source }
+    }
+}
+
+/// Opens or makes the store. The returned file holds the lock that keeps other processes away.
+pub(crate) fn open(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, File)> {
+    options.check()?;
+    let superblock_path = dir.join(SUPERBLOCK_NAME);
+    if !superblock_path.exists() {
+        if !options.create {
+            return Err(MetaError::Missing { dir: dir.to_owned() });
+        }
+        check_only_ours(dir)?;
+        fs::create_dir_all(dir).map_err(io_error("create", dir))?;
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+            .map_err(io_error("set the mode of", dir))?;
+    }
+    let lock = take_lock(dir)?;
+    if !superblock_path.exists() {
+        create(dir, &options)?;
+    }
+    let bytes = read_up_to(&superblock_path, 4096)?;
+    let superblock = Superblock::decode(&bytes, &superblock_path)?;
+    Ok((recover(dir, options, &superblock)?, lock))
+}
+
+fn read_up_to(path: &Path, max: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(io_error("open", path))?;
+    file.take(max).read_to_end(&mut bytes).map_err(io_error("read", path))?;
+    Ok(bytes)
+}
+
+/// Refuses a directory with files that no unfinished creation of a store leaves behind.
+fn check_only_ours(dir: &Path) -> Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io_error("list", dir)(error)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(io_error("list", dir))?;
+        let name = entry.file_name();
+        let known = [LOCK_NAME, SUPERBLOCK_NEW_NAME, BASE_NAME, RESERVE_NAME, "wal.0", "wal.1"];
+        if !known.iter().any(|known| name == *known) {
+            return Err(MetaError::Foreign { path: entry.path() });
+        }
+    }
+    Ok(())
+}
+
+fn take_lock(dir: &Path) -> Result<File> {
+    let path = dir.join(LOCK_NAME);
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(io_error("open", &path))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(MetaError::InUse { dir: dir.to_owned() }),
+        Err(errno) => Err(io_error("lock", &path)(errno.into())),
+    }
+}
+
+/// Makes everything, the superblock last: without it a directory is an unfinished creation, begun anew next time.
+fn create(dir: &Path, options: &MetaStoreOptions) -> Result<()> {
+    let base = dir.join(BASE_NAME);
+    if base.exists() {
+        fs::remove_dir_all(&base).map_err(io_error("remove", &base))?;
+    }
+    let mut uuid = [0; 16];
+    let random = Path::new("/dev/urandom");
+    File::open(random).and_then(|mut file| file.read_exact(&mut uuid)).map_err(io_error("read", random))?;
+    for slot in 0..SEGMENTS {
+        let header = SegmentHeader { uuid, sequence: slot as u64, base_transno: 0, durable_transno: 0 };
+        let len = segment_len(options.wal_segment_bytes)?;
+        Segment::create(&segment_path(dir, slot), len, &header.encode())?;
+    }
+    Base::create(&base, options.map_bytes, &uuid)?;
+    let superblock = Superblock { uuid, wal_segment_bytes: options.wal_segment_bytes };
+    let (new, path) = (dir.join(SUPERBLOCK_NEW_NAME), dir.join(SUPERBLOCK_NAME));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)
+        .map_err(io_error("create", &new))?;
+    file.write_all(&superblock.encode()).and_then(|()| file.sync_all()).map_err(io_error("write", &new))?;
+    sync_dir(&base)?;
+    sync_dir(dir)?;
+    fs::rename(&new, &path).map_err(io_error("rename", &new))?;
+    sync_dir(dir)?;
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        sync_dir(parent)?;
+    }
+    Ok(())
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|file| file.sync_all()).map_err(io_error("sync", dir))
+}
+
+fn segment_len(bytes: u64) -> Result<usize> {
+    usize::try_from(bytes).map_err(|_| MetaError::Option {
+        option: "wal_segment_bytes",
+        requirement: "within the address space",
+    })
+}
+
+/// Maps the log, replays it over the base and brings the base up to date.
+fn recover(dir: &Path, options: MetaStoreOptions, superblock: &Superblock) -> Result<Engine> {
+    let len = segment_len(superblock.wal_segment_bytes)?;
+    let paths: [PathBuf; SEGMENTS] = std::array::from_fn(|slot| segment_path(dir, slot));
+    let segments = [Segment::open(&paths[0], len)?, Segment::open(&paths[1], len)?];
+    let (base, base_transno) = Base::open(&dir.join(BASE_NAME), options.map_bytes, &superblock.uuid)?;
+    let (recovered, maps) = {
+        // SAFETY: the store's lock is held and no log exists yet that could write to the segments.
+        let bytes = unsafe { [segments[0].bytes(), segments[1].bytes()] };
+        replay(&bytes, &paths, &superblock.uuid, base_transno)?
+    };
+    let engine = Engine {
+        overlay: Overlay::new(),
+        log: Log::new(segments, superblock.uuid, &recovered),
+        base,
+        reserve: Reserve::open(dir, options.reserve_bytes),
+        checkpointer: Checkpointer::default(),
+        uuid: superblock.uuid,
+        options,
+        is_closed: AtomicBool::new(false),
+        stalls: AtomicU64::new(0),
+        replayed: recovered.replayed,
+    };
+    if recovered.is_pending {
+        engine.overlay.set_frozen(maps);
+        engine.set_pending(recovered.last_transno);
+        // A full disk is no reason not to open: reads work, and space can be won back.
+        engine.attempt_pending();
+        engine.log.latch().check()?;
+    } else {
+        engine.log.activate();
+    }
+    Ok(engine)
+}
+
+/// Collects what the segments hold beyond `base_transno`.
+///
+/// # Errors
+/// [`MetaError::Corrupt`] if something that had been durable is missing. What had not been is dropped silently.
+pub(crate) fn replay(
+    segments: &[&[u8]; SEGMENTS],
+    paths: &[PathBuf; SEGMENTS],
+    uuid: &[u8; 16],
+    base_transno: u64,
+) -> Result<(Recovered, Vec<Map>)> {
+    let mut maps: Vec<Map> = (0..SHARDS).map(|_| Map::new()).collect();
+    let damaged = |what, slot: usize, offset: usize| {
+        Err(MetaError::Corrupt { what, path: paths[slot].clone(), offset: offset as u64 })
+    };
+    let mut headers = Vec::new();
+    for (slot, bytes) in segments.iter().enumerate() {
+        match SegmentHeader::decode(bytes) {
+            Some(header) if header.uuid == *uuid => headers.push((slot, header)),
+            Some(_) => return damaged("log segment of another store", slot, 0),
+            None => return damaged("log segment header", slot, 0),
+        }
+    }
+    headers.sort_by_key(|(_, header)| header.sequence);
+    let mut recovered = Recovered {
+        ends: [SEGMENT_HEADER_LEN; SEGMENTS],
+        last_transno: base_transno,
+        durable_transno: base_transno,
+        ..Recovered::default()
+    };
+    for (i, &(slot, header)) in headers.iter().enumerate() {
+        recovered.sequences[slot] = header.sequence;
+        if headers.get(i + 1).is_some_and(|(_, next)| next.base_transno <= base_transno) {
+            continue;
+        }
+        if header.base_transno > recovered.last_transno {
+            if header.durable_transno > recovered.last_transno {
+                return damaged("log records missing before this segment", slot, 0);
+            }
+            // A power cut took the end of the older segment, so what followed never was durable.
+            continue;
+        }
+        let mut records = Records::new(segments[slot], &header);
+        for record in records.by_ref().filter(|record| record.transno > base_transno) {
+            for op in super::batch::Ops::new(record.body) {
+                apply(&mut maps[usize::from(op.shard())], op.full_key, op.value);
+            }
+            recovered.last_transno = record.transno;
+            recovered.replayed += 1;
+        }
+        recovered.ends[slot] = records.offset;
+        if records.proves_loss_after(recovered.last_transno) {
+            return damaged("log record", slot, records.offset);
+        }
+    }
+    recovered.is_pending = recovered.replayed > 0;
+    Ok((recovered, maps))
+}

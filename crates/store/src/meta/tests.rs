@@ -1,0 +1,93 @@
+//! Tests of the metadata store: against a model, through crashes, on full disks, and of its bytes.
+
+mod model;
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+use super::{Batch, MetaStore, MetaStoreOptions, Table};
+
+/// What a store should hold: (table, key) to value.
+type Model = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
+
+/// A small generator, so that a failure is repeated from one number.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn tiny_options() -> MetaStoreOptions {
+    MetaStoreOptions {
+        create: true,
+        overlay_bytes: 32 << 10,
+        wal_segment_bytes: 64 << 10,
+        commit_interval_ms: 0,
+        map_bytes: 1 << 30,
+        reserve_bytes: 64 << 10,
+    }
+}
+
+fn contents(store: &MetaStore) -> Model {
+    let mut found = Model::new();
+    for table in 0..4 {
+        store
+            .scan(Table(table), &[], Bound::Unbounded, &mut |key, value| {
+                found.insert((table, key.to_vec()), value.to_vec());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+    }
+    found
+}
+
+/// A key from a small space, so that keys are often hit again; about half begin with one of four "FIDs".
+fn random_key(rng: &mut Rng) -> Vec<u8> {
+    let mut key = match rng.below(4) {
+        0 => rng.bytes(1),
+        1 => vec![b'k'; 1 + rng.below(3) as usize],
+        _ => vec![rng.below(4) as u8; 16],
+    };
+    for _ in 0..rng.below(3) {
+        key.push(b'a' + rng.below(4) as u8);
+    }
+    if rng.below(100) == 0 {
+        key.resize(super::KEY_LEN_MAX, b'z');
+    }
+    key
+}
+
+/// Fills a batch with random operations and applies them to the model.
+fn random_batch(rng: &mut Rng, batch: &mut Batch, model: &mut Model) {
+    batch.clear();
+    for _ in 0..1 + rng.below(4) {
+        let (table, key) = (rng.below(3) as u8, random_key(rng));
+        if rng.below(3) == 0 {
+            batch.delete(Table(table), &key);
+            model.remove(&(table, key));
+        } else {
+            let len = match rng.below(50) {
+                0 => 5000,
+                _ => rng.below(200) as usize,
+            };
+            let value = rng.bytes(len);
+            batch.put(Table(table), &key, &value);
+            model.insert((table, key), value);
+        }
+    }
+}
