@@ -42,15 +42,21 @@ mod config;
 mod device;
 mod error;
 mod handler;
+mod mount;
 mod notify;
+pub mod nullfs;
 mod reply;
 mod request;
+mod session;
+mod transport;
 
 pub use config::{MountOptions, ProtocolOptions, SessionConfig, ThreadOptions, Transport, TransportChoice};
 pub use error::Error;
 pub use handler::{Handler, InitConfig};
+pub use mount::Unmount;
 pub use notify::Notifier;
 pub use reply::{DirBuffer, DirEntry, Entry, Opened, Reply};
 pub use request::{
     CopyFileRange, ForgetList, InitRequest, Ioctl, Operation, Request, SetAttr, SetTime, Write,
 };
+pub use session::Session;

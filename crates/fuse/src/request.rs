@@ -29,10 +29,15 @@ pub struct Request<'a> {
     pub op: Operation<'a>,
 }
 
-/// What is asked. Names come without their NUL and are never empty; they may hold any byte except NUL and `/`
-/// (symbolic link targets may hold `/`).
+/// What is asked.
+///
+/// Fields that many have: names come without their NUL, are not empty, and hold any byte except NUL and `/` (targets of
+/// symbolic links and names of attributes may hold `/`); `fh` is the handle from [`crate::Opened`]; `flags` of opens,
+/// reads, writes and releases are those of open(2); `mode` has the file type where the kernel sends it; `umask` is the
+/// caller's and is not applied yet; offsets and sizes are in bytes.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are told above and at the variants")]
 pub enum Operation<'a> {
     /// Name to inode. Reply `entry` (a negative one has node id 0 and is cached for its timeout) or ENOENT.
     Lookup { name: &'a [u8] },

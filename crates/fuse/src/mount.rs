@@ -1,0 +1,296 @@
+//! Mounting and unmounting.
+//!
+//! Root mounts with mount(2); others through the set-uid helper fusermount3, which hands the device's descriptor back
+//! over a socket.
+
+mod fusermount;
+mod table;
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::config::{MountOptions, SessionConfig};
+use crate::device::Device;
+use crate::error::Error;
+
+pub(crate) use table::MountEntry;
+
+/// How a mount is to be ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmount {
+    /// Fails with [`Error::Busy`] while files are open.
+    Clean,
+    /// Disappears from the tree at once; ends when the last open file is closed.
+    Lazy,
+    /// Disappears at once, and requests under way fail.
+    Force,
+}
+
+/// A mount that exists, and how it was made.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    path: PathBuf,
+    by_helper: bool,
+}
+
+/// Mounts as the configuration says.
+pub(crate) fn mount(config: &SessionConfig) -> Result<(Device, Mounted), Error> {
+    check_options(config)?;
+    let path = prepare_mount_point(&config.mount_point, &config.mount)?;
+    let options = &config.mount;
+    if is_root() && !options.force_fusermount {
+        let device = Device::open()?;
+        mount_directly(&path, options, config.protocol.max_write, &device)?;
+        Ok((device, Mounted { path, by_helper: false }))
+    } else {
+        // The helper opens the device with our rights: see first whether that can work, for a better message.
+        drop(Device::open()?);
+        let device = fusermount::mount(&path, &helper_options(options, config.protocol.max_write))?;
+        Ok((device, Mounted { path, by_helper: true }))
+    }
+}
+
+impl Mounted {
+    /// Where it is, with symbolic links resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Is it still mounted, but nobody serves it?
+    pub fn is_dead(&self) -> bool {
+        is_dead(&self.path) && MountEntry::at(&self.path).is_some()
+    }
+
+    /// Ends the mount. Success if it is not there any more.
+    pub fn unmount(&self, how: Unmount) -> Result<(), Error> {
+        if self.by_helper && !is_root() {
+            return fusermount::unmount(&self.path, how != Unmount::Clean);
+        }
+        let flags = match how {
+            Unmount::Clean => 0,
+            Unmount::Lazy => libc::MNT_DETACH,
+            Unmount::Force => libc::MNT_FORCE | libc::MNT_DETACH,
+        };
+        unmount_directly(&self.path, flags)
+    }
+}
+
+fn unmount_directly(path: &Path, flags: libc::c_int) -> Result<(), Error> {
+    let c_path = c_path(path)?;
+    // SAFETY: `c_path` is a string that ends with NUL.
+    if unsafe { libc::umount2(c_path.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => Err(Error::Busy(path.to_owned())),
+        Some(libc::EINVAL | libc::ENOENT) => Ok(()),
+        _ => Err(Error::Unmount { path: path.to_owned(), source: error }),
+    }
+}
+
+fn mount_directly(path: &Path, options: &MountOptions, max_read: u32, device: &Device) -> Result<(), Error> {
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},max_read={max_read}",
+        device.fd(),
+        user(),
+        group()
+    );
+    if options.allow_other.unwrap_or(true) {
+        data.push_str(",allow_other");
+    }
+    if options.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    let mut flags = 0;
+    for (wanted, flag) in [
+        (options.read_only, libc::MS_RDONLY),
+        (options.nodev, libc::MS_NODEV),
+        (options.nosuid, libc::MS_NOSUID),
+        (options.noexec, libc::MS_NOEXEC),
+        (options.noatime, libc::MS_NOATIME),
+    ] {
+        if wanted {
+            flags |= flag;
+        }
+    }
+    let target = c_path(path)?;
+    let source = c_string("source", options.source.as_bytes())?;
+    let kind = c_string("subtype", format!("fuse.{}", options.subtype).as_bytes())?;
+    let data = c_string("mount options", data.as_bytes())?;
+    // SAFETY: all four are strings that end with NUL and live until the call returns.
+    let result =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(match error.raw_os_error() {
+        Some(libc::ENODEV) => Error::NoDevice,
+        _ => Error::Mount { path: path.to_owned(), source: error },
+    })
+}
+
+/// The option string for the helper. Commas and backslashes in values are escaped as it expects.
+fn helper_options(options: &MountOptions, max_read: u32) -> String {
+    let mut text =
+        format!("fsname={},subtype={}", escape_option(&options.source), escape_option(&options.subtype));
+    text.push_str(&format!(",max_read={max_read}"));
+    for (wanted, word) in [
+        (options.read_only, "ro"),
+        (options.allow_other.unwrap_or(is_root()), "allow_other"),
+        (options.default_permissions, "default_permissions"),
+        (options.noexec, "noexec"),
+        (options.noatime, "noatime"),
+        (is_root() && !options.nodev, "dev"),
+        (is_root() && !options.nosuid, "suid"),
+    ] {
+        if wanted {
+            text.push(',');
+            text.push_str(word);
+        }
+    }
+    text
+}
+
+fn escape_option(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for letter in value.chars() {
+        if matches!(letter, ',' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(letter);
+    }
+    escaped
+}
+
+fn check_options(config: &SessionConfig) -> Result<(), Error> {
+    let max_write = config.protocol.max_write;
+    if !(4096..=1 << 20).contains(&max_write) || !max_write.is_multiple_of(4096) {
+        return Err(Error::Option { name: "max_write", reason: "must be a multiple of 4096 from 4096 to 1048576" });
+    }
+    let granularity = config.protocol.time_granularity_ns;
+    if !(1..=1_000_000_000).contains(&granularity) {
+        return Err(Error::Option { name: "time_granularity_ns", reason: "must be from 1 to 1000000000" });
+    }
+    if config.protocol.max_background == 0 {
+        return Err(Error::Option { name: "max_background", reason: "must be at least 1" });
+    }
+    let threads = &config.threads;
+    if threads.workers_per_cpu == 0 || threads.workers_per_cpu_max < threads.workers_per_cpu {
+        return Err(Error::Option { name: "workers_per_cpu", reason: "must be from 1 to workers_per_cpu_max" });
+    }
+    if threads.readers == Some(0) {
+        return Err(Error::Option { name: "readers", reason: "must be at least 1" });
+    }
+    let subtype = &config.mount.subtype;
+    if subtype.is_empty() || !subtype.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
+        return Err(Error::Option { name: "subtype", reason: "must be one word of letters, digits, - and _" });
+    }
+    if options_have_control_bytes(&config.mount.source) {
+        return Err(Error::Option { name: "source", reason: "must not be empty or have control characters" });
+    }
+    Ok(())
+}
+
+fn options_have_control_bytes(source: &str) -> bool {
+    source.is_empty() || source.bytes().any(|byte| byte < b' ')
+}
+
+/// Clears a dead mount of ours, and sees that the mount point can take a new one.
+fn prepare_mount_point(path: &Path, options: &MountOptions) -> Result<PathBuf, Error> {
+    let path = resolve(path)?;
+    if let Some(entry) = MountEntry::at(&path) {
+        let ours = entry.kind == format!("fuse.{}", options.subtype);
+        if !is_dead(&path) {
+            // Mounting over a FUSE mount of anybody hides it; other file systems are a usual thing to mount on.
+            if entry.kind.starts_with("fuse") {
+                return Err(Error::InUse(path, entry.source));
+            }
+        } else if ours && options.clear_stale {
+            clear_stale(&path, &entry)?;
+        } else {
+            return Err(Error::Stale(path, entry.source));
+        }
+    }
+    let meta = std::fs::metadata(&path).map_err(|error| no_mount_point(&path, error))?;
+    if !meta.is_dir() {
+        return Err(Error::NotADirectory(path));
+    }
+    if !options.allow_non_empty {
+        let mut entries = std::fs::read_dir(&path).map_err(Error::system("reading the mount point"))?;
+        if entries.next().is_some() {
+            return Err(Error::NotEmpty(path));
+        }
+    }
+    Ok(path)
+}
+
+/// The path without symbolic links. The last component may be a dead mount, which cannot be looked into.
+fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    match std::fs::canonicalize(path) {
+        Ok(path) => Ok(path),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            let name = path.file_name().ok_or_else(|| Error::NoMountPoint(path.to_owned()))?;
+            let parent = match path.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => parent,
+                _ => Path::new("."),
+            };
+            let parent = std::fs::canonicalize(parent).map_err(|error| no_mount_point(path, error))?;
+            Ok(parent.join(name))
+        }
+        Err(error) => Err(no_mount_point(path, error)),
+    }
+}
+
+fn no_mount_point(path: &Path, error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => Error::NoMountPoint(path.to_owned()),
+        Some(libc::ENOTDIR) => Error::NotADirectory(path.to_owned()),
+        _ => Error::System { action: "looking at the mount point", source: error },
+    }
+}
+
+/// Has the daemon behind this FUSE mount gone?
+fn is_dead(path: &Path) -> bool {
+    let error = std::fs::symlink_metadata(path).err();
+    matches!(error.and_then(|error| error.raw_os_error()), Some(libc::ENOTCONN | libc::ECONNABORTED))
+}
+
+fn clear_stale(path: &Path, entry: &MountEntry) -> Result<(), Error> {
+    log::warn!("clearing the dead mount of {} on {}", entry.source, path.display());
+    let cleared = if is_root() {
+        unmount_directly(path, libc::MNT_DETACH)
+    } else {
+        fusermount::unmount(path, true)
+    };
+    cleared.map_err(|_| Error::Stale(path.to_owned(), entry.source.clone()))
+}
+
+fn c_path(path: &Path) -> Result<CString, Error> {
+    c_string("mount_point", path.as_os_str().as_bytes())
+}
+
+fn c_string(name: &'static str, bytes: &[u8]) -> Result<CString, Error> {
+    CString::new(bytes).map_err(|_| Error::Option { name, reason: "must not have a NUL byte" })
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid takes no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn user() -> u32 {
+    // SAFETY: getuid takes no arguments and cannot fail.
+    unsafe { libc::getuid() }
+}
+
+fn group() -> u32 {
+    // SAFETY: getgid takes no arguments and cannot fail.
+    unsafe { libc::getgid() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! The set-uid helper fusermount3: it mounts for ordinary users and passes the descriptor over a socket whose number
+//! it finds in the variable `_FUSE_COMMFD`.
+
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::device::Device;
+use crate::error::Error;
+
+const NAMES: [&str; 2] = ["fusermount3", "fusermount"];
+
+pub(super) fn mount(path: &Path, options: &str) -> Result<Device, Error> {
+    let (ours, theirs) = UnixStream::pair().map_err(Error::system("making a socket for fusermount3"))?;
+    let output = run(|command| {
+        command.arg("-o").arg(options).arg("--").arg(path);
+        inherit(command, &theirs);
+    })?;
+    drop(theirs);
+    if !output.status.success() {
+        return Err(refused(path, &output));
+    }
+    match receive_descriptor(&ours) {
+        Ok(Some(fd)) => Ok(Device::from_fd(fd)),
+        Ok(None) => Err(refused(path, &output)),
+        Err(error) => Err(Error::System { action: "receiving the descriptor from fusermount3", source: error }),
+    }
+}
+
+pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), Error> {
+    let output = run(|command| {
+        command.arg("-u").arg("-q");
+        if lazy {
+            command.arg("-z");
+        }
+        command.arg("--").arg(path);
+    })?;
+    if output.status.success() || super::MountEntry::at(path).is_none() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    if message.contains("busy") || !lazy { Err(Error::Busy(path.to_owned())) } else { Err(refused(path, &output)) }
+}
+
+fn run(prepare: impl Fn(&mut Command)) -> Result<Output, Error> {
+    for name in NAMES {
+        let mut command = Command::new(name);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        prepare(&mut command);
+        match spawn_and_collect(&mut command) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            outcome => return outcome.map_err(Error::system("starting fusermount3")),
+        }
+    }
+    Err(Error::NoFusermount)
+}
+
+/// Like `Command::output`, but does not wait for the error stream to end when a process that the helper left behind
+/// (for automatic unmounts) keeps it open.
+fn spawn_and_collect(command: &mut Command) -> io::Result<Output> {
+    let mut child = command.spawn()?;
+    let mut errors = child.stderr.take();
+    let status = child.wait()?;
+    let mut stderr = Vec::new();
+    if let Some(pipe) = &mut errors {
+        // Messages of the helper are short; whatever it has written is in the pipe now.
+        let mut piece = [0u8; 4096];
+        if !status.success() {
+            let n = pipe.read(&mut piece)?;
+            stderr.extend_from_slice(&piece[..n]);
+        }
+    }
+    Ok(Output { status, stdout: Vec::new(), stderr })
+}
+
+/// Lets the child, and no other child of this process, have the socket under the same number.
+fn inherit(command: &mut Command, socket: &UnixStream) {
+    let fd = socket.as_raw_fd();
+    command.env("_FUSE_COMMFD", fd.to_string());
+    // SAFETY: the closure runs in the child between fork and exec; fcntl is safe to call there, and nothing allocates.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        });
+    }
+}
+
+fn refused(path: &Path, output: &Output) -> Error {
+    let text = String::from_utf8_lossy(&output.stderr);
+    if text.contains("user_allow_other") {
+        return Error::AllowOtherDenied;
+    }
+    let line = text.lines().next().unwrap_or_default();
+    let message = line.split_once(": ").map_or(line, |(_, message)| message).trim();
+    let message = if message.is_empty() { "it gave no reason" } else { message };
+    Error::Fusermount { path: path.to_owned(), message: message.to_owned() }
+}
+
+/// The descriptor that comes as ancillary data of one byte; `None` at the end of the stream.
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = 0u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // Aligned for cmsghdr, and larger than the space of one descriptor.
+    let mut control = [0u64; 8];
+    // SAFETY: msghdr is plain data; zeroes mean "no address, no flags".
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    loop {
+        // SAFETY: `message` points to buffers that live and have the sizes that it names.
+        let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
+        if n == 0 {
+            return Ok(None);
+        }
+        if n > 0 {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    // SAFETY: the kernel filled `message`; the macros stay within msg_controllen, and the header is checked before its
+    // data is read. The descriptor is new and ours.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&message);
+        if header.is_null() || (*header).cmsg_level != libc::SOL_SOCKET || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return Ok(None);
+        }
+        let fd = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<libc::c_int>());
+        Ok((fd >= 0).then(|| OwnedFd::from_raw_fd(fd)))
+    }
+}

@@ -1,0 +1,221 @@
+//! What the threads of a mount share, whatever way requests travel.
+//!
+//! Every thread reads requests, calls the handler and sends the answer itself. Threads belong to *lanes*: with io_uring
+//! one lane per CPU, whose threads all wait in the kernel (which prefers the one that finished last); with `/dev/fuse`
+//! a lane keeps a fixed number of threads reading and parks the others. A thread that is about to block
+//! ([`nacre_env::blocking`]) leaves the ready ones; the lane wakes or starts another one.
+
+mod buffer;
+mod dev;
+mod interrupts;
+mod serve;
+mod uring;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use nacre_env::InterruptTarget;
+use parking_lot::{Condvar, Mutex};
+
+use crate::config::ThreadOptions;
+use crate::device::Device;
+use crate::error::Error;
+use crate::handler::Handler;
+use interrupts::PendingInterrupts;
+
+pub(crate) use buffer::page_size;
+pub(crate) use uring::{Availability, availability};
+
+/// What was agreed with the kernel, as far as transports need it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Negotiated {
+    /// SETXATTR comes in its long form.
+    pub setxattr_ext: bool,
+    /// Largest payload of a request or reply in bytes.
+    pub payload_max: usize,
+}
+
+/// The state that all threads of a mount share.
+pub(crate) struct Channel {
+    handler: Arc<dyn Handler>,
+    negotiated: Negotiated,
+    /// Taken out when the last thread ends, so that the descriptor is closed then.
+    device: Mutex<Option<Arc<Device>>>,
+    stopping: AtomicBool,
+    targets: Mutex<Vec<Arc<InterruptTarget>>>,
+    pending: PendingInterrupts,
+    /// Threads that were started and have not ended; the last one out ends the session.
+    live: AtomicUsize,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+    dev_lanes: Mutex<Vec<Weak<dev::Lane>>>,
+    ended: Mutex<bool>,
+    end: Condvar,
+}
+
+impl Channel {
+    pub fn new(handler: Arc<dyn Handler>, device: Arc<Device>, negotiated: Negotiated) -> Arc<Channel> {
+        Arc::new(Channel {
+            handler,
+            negotiated,
+            device: Mutex::new(Some(device)),
+            stopping: AtomicBool::new(false),
+            targets: Mutex::new(Vec::new()),
+            pending: PendingInterrupts::default(),
+            // One for the starter, so that the session does not end between two starts.
+            live: AtomicUsize::new(1),
+            handles: Mutex::new(Vec::new()),
+            dev_lanes: Mutex::new(Vec::new()),
+            ended: Mutex::new(false),
+            end: Condvar::new(),
+        })
+    }
+
+    /// Starts the threads for `/dev/fuse`.
+    pub fn start_dev(self: &Arc<Self>, options: &ThreadOptions) -> Result<(), Error> {
+        let readers = options.readers.unwrap_or_else(nacre_env::cpu_count);
+        let lanes = if options.pin_readers {
+            let cpus = nacre_env::online_cpus();
+            (0..readers).map(|i| dev::Lane::new(cpus.get(i % cpus.len().max(1)).copied(), 1, options)).collect()
+        } else {
+            vec![dev::Lane::new(None, readers, options)]
+        };
+        self.start_dev_lanes(lanes)
+    }
+
+    /// Starts the workers for io_uring, and one reader for what still travels over `/dev/fuse`.
+    pub fn start_uring(self: &Arc<Self>, options: &ThreadOptions) -> Result<(), Error> {
+        uring::start(self, options)?;
+        self.start_dev_lanes(vec![dev::Lane::new(None, 1, options)])
+    }
+
+    fn start_dev_lanes(self: &Arc<Self>, lanes: Vec<Arc<dev::Lane>>) -> Result<(), Error> {
+        for lane in lanes {
+            self.dev_lanes.lock().push(Arc::downgrade(&lane));
+            lane.start(self).map_err(Error::system("starting a FUSE thread"))?;
+        }
+        Ok(())
+    }
+
+    /// Every thread was started: from now on the session ends with the last of them.
+    pub fn started(self: &Arc<Self>) {
+        self.leave();
+    }
+
+    /// Starts a thread that belongs to this session.
+    fn spawn(self: &Arc<Self>, name: String, work: impl FnOnce(&Arc<Channel>) + Send + 'static) -> std::io::Result<()> {
+        self.live.fetch_add(1, Ordering::SeqCst);
+        let channel = self.clone();
+        let spawned = std::thread::Builder::new().name(name).spawn(move || {
+            let left = Leave(channel);
+            work(&left.0);
+        });
+        match spawned {
+            Ok(handle) => {
+                self.handles.lock().push(handle);
+                Ok(())
+            }
+            Err(error) => {
+                self.leave();
+                Err(error)
+            }
+        }
+    }
+
+    fn leave(&self) {
+        if self.live.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return;
+        }
+        self.stopping.store(true, Ordering::SeqCst);
+        drop(self.device.lock().take());
+        self.handler.destroy();
+        *self.ended.lock() = true;
+        self.end.notify_all();
+    }
+
+    /// The device, unless the session has ended.
+    pub fn device(&self) -> Option<Arc<Device>> {
+        self.device.lock().clone()
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    pub fn has_ended(&self) -> bool {
+        *self.ended.lock()
+    }
+
+    /// Threads that exist now.
+    pub fn thread_count(&self) -> usize {
+        self.live.load(Ordering::SeqCst)
+    }
+
+    /// The connection is gone, or is to be given up: running requests are interrupted, threads end.
+    pub fn stop(&self) {
+        if self.stopping.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        for target in self.targets.lock().iter() {
+            target.raise(target.current());
+            target.kick();
+        }
+        for lane in self.dev_lanes.lock().iter().filter_map(Weak::upgrade) {
+            lane.wake_all();
+        }
+    }
+
+    /// Waits until the last thread has ended and joins them all.
+    pub fn join(&self) {
+        let mut ended = self.ended.lock();
+        while !*ended {
+            self.end.wait(&mut ended);
+        }
+        drop(ended);
+        loop {
+            let handles = std::mem::take(&mut *self.handles.lock());
+            if handles.is_empty() {
+                return;
+            }
+            for handle in handles {
+                // A panic was caught and logged inside; the last resort of the thread is its end.
+                let _ = handle.join();
+            }
+        }
+    }
+
+    fn add_target(&self, target: &Arc<InterruptTarget>) {
+        self.targets.lock().push(target.clone());
+        if self.is_stopping() {
+            target.kick();
+        }
+    }
+
+    fn remove_target(&self, target: &Arc<InterruptTarget>) {
+        self.targets.lock().retain(|other| !Arc::ptr_eq(other, target));
+    }
+
+    /// INTERRUPT arrived for request `unique`.
+    fn interrupt(&self, unique: u64) {
+        let running = || self.targets.lock().iter().any(|target| target.raise(unique));
+        if !running() {
+            // Read by a thread that has not begun it yet, or answered already. Leave a note for the former and look
+            // again, since it may have begun before the note was there. No EAGAIN: the kernel would ask at once again.
+            self.pending.add(unique);
+            if !running() {
+                return;
+            }
+            self.pending.take(unique);
+        }
+        self.handler.interrupt(unique);
+    }
+}
+
+/// Leaves the session when a thread ends, however it ends.
+struct Leave(Arc<Channel>);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}

@@ -1,0 +1,110 @@
+//! From a request's bytes to the handler and to what is to be sent.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use nacre_env::InterruptTarget;
+use nacre_env::interrupt::TargetGuard;
+
+use super::Channel;
+use crate::abi::{InHeader, opcode};
+use crate::reply::{Reply, SMALL_SIZE, State};
+use crate::request::{Operation, Raw, parse, takes_no_reply};
+
+/// Largest arguments and payload of requests whose reply takes the payload area: ioctl(2) can encode 16 KiB.
+const SIDE_SIZE: usize = 32 << 10;
+
+/// What a thread owns to serve requests with.
+pub(super) struct Desk {
+    guard: TargetGuard,
+    /// Structures of the reply.
+    pub small: Box<[u8; SMALL_SIZE]>,
+    /// Arguments of requests whose reply takes the payload area.
+    side: Vec<u8>,
+    channel: Arc<Channel>,
+}
+
+impl Desk {
+    pub fn new(channel: &Arc<Channel>) -> Desk {
+        let guard = InterruptTarget::install();
+        channel.add_target(guard.target());
+        let (small, side) = (Box::new([0; SMALL_SIZE]), Vec::with_capacity(SIDE_SIZE));
+        Desk { guard, small, side, channel: channel.clone() }
+    }
+
+    pub fn target(&self) -> &Arc<InterruptTarget> {
+        self.guard.target()
+    }
+
+    /// Serves a request whose argument and payload do not overlap `bulk`, where a large reply is to be built.
+    pub fn serve(&mut self, header: &InHeader, argument: &[u8], payload: &[u8], bulk: &mut [u8]) -> State {
+        let raw = Raw { header: *header, argument, payload };
+        serve(&self.channel, self.guard.target(), &mut self.small, &raw, bulk)
+    }
+
+    /// Serves a request that lies where its large reply is to be built: it is small and is copied away first.
+    /// `pieces` are the parts of argument and payload in order, `argument_length` says where the former ends.
+    pub fn serve_copied(
+        &mut self,
+        header: &InHeader,
+        bulk: &mut [u8],
+        copy: impl FnOnce(&[u8], &mut Vec<u8>),
+        argument_length: usize,
+    ) -> State {
+        self.side.clear();
+        copy(bulk, &mut self.side);
+        if self.side.len() > SIDE_SIZE || self.side.len() < argument_length {
+            return State::Error(libc::EINVAL);
+        }
+        let (argument, payload) = self.side.split_at(argument_length);
+        let raw = Raw { header: *header, argument, payload };
+        serve(&self.channel, self.guard.target(), &mut self.small, &raw, bulk)
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.channel.remove_target(self.guard.target());
+    }
+}
+
+fn serve(
+    channel: &Channel,
+    target: &Arc<InterruptTarget>,
+    small: &mut [u8; SMALL_SIZE],
+    raw: &Raw<'_>,
+    bulk: &mut [u8],
+) -> State {
+    let code = raw.header.opcode;
+    let request = match parse(raw, channel.negotiated.setxattr_ext) {
+        Ok(request) => request,
+        Err(_) if takes_no_reply(code) => return State::None,
+        Err(errno) => return State::Error(errno),
+    };
+    match request.op {
+        Operation::Interrupt { unique } => {
+            channel.interrupt(unique);
+            return State::None;
+        }
+        Operation::Init(_) => return State::Error(libc::EIO),
+        Operation::Destroy => return State::Small(0),
+        _ => {}
+    }
+    let mut reply = Reply::new(code, small, bulk);
+    target.begin(request.unique);
+    if channel.pending.take(request.unique) {
+        target.raise(request.unique);
+    }
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| channel.handler.handle(&request, &mut reply)));
+    target.end();
+    let state = reply.state();
+    if outcome.is_err() {
+        log::error!("the handler of {} (inode {}) panicked", opcode::name(code), request.node_id);
+        return if takes_no_reply(code) { State::None } else { State::Error(libc::EIO) };
+    }
+    match state {
+        _ if takes_no_reply(code) => State::None,
+        State::Unanswered | State::None => State::Error(libc::EIO),
+        state => state,
+    }
+}

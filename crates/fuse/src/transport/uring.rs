@@ -1,0 +1,273 @@
+//! Requests over io_uring (Linux 6.14).
+//!
+//! The kernel has one queue per possible CPU and puts a request on the queue of the CPU where its caller runs; another
+//! CPU never helps out. Each thread here has a ring of its own with exactly one entry, registered with the queue of the
+//! CPU that the thread is pinned to. A queue hands a request to the entry that finished last, so one thread stays hot
+//! while the others sleep, and a blocked thread holds nobody up.
+//!
+//! Two facts of the kernel shape the growing of a lane:
+//!
+//! - A request that finds no free entry waits in the queue until some entry *commits* an answer. Registering a new entry
+//!   does not take it up. So a thread that joins later makes the kernel send it a request by a notification
+//!   ("retrieve nothing from the root"): the answer to that request fetches what waits.
+//! - No request is sent at all until every possible CPU's queue has an entry, offline CPUs included.
+
+mod ring;
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use nacre_env::BlockingHook;
+use parking_lot::Mutex;
+
+use super::Channel;
+use super::serve::Desk;
+use crate::abi::{InHeader, NotifyRetrieveOut, ROOT_ID, Wire, notify_code, opcode};
+use crate::config::{ThreadOptions, TransportChoice};
+use crate::error::Error;
+use crate::reply::State;
+use crate::request::replies_in_bulk;
+use ring::Ring;
+
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Threads of a CPU that must be ready to take a request; below that, a blocking thread starts another.
+const READY_MIN: usize = 2;
+
+/// Number of the request with which a new thread takes up what waits. Even, and far from the kernel's own numbers,
+/// which count up from 2.
+const WAKE_UP_UNIQUE: u64 = 1 << 63;
+
+/// Can io_uring be used?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Availability {
+    /// The kernel has it, it is switched on, and rings can be made.
+    Yes,
+    /// Why not.
+    No(&'static str),
+}
+
+/// Finds out whether io_uring can be used, and switches it on in the kernel if that is needed and allowed.
+pub(crate) fn availability(choice: TransportChoice) -> Availability {
+    if choice == TransportChoice::Dev {
+        return Availability::No("the transport dev was chosen");
+    }
+    let Ok(text) = std::fs::read_to_string(SWITCH) else {
+        return Availability::No("this kernel lacks it; Linux 6.14 has it");
+    };
+    // Left on afterwards: switching it off again could take it from another mount that is just starting.
+    if text.trim() != "Y" && std::fs::write(SWITCH, "Y").is_err() {
+        return Availability::No("it is switched off; root can write Y to /sys/module/fuse/parameters/enable_uring");
+    }
+    match Ring::probe() {
+        Ok(()) => Availability::Yes,
+        Err(_) => Availability::No("io_uring is forbidden here by the kernel's settings or a sandbox"),
+    }
+}
+
+/// Starts the first threads of every CPU; returns when all are registered or have failed.
+pub(super) fn start(channel: &Arc<Channel>, options: &ThreadOptions) -> Result<(), Error> {
+    let (report, reports) = mpsc::channel();
+    let mut expected = 0;
+    for cpu in 0..nacre_env::possible_cpu_count() {
+        let lane = Arc::new(Lane {
+            cpu,
+            threads_max: options.workers_per_cpu_max,
+            state: Mutex::new(LaneState { threads: 0, blocked: 0 }),
+        });
+        for _ in 0..options.workers_per_cpu {
+            lane.state.lock().threads += 1;
+            lane.spawn(channel, Some(report.clone())).map_err(Error::system("starting a FUSE thread"))?;
+            expected += 1;
+        }
+    }
+    drop(report);
+    let mut ready = vec![0usize; nacre_env::possible_cpu_count()];
+    let mut failure = None;
+    for _ in 0..expected {
+        match reports.recv() {
+            Ok(Ok(cpu)) => ready[cpu] += 1,
+            Ok(Err(error)) => failure = Some(error),
+            Err(_) => break,
+        }
+    }
+    if ready.iter().all(|&threads| threads > 0) {
+        return Ok(());
+    }
+    let source = failure.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EIO));
+    Err(Error::System { action: "registering with the kernel's FUSE queues", source })
+}
+
+type Report = mpsc::Sender<io::Result<usize>>;
+
+/// The threads of one CPU.
+struct Lane {
+    cpu: usize,
+    threads_max: usize,
+    state: Mutex<LaneState>,
+}
+
+struct LaneState {
+    /// Started and not ended.
+    threads: usize,
+    /// Of these, inside a wait.
+    blocked: usize,
+}
+
+impl Lane {
+    fn spawn(self: &Arc<Self>, channel: &Arc<Channel>, report: Option<Report>) -> io::Result<()> {
+        let lane = self.clone();
+        let spawned = channel.spawn(format!("fuse-ring{}", self.cpu), move |channel| {
+            let outcome = run(&lane, channel, report);
+            lane.ended(channel, outcome);
+        });
+        if spawned.is_err() {
+            self.state.lock().threads -= 1;
+        }
+        spawned
+    }
+
+    /// Starts another thread if too few are ready, so that at least one thread is never blocked, as far as the bound
+    /// allows.
+    fn before_wait(self: &Arc<Self>, channel: &Arc<Channel>) {
+        let mut state = self.state.lock();
+        state.blocked += 1;
+        let ready = state.threads - state.blocked;
+        if ready >= READY_MIN || state.threads >= self.threads_max || channel.is_stopping() {
+            return;
+        }
+        state.threads += 1;
+        drop(state);
+        if let Err(error) = self.spawn(channel, None) {
+            log::error!("cannot start another FUSE thread, requests will wait: {error}");
+        }
+    }
+
+    fn after_wait(&self) {
+        self.state.lock().blocked -= 1;
+    }
+
+    fn ended(self: &Arc<Self>, channel: &Arc<Channel>, outcome: io::Result<()>) {
+        let Err(error) = outcome else {
+            self.state.lock().threads -= 1;
+            return;
+        };
+        if channel.is_stopping() {
+            self.state.lock().threads -= 1;
+            return;
+        }
+        log::error!("a FUSE thread of CPU {} ended: {error}", self.cpu);
+        let last = {
+            let mut state = self.state.lock();
+            state.threads -= 1;
+            state.threads == state.blocked
+        };
+        // Without any thread the callers on this CPU would wait for ever; ending the mount tells them.
+        if last {
+            log::error!("no thread is left for CPU {}, the mount ends", self.cpu);
+            channel.stop();
+        }
+    }
+}
+
+struct Hook {
+    lane: Arc<Lane>,
+    channel: Arc<Channel>,
+}
+
+impl BlockingHook for Hook {
+    fn enter(&self) {
+        self.lane.before_wait(&self.channel);
+    }
+    fn exit(&self) {
+        self.lane.after_wait();
+    }
+}
+
+fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::Result<()> {
+    if let Err(error) = nacre_env::pin_to_cpu(lane.cpu) {
+        // An offline CPU, or one outside of our cpuset: requests may come from there later all the same.
+        log::debug!("a FUSE thread is not pinned to CPU {}: {error}", lane.cpu);
+    }
+    let mut ring = match register(lane, channel) {
+        Ok(ring) => ring,
+        Err(error) => {
+            if let Some(report) = &report {
+                let _ = report.send(Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))));
+            }
+            return Err(error);
+        }
+    };
+    let joined_late = report.is_none();
+    if let Some(report) = report {
+        let _ = report.send(Ok(lane.cpu));
+    }
+    let mut desk = Desk::new(channel);
+    let _hook = nacre_env::install_hook(Rc::new(Hook { lane: lane.clone(), channel: channel.clone() }));
+    if joined_late {
+        wake_up(channel);
+    }
+    while !channel.is_stopping() {
+        match ring.wait() {
+            Ok(()) => one_request(&mut ring, &mut desk)?,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR | libc::EAGAIN) => {}
+                Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV) => channel.stop(),
+                _ => return Err(error),
+            },
+        }
+    }
+    desk.target().acknowledge_kick();
+    Ok(())
+}
+
+fn register(lane: &Lane, channel: &Channel) -> io::Result<Ring> {
+    let not_connected = || io::Error::from_raw_os_error(libc::ENOTCONN);
+    let device = channel.device().ok_or_else(not_connected)?;
+    let queue = u16::try_from(lane.cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    Ring::register(device, queue, channel.negotiated.payload_max)
+}
+
+/// Makes the kernel send a request to this CPU's queue, whose newest entry is ours; see the head of this file.
+fn wake_up(channel: &Channel) {
+    let Some(device) = channel.device() else { return };
+    let out = NotifyRetrieveOut { notify_unique: WAKE_UP_UNIQUE, nodeid: ROOT_ID, ..NotifyRetrieveOut::default() };
+    if let Err(error) = device.send(notify_code::RETRIEVE, 0, &[out.as_bytes()]) {
+        log::debug!("a new FUSE thread could not look for waiting requests: {error}");
+    }
+}
+
+fn one_request(ring: &mut Ring, desk: &mut Desk) -> io::Result<()> {
+    let (header, payload_length) = ring.request();
+    let unique = header.unique;
+    let state = if header.opcode == opcode::NOTIFY_REPLY && unique == WAKE_UP_UNIQUE {
+        State::Small(0)
+    } else {
+        serve(ring, desk, &header, payload_length)
+    };
+    match state {
+        State::Small(length) => ring.answer(unique, 0, Some(&desk.small[..length]), length),
+        State::Bulk(length) => ring.answer(unique, 0, None, length),
+        State::Error(errno) => ring.answer(unique, -errno, None, 0),
+        State::None => ring.answer(unique, 0, None, 0),
+        State::Unanswered => ring.answer(unique, -libc::EIO, None, 0),
+    }
+}
+
+fn serve(ring: &mut Ring, desk: &mut Desk, header: &InHeader, payload_length: usize) -> State {
+    let (argument, payload) = ring.buffers();
+    if payload_length > payload.len() {
+        return State::Error(libc::EIO);
+    }
+    if replies_in_bulk(header.opcode) {
+        let copy = |bulk: &[u8], side: &mut Vec<u8>| {
+            side.extend_from_slice(argument);
+            side.extend_from_slice(&bulk[..payload_length]);
+        };
+        desk.serve_copied(header, payload, copy, argument.len())
+    } else {
+        desk.serve(header, argument, &payload[..payload_length], &mut [])
+    }
+}
