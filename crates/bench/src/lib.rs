@@ -1,1 +1,27 @@
-//! Placeholder, replaced by the first slice.
+//! Measures the file system, and what it is measured against, on the machine at hand.
+//!
+//! A figure of a file system says little alone: on a virtual machine the same program is two to four times slower
+//! from one hour to the next. So every figure here is the median of several runs with their spread, comes with the CPU
+//! time that the whole machine spent per operation, and can be taken against a second path in runs that alternate
+//! with the first's (`--against`), which gives ratios that hold when the machine does not.
+//!
+//! - [`cli`]: the sub-commands of `nacre bench`; [`cli::run`] is all that a binary needs.
+//! - [`work`]: what is measured: operations on metadata and data of any mounted path.
+//! - [`worker`]: processes that do the work; they start together and answer with counts and times.
+//! - [`sample`], [`report`], [`machine`]: medians and spreads; tables and JSON; what the machine is and how busy.
+//! - [`limits`]: what the machine can do without any file system of ours.
+//! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
+//! - [`slice`]: the combined run behind `docs/performance.md`.
+
+pub mod cli;
+mod error;
+pub mod limits;
+pub mod machine;
+pub mod null;
+pub mod report;
+pub mod sample;
+pub mod slice;
+pub mod work;
+pub mod worker;
+
+pub use error::Error;

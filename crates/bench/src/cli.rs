@@ -1,0 +1,298 @@
+//! The sub-commands of `nacre bench`.
+//!
+//! A binary takes [`Command`] in as a sub-command and calls [`run`] with it:
+//!
+//! ```
+//! use clap::{FromArgMatches, Subcommand};
+//! let bench = nacre_bench::cli::Command::augment_subcommands(clap::Command::new("bench"));
+//! let matches = bench.get_matches_from(["bench", "limits", "--runs", "1"]);
+//! let command = nacre_bench::cli::Command::from_arg_matches(&matches).expect("limits is a sub-command");
+//! # let _ = command;
+//! // `nacre bench` is how this program calls itself for worker processes:
+//! // std::process::exit(nacre_bench::cli::run(command, &["bench"]))
+//! ```
+
+use std::path::PathBuf;
+
+use crate::error::Error;
+use crate::limits::{Limits, row_of};
+use crate::null::{self, NullArguments, ServeArguments};
+use crate::report::Report;
+use crate::slice::{self, SliceArguments};
+use crate::work::{Operation, Work};
+use crate::worker::{Job, Myself, Phase, interleave, serve};
+
+/// A sub-command of `nacre bench`.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// What this machine can do without any file system of ours: memory, system calls, sockets, disk
+    Limits(LimitsArguments),
+    /// FUSE file systems that do nothing: the ceiling of every FUSE file system, over each transport
+    FuseNull(NullArguments),
+    /// Names and attributes on any mounted path
+    Meta(MetaArguments),
+    /// Data on any mounted path
+    Io(IoArguments),
+    /// The figures of docs/performance.md, each against its bound, in one run
+    Slice(SliceArguments),
+    /// One phase of one worker process
+    #[command(hide = true)]
+    Worker {
+        /// Which phase
+        #[arg(value_enum)]
+        phase: Phase,
+        /// The work as JSON
+        work: String,
+    },
+    /// Serves a file system that does nothing until it is unmounted
+    #[command(hide = true)]
+    NullServer(ServeArguments),
+    /// Answers small messages on a loopback port until standard input ends
+    #[command(hide = true)]
+    EchoServer,
+}
+
+/// What all measuring sub-commands share.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Common {
+    /// Runs of each measurement; the median is shown
+    #[arg(long, default_value_t = 5)]
+    pub runs: usize,
+    /// Duration of a timed run in seconds
+    #[arg(long, default_value_t = 0.5)]
+    pub seconds: f64,
+    /// Print JSON with every run instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Common {
+    /// Prints in the form that was wished for.
+    pub fn print(&self, report: &Report) {
+        match self.json {
+            true => println!("{}", report.json()),
+            false => print!("{}", report.table()),
+        }
+    }
+}
+
+/// Which paths, and how many workers.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Subjects {
+    /// Directory to work in
+    path: PathBuf,
+    /// Take every figure also on this directory, in alternating runs, and show the ratio to it
+    #[arg(long, value_name = "PATH")]
+    against: Option<PathBuf>,
+    /// Worker processes
+    #[arg(short = 'n', long, default_value_t = 1)]
+    processes: usize,
+    /// Keep worker i on the i-th CPU
+    #[arg(long)]
+    pin: bool,
+    /// Empty the kernel's caches before each run (root only)
+    #[arg(long)]
+    cold: bool,
+}
+
+/// `nacre bench limits`
+#[derive(Debug, clap::Args)]
+pub struct LimitsArguments {
+    /// Directory on the disk to measure
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Size of the file on the disk in MiB
+    #[arg(long, default_value_t = 512)]
+    size_mib: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// `nacre bench meta`
+#[derive(Debug, clap::Args)]
+pub struct MetaArguments {
+    #[command(flatten)]
+    subjects: Subjects,
+    /// Operations; all by default
+    #[arg(long = "op", value_delimiter = ',')]
+    operations: Vec<Operation>,
+    /// Files of each worker
+    #[arg(long, default_value_t = 2000)]
+    files: u64,
+    /// All workers in one directory
+    #[arg(long)]
+    shared: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// `nacre bench io`
+#[derive(Debug, clap::Args)]
+pub struct IoArguments {
+    #[command(flatten)]
+    subjects: Subjects,
+    /// Operations; all by default
+    #[arg(long = "op", value_delimiter = ',')]
+    operations: Vec<Operation>,
+    /// Size of one read or write in KiB
+    #[arg(long, default_value_t = 1024)]
+    block_kib: usize,
+    /// Size of each worker's file in MiB
+    #[arg(long, default_value_t = 256)]
+    size_mib: u64,
+    /// O_DIRECT
+    #[arg(long)]
+    direct: bool,
+    /// fsync before the clock stops
+    #[arg(long)]
+    fsync: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Does what `command` says and returns the exit code: 0, or 1 with a message on standard error. `prefix` are the
+/// words between the program and a sub-command of bench: worker processes are started with them.
+pub fn run(command: Command, prefix: &[&str]) -> i32 {
+    match run_inner(command, prefix) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            1
+        }
+    }
+}
+
+fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
+    let myself = Myself::new(prefix)?;
+    match command {
+        Command::Worker { phase, work } => serve(phase, &work),
+        Command::NullServer(arguments) => null::serve(&arguments),
+        Command::EchoServer => null::serve_echo(),
+        Command::Limits(arguments) => {
+            let common = &arguments.common;
+            let limits = Limits {
+                repetitions: common.runs,
+                seconds: common.seconds,
+                file_bytes: arguments.size_mib.max(1) << 20,
+            };
+            common.print(&limits.measure(&myself, &arguments.dir)?);
+            Ok(())
+        }
+        Command::FuseNull(arguments) => {
+            arguments.common.print(&null::measure(&arguments, &myself)?);
+            Ok(())
+        }
+        Command::Slice(arguments) => {
+            let report = slice::measure(&arguments, &myself)?;
+            arguments.common.print(&report);
+            Ok(())
+        }
+        Command::Meta(arguments) => meta(&arguments, &myself),
+        Command::Io(arguments) => io(&arguments, &myself),
+    }
+}
+
+fn meta(arguments: &MetaArguments, myself: &Myself) -> Result<(), Error> {
+    let operations = chosen(&arguments.operations, &Operation::META, false)?;
+    let works = operations.into_iter().map(|operation| {
+        let mut work = Work::meta(operation, &arguments.subjects.path);
+        work.files = arguments.files;
+        work.shared = arguments.shared;
+        work
+    });
+    measure("Metadata", works.collect(), &arguments.subjects, &arguments.common, myself)
+}
+
+fn io(arguments: &IoArguments, myself: &Myself) -> Result<(), Error> {
+    let operations = chosen(&arguments.operations, &Operation::IO, true)?;
+    let block_bytes = arguments.block_kib << 10;
+    let works = operations.into_iter().map(|operation| {
+        let path = &arguments.subjects.path;
+        let mut work = Work::io(operation, path, block_bytes, arguments.size_mib << 20);
+        work.direct = arguments.direct;
+        work.sync = arguments.fsync;
+        work
+    });
+    measure("Data", works.collect(), &arguments.subjects, &arguments.common, myself)
+}
+
+fn chosen(wished: &[Operation], all: &[Operation], io: bool) -> Result<Vec<Operation>, Error> {
+    if let Some(wrong) = wished.iter().find(|operation| operation.is_io() != io) {
+        let other = if io { "meta" } else { "io" };
+        return Err(Error::Usage(format!("{} is measured by `bench {other}`", wrong.label())));
+    }
+    Ok(if wished.is_empty() { all.to_vec() } else { wished.to_vec() })
+}
+
+fn measure(
+    what: &str,
+    works: Vec<Work>,
+    subjects: &Subjects,
+    common: &Common,
+    myself: &Myself,
+) -> Result<(), Error> {
+    let processes = subjects.processes.max(1);
+    let mut report = Report::new(format!("{what} on {}, {processes} process(es)", subjects.path.display()));
+    for mut work in works {
+        work.seconds = common.seconds;
+        let job_on = |path: &PathBuf| {
+            let mut job =
+                Job::new(work.operation.label(), &Work { path: path.clone(), ..work.clone() }, processes);
+            job.cold = subjects.cold;
+            if subjects.pin {
+                pin(&mut job);
+            }
+            job
+        };
+        let mut jobs = vec![job_on(&subjects.path)];
+        jobs.extend(subjects.against.as_ref().map(job_on));
+        let results = interleave(myself, &jobs, common.runs)?;
+        let mut row = row_of(&jobs[0], &results[0]);
+        if let (Some(path), Some(result)) = (&subjects.against, results.get(1)) {
+            row.against = Some((path.display().to_string(), row_of(&jobs[1], result).samples));
+        }
+        report.rows.push(row);
+    }
+    common.print(&report);
+    Ok(())
+}
+
+/// Keeps worker `i` on the `i`-th CPU, round and round.
+pub(crate) fn pin(job: &mut Job) {
+    let cpus = nacre_env::online_cpus();
+    for (index, work) in job.works.iter_mut().enumerate() {
+        work.cpu = cpus.get(index % cpus.len()).copied();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Program as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn operations_are_kept_to_their_sub_command() {
+        let words = ["bench", "meta", "/tmp", "--op", "create,stat-uncached", "-n", "2"];
+        match Program::try_parse_from(words).map(|program| program.command) {
+            Ok(Command::Meta(arguments)) => {
+                assert_eq!(arguments.operations, [Operation::Create, Operation::StatUncached]);
+                assert_eq!(arguments.subjects.processes, 2);
+            }
+            _ => panic!("not understood"),
+        }
+        assert!(chosen(&[Operation::SeqRead], &Operation::META, false).is_err());
+        assert_eq!(chosen(&[], &Operation::IO, true).expect("all").len(), Operation::IO.len());
+    }
+}

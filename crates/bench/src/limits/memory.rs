@@ -1,0 +1,31 @@
+//! Memory and system calls.
+
+use std::time::Instant;
+
+/// Bytes per second that memcpy moves between two buffers of `size` bytes.
+pub(super) fn copy_bytes_per_second(size: usize, seconds: f64) -> f64 {
+    let source = vec![1u8; size];
+    let mut target = vec![0u8; size];
+    let start = Instant::now();
+    let mut copied = 0u64;
+    while start.elapsed().as_secs_f64() < seconds {
+        target.copy_from_slice(std::hint::black_box(&source));
+        std::hint::black_box(&mut target);
+        copied += size as u64;
+    }
+    copied as f64 / start.elapsed().as_secs_f64()
+}
+
+/// How often per second the kernel can be entered and left.
+pub(super) fn system_calls_per_second(seconds: f64) -> f64 {
+    let start = Instant::now();
+    let mut calls = 0u64;
+    while start.elapsed().as_secs_f64() < seconds {
+        for _ in 0..1000 {
+            // SAFETY: getppid takes no arguments and touches no memory of ours.
+            std::hint::black_box(unsafe { libc::getppid() });
+        }
+        calls += 1000;
+    }
+    calls as f64 / start.elapsed().as_secs_f64()
+}

@@ -1,0 +1,121 @@
+//! What the machine is, and how busy.
+
+use std::fs;
+
+use serde::Serialize;
+
+/// What figures depend on, as far as it can be told.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// CPU model as the kernel names it.
+    pub cpu: String,
+    /// CPUs of this process's affinity mask.
+    pub cpu_count: usize,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// Processes ready to run, averaged over the last minute: other people's load is in every figure.
+    pub load: f64,
+}
+
+impl Machine {
+    /// Looks at the machine now.
+    pub fn look() -> Machine {
+        let cpu_info = read("/proc/cpuinfo");
+        let cpu = field(&cpu_info, "model name").unwrap_or("unknown").to_owned();
+        let memory_kib = field(&read("/proc/meminfo"), "MemTotal")
+            .and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
+        let load = read("/proc/loadavg");
+        Machine {
+            cpu,
+            cpu_count: nacre_env::cpu_count(),
+            memory_mib: memory_kib.unwrap_or(0) / 1024,
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            load: load.split_whitespace().next().and_then(|value| value.parse().ok()).unwrap_or(0.0),
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_once(':').map(|(_, value)| value.trim())
+}
+
+/// CPU time that the whole machine has spent since it was started.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuTime {
+    /// Doing anything: user, system, interrupts; in microseconds, advances in ticks of 10 ms.
+    pub busy_us: u64,
+    /// Ready, but the hypervisor ran somebody else; in microseconds.
+    pub stolen_us: u64,
+}
+
+impl CpuTime {
+    /// As of now.
+    pub fn now() -> CpuTime {
+        // One tick of /proc/stat is USER_HZ, 1/100 s on every Linux architecture that matters here.
+        const TICK_US: u64 = 10_000;
+        let text = read("/proc/stat");
+        let ticks: Vec<u64> = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .skip(1)
+            .map(|word| word.parse().unwrap_or(0))
+            .collect();
+        let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
+        // user, nice, system, irq and softirq; idle (3) and iowait (4) are no work.
+        let busy = at(0) + at(1) + at(2) + at(5) + at(6);
+        CpuTime { busy_us: busy * TICK_US, stolen_us: at(7) * TICK_US }
+    }
+}
+
+/// Resident memory of a process in bytes: what it has in RAM now, shared pages included; `None` when it is gone.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kib = field(&status, "VmRSS")?.split_whitespace().next()?.parse::<u64>().ok()?;
+    Some(kib * 1024)
+}
+
+/// Makes the kernel forget cached pages, names and inodes of every file system, so that the next access goes to the
+/// file system.
+///
+/// # Errors
+///
+/// EACCES for anybody but root.
+pub fn drop_caches() -> std::io::Result<()> {
+    // SAFETY: sync takes no arguments. Dirty pages cannot be dropped, so they are written first.
+    unsafe { libc::sync() };
+    fs::write("/proc/sys/vm/drop_caches", "3")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_described() {
+        let machine = Machine::look();
+        assert!(machine.cpu_count >= 1);
+        assert!(machine.memory_mib > 0);
+        assert!(!machine.kernel.is_empty());
+    }
+
+    #[test]
+    fn busy_time_advances_with_work_and_this_process_is_resident() {
+        let before = CpuTime::now();
+        let mut sum = 0u64;
+        while CpuTime::now().busy_us == before.busy_us {
+            sum = sum.wrapping_mul(3).wrapping_add(1);
+        }
+        assert!(std::hint::black_box(sum) != 7);
+        assert!(resident_bytes(std::process::id()).is_some_and(|bytes| bytes > 4096));
+        assert_eq!(resident_bytes(u32::MAX), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! Tables for people and JSON for programs.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::sample::Samples;
+
+/// What a figure counts; decides how it is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Unit {
+    /// Operations per second.
+    #[serde(rename = "op/s")]
+    OpsPerSecond,
+    /// Bytes per second, printed as MB/s (10^6).
+    #[serde(rename = "B/s")]
+    BytesPerSecond,
+    /// Bytes, printed as MiB.
+    #[serde(rename = "B")]
+    Bytes,
+}
+
+impl Unit {
+    fn print(self, value: f64) -> String {
+        match self {
+            Unit::OpsPerSecond if value >= 1e6 => format!("{:.2}M op/s", value / 1e6),
+            Unit::OpsPerSecond if value >= 1e4 => format!("{:.1}K op/s", value / 1e3),
+            Unit::OpsPerSecond => format!("{value:.0} op/s"),
+            Unit::BytesPerSecond => format!("{:.0} MB/s", value / 1e6),
+            Unit::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
+        }
+    }
+
+    fn print_bare(self, value: f64) -> String {
+        self.print(value).split(' ').next().unwrap_or_default().to_owned()
+    }
+}
+
+/// One line of a report: a figure, perhaps against another one and a target.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// What was done.
+    pub name: String,
+    /// What `samples` and `against` count.
+    pub unit: Unit,
+    /// One value per run.
+    pub samples: Samples,
+    /// CPU time of the whole machine per operation (per MiB for throughput) in microseconds; empty when not taken.
+    pub cpu_us: Samples,
+    /// What it is compared with: label and values of runs that alternated with `samples`.
+    pub against: Option<(String, Samples)>,
+    /// What the ratio to `against` (or the value itself, when there is none) is meant to be.
+    pub target: Option<Target>,
+}
+
+/// A bound that a row should keep.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub enum Target {
+    /// At least this ratio.
+    RatioAtLeast(f64),
+    /// At most this value, in the row's unit.
+    AtMost(f64),
+}
+
+impl Row {
+    /// A figure without comparison.
+    pub fn new(name: impl Into<String>, unit: Unit, samples: Samples) -> Row {
+        let name = name.into();
+        Row { name, unit, samples, cpu_us: Samples::new(), against: None, target: None }
+    }
+
+    /// Median of the ratios to `against`, if there is one.
+    pub fn ratio(&self) -> Option<f64> {
+        self.against.as_ref().map(|(_, other)| self.samples.ratio(other).median())
+    }
+
+    /// Whether the target is met; `None` without a target.
+    pub fn meets_target(&self) -> Option<bool> {
+        match self.target? {
+            Target::RatioAtLeast(bound) => self.ratio().map(|ratio| ratio >= bound),
+            Target::AtMost(bound) => Some(self.samples.median() <= bound),
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let spread = |samples: &Samples| {
+            format!("[{}..{}]", self.unit.print_bare(samples.min()), self.unit.print_bare(samples.max()))
+        };
+        let cpu =
+            if self.cpu_us.count() == 0 { String::new() } else { format!("{:.1}", self.cpu_us.median()) };
+        let against = self.against.as_ref().map_or(String::new(), |(label, other)| {
+            format!("{label} {} {}", self.unit.print(other.median()), spread(other))
+        });
+        let target = match (self.target, self.meets_target()) {
+            (Some(Target::RatioAtLeast(bound)), met) => format!(">= {bound:.2} {}", verdict(met)),
+            (Some(Target::AtMost(bound)), met) => format!("<= {} {}", self.unit.print(bound), verdict(met)),
+            (None, _) => String::new(),
+        };
+        [
+            self.name.clone(),
+            format!("{} {}", self.unit.print(self.samples.median()), spread(&self.samples)),
+            cpu,
+            against,
+            self.ratio().map_or(String::new(), |ratio| format!("{ratio:.2}")),
+            target,
+        ]
+    }
+}
+
+fn verdict(met: Option<bool>) -> &'static str {
+    match met {
+        Some(true) => "met",
+        Some(false) => "MISSED",
+        None => "not measured",
+    }
+}
+
+/// What one command measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// What the figures are about.
+    pub title: String,
+    /// Where they were taken.
+    pub machine: Machine,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// What a reader has to know, e.g. what was left out and why.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// An empty report about this machine.
+    pub fn new(title: impl Into<String>) -> Report {
+        Report { title: title.into(), machine: Machine::look(), rows: Vec::new(), notes: Vec::new() }
+    }
+
+    /// A Markdown table that reads well as plain text, columns without content left out.
+    pub fn table(&self) -> String {
+        let headings = ["what", "median [spread]", "CPU us/op", "against", "ratio", "target"];
+        let mut lines: Vec<[String; 6]> = vec![headings.map(str::to_owned)];
+        lines.extend(self.rows.iter().map(Row::cells));
+        let used: Vec<usize> =
+            (0..headings.len()).filter(|&column| lines[1..].iter().any(|l| !l[column].is_empty())).collect();
+        let width = |column: usize| lines.iter().map(|l| l[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = used.iter().map(|&column| width(column)).collect();
+        let mut text = format!("{}\n", self.title);
+        let m = &self.machine;
+        let (cpus, memory) = (m.cpu_count, m.memory_mib);
+        let _ = writeln!(
+            text,
+            "{cpus} CPUs ({}), {memory} MiB, Linux {}, load {:.1} at the start\n",
+            m.cpu, m.kernel, m.load
+        );
+        for (index, line) in lines.iter().enumerate() {
+            let cells: Vec<String> = used
+                .iter()
+                .zip(&widths)
+                .map(|(&column, &width)| format!("{:width$}", line[column]))
+                .collect();
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+            if index == 0 {
+                let rules: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
+                let _ = writeln!(text, "| {} |", rules.join(" | "));
+            }
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        text
+    }
+
+    /// The same as one JSON object, with every run.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("a report has no keys other than strings")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(values: [f64; 3]) -> Row {
+        Row::new("create", Unit::OpsPerSecond, values.into_iter().collect())
+    }
+
+    #[test]
+    fn a_row_against_another_knows_its_ratio_and_verdict() {
+        let mut row = row([50.0, 100.0, 150.0]);
+        row.against = Some(("null".into(), [100.0, 200.0, 200.0].into_iter().collect()));
+        row.target = Some(Target::RatioAtLeast(0.6));
+        assert_eq!(row.ratio(), Some(0.5));
+        assert_eq!(row.meets_target(), Some(false));
+        row.target = Some(Target::RatioAtLeast(0.5));
+        assert_eq!(row.meets_target(), Some(true));
+    }
+
+    #[test]
+    fn tables_leave_empty_columns_out_and_json_keeps_every_run() {
+        let mut report = Report::new("title");
+        report.rows.push(row([20_000.0, 10_000.0, 30_000.0]));
+        let table = report.table();
+        assert!(table.contains("| create | 20.0K op/s [10.0K..30.0K] |"), "{table}");
+        assert!(!table.contains("against"), "{table}");
+        let json: serde_json::Value = serde_json::from_str(&report.json()).expect("own output is JSON");
+        assert_eq!(json["rows"][0]["samples"][1], 10_000.0);
+        assert_eq!(json["rows"][0]["unit"], "op/s");
+    }
+}

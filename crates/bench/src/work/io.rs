@@ -1,0 +1,133 @@
+//! Operations on data.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use super::{Done, Operation, Work, timed};
+use crate::error::Error;
+
+pub(super) fn prepare(work: &Work) -> Result<(), Error> {
+    check(work)?;
+    match work.operation {
+        Operation::SeqRead | Operation::RandRead | Operation::RandWrite => {
+            let mut buffer = Buffer::new(work.block_bytes.max(1 << 20));
+            let path = file(work);
+            let file = File::create(&path).map_err(Error::io("create", &path))?;
+            let mut offset = 0;
+            while offset < work.file_bytes {
+                let length = (work.file_bytes - offset).min(buffer.slice().len() as u64) as usize;
+                let block = &buffer.slice()[..length];
+                file.write_all_at(block, offset).map_err(Error::io("write", &path))?;
+                offset += length as u64;
+            }
+            file.sync_all().map_err(Error::io("fsync", &path))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
+    check(work)?;
+    let path = file(work);
+    let mut buffer = Buffer::new(work.block_bytes);
+    let writes = !matches!(work.operation, Operation::SeqRead | Operation::RandRead);
+    let fresh = matches!(work.operation, Operation::SeqWrite | Operation::AppendSync);
+    if fresh && path.exists() {
+        std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+    }
+    let open = || {
+        OpenOptions::new()
+            .read(!writes)
+            .write(writes)
+            .create(fresh)
+            .truncate(false)
+            .custom_flags(if work.direct { libc::O_DIRECT } else { 0 })
+            .open(&path)
+            .map_err(Error::io("open", &path))
+    };
+    let blocks = work.file_bytes / work.block_bytes as u64;
+    let file = open()?;
+    at_start();
+    let start = std::time::Instant::now();
+    let mut random = Random::new(work.worker as u64);
+    // Sequential work goes to the end of the file, however long that takes.
+    let (limit, stride) = match work.operation {
+        Operation::SeqWrite | Operation::SeqRead => (std::time::Duration::MAX, u64::MAX),
+        Operation::AppendSync => (work.limit(), 1),
+        _ => (work.limit(), 16),
+    };
+    let mut done = timed(limit, stride, |index| {
+        let block = match work.operation {
+            Operation::SeqWrite | Operation::SeqRead if index == blocks => return Ok(false),
+            Operation::RandRead | Operation::RandWrite => random.next() % blocks,
+            _ => index,
+        };
+        let offset = block * work.block_bytes as u64;
+        if writes {
+            file.write_all_at(buffer.slice(), offset).map_err(Error::io("write", &path))?;
+        } else {
+            file.read_exact_at(buffer.slice(), offset).map_err(Error::io("read", &path))?;
+        }
+        if work.operation == Operation::AppendSync {
+            file.sync_data().map_err(Error::io("fdatasync", &path))?;
+        }
+        Ok(true)
+    })?;
+    if work.sync {
+        file.sync_all().map_err(Error::io("fsync", &path))?;
+    }
+    done.elapsed_ns = start.elapsed().as_nanos() as u64;
+    Ok(done)
+}
+
+fn check(work: &Work) -> Result<(), Error> {
+    let block = work.block_bytes as u64;
+    if block == 0 || !work.file_bytes.is_multiple_of(block) || work.file_bytes == 0 {
+        let file = work.file_bytes;
+        return Err(Error::Usage(format!(
+            "a file of {file} bytes is no whole number of {block}-byte blocks"
+        )));
+    }
+    Ok(())
+}
+
+fn file(work: &Work) -> PathBuf {
+    work.directory().join(format!("data{}", work.worker))
+}
+
+/// Memory on a page boundary, as O_DIRECT wants it.
+struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Buffer {
+    fn new(length: usize) -> Buffer {
+        const PAGE: usize = 4096;
+        let bytes = vec![0x5a; length + PAGE];
+        let start = bytes.as_ptr().align_offset(PAGE);
+        Buffer { bytes, start, length }
+    }
+
+    fn slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
+/// Marsaglia's xorshift64: repeatable, and cheap beside any system call.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(0x9e37_79b9_7f4a_7c15 ^ (seed << 33))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}

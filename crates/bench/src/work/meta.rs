@@ -1,0 +1,147 @@
+//! Operations on names and attributes.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+use super::{Done, Operation, Work, timed};
+use crate::error::Error;
+
+pub(super) fn prepare(work: &Work) -> Result<(), Error> {
+    match work.operation {
+        Operation::Create | Operation::Unlink => Ok(()),
+        _ => {
+            for name in names(work)? {
+                create(work, &name)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
+    let names = names(work)?;
+    let nth = |index: u64| names.get(index as usize);
+    let around = |index: u64| &names[index as usize % names.len()];
+    match work.operation {
+        Operation::Create => {
+            at_start();
+            let done = timed(work.limit(), 16, |index| visit(nth(index), |name| create(work, name)))?;
+            names.iter().take(done.operations as usize).try_for_each(|name| unlink(work, name))?;
+            Ok(done)
+        }
+        Operation::Unlink => {
+            names.iter().try_for_each(|name| create(work, name))?;
+            at_start();
+            let done = timed(work.limit(), 16, |index| visit(nth(index), |name| unlink(work, name)))?;
+            names.iter().skip(done.operations as usize).try_for_each(|name| unlink(work, name))?;
+            Ok(done)
+        }
+        Operation::StatCached => {
+            names.iter().try_for_each(|name| stat(work, name, 0))?;
+            at_start();
+            timed(work.limit(), 64, |index| stat(work, around(index), 0).map(|()| true))
+        }
+        Operation::StatUncached => {
+            at_start();
+            timed(work.limit(), 16, |index| {
+                stat(work, around(index), libc::AT_STATX_FORCE_SYNC).map(|()| true)
+            })
+        }
+        Operation::Open => {
+            at_start();
+            timed(work.limit(), 16, |index| open(work, around(index)).map(|()| true))
+        }
+        Operation::Readdir | Operation::List => {
+            at_start();
+            list(work)
+        }
+        _ => Err(Error::Usage(format!("{:?} is no metadata operation", work.operation))),
+    }
+}
+
+/// Whole passes over the directory, so that opening and the end of the listing count in their proportion.
+fn list(work: &Work) -> Result<Done, Error> {
+    let directory = work.directory();
+    let mut entries = 0;
+    let mut done = timed(work.limit(), 1, |_| {
+        for entry in fs::read_dir(&directory).map_err(Error::io("list", &directory))? {
+            let entry = entry.map_err(Error::io("list", &directory))?;
+            if work.operation == Operation::List {
+                let metadata = entry.metadata().map_err(Error::io("stat", &directory))?;
+                std::hint::black_box(metadata);
+            }
+            entries += 1;
+        }
+        Ok(true)
+    })?;
+    done.operations = entries;
+    Ok(done)
+}
+
+fn names(work: &Work) -> Result<Vec<CString>, Error> {
+    let directory = work.directory();
+    (0..work.files.max(1))
+        .map(|index| {
+            let path = directory.join(format!("f{}-{index}", work.worker));
+            CString::new(path.as_os_str().as_bytes())
+                .map_err(|_| Error::Usage("paths cannot have zero bytes".to_owned()))
+        })
+        .collect()
+}
+
+fn visit(name: Option<&CString>, act: impl FnOnce(&CString) -> Result<(), Error>) -> Result<bool, Error> {
+    match name {
+        Some(name) => act(name).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+fn check(result: i32, action: &'static str, work: &Work) -> Result<i32, Error> {
+    match result {
+        -1 => Err(Error::io(action, work.directory())(io::Error::last_os_error())),
+        _ => Ok(result),
+    }
+}
+
+fn create(work: &Work, name: &CString) -> Result<(), Error> {
+    // SAFETY: `name` ends in a zero byte and lives across the call.
+    let fd = unsafe {
+        libc::open(name.as_ptr(), libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC, 0o644)
+    };
+    close(check(fd, "create file in", work)?, work)
+}
+
+fn open(work: &Work, name: &CString) -> Result<(), Error> {
+    // SAFETY: `name` ends in a zero byte and lives across the call.
+    let fd = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    close(check(fd, "open file in", work)?, work)
+}
+
+fn close(fd: i32, work: &Work) -> Result<(), Error> {
+    // SAFETY: `fd` was opened by the caller, who uses it no more.
+    check(unsafe { libc::close(fd) }, "close file in", work).map(drop)
+}
+
+fn unlink(work: &Work, name: &CString) -> Result<(), Error> {
+    // SAFETY: `name` ends in a zero byte and lives across the call.
+    check(unsafe { libc::unlink(name.as_ptr()) }, "unlink file in", work).map(drop)
+}
+
+fn stat(work: &Work, name: &CString, flags: i32) -> Result<(), Error> {
+    let mut buffer = std::mem::MaybeUninit::<libc::statx>::uninit();
+    // SAFETY: `name` ends in a zero byte, `buffer` is as large as the kernel's struct, both live across the call.
+    let result = unsafe {
+        libc::statx(
+            libc::AT_FDCWD,
+            name.as_ptr(),
+            flags | libc::AT_SYMLINK_NOFOLLOW,
+            libc::STATX_BASIC_STATS,
+            buffer.as_mut_ptr(),
+        )
+    };
+    check(result, "stat file in", work)?;
+    std::hint::black_box(&buffer);
+    Ok(())
+}

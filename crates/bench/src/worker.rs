@@ -1,0 +1,279 @@
+//! Processes that do the work.
+//!
+//! A worker is this same program, called with a hidden sub-command, the phase and a [`Work`] as JSON. It says `ready`
+//! on its standard output when it is at its starting line, starts at the first line on its standard input, and prints a
+//! [`Done`] as JSON. Threads of one process would share a file descriptor table and an address space, whose locks
+//! would be part of what is measured.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::error::Error;
+use crate::machine::{self, CpuTime};
+use crate::sample::Samples;
+use crate::work::{Done, Work};
+
+/// How this program calls its own sub-commands, e.g. `/usr/bin/nacre bench`.
+#[derive(Debug, Clone)]
+pub struct Myself {
+    program: OsString,
+    arguments: Vec<OsString>,
+}
+
+impl Myself {
+    /// The running executable, with the words that stand before a bench sub-command (`["bench"]` for `nacre bench`).
+    ///
+    /// # Errors
+    ///
+    /// When /proc is not mounted.
+    pub fn new(prefix: &[&str]) -> Result<Myself, Error> {
+        let program = std::env::current_exe().map_err(Error::io("find", "/proc/self/exe"))?;
+        let arguments = prefix.iter().map(OsString::from).collect();
+        Ok(Myself { program: program.into(), arguments })
+    }
+
+    /// A command that calls sub-command `name`.
+    pub fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).arg(name);
+        command
+    }
+
+    /// The running executable.
+    pub fn program(&self) -> &std::ffi::OsStr {
+        &self.program
+    }
+}
+
+/// What the hidden sub-command `worker` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Phase {
+    /// Makes what every repetition needs.
+    Prepare,
+    /// One repetition.
+    Run,
+    /// Removes what was prepared.
+    Clean,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Phase::Prepare => "prepare",
+            Phase::Run => "run",
+            Phase::Clean => "clean",
+        }
+    }
+}
+
+/// The worker's side: does one phase of the work that is given as JSON and prints what it did.
+///
+/// # Errors
+///
+/// Those of the work, and words that are no work.
+pub fn serve(phase: Phase, work: &str) -> Result<(), Error> {
+    let work: Work = serde_json::from_str(work).map_err(|error| Error::Usage(error.to_string()))?;
+    let done = match phase {
+        Phase::Prepare => work.prepare().map(|()| None)?,
+        Phase::Clean => work.clean().map(|()| None)?,
+        Phase::Run => Some(work.run(|| {
+            println!("ready");
+            let mut line = String::new();
+            // An end of input means that the parent is gone; then the run is short and its answer goes nowhere.
+            let _ = std::io::stdin().read_line(&mut line);
+        })?),
+    };
+    if let Some(done) = done {
+        println!("{}", serde_json::to_string(&done).expect("two numbers are JSON"));
+    }
+    Ok(())
+}
+
+/// One repetition of all workers together.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// Operations per second, summed over the workers.
+    pub rate: f64,
+    /// CPU time of the whole machine per operation, in microseconds.
+    pub cpu_us: f64,
+}
+
+/// What several workers do at the same time, again and again.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// For tables.
+    pub label: String,
+    /// One work per worker.
+    pub works: Vec<Work>,
+    /// The kernel's caches are emptied before each repetition (root only).
+    pub cold: bool,
+}
+
+impl Job {
+    /// `processes` workers that do `work`, each with its own number.
+    pub fn new(label: impl Into<String>, work: &Work, processes: usize) -> Job {
+        let works = (0..processes.max(1)).map(|worker| Work { worker, ..work.clone() }).collect();
+        Job { label: label.into(), works, cold: false }
+    }
+
+    /// Makes the files that every repetition needs.
+    ///
+    /// # Errors
+    ///
+    /// What the workers say.
+    pub fn prepare(&self, myself: &Myself) -> Result<(), Error> {
+        self.phase(myself, Phase::Prepare)
+    }
+
+    /// Removes what was prepared.
+    ///
+    /// # Errors
+    ///
+    /// What the workers say.
+    pub fn clean(&self, myself: &Myself) -> Result<(), Error> {
+        self.phase(myself, Phase::Clean)
+    }
+
+    /// One repetition.
+    ///
+    /// # Errors
+    ///
+    /// What the workers say.
+    pub fn run(&self, myself: &Myself) -> Result<Measured, Error> {
+        let mut workers: Vec<Running> = Vec::new();
+        for work in &self.works {
+            workers.push(Running::start(myself, Phase::Run, work)?);
+        }
+        for worker in &mut workers {
+            worker.expect_ready()?;
+        }
+        if self.cold {
+            machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+        }
+        let before = CpuTime::now();
+        for worker in &mut workers {
+            worker.go()?;
+        }
+        let mut operations = 0;
+        let mut rate = 0.0;
+        for worker in workers {
+            let done = worker.finish()?;
+            operations += done.operations;
+            rate += done.operations as f64 / (done.elapsed_ns.max(1) as f64 / 1e9);
+        }
+        let busy_us = CpuTime::now().busy_us - before.busy_us;
+        Ok(Measured { rate, cpu_us: busy_us as f64 / operations.max(1) as f64 })
+    }
+
+    fn phase(&self, myself: &Myself, phase: Phase) -> Result<(), Error> {
+        let started: Result<Vec<Running>, Error> =
+            self.works.iter().map(|work| Running::start(myself, phase, work)).collect();
+        for worker in started? {
+            worker.end()?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs `jobs` in turn, `repetitions` times, so that all see the same machine; one series of results per job.
+///
+/// # Errors
+///
+/// The first that any worker reports; files are removed before it is returned.
+pub fn interleave(
+    myself: &Myself,
+    jobs: &[Job],
+    repetitions: usize,
+) -> Result<Vec<(Samples, Samples)>, Error> {
+    let mut results = vec![(Samples::new(), Samples::new()); jobs.len()];
+    let outcome: Result<(), Error> = (|| {
+        for job in jobs {
+            job.prepare(myself)?;
+        }
+        for _ in 0..repetitions.max(1) {
+            for (job, (rates, cpu)) in jobs.iter().zip(&mut results) {
+                let measured = job.run(myself)?;
+                rates.push(measured.rate);
+                cpu.push(measured.cpu_us);
+            }
+        }
+        Ok(())
+    })();
+    let cleaned: Result<Vec<()>, Error> = jobs.iter().map(|job| job.clean(myself)).collect();
+    outcome?;
+    cleaned?;
+    Ok(results)
+}
+
+/// A worker process; ends with this value.
+struct Running {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(myself: &Myself, phase: Phase, work: &Work) -> Result<Running, Error> {
+        let work = serde_json::to_string(work)
+            .map_err(|_| Error::Usage("paths of measured directories must be UTF-8".to_owned()))?;
+        let mut child = myself
+            .command("worker")
+            .args([phase.name(), &work])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(Error::io("start", myself.program()))?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("standard output was asked to be a pipe"));
+        Ok(Running { child, input, output })
+    }
+
+    fn line(&mut self) -> Result<String, Error> {
+        let mut line = String::new();
+        match self.output.read_line(&mut line) {
+            Ok(0) => Err(Error::Worker("ended without an answer, see its message above".to_owned())),
+            Ok(_) => Ok(line.trim_end().to_owned()),
+            Err(error) => Err(Error::Worker(error.to_string())),
+        }
+    }
+
+    fn expect_ready(&mut self) -> Result<(), Error> {
+        match self.line()?.as_str() {
+            "ready" => Ok(()),
+            other => Err(Error::Worker(format!("said {other:?} instead of ready"))),
+        }
+    }
+
+    fn go(&mut self) -> Result<(), Error> {
+        let mut input = self.input.take().expect("a worker is started once");
+        input.write_all(b"go\n").map_err(|error| Error::Worker(error.to_string()))
+    }
+
+    fn finish(mut self) -> Result<Done, Error> {
+        let line = self.line()?;
+        let done = serde_json::from_str(&line)
+            .map_err(|error| Error::Worker(format!("answer {line:?} is not understood: {error}")))?;
+        self.end()?;
+        Ok(done)
+    }
+
+    fn end(mut self) -> Result<(), Error> {
+        self.input = None;
+        match self.child.wait() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(Error::Worker(format!("ended with {status}, see its message above"))),
+            Err(error) => Err(Error::Worker(error.to_string())),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
