@@ -111,6 +111,14 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
+    /// Skips `N` bytes that must be zero.
+    ///
+    /// # Errors
+    /// [`DecodeError::Invalid`] if they are not, [`DecodeError::Truncated`].
+    pub fn reserved<const N: usize>(&mut self, what: &'static str) -> DecodeResult<()> {
+        if self.array::<N>(what)? == [0; N] { Ok(()) } else { Err(DecodeError::Invalid { what }) }
+    }
+
     /// The next `len` bytes.
     ///
     /// # Errors
@@ -385,4 +393,53 @@ macro_rules! wire_code {
     };
 }
 
-pub(crate) use {wire_code, wire_flags, wire_newtype, wire_struct};
+/// An enum with data: one byte with the given number, then the fields in the given order. `enum<'a>` if it borrows.
+macro_rules! wire_enum {
+    ($type:ident $(<$life:lifetime>)? { $($code:literal = $variant:ident
+        $( { $($field:ident),* $(,)? } )? $( ( $inner:ident ) )? ),* $(,)? }) => {
+        impl $(<$life>)? $crate::codec::Encode for $type $(<$life>)? {
+            fn encode(&self, out: &mut Vec<u8>) {
+                match self {
+                    $( $type::$variant $( { $($field),* } )? $( ( $inner ) )? => {
+                        $crate::codec::Encode::encode(&($code as u8), out);
+                        $( $( $crate::codec::Encode::encode($field, out); )* )?
+                        $( $crate::codec::Encode::encode($inner, out); )?
+                    } )*
+                }
+            }
+        }
+        $crate::codec::wire_enum!(@decode $type [$($life)?] {
+            $( $code = $variant $( { $($field),* } )? $( ( $inner ) )? ),*
+        });
+    };
+    (@decode $type:ident [] { $($body:tt)* }) => {
+        impl $crate::codec::Decode<'_> for $type {
+            fn decode(reader: &mut $crate::codec::Reader<'_>) -> $crate::codec::DecodeResult<$type> {
+                $crate::codec::wire_enum!(@body $type reader { $($body)* })
+            }
+        }
+    };
+    (@decode $type:ident [$life:lifetime] { $($body:tt)* }) => {
+        impl<$life> $crate::codec::Decode<$life> for $type<$life> {
+            fn decode(reader: &mut $crate::codec::Reader<$life>) -> $crate::codec::DecodeResult<$type<$life>> {
+                $crate::codec::wire_enum!(@body $type reader { $($body)* })
+            }
+        }
+    };
+    (@body $type:ident $reader:ident { $($code:literal = $variant:ident
+        $( { $($field:ident),* } )? $( ( $inner:ident ) )? ),* }) => {
+        match <u8 as $crate::codec::Decode>::decode($reader)? {
+            $( $code => {
+                $( $( let $field = $crate::codec::Decode::decode($reader)?; )* )?
+                $( let $inner = $crate::codec::Decode::decode($reader)?; )?
+                Ok($type::$variant $( { $($field),* } )? $( ( $inner ) )?)
+            } )*
+            value => Err($crate::codec::DecodeError::Unknown {
+                what: stringify!($type),
+                value: u64::from(value),
+            }),
+        }
+    };
+}
+
+pub(crate) use {wire_code, wire_enum, wire_flags, wire_newtype, wire_struct};

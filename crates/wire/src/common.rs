@@ -106,9 +106,7 @@ impl Decode<'_> for Attr {
             flags: Decode::decode(reader)?,
             size_source: Decode::decode(reader)?,
             version: {
-                if reader.array::<3>("attributes")? != [0; 3] {
-                    return Err(DecodeError::Invalid { what: "reserved bytes of attributes" });
-                }
+                reader.reserved::<3>("reserved bytes of attributes")?;
                 Decode::decode(reader)?
             },
         };

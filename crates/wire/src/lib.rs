@@ -9,8 +9,11 @@
 
 pub mod codec;
 mod common;
+pub mod connect;
 pub mod dir;
+pub mod frame;
 pub mod mds;
+mod messages;
 pub mod mgs;
 pub mod oss;
 

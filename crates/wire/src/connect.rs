@@ -1,0 +1,106 @@
+//! Bodies of the frames that set a connection up and keep it alive.
+//!
+//! The first frame of a connection is a `Connect`, answered by a `Connected` or, with a status, by a [`Refusal`]. Its
+//! header has the form of version 1 whatever comes later, so that peers of any versions can tell each other why not.
+
+use crate::codec::{wire_flags, wire_struct};
+use crate::mds::LeaseGrant;
+use bitflags::bitflags;
+use nacre_types::ClientUuid;
+
+/// Oldest protocol version that this program speaks.
+pub const VERSION_MIN: u16 = 1;
+/// Newest protocol version that this program speaks. 1: the first.
+pub const VERSION_MAX: u16 = 1;
+
+bitflags! {
+    /// What a peer can do beyond the version; both sides use what both have.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct Features: u64 {
+        /// Bulk data carries a CRC-32C.
+        const BULK_CHECKSUM = 1;
+    }
+
+    /// What a connection is for.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct ConnectFlags: u32 {
+        /// The server's way to the client: callbacks travel on it. One per client and metadata target.
+        const CONTROL = 1;
+    }
+}
+
+/// A client asks to be served on this connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Connect {
+    /// Oldest version that the client speaks.
+    pub version_min: u16,
+    /// Newest version that the client speaks.
+    pub version_max: u16,
+    /// What the client can do; unknown bits are kept, so that old servers meet new clients.
+    pub features: u64,
+    /// What the connection is for.
+    pub flags: ConnectFlags,
+    /// The client.
+    pub client: ClientUuid,
+    /// Name of the file system that the client expects; empty if it does not care.
+    pub fsname: String,
+    /// Identity of the client's running host (the kernel's boot id), to tell whether both share a host.
+    pub boot_id: [u8; 16],
+    /// CPU on which the client uses this connection; meaningful on the same host only. `u32::MAX` for none.
+    pub cpu: u32,
+    /// Instance of the server that the client was last connected to, 0 for none.
+    pub instance: u64,
+}
+
+/// The server agrees.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Connected {
+    /// Version of all further frames.
+    pub version: u16,
+    /// Features that both use.
+    pub features: u64,
+    /// Instance of the server: another number means that it restarted and knows no handles.
+    pub instance: u64,
+    /// Boot id of the server's host: another one means that unsynced data may be lost.
+    pub boot_id: [u8; 16],
+    /// The server knew this client before the connect; false also after an eviction.
+    pub known: bool,
+    /// Requests in flight on this connection at most; the client waits beyond.
+    pub in_flight_max: u32,
+    /// What the client may cache (metadata targets).
+    pub lease: Option<LeaseGrant>,
+}
+
+/// Why a connection was refused, when versions do not meet; other refusals have an empty body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// Oldest version that the server speaks.
+    pub version_min: u16,
+    /// Newest version that the server speaks.
+    pub version_max: u16,
+}
+
+wire_flags!(ConnectFlags);
+wire_struct!(Connect { version_min, version_max, features, flags, client, fsname, boot_id, cpu, instance });
+wire_struct!(Connected { version, features, instance, boot_id, known, in_flight_max, lease });
+wire_struct!(Refusal { version_min, version_max });
+
+/// The newest version that both ranges hold, if any.
+pub fn agree_version(theirs_min: u16, theirs_max: u16) -> Option<u16> {
+    let newest = VERSION_MAX.min(theirs_max);
+    (newest >= VERSION_MIN.max(theirs_min)).then_some(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_meet_at_the_newest_common_one() {
+        assert_eq!(agree_version(1, 1), Some(1));
+        assert_eq!(agree_version(1, 9), Some(1));
+        assert_eq!(agree_version(2, 9), None);
+        assert_eq!(agree_version(0, 0), None);
+        assert_eq!(agree_version(5, 1), None);
+    }
+}

@@ -1,0 +1,328 @@
+//! The header in front of every message on a connection. Byte table: `docs/protocol/frames.md`.
+//!
+//! A frame is a header of [`HEADER_BYTES`], a body, and bulk data (file contents), each with its own CRC-32C.
+
+use crate::codec::{Decode, DecodeError, Reader, wire_code};
+use bitflags::bitflags;
+use crc_fast::{CrcAlgorithm, Digest};
+use nacre_types::limits::{BULK_MAX, TARGET_INDEX_MAX};
+use nacre_types::{Status, TargetId, TargetKind, Xid};
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 64;
+/// First bytes of every frame: "NCRE" read as a little-endian number.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"NCRE");
+/// Version of the header's form.
+pub const HEADER_VERSION: u16 = 1;
+/// Largest body in bytes. The largest message is a configuration of every possible target with long NID lists.
+pub const BODY_MAX: usize = 16 << 20;
+/// Tag of requests that need no reply slot.
+pub const TAG_NONE: u16 = u16::MAX;
+/// Offset of the header's checksum.
+const CRC_OFFSET: usize = 16;
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// First frame of a client, body [`crate::connect::Connect`].
+    Connect = 1,
+    /// Answer to it, body [`crate::connect::Connected`], or with a status [`crate::connect::Refusal`] or nothing.
+    Connected = 2,
+    /// A request.
+    Request = 3,
+    /// The answer to the request with the same xid.
+    Reply = 4,
+    /// From the server on a control connection: what may be cached has changed, body [`crate::mds::LeaseGrant`].
+    Callback = 5,
+    /// Is the peer there? From the client.
+    Ping = 6,
+    /// Answer to a ping.
+    Pong = 7,
+    /// From the client: nobody wants the answer to the request with this xid; end its waiting. It is answered all the same.
+    Cancel = 8,
+    /// From the client: it leaves; close what it holds. Answered by a reply.
+    Disconnect = 9,
+}
+
+wire_code!(FrameKind {
+    1 = Connect,
+    2 = Connected,
+    3 = Request,
+    4 = Reply,
+    5 = Callback,
+    6 = Ping,
+    7 = Pong,
+    8 = Cancel,
+    9 = Disconnect,
+});
+
+bitflags! {
+    /// Properties of a frame.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct FrameFlags: u16 {
+        /// The request may have arrived before: look for a stored answer.
+        const RESENT = 1;
+        /// `bulk_crc` is valid.
+        const BULK_CRC = 2;
+        /// In a reply: the bulk data of the request was damaged on its way and nothing was done; send it again.
+        const BULK_DAMAGED = 4;
+    }
+}
+
+/// The fields of a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: FrameKind,
+    /// The target that the connection serves.
+    pub target: TargetId,
+    /// Reply slot of a modifying request, or [`TAG_NONE`].
+    pub tag: u16,
+    /// Result in replies; `OK` in requests.
+    pub status: Status,
+    /// Properties.
+    pub flags: FrameFlags,
+    /// Bytes of the body.
+    pub body_len: u32,
+    /// CRC-32C of the body.
+    pub body_crc: u32,
+    /// Bytes of bulk data after the body.
+    pub bulk_len: u32,
+    /// CRC-32C of the bulk data, if [`FrameFlags::BULK_CRC`].
+    pub bulk_crc: u32,
+    /// The request, unique per client and target; replies carry that of their request.
+    pub xid: Xid,
+    /// In requests: every request of this client to this target below this xid has its answer or needs none.
+    pub acked: Xid,
+}
+
+impl Header {
+    /// A header without body, bulk, tag and flags.
+    pub fn new(kind: FrameKind, target: TargetId, xid: Xid) -> Header {
+        Header {
+            kind,
+            target,
+            tag: TAG_NONE,
+            status: Status::OK,
+            flags: FrameFlags::empty(),
+            body_len: 0,
+            body_crc: 0,
+            bulk_len: 0,
+            bulk_crc: 0,
+            xid,
+            acked: Xid(0),
+        }
+    }
+
+    /// Sets length and checksum of the body.
+    ///
+    /// # Errors
+    /// `E2BIG` beyond [`BODY_MAX`].
+    pub fn set_body(&mut self, body: &[u8]) -> Result<(), Status> {
+        if body.len() > BODY_MAX {
+            return Err(Status::E2BIG);
+        }
+        self.body_len = body.len() as u32;
+        self.body_crc = crc32c(body);
+        Ok(())
+    }
+
+    /// Sets length and, if wanted, checksum of the bulk data.
+    ///
+    /// # Errors
+    /// `E2BIG` beyond [`BULK_MAX`].
+    pub fn set_bulk(&mut self, bulk: &[u8], checksum: bool) -> Result<(), Status> {
+        if bulk.len() > BULK_MAX {
+            return Err(Status::E2BIG);
+        }
+        self.bulk_len = bulk.len() as u32;
+        self.flags.set(FrameFlags::BULK_CRC, checksum);
+        self.bulk_crc = if checksum { crc32c(bulk) } else { 0 };
+        Ok(())
+    }
+
+    /// The header's bytes.
+    pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0u8; HEADER_BYTES];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            if let Some(place) = bytes.get_mut(at..at + field.len()) {
+                place.copy_from_slice(field);
+            }
+            at += field.len();
+        };
+        put(&MAGIC.to_le_bytes());
+        put(&HEADER_VERSION.to_le_bytes());
+        put(&[self.kind as u8, target_kind_code(self.target.kind)]);
+        put(&self.target.index.to_le_bytes());
+        put(&self.tag.to_le_bytes());
+        put(&self.status.0.to_le_bytes());
+        put(&self.flags.bits().to_le_bytes());
+        put(&[0; 4]);
+        for number in [self.body_len, self.body_crc, self.bulk_len, self.bulk_crc] {
+            put(&number.to_le_bytes());
+        }
+        put(&[0; 4]);
+        put(&self.xid.0.to_le_bytes());
+        put(&self.acked.0.to_le_bytes());
+        put(&[0; 8]);
+        let crc = crc32c(&bytes);
+        if let Some(place) = bytes.get_mut(CRC_OFFSET..CRC_OFFSET + 4) {
+            place.copy_from_slice(&crc.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`FrameError`]; after any of them the stream cannot be trusted and is to be closed.
+    pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
+        let mut reader = Reader::new(bytes);
+        let magic = u32::decode(&mut reader)?;
+        if magic != MAGIC {
+            return Err(FrameError::Magic { found: magic });
+        }
+        let version = u16::decode(&mut reader)?;
+        if version != HEADER_VERSION {
+            return Err(FrameError::Version { found: version });
+        }
+        let mut unsigned = *bytes;
+        if let Some(place) = unsigned.get_mut(CRC_OFFSET..CRC_OFFSET + 4) {
+            place.fill(0);
+        }
+        let expected = crc32c(&unsigned);
+        let kind = FrameKind::decode(&mut reader);
+        let target_kind = TargetKind::decode(&mut reader);
+        let index = u16::decode(&mut reader)?;
+        let tag = u16::decode(&mut reader)?;
+        let status = Status(u16::decode(&mut reader)?);
+        let flags = u16::decode(&mut reader)?;
+        let found = u32::decode(&mut reader)?;
+        if found != expected {
+            return Err(FrameError::HeaderChecksum { expected, found });
+        }
+        let header = Header {
+            kind: kind?,
+            target: TargetId { kind: target_kind?, index },
+            tag,
+            status,
+            flags: FrameFlags::from_bits(flags)
+                .ok_or(DecodeError::Unknown { what: "frame flags", value: u64::from(flags) })?,
+            body_len: Decode::decode(&mut reader)?,
+            body_crc: Decode::decode(&mut reader)?,
+            bulk_len: Decode::decode(&mut reader)?,
+            bulk_crc: Decode::decode(&mut reader)?,
+            xid: {
+                reader.reserved::<4>("header")?;
+                Decode::decode(&mut reader)?
+            },
+            acked: Decode::decode(&mut reader)?,
+        };
+        reader.reserved::<8>("header")?;
+        header.check_limits()?;
+        Ok(header)
+    }
+
+    fn check_limits(&self) -> Result<(), DecodeError> {
+        let too_long =
+            |what, len: u32, max: usize| DecodeError::TooLong { what, len: len.into(), max: max as u64 };
+        if self.target.index >= TARGET_INDEX_MAX {
+            return Err(DecodeError::Invalid { what: "target index" });
+        }
+        if self.body_len as usize > BODY_MAX {
+            return Err(too_long("body", self.body_len, BODY_MAX));
+        }
+        if self.bulk_len as usize > BULK_MAX {
+            return Err(too_long("bulk data", self.bulk_len, BULK_MAX));
+        }
+        Ok(())
+    }
+
+    /// Checks the body that came with this header.
+    ///
+    /// # Errors
+    /// [`FrameError::BodyChecksum`].
+    pub fn check_body(&self, body: &[u8]) -> Result<(), FrameError> {
+        let expected = self.body_crc;
+        let found = crc32c(body);
+        if found == expected { Ok(()) } else { Err(FrameError::BodyChecksum { expected, found }) }
+    }
+
+    /// True if bulk data with this checksum is what was sent, or no checksum came with it.
+    pub fn bulk_matches(&self, crc: u32) -> bool {
+        !self.flags.contains(FrameFlags::BULK_CRC) || crc == self.bulk_crc
+    }
+}
+
+fn target_kind_code(kind: TargetKind) -> u8 {
+    match kind {
+        TargetKind::Mgt => 0,
+        TargetKind::Mdt => 1,
+        TargetKind::Ost => 2,
+    }
+}
+
+/// Why a stream of frames cannot be followed any further.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The peer does not speak this protocol.
+    #[error("not a frame: it starts with {found:#010x} instead of {MAGIC:#010x}")]
+    Magic {
+        /// What was found.
+        found: u32,
+    },
+    /// The header has another form.
+    #[error("frame header version {found}, this program knows {HEADER_VERSION}")]
+    Version {
+        /// What was found.
+        found: u16,
+    },
+    /// The header was damaged.
+    #[error("frame header damaged: checksum {found:#010x}, expected {expected:#010x}")]
+    HeaderChecksum {
+        /// Computed.
+        expected: u32,
+        /// What was found.
+        found: u32,
+    },
+    /// The body was damaged.
+    #[error("message damaged: checksum {found:#010x}, expected {expected:#010x}")]
+    BodyChecksum {
+        /// From the header.
+        expected: u32,
+        /// Computed.
+        found: u32,
+    },
+    /// A field is wrong.
+    #[error("frame header: {0}")]
+    Field(#[from] DecodeError),
+}
+
+/// CRC-32C (Castagnoli) of `bytes`.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC-32C of data that comes in pieces.
+#[derive(Clone, Debug)]
+pub struct Crc32c(Digest);
+
+impl Default for Crc32c {
+    fn default() -> Crc32c {
+        Crc32c(Digest::new(CrcAlgorithm::Crc32Iscsi))
+    }
+}
+
+impl Crc32c {
+    /// Adds the next piece.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all pieces so far.
+    pub fn finish(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}

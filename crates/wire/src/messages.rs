@@ -1,0 +1,189 @@
+//! Bytes of the requests and replies of each service: the number of the variant in one byte, then its fields.
+//!
+//! Numbers are never used for anything else; `docs/protocol/messages.md` lists them.
+
+use crate::codec::{
+    Decode, DecodeError, DecodeResult, Encode, Reader, put_list, wire_code, wire_enum, wire_flags,
+    wire_newtype, wire_struct,
+};
+use crate::mds::{
+    DataUpdate, FileLock, LeaseGrant, LockMode, LockOwner, MdsAnswer, MdsReply, MdsRequest, NewFile,
+    OpenFlags, RenameFlags, Statfs, XattrFlags,
+};
+use crate::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
+use crate::oss::{FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
+use nacre_types::Fid;
+
+/// Objects in one `Destroy`.
+pub const DESTROY_MAX: usize = 4096;
+/// Targets in one configuration: every index of MDTs and OSTs.
+pub const TARGETS_MAX: usize = 2 * nacre_types::limits::TARGET_INDEX_MAX as usize;
+/// NIDs of one target.
+pub const NIDS_MAX: usize = 64;
+/// Persistent parameters in one configuration.
+pub const PARAMS_MAX: usize = 65536;
+
+wire_newtype!(LockOwner);
+wire_flags!(OpenFlags, RenameFlags, XattrFlags);
+wire_code!(LockMode { 0 = Read, 1 = Write, 2 = Unlock });
+wire_code!(SeekKind { 0 = Data, 1 = Hole });
+wire_code!(FallocateKind {
+    0 = Allocate,
+    1 = AllocateKeepSize,
+    2 = Punch,
+    3 = Zero,
+    4 = ZeroKeepSize,
+});
+wire_struct!(DataUpdate { size_blocks, mtime, atime });
+wire_struct!(FileLock { whole_file, owner, mode, start, last, pid });
+wire_struct!(LeaseGrant { exclusive, epoch });
+wire_struct!(Statfs { block_size, blocks, blocks_free, blocks_available, files, files_free, state });
+wire_struct!(ObjectAttr { size, blocks, mtime });
+wire_struct!(MdsAnswer { transno, last_committed, reply });
+
+wire_enum!(NewFile<'a> {
+    0 = Node { rdev },
+    1 = Directory,
+    2 = Symlink { target },
+    3 = Unnamed,
+});
+
+wire_enum!(MdsRequest<'a> {
+    1 = Statfs,
+    2 = AllocateSequence,
+    3 = Lookup { parent, name },
+    4 = GetAttr { fid },
+    5 = SetAttr { fid, set },
+    6 = Create { parent, name, fid, new, mode, umask, open, exclusive },
+    7 = Link { fid, parent, name },
+    8 = Unlink { parent, name, directory },
+    9 = Rename { from_parent, from_name, to_parent, to_name, flags },
+    10 = Open { fid, handle, flags },
+    11 = Close { fid, handle, update },
+    12 = UpdateData { fid, update, exact },
+    13 = LayoutIntent { fid, start, end },
+    14 = GetLayout { fid },
+    15 = SetLayout { fid, spec },
+    16 = GetDefaultLayout { fid },
+    17 = ReadDir { fid, cookie, max_bytes, plus },
+    18 = ReadLink { fid },
+    19 = GetXattr { fid, name },
+    20 = ListXattr { fid },
+    21 = SetXattr { fid, name, value, flags },
+    22 = RemoveXattr { fid, name },
+    23 = Access { fid, mask },
+    24 = Commit { upto },
+    25 = FidToLink { fid, index },
+    26 = SetLock { fid, lock, wait },
+    27 = GetLock { fid, lock },
+    28 = Ping,
+    29 = LeaseReleased { epoch },
+});
+
+wire_enum!(MdsReply {
+    0 = Done,
+    1 = Statfs(statfs),
+    2 = Sequence(sequence),
+    3 = Attr(attr),
+    4 = Entry { attr, public },
+    5 = Created { attr, created, layout, parent },
+    6 = Opened { attr, layout },
+    7 = Layout(layout),
+    8 = DefaultLayout(spec),
+    9 = Removed { fid, attr },
+    10 = Directory(page),
+    11 = Bytes(bytes),
+    12 = Link { parent, name },
+    13 = Lock(lock),
+    14 = Lease(grant),
+});
+
+wire_enum!(OssRequest {
+    1 = Write { object, offset, sync },
+    2 = Read { object, offset, len, ahead },
+    3 = GetAttr { object },
+    4 = Truncate { object, size },
+    5 = Fallocate { object, kind, offset, len },
+    6 = Seek { object, offset, kind },
+    7 = Sync { object },
+    8 = Statfs,
+    9 = Precreate { sequence, count },
+    10 = DestroyOrphans { sequence, last_used },
+    11 = Destroy { objects },
+    12 = Ping,
+});
+
+wire_enum!(OssReply {
+    0 = Done,
+    1 = Written(len),
+    2 = Read(len),
+    3 = Attr(attr),
+    4 = Position(position),
+    5 = Statfs(statfs),
+    6 = Precreated { first, count },
+});
+
+wire_enum!(MgsRequest {
+    1 = GetConfig { fsname, newer_than, wait_ms },
+    2 = RegisterTarget { fsname, fs_uuid, target },
+    3 = SetParam { name, value },
+    4 = Ping,
+});
+
+wire_enum!(MgsReply {
+    0 = Done,
+    1 = Config(config),
+});
+
+impl Encode for Vec<Fid> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_list(out, self);
+    }
+}
+
+impl Decode<'_> for Vec<Fid> {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Vec<Fid>> {
+        reader.list(DESTROY_MAX, nacre_types::fid::FID_BYTES, "objects")
+    }
+}
+
+impl Encode for TargetConfig {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.target.encode(out);
+        self.active.encode(out);
+        put_list(out, &self.nids);
+    }
+}
+
+impl Decode<'_> for TargetConfig {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<TargetConfig> {
+        let (target, active) = (Decode::decode(reader)?, Decode::decode(reader)?);
+        let nids = reader.list(NIDS_MAX, 1, "NIDs")?;
+        if nids.is_empty() {
+            return Err(DecodeError::Invalid { what: "target without NIDs" });
+        }
+        Ok(TargetConfig { target, nids, active })
+    }
+}
+
+impl Encode for FsConfig {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.version.encode(out);
+        self.fsname.encode(out);
+        self.fs_uuid.encode(out);
+        put_list(out, &self.targets);
+        put_list(out, &self.params);
+    }
+}
+
+impl Decode<'_> for FsConfig {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<FsConfig> {
+        Ok(FsConfig {
+            version: Decode::decode(reader)?,
+            fsname: Decode::decode(reader)?,
+            fs_uuid: Decode::decode(reader)?,
+            targets: reader.list(TARGETS_MAX, 9, "targets")?,
+            params: reader.list(PARAMS_MAX, 8, "parameters")?,
+        })
+    }
+}
