@@ -1,0 +1,183 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn client(number: u8) -> ClientUuid {
+    ClientUuid([number; 16])
+}
+
+fn engine(known: &[ClientUuid], now: Instant) -> LeaseEngine {
+    LeaseEngine::new(0, TIMEOUT, known, now + TIMEOUT)
+}
+
+#[test]
+fn the_second_client_waits_until_the_first_has_dropped_its_caches() {
+    let now = Instant::now();
+    let mut lease = engine(&[], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(1), &mut effects);
+    let grant = Grant { exclusive: true, epoch: 1 };
+    assert_eq!(effects, [Effect::Granted { client: client(1), grant }]);
+    effects.clear();
+    lease.on_connect(now, client(2), &mut effects);
+    let shared = Grant { exclusive: false, epoch: 2 };
+    assert_eq!(effects, [Effect::Callback { client: client(1), grant: shared }]);
+    assert_eq!(lease.grant_of(&client(2)), None);
+    effects.clear();
+    lease.on_released(now, client(1), 1, &mut effects);
+    assert_eq!(effects, [], "a release of an older epoch does not count");
+    lease.on_released(now, client(1), 2, &mut effects);
+    let grant = Grant { exclusive: false, epoch: 3 };
+    assert_eq!(effects, [Effect::Granted { client: client(2), grant }]);
+}
+
+#[test]
+fn a_client_that_does_not_release_is_evicted_and_the_next_one_is_alone() {
+    let now = Instant::now();
+    let mut lease = engine(&[], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(1), &mut effects);
+    lease.on_connect(now, client(2), &mut effects);
+    effects.clear();
+    assert_eq!(lease.next_deadline(), Some(now + TIMEOUT));
+    lease.on_tick(now + TIMEOUT, &mut effects);
+    let grant = Grant { exclusive: true, epoch: 3 };
+    assert_eq!(effects, [Effect::Evict { client: client(1) }, Effect::Granted { client: client(2), grant }]);
+}
+
+#[test]
+fn the_last_client_gets_the_lease_exclusive_again() {
+    let now = Instant::now();
+    let mut lease = engine(&[], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(1), &mut effects);
+    lease.on_connect(now, client(2), &mut effects);
+    lease.on_released(now, client(1), 2, &mut effects);
+    effects.clear();
+    lease.on_disconnect(now, client(2), &mut effects);
+    let grant = Grant { exclusive: true, epoch: 4 };
+    assert_eq!(effects, [Effect::Callback { client: client(1), grant }]);
+}
+
+#[test]
+fn after_a_restart_a_stranger_waits_for_the_one_that_was_alone() {
+    let now = Instant::now();
+    let mut lease = engine(&[client(1)], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(2), &mut effects);
+    assert_eq!(effects, []);
+    lease.on_connect(now, client(1), &mut effects);
+    assert!(matches!(effects[0], Effect::Granted { grant: Grant { exclusive: true, .. }, .. }));
+    let Effect::Callback { client: called, grant } = effects[1] else { panic!("{effects:?}") };
+    assert_eq!((called, grant.exclusive), (client(1), false));
+    effects.clear();
+    lease.on_released(now, client(1), grant.epoch, &mut effects);
+    assert!(matches!(effects[..], [Effect::Granted { client: c, .. }] if c == client(2)));
+}
+
+#[test]
+fn after_a_restart_clients_that_shared_come_back_without_waiting() {
+    let now = Instant::now();
+    let mut lease = engine(&[client(1), client(2)], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(2), &mut effects);
+    assert!(matches!(effects[..], [Effect::Granted { grant: Grant { exclusive: false, .. }, .. }]));
+    effects.clear();
+    lease.on_tick(now + TIMEOUT, &mut effects);
+    assert_eq!(effects[0], Effect::Evict { client: client(1) });
+    assert!(matches!(effects[1], Effect::Callback { grant: Grant { exclusive: true, .. }, .. }));
+}
+
+/// What the clients believe, told only by effects.
+#[derive(Default)]
+struct World {
+    /// Clients that were let in and may cache (exclusive or not), with the newest grant.
+    inside: HashMap<ClientUuid, Grant>,
+    /// Clients that were told to drop their caches and have not answered.
+    dropping: HashSet<ClientUuid>,
+}
+
+impl World {
+    fn take(&mut self, effects: &mut Vec<Effect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Granted { client, grant } => {
+                    self.inside.insert(client, grant);
+                }
+                Effect::Callback { client, grant } => {
+                    let before = self.inside.insert(client, grant).expect("callbacks go to those inside");
+                    if before.exclusive && !grant.exclusive {
+                        self.dropping.insert(client);
+                    }
+                }
+                Effect::Evict { client } => {
+                    self.inside.remove(&client);
+                    self.dropping.remove(&client);
+                }
+            }
+        }
+    }
+
+    fn check(&self) {
+        let exclusive = self.inside.values().filter(|grant| grant.exclusive).count();
+        assert!(exclusive <= 1, "two clients are each alone");
+        if exclusive == 1 || !self.dropping.is_empty() {
+            assert_eq!(self.inside.len(), 1, "somebody was let in beside a client that still caches");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn nobody_is_let_in_beside_a_client_that_caches(
+        known in proptest::collection::hash_set(0u8..4, 0..3),
+        events in proptest::collection::vec((0u8..5, 0u8..4), 0..60),
+    ) {
+        let mut now = Instant::now();
+        let known: Vec<ClientUuid> = known.into_iter().map(client).collect();
+        let mut lease = engine(&known, now);
+        let (mut world, mut effects) = (World::default(), Vec::new());
+        for (event, number) in events {
+            let who = client(number);
+            match event {
+                0 | 1 => lease.on_connect(now, who, &mut effects),
+                2 => {
+                    world.inside.remove(&who);
+                    world.dropping.remove(&who);
+                    lease.on_disconnect(now, who, &mut effects);
+                }
+                3 => {
+                    if let Some(grant) = world.inside.get(&who).filter(|_| world.dropping.remove(&who)) {
+                        lease.on_released(now, who, grant.epoch, &mut effects);
+                    }
+                }
+                _ => {
+                    now += TIMEOUT / 2;
+                    lease.on_tick(now, &mut effects);
+                }
+            }
+            world.take(&mut effects);
+            world.check();
+        }
+        // When everybody answers in the end, everybody who waits gets in.
+        for _ in 0..3 {
+            now += TIMEOUT;
+            lease.on_tick(now, &mut effects);
+            world.take(&mut effects);
+            world.check();
+        }
+        for number in 0..4 {
+            lease.on_connect(now, client(number), &mut effects);
+            world.take(&mut effects);
+            for dropped in std::mem::take(&mut world.dropping) {
+                let epoch = world.inside[&dropped].epoch;
+                lease.on_released(now, dropped, epoch, &mut effects);
+                world.take(&mut effects);
+            }
+            world.check();
+        }
+        prop_assert_eq!(world.inside.len(), 4);
+    }
+}
