@@ -1,0 +1,107 @@
+//! The requests that a client has under way to one target.
+
+use crate::TAGS_MAX;
+use nacre_types::Xid;
+use std::collections::BTreeMap;
+
+const WORDS: usize = TAGS_MAX as usize / 64;
+
+/// What a request is sent with; a resend uses the same numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// Unique for this client and target.
+    pub xid: Xid,
+    /// Slot of a modifying request.
+    pub tag: Option<u16>,
+}
+
+/// Gives out xids and tags, and knows the lowest xid that is still under way.
+#[derive(Debug)]
+pub struct Requests {
+    next_xid: u64,
+    under_way: BTreeMap<u64, Option<u16>>,
+    /// One bit per tag in use.
+    tags: [u64; WORDS],
+}
+
+impl Requests {
+    /// No request yet. `first_xid` is at least 1; a client that may have been here before under the same identity must
+    /// choose it above everything it used.
+    pub fn new(first_xid: u64) -> Requests {
+        Requests { next_xid: first_xid.max(1), under_way: BTreeMap::new(), tags: [0; WORDS] }
+    }
+
+    /// Starts a request; `None` if it modifies and all tags are in use (wait for one to finish).
+    pub fn begin(&mut self, modifying: bool) -> Option<Ticket> {
+        let tag = if modifying { Some(self.take_tag()?) } else { None };
+        let xid = self.next_xid;
+        self.next_xid += 1;
+        self.under_way.insert(xid, tag);
+        Some(Ticket { xid: Xid(xid), tag })
+    }
+
+    /// A request has its answer, or nobody will ask for it again. Says whether a tag became free.
+    pub fn finish(&mut self, xid: Xid) -> bool {
+        match self.under_way.remove(&xid.0) {
+            Some(Some(tag)) => {
+                self.tags[usize::from(tag) / 64] &= !(1 << (tag % 64));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Everything below this xid is finished: the server may forget its replies.
+    pub fn acked(&self) -> Xid {
+        Xid(self.under_way.first_key_value().map_or(self.next_xid, |(&xid, _)| xid))
+    }
+
+    /// Requests under way.
+    pub fn len(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// True if nothing is under way.
+    pub fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// The lowest free tag, so that servers keep few slots for clients with few requests in flight.
+    fn take_tag(&mut self) -> Option<u16> {
+        let (index, word) = self.tags.iter_mut().enumerate().find(|(_, word)| **word != u64::MAX)?;
+        let bit = word.trailing_ones();
+        *word |= 1 << bit;
+        Some((index as u32 * 64 + bit) as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xids_grow_and_the_lowest_outstanding_one_is_known() {
+        let mut requests = Requests::new(1);
+        let a = requests.begin(true).expect("free");
+        let b = requests.begin(false).expect("free");
+        assert!(a.xid < b.xid);
+        assert_eq!((a.tag, b.tag), (Some(0), None));
+        assert_eq!(requests.acked(), a.xid);
+        assert!(requests.finish(a.xid));
+        assert!(!requests.finish(a.xid), "a second finish changes nothing");
+        assert_eq!(requests.acked(), b.xid);
+        assert!(!requests.finish(b.xid));
+        assert_eq!(requests.acked(), Xid(3));
+        assert!(requests.is_empty());
+    }
+
+    #[test]
+    fn tags_are_bounded_and_come_back() {
+        let mut requests = Requests::new(1);
+        let all: Vec<_> = (0..TAGS_MAX).map(|_| requests.begin(true).expect("free")).collect();
+        assert_eq!(requests.begin(true), None);
+        assert!(requests.begin(false).is_some(), "reading requests need no tag");
+        requests.finish(all[77].xid);
+        assert_eq!(requests.begin(true).expect("one came back").tag, Some(77));
+    }
+}

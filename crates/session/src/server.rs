@@ -1,0 +1,112 @@
+//! The replies that a target keeps for one client, so that a resent request does not run again.
+
+use crate::TAGS_MAX;
+use nacre_types::Xid;
+
+/// Requests between two sweeps for replies that the client has acknowledged.
+const TRIM_INTERVAL: u32 = 256;
+
+/// What to do with a modifying request that has arrived.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Begin<R> {
+    /// Run it, then call [`ReplyCache::finish`].
+    Execute,
+    /// It, or the request before it in its slot, is running: wait until that has finished and ask again.
+    Wait,
+    /// It has run: this is its reply.
+    Answered(R),
+    /// Its client has long got its answer and went on: ignore it.
+    Stale,
+    /// There is no such slot: the client breaks the protocol.
+    Refused,
+}
+
+#[derive(Debug)]
+enum Slot<R> {
+    Free,
+    Running(u64),
+    Done(u64, R),
+}
+
+/// Slots of one client, by tag. A reply is kept until the client says that it has it (`acked`) or uses the tag again.
+#[derive(Debug)]
+pub struct ReplyCache<R> {
+    slots: Vec<Slot<R>>,
+    /// Requests below this xid are finished at the client.
+    acked: u64,
+    since_trim: u32,
+}
+
+impl<R> Default for ReplyCache<R> {
+    fn default() -> ReplyCache<R> {
+        ReplyCache { slots: Vec::new(), acked: 0, since_trim: 0 }
+    }
+}
+
+impl<R: Clone> ReplyCache<R> {
+    /// A modifying request has arrived, for the first time or again.
+    pub fn begin(&mut self, tag: u16, xid: Xid, acked: Xid) -> Begin<R> {
+        if tag >= TAGS_MAX {
+            return Begin::Refused;
+        }
+        self.acked = self.acked.max(acked.0);
+        self.since_trim += 1;
+        if self.since_trim >= TRIM_INTERVAL {
+            self.trim();
+        }
+        if xid.0 < self.acked {
+            return Begin::Stale;
+        }
+        let index = usize::from(tag);
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, || Slot::Free);
+        }
+        let slot = &mut self.slots[index];
+        match slot {
+            Slot::Running(running) if xid.0 >= *running => Begin::Wait,
+            Slot::Done(done, reply) if xid.0 == *done => Begin::Answered(reply.clone()),
+            Slot::Running(other) | Slot::Done(other, _) if xid.0 < *other => Begin::Stale,
+            _ => {
+                *slot = Slot::Running(xid.0);
+                Begin::Execute
+            }
+        }
+    }
+
+    /// A request that was to be executed has its reply.
+    pub fn finish(&mut self, tag: u16, xid: Xid, reply: R) {
+        if let Some(slot) = self.running(tag, xid) {
+            *slot = Slot::Done(xid.0, reply);
+        }
+    }
+
+    /// A request that was to be executed ended without a reply to keep (nothing was done): a resend runs it.
+    pub fn forget(&mut self, tag: u16, xid: Xid) {
+        if let Some(slot) = self.running(tag, xid) {
+            *slot = Slot::Free;
+        }
+    }
+
+    /// Drops replies that the client has acknowledged. Happens by itself from time to time.
+    pub fn trim(&mut self) {
+        self.since_trim = 0;
+        let acked = self.acked;
+        for slot in &mut self.slots {
+            if matches!(slot, Slot::Done(done, _) if *done < acked) {
+                *slot = Slot::Free;
+            }
+        }
+    }
+
+    /// Replies that are kept now.
+    pub fn stored(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Done(..))).count()
+    }
+
+    fn running(&mut self, tag: u16, xid: Xid) -> Option<&mut Slot<R>> {
+        self.slots.get_mut(usize::from(tag)).filter(|slot| matches!(slot, Slot::Running(x) if *x == xid.0))
+    }
+}
+
+#[cfg(test)]
+mod tests;
