@@ -1,0 +1,103 @@
+//! A server that answers small messages: the least that a request to a server can cost.
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+
+use crate::error::Error;
+use crate::worker::Myself;
+
+/// Size of request and answer in bytes.
+const MESSAGE_BYTES: usize = 128;
+
+/// The hidden sub-command: prints its address, answers every connection with a thread, ends with standard input.
+///
+/// # Errors
+///
+/// Without a loopback interface.
+pub fn serve_echo() -> Result<(), Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(Error::io("listen on", "loopback"))?;
+    let address = listener.local_addr().map_err(Error::io("name", "loopback"))?;
+    println!("{address}");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || echo(stream));
+        }
+    });
+    // The end of standard input is the end of the parent, or its wish.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    Ok(())
+}
+
+fn echo(mut stream: TcpStream) {
+    let mut message = [0u8; MESSAGE_BYTES];
+    let _ = stream.set_nodelay(true);
+    while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
+}
+
+thread_local! {
+    static CONNECTION: RefCell<Option<TcpStream>> = const { RefCell::new(None) };
+}
+
+/// One round trip over this thread's own connection to `address`.
+pub(super) fn call(address: SocketAddr) -> std::io::Result<()> {
+    CONNECTION.with_borrow_mut(|connection| {
+        let stream = match connection {
+            Some(stream) => stream,
+            None => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                connection.insert(stream)
+            }
+        };
+        let mut message = [1u8; MESSAGE_BYTES];
+        stream.write_all(&message)?;
+        stream.read_exact(&mut message)
+    })
+}
+
+/// An echo server in a process of its own; ends with this value.
+pub struct EchoServer {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl EchoServer {
+    /// Starts one on a free port of the loopback interface.
+    ///
+    /// # Errors
+    ///
+    /// When the process does not start or does not name its address.
+    pub fn start(myself: &Myself) -> Result<EchoServer, Error> {
+        let mut child = myself
+            .command("echo-server")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(Error::io("start", myself.program()))?;
+        let mut line = String::new();
+        let output = child.stdout.take().expect("standard output was asked to be a pipe");
+        let read = BufReader::new(output).read_line(&mut line);
+        match read.ok().and_then(|_| line.trim().parse().ok()) {
+            Some(address) => Ok(EchoServer { child, address }),
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(Error::Server { what: "echo server".to_owned(), reason: "named no address".to_owned() })
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for EchoServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

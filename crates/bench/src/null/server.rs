@@ -1,0 +1,182 @@
+//! Processes that serve a null file system.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nacre_fuse::nullfs::{NullFs, NullOptions};
+use nacre_fuse::{Session, SessionConfig, TransportChoice, Unmount};
+
+use super::echo;
+use crate::error::Error;
+use crate::worker::Myself;
+
+/// Which channel carries the null file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Flavour {
+    /// Ours, over /dev/fuse.
+    Dev,
+    /// Ours, over io_uring.
+    Uring,
+    /// Ours, over what [`TransportChoice::Auto`] finds.
+    Auto,
+    /// The `fuser` crate, over /dev/fuse.
+    Fuser,
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Flavour::Dev => "dev",
+            Flavour::Uring => "uring",
+            Flavour::Auto => "auto",
+            Flavour::Fuser => "fuser",
+        })
+    }
+}
+
+/// The hidden sub-command `null-server`.
+#[derive(Debug, clap::Args)]
+pub struct ServeArguments {
+    /// Existing directory
+    mount_point: PathBuf,
+    /// Which of our transports
+    #[arg(long, default_value_t = Flavour::Auto)]
+    transport: Flavour,
+    /// Make a round trip to this echo server for every request
+    #[arg(long, value_name = "ADDRESS")]
+    rpc: Option<SocketAddr>,
+}
+
+/// Serves a null file system until it is unmounted or standard input ends; says `mounted` when it is there.
+///
+/// # Errors
+///
+/// When it cannot be mounted.
+pub fn serve(arguments: &ServeArguments) -> Result<(), Error> {
+    let mut config = SessionConfig::new(&arguments.mount_point);
+    config.transport = match arguments.transport {
+        Flavour::Dev => TransportChoice::Dev,
+        Flavour::Uring => TransportChoice::Uring,
+        Flavour::Auto => TransportChoice::Auto,
+        Flavour::Fuser => {
+            let reason = "is the fuser_null example, a program of its own";
+            return Err(Error::Usage(format!("--transport fuser {reason}")));
+        }
+    };
+    config.threads.pin_readers = true;
+    let mut options = NullOptions { negative_entries: true, ..NullOptions::default() };
+    if let Some(address) = arguments.rpc {
+        options.hook = Some(Arc::new(move |_| {
+            if let Err(error) = echo::call(address) {
+                log::warn!("the echo server does not answer: {error}");
+            }
+        }));
+    }
+    let session = Arc::new(Session::mount(config, Arc::new(NullFs::new(options)))?);
+    println!("mounted {}", session.transport());
+    let watched = Arc::clone(&session);
+    std::thread::spawn(move || {
+        // The end of standard input is the end of the parent, or its wish.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        let _ = watched.unmount(Unmount::Force);
+    });
+    session.join()?;
+    Ok(())
+}
+
+/// A mounted null file system, served by a process; unmounted and ended with this value.
+pub struct NullMount {
+    child: Child,
+    flavour: Flavour,
+    point: PathBuf,
+}
+
+impl NullMount {
+    /// Starts a server for `point` and waits until it is mounted. `rpc`: it calls this echo server for each request
+    /// (not with fuser). `fuser`: the example program, if it is not in its usual place.
+    ///
+    /// # Errors
+    ///
+    /// When the transport does not exist here, with what the server said.
+    pub fn start(
+        myself: &Myself,
+        flavour: Flavour,
+        point: &Path,
+        rpc: Option<SocketAddr>,
+        fuser: Option<&Path>,
+    ) -> Result<NullMount, Error> {
+        let mut command = match flavour {
+            Flavour::Fuser => fuser_command(myself, fuser, rpc)?,
+            _ => {
+                let mut command = myself.command("null-server");
+                command.args(["--transport", &flavour.to_string()]);
+                command.args(rpc.iter().flat_map(|address| ["--rpc".to_owned(), address.to_string()]));
+                command
+            }
+        };
+        let mut child = command
+            .arg(point)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(Error::io("start", command.get_program()))?;
+        let mut line = String::new();
+        let output = child.stdout.take().expect("standard output was asked to be a pipe");
+        let _ = BufReader::new(output).read_line(&mut line);
+        let mount = NullMount { child, flavour, point: point.to_owned() };
+        if line.starts_with("mounted") {
+            return Ok(mount);
+        }
+        drop(mount);
+        let reason = "did not mount, see its message above".to_owned();
+        Err(Error::Server { what: format!("null file system, {flavour}"), reason })
+    }
+
+    /// Where it is mounted.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// What serves it.
+    pub fn flavour(&self) -> Flavour {
+        self.flavour
+    }
+}
+
+/// The example stands in `examples/` beside the executable (cargo's target directory), or in our own when this is one.
+fn fuser_command(myself: &Myself, path: Option<&Path>, rpc: Option<SocketAddr>) -> Result<Command, Error> {
+    if rpc.is_some() {
+        return Err(Error::Usage("the fuser example makes no calls".to_owned()));
+    }
+    let beside = Path::new(myself.program()).parent().map(|directory| directory.join("examples/fuser_null"));
+    let path = path.map(Path::to_owned).or(beside).filter(|path| path.exists());
+    match path {
+        Some(path) => Ok(Command::new(path)),
+        None => Err(Error::Usage(
+            "not built (cargo build --release -p nacre-bench --example fuser_null)".to_owned(),
+        )),
+    }
+}
+
+impl Drop for NullMount {
+    fn drop(&mut self) {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        self.child.stdin = None;
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                _ => return,
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = Command::new("umount").arg("-l").arg(&self.point).status();
+    }
+}
