@@ -1,1 +1,42 @@
-//! Placeholder, replaced by the first slice.
+//! The client: what a mount does, without any notion of how programs reach it.
+//!
+//! [`Client`] has one method per file system operation. Each runs on the caller's thread from end to end, takes a
+//! [`Caller`] and ends in calls of the metadata and object endpoints of `nacre_rpc`. The FUSE translation is one user,
+//! a library would be another.
+//!
+//! # Invariants
+//!
+//! - A node id is the inode number of its FID, so ids can be turned into FIDs without a table ([`node`]); the table
+//!   only holds what the kernel has looked up.
+//! - Everything that may be cached hangs on the [`Lease`]: while it is exclusive nobody else can change anything, so
+//!   sizes of open files are this client's and the kernel may keep names and attributes. When it becomes shared, the
+//!   client drops what is cached, tells sizes to the MDT, and answers.
+//! - Data is never held back: a write is on the OST when it returns. So object sizes always tell the truth.
+//! - I/O on one file is atomic by byte range ([`io::ranges`]); disjoint ranges run in parallel.
+//! - No lock is held over a request to a server, except the byte ranges of a file.
+//!
+//! # Map
+//!
+//! `client` construction and calls; `caller` credentials; `node` inodes that the kernel knows; `file` open files;
+//! `lease`; `targets` OSTs; `io` bytes of files; `ops` everything else, one module per group of operations.
+
+mod caller;
+mod client;
+mod config;
+mod file;
+mod handles;
+pub mod io;
+mod lease;
+pub mod node;
+mod ops;
+mod targets;
+
+pub use caller::Caller;
+pub use client::Client;
+pub use config::ClientConfig;
+pub use io::write::WriteOptions;
+pub use lease::{KernelCaches, Lease};
+pub use ops::dir::ListedEntry;
+pub use ops::info::{MountInfo, TargetState};
+pub use ops::namespace::{Created, Found};
+pub use ops::open::OpenedFile;

@@ -1,0 +1,310 @@
+//! The client itself: its parts, and how it calls servers.
+
+use crate::caller::Caller;
+use crate::config::ClientConfig;
+use crate::handles::HandleTable;
+use crate::lease::{KernelCaches, Lease, serve_releases};
+use crate::node::{self, NodeTable};
+use crate::targets::OstTable;
+use nacre_rpc::{MdsEndpoint, OssEndpoint};
+use nacre_types::fid::OIDS_PER_SEQUENCE;
+use nacre_types::{Attr, Cred, Fid, Status, StatusResult, Timestamp, TransNo};
+use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+/// A mount. Any thread may call any method.
+pub struct Client {
+    pub(crate) config: ClientConfig,
+    pub(crate) mdts: Vec<Mdt>,
+    pub(crate) osts: OstTable,
+    pub(crate) nodes: NodeTable,
+    pub(crate) handles: HandleTable,
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) kernel: OnceLock<Arc<dyn KernelCaches>>,
+    /// Changes that this client made to the namespace or attributes; tells whether a fetched page is still true.
+    pub(crate) changes: AtomicU64,
+}
+
+/// A metadata target as the client sees it.
+pub(crate) struct Mdt {
+    pub endpoint: Arc<dyn MdsEndpoint>,
+    /// Everything up to here is durable there.
+    last_committed: AtomicU64,
+    /// Last transaction of this client there.
+    pub last_transno: AtomicU64,
+    fids: Mutex<FidPool>,
+}
+
+/// FIDs for new files: object ids of one sequence after the other.
+#[derive(Default)]
+struct FidPool {
+    seq: u64,
+    next_oid: u32,
+}
+
+impl FidPool {
+    fn take(&mut self) -> Option<Fid> {
+        if self.seq == 0 || self.next_oid > OIDS_PER_SEQUENCE {
+            return None;
+        }
+        self.next_oid += 1;
+        Some(Fid::new(self.seq, self.next_oid - 1, 0))
+    }
+}
+
+/// An MDT's answer, and the lease that was in force when the question was sent.
+pub(crate) struct Answer {
+    pub reply: MdsReply,
+    pub transno: TransNo,
+    /// Number of the exclusive lease, 0 under a shared one.
+    pub lease: u64,
+}
+
+impl Answer {
+    /// # Errors
+    /// `EPROTO` if the MDT answered something else than attributes.
+    pub fn attr(self) -> StatusResult<Attr> {
+        match self.reply {
+            MdsReply::Attr(attr) => Ok(attr),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// # Errors
+    /// `EPROTO` if the MDT answered something else than bytes.
+    pub fn bytes(self) -> StatusResult<Vec<u8>> {
+        match self.reply {
+            MdsReply::Bytes(bytes) => Ok(bytes),
+            _ => Err(Status::EPROTO),
+        }
+    }
+}
+
+impl Client {
+    /// A client over connected endpoints: `mdts` by index, `osts` those that are known now. `lease` is what the MDTs
+    /// call back. Asks each MDT what may be cached.
+    ///
+    /// # Errors
+    /// What an MDT answers; `EINVAL` without any MDT; `EAGAIN` if no thread can be started.
+    pub fn new(
+        config: ClientConfig,
+        lease: Arc<Lease>,
+        mdts: Vec<Arc<dyn MdsEndpoint>>,
+        osts: BTreeMap<u16, Arc<dyn OssEndpoint>>,
+    ) -> StatusResult<Arc<Client>> {
+        if mdts.is_empty() {
+            return Err(Status::EINVAL);
+        }
+        let table = OstTable::new();
+        for (index, endpoint) in osts {
+            table.add(index, endpoint);
+        }
+        let mdt = |endpoint| Mdt {
+            endpoint,
+            last_committed: AtomicU64::new(0),
+            last_transno: AtomicU64::new(0),
+            fids: Mutex::new(FidPool::default()),
+        };
+        let client = Arc::new(Client {
+            config,
+            mdts: mdts.into_iter().map(mdt).collect(),
+            osts: table,
+            nodes: NodeTable::new(),
+            handles: HandleTable::new(),
+            lease,
+            kernel: OnceLock::new(),
+            changes: AtomicU64::new(0),
+        });
+        client.refresh_lease()?;
+        let (lease, weak) = (client.lease.clone(), Arc::downgrade(&client));
+        std::thread::Builder::new()
+            .name("lease".into())
+            .spawn(move || serve_releases(&lease, &weak))
+            .map_err(|error| Status::from_io(&error))?;
+        Ok(client)
+    }
+
+    /// Who caches on this client's word; told to drop when the lease becomes shared. Only the first call counts.
+    pub fn set_kernel_caches(&self, kernel: Arc<dyn KernelCaches>) {
+        let _ = self.kernel.set(kernel);
+    }
+
+    /// Adds an OST that appeared while the client runs; false if the index is known already.
+    pub fn add_ost(&self, index: u16, endpoint: Arc<dyn OssEndpoint>) -> bool {
+        self.osts.add(index, endpoint)
+    }
+
+    /// What may be cached now.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// How this client was configured.
+    pub fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    /// Inodes in the client's table, for statistics.
+    pub fn known_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Asks every MDT what may be cached; used at the start and after a reconnection.
+    ///
+    /// # Errors
+    /// What an MDT answers.
+    pub fn refresh_lease(&self) -> StatusResult<()> {
+        let system = Cred::system();
+        for (index, mdt) in self.mdts.iter().enumerate() {
+            if let MdsReply::Lease(grant) = mdt.endpoint.call(&system, &MdsRequest::Ping)?.reply {
+                self.lease.apply(index as u16, grant, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens all handles of an MDT again over `endpoint`, after it restarted and forgot them. Handles that the MDT
+    /// refuses are logged; I/O goes on, since objects are named by the layout.
+    pub fn reopen_handles(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint) {
+        let system = Cred::system();
+        for open in self.handles.files() {
+            let fid = open.file.fid;
+            if fid.mdt_index() != mdt_index {
+                continue;
+            }
+            let flags = (open.flags & !(OpenFlags::TRUNCATE | OpenFlags::CREATED)) | OpenFlags::REPLAY;
+            let request = MdsRequest::Open { fid, handle: open.handle, flags };
+            if let Err(status) = endpoint.call(&system, &request) {
+                log::warn!("handle {} of {fid} could not be opened again: {status}", open.handle.0);
+            }
+        }
+    }
+
+    /// Stops threads. Open handles are the MDTs' to close when the connection ends.
+    pub fn shutdown(&self) {
+        self.lease.stop();
+    }
+
+    /// The MDT of a FID.
+    pub(crate) fn mdt(&self, fid: Fid) -> StatusResult<&Mdt> {
+        self.mdts.get(usize::from(fid.mdt_index())).ok_or(Status::ESTALE)
+    }
+
+    /// Asks the MDT of `fid`. Groups and capabilities are fetched only if the MDT cannot decide without.
+    pub(crate) fn call(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+        self.call_as(&caller.cred(), fid, request).or_else(|status| match status {
+            Status::NEED_CREDENTIALS => self.call_as(&caller.full_cred(), fid, request),
+            other => Err(other),
+        })
+    }
+
+    /// Asks as somebody whose credentials are complete.
+    pub(crate) fn call_as(&self, cred: &Cred, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+        let mdt = self.mdt(fid)?;
+        let lease = self.lease.number();
+        let answer = mdt.endpoint.call(cred, request)?;
+        mdt.last_committed.fetch_max(answer.last_committed.0, Ordering::Relaxed);
+        if answer.transno.0 != 0 {
+            mdt.last_transno.fetch_max(answer.transno.0, Ordering::Relaxed);
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+        Ok(Answer { reply: answer.reply, transno: answer.transno, lease })
+    }
+
+    /// Asks on the client's own account.
+    pub(crate) fn call_system(&self, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+        self.call_as(&Cred::system(), fid, request)
+    }
+
+    /// Makes everything up to `upto` durable at the MDT of `fid`, if it is not yet.
+    pub(crate) fn commit(&self, fid: Fid, upto: TransNo) -> StatusResult<()> {
+        let mdt = self.mdt(fid)?;
+        if upto.0 <= mdt.last_committed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.call_system(fid, &MdsRequest::Commit { upto })?;
+        // "Everything" is no position that later changes could be compared with.
+        if upto.0 != u64::MAX {
+            mdt.last_committed.fetch_max(upto.0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A FID for a new file in directory `parent`.
+    pub(crate) fn fresh_fid(&self, parent: Fid) -> StatusResult<Fid> {
+        let mdt = self.mdt(parent)?;
+        loop {
+            if let Some(fid) = mdt.fids.lock().take() {
+                return Ok(fid);
+            }
+            let MdsReply::Sequence(seq) = self.call_system(parent, &MdsRequest::AllocateSequence)?.reply
+            else {
+                return Err(Status::EPROTO);
+            };
+            let mut pool = mdt.fids.lock();
+            // Another thread may have fetched one meanwhile; what is left of it comes first, a sequence is no loss.
+            if let Some(fid) = pool.take() {
+                return Ok(fid);
+            }
+            *pool = FidPool { seq, next_oid: 1 };
+        }
+    }
+
+    /// The FID behind a node id of the kernel.
+    ///
+    /// # Errors
+    /// `ESTALE` for a number that no FID has.
+    pub fn fid_of(&self, node: u64) -> StatusResult<Fid> {
+        node::fid_of(node).ok_or(Status::ESTALE)
+    }
+
+    /// The time that changes get.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from(SystemTime::now())
+    }
+
+    /// Takes note of attributes that an operation brought.
+    pub(crate) fn note(&self, attr: &Attr, lease: u64) {
+        let node = attr.fid.inode_number();
+        self.nodes.note(node, attr, lease);
+        if let Some(file) = self.nodes.file(node) {
+            file.lock().learn(attr, lease, false);
+        }
+    }
+
+    /// Everything cached under an exclusive lease goes, then the MDT is told that it is gone.
+    pub(crate) fn release_lease(&self, mdt_index: u16, epoch: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.expire_names();
+            self.nodes.for_each_known(|node| kernel.drop_inode(node));
+            // Answers that were on their way to the kernel during the first round may have brought names back.
+            kernel.expire_names();
+        }
+        for file in self.nodes.open_files() {
+            if let Err(status) = self.push_size(&file) {
+                log::warn!("size of {} could not be told to the MDT: {status}", file.fid);
+            }
+        }
+        let Some(mdt) = self.mdts.get(usize::from(mdt_index)) else { return };
+        match mdt.endpoint.call(&Cred::system(), &MdsRequest::LeaseReleased { epoch }) {
+            Ok(answer) => {
+                if let MdsReply::Lease(grant) = answer.reply {
+                    self.lease.apply(mdt_index, grant, false);
+                }
+            }
+            Err(status) => {
+                log::warn!("the release of lease {epoch} did not reach MDT{mdt_index:04x}: {status}")
+            }
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

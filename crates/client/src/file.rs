@@ -1,0 +1,222 @@
+//! State of open files.
+
+use crate::io::ranges::RangeLocks;
+use nacre_layout::Layout;
+use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
+use nacre_wire::mds::{DataUpdate, OpenFlags};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Space is shown in units of this many bytes (`st_blocks`).
+const BLOCK_UNIT: u64 = 512;
+/// File systems below OSTs allocate in units of this many bytes.
+const ALLOCATION_UNIT: u64 = 4096;
+/// `relatime` stores a new access time at least this often, in seconds.
+const RELATIME_SECONDS: i64 = 24 * 3600;
+
+/// What all opens of one file share at this client.
+pub(crate) struct FileState {
+    pub fid: Fid,
+    pub node: u64,
+    inner: Mutex<FileInner>,
+    /// Wakes those who wait for a byte range or for the layout.
+    pub changed: Condvar,
+}
+
+impl FileState {
+    pub fn new(fid: Fid, node: u64) -> FileState {
+        FileState { fid, node, inner: Mutex::new(FileInner::default()), changed: Condvar::new() }
+    }
+
+    pub fn lock(&self) -> parking_lot::MutexGuard<'_, FileInner> {
+        self.inner.lock()
+    }
+}
+
+/// An object with data that was not synced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DirtyObject {
+    pub ost_index: u16,
+    pub object: Fid,
+    /// The OST's durability epoch before the first of these writes.
+    pub epoch: u64,
+}
+
+/// The state proper. Short locks only, never over a request.
+#[derive(Default)]
+pub(crate) struct FileInner {
+    pub layout: Option<Arc<Layout>>,
+    /// Exclusive lease under which `layout` was learned; matters while it has no objects.
+    pub layout_lease: u64,
+    /// Somebody asks the MDT for objects right now.
+    pub layout_pending: bool,
+    /// Size as last learned, plus what this client wrote since.
+    pub size: u64,
+    /// Lease under which `size` was learned; it is the truth while that lease is exclusive and in force.
+    pub size_lease: u64,
+    /// Space in units of 512 bytes, if known.
+    pub blocks: Option<u64>,
+    /// Bytes from the beginning that this client wrote one after the other since the file was empty.
+    pub dense: u64,
+    /// Opens for writing.
+    pub writers: u32,
+    /// The MDT has to be told size and space.
+    pub data_changed: bool,
+    /// Time of the last write, if the MDT was not told.
+    pub mtime: Option<Timestamp>,
+    /// The MDT was told a time of change since, so it knows better than the objects.
+    pub mtime_told: bool,
+    /// Time of a read, if it is to be stored.
+    pub atime: Option<Timestamp>,
+    /// A stored access time older than this is refreshed by a read; `None`: already done.
+    pub atime_limit: Option<Timestamp>,
+    /// Objects written since the last sync.
+    pub dirty: Vec<DirtyObject>,
+    /// Others, or earlier opens, may have left objects unsynced.
+    pub dirty_unknown: bool,
+    /// Last transaction that changed the inode.
+    pub transno: TransNo,
+    /// Set-id bits or capabilities are there, to be dropped by writes of others than root.
+    pub privileged: bool,
+    pub ranges: RangeLocks,
+    /// Number and cause of the last write-back failure; each open reports it once.
+    pub error: (u32, Option<Status>),
+}
+
+impl FileInner {
+    /// Takes over attributes that the MDT just gave; `lease` is what they were asked for under.
+    pub fn learn(&mut self, attr: &Attr, lease: u64, size_is_exact: bool) {
+        self.transno = self.transno.max(TransNo(attr.version));
+        self.privileged = attr.mode & (attr::S_ISUID | attr::S_ISGID) != 0
+            || attr.flags.contains(AttrFlags::HAS_CAPABILITY);
+        if size_is_exact {
+            self.size = attr.size;
+            self.size_lease = lease;
+            self.blocks = Some(attr.blocks);
+        }
+    }
+
+    /// Takes over a layout that an MDT just gave. One with objects is not replaced by one without.
+    pub fn learn_layout(&mut self, layout: Option<Arc<Layout>>, lease: u64) {
+        let newer = |old: &Arc<Layout>| layout.as_ref().is_some_and(|new| new.generation >= old.generation);
+        if self.layout.as_ref().is_none_or(newer) {
+            self.layout = layout;
+            self.layout_lease = lease;
+        }
+    }
+
+    /// Arms `relatime` from the stored times.
+    pub fn learn_times(&mut self, attr: &Attr, now: Timestamp) {
+        let stale = attr.atime <= attr.mtime
+            || attr.atime <= attr.ctime
+            || now.sec.saturating_sub(attr.atime.sec) >= RELATIME_SECONDS;
+        self.atime_limit = stale.then_some(attr.atime);
+    }
+
+    /// A read happened.
+    pub fn on_read(&mut self, now: impl FnOnce() -> Timestamp) {
+        if self.atime_limit.take().is_some() {
+            self.atime = Some(now());
+        }
+    }
+
+    /// `[offset, end)` was written under `lease`.
+    pub fn on_written(&mut self, offset: u64, end: u64, now: Timestamp) {
+        if offset <= self.dense && end > self.dense {
+            self.dense = end;
+        }
+        self.size = self.size.max(end);
+        self.mtime = Some(now);
+        self.data_changed = true;
+        self.blocks = None;
+        self.atime_limit.get_or_insert(now);
+    }
+
+    /// The size was set.
+    pub fn on_truncated(&mut self, size: u64, lease: u64, changed: bool) {
+        self.size = size;
+        self.size_lease = lease;
+        self.dense = self.dense.min(size);
+        self.blocks = (size == 0).then_some(0);
+        self.data_changed |= changed;
+    }
+
+    /// Space used, as far as it can be told without asking: known, or implied because every byte was written here.
+    pub fn known_blocks(&self) -> Option<u64> {
+        if self.blocks.is_some() {
+            return self.blocks;
+        }
+        let objects = self.layout.as_ref()?.components.iter().map(|c| c.objects.len()).sum::<usize>();
+        (self.dense >= self.size && objects == 1)
+            .then(|| self.size.next_multiple_of(ALLOCATION_UNIT) / BLOCK_UNIT)
+    }
+
+    /// Notes that an object is about to be written.
+    pub fn mark_dirty(&mut self, ost_index: u16, object: Fid, epoch: u64) {
+        if !self.dirty.iter().any(|dirty| dirty.object == object && dirty.ost_index == ost_index) {
+            self.dirty.push(DirtyObject { ost_index, object, epoch });
+        }
+    }
+
+    /// Notes that written data is lost or may be.
+    pub fn record_error(&mut self, status: Status) {
+        self.error = (self.error.0.wrapping_add(1), Some(status));
+    }
+
+    /// What the MDT is to be told; the state counts as told from here on.
+    pub fn take_update(&mut self, size_blocks: Option<(u64, u64)>) -> DataUpdate {
+        if size_blocks.is_some() {
+            self.data_changed = false;
+        }
+        self.mtime_told |= self.mtime.is_some();
+        DataUpdate { size_blocks, mtime: self.mtime.take(), atime: self.atime.take() }
+    }
+}
+
+/// One open of a file.
+pub(crate) struct OpenFile {
+    pub handle: OpenHandle,
+    pub file: Arc<FileState>,
+    pub flags: OpenFlags,
+    /// Every write is to be durable when it returns.
+    pub sync: bool,
+    /// Where the next read begins if the reader goes on as before.
+    pub next_read: AtomicU64,
+    /// Bytes read in a row so far; bounds the read-ahead hint.
+    pub run: AtomicU64,
+    /// The OSTs were asked to have everything up to here ready.
+    pub ready_to: AtomicU64,
+    /// The last failure that this open has reported.
+    pub error_seen: AtomicU32,
+}
+
+impl OpenFile {
+    pub fn new(handle: OpenHandle, file: Arc<FileState>, flags: OpenFlags, sync: bool) -> OpenFile {
+        let seen = file.lock().error.0;
+        OpenFile {
+            handle,
+            file,
+            flags,
+            sync,
+            next_read: AtomicU64::new(0),
+            run: AtomicU64::new(0),
+            ready_to: AtomicU64::new(0),
+            error_seen: AtomicU32::new(seen),
+        }
+    }
+
+    pub fn writable(&self) -> bool {
+        self.flags.contains(OpenFlags::WRITE)
+    }
+
+    /// A failure that this open has not reported yet.
+    ///
+    /// # Errors
+    /// The failure, once.
+    pub fn check_error(&self) -> Result<(), Status> {
+        let (number, status) = self.file.lock().error;
+        let seen = self.error_seen.swap(number, Ordering::Relaxed);
+        status.filter(|_| seen != number).map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,9 @@
+//! Bytes of files: from ranges to objects.
+
+pub(crate) mod objects;
+pub mod ranges;
+pub(crate) mod read;
+pub(crate) mod size;
+pub(crate) mod space;
+pub(crate) mod sync;
+pub(crate) mod write;

@@ -1,0 +1,163 @@
+//! Reading.
+
+use crate::client::Client;
+use crate::file::OpenFile;
+use crate::io::ranges::Use;
+use nacre_layout::{Chunk, Layout, chunks};
+use nacre_rpc::{IoCall, run_all};
+use nacre_types::{Status, StatusResult};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::sync::atomic::Ordering;
+
+/// A reader counts as sequential if it goes on within this distance from where it stopped: the kernel's read-ahead
+/// sends several requests at once, and they arrive in any order.
+const SEQUENTIAL_SLACK: u64 = 2 << 20;
+/// Bytes read in a row from which on more is asked to be had ready.
+const SEQUENTIAL_FROM: u64 = 256 << 10;
+
+impl Client {
+    /// Reads from open file `handle` at `offset` into `buffer`: fewer bytes than it holds only at the end of the file.
+    ///
+    /// # Errors
+    /// `EBADF`; `EINTR`; what an OST answers, when nothing could be read.
+    pub fn read(&self, handle: u64, offset: u64, buffer: &mut [u8]) -> StatusResult<usize> {
+        let open = self.handles.file(handle)?;
+        self.read_open(&open, offset, buffer)
+    }
+
+    pub(crate) fn read_open(&self, open: &OpenFile, offset: u64, buffer: &mut [u8]) -> StatusResult<usize> {
+        let file = &*open.file;
+        let end = offset.saturating_add(buffer.len() as u64);
+        let take = || {
+            file.take_range(Use::Shared, |inner| {
+                let sure = end <= inner.size || self.size_is_ours(inner);
+                (offset, end, (inner.size, sure, inner.layout.clone()))
+            })
+        };
+        let (mut range, (mut size, sure, mut layout)) = take()?;
+        if !sure {
+            drop(range);
+            self.refresh_size(file)?;
+            (range, (size, _, layout)) = take()?;
+        }
+        if offset >= size || buffer.is_empty() {
+            return Ok(0);
+        }
+        let len = (size - offset).min(buffer.len() as u64) as usize;
+        let buffer = &mut buffer[..len];
+        match layout {
+            Some(layout) if layout.has_objects() => {
+                let ahead = self.read_ahead(open, offset, len as u64);
+                self.read_layout(&layout, offset, buffer, ahead)?;
+            }
+            _ => buffer.fill(0),
+        }
+        range.finish(|inner| {
+            if self.config.relatime {
+                inner.on_read(|| self.now());
+            }
+        });
+        Ok(len)
+    }
+
+    /// How much the OSTs are to have ready beyond this read. Asked for in steps, so that most requests carry none.
+    fn read_ahead(&self, open: &OpenFile, offset: u64, len: u64) -> u32 {
+        let window = u64::from(self.config.read_ahead_bytes_max);
+        let expected = open.next_read.load(Ordering::Relaxed);
+        let end = offset + len;
+        if offset.abs_diff(expected) > SEQUENTIAL_SLACK || (expected == 0 && offset != 0) {
+            open.next_read.store(end, Ordering::Relaxed);
+            open.run.store(0, Ordering::Relaxed);
+            open.ready_to.store(0, Ordering::Relaxed);
+            return 0;
+        }
+        open.next_read.fetch_max(end, Ordering::Relaxed);
+        let run = open.run.fetch_add(len, Ordering::Relaxed) + len;
+        let wanted = window.min(run);
+        if run < SEQUENTIAL_FROM || open.ready_to.load(Ordering::Relaxed) >= end + wanted / 2 {
+            return 0;
+        }
+        open.ready_to.store(end + wanted, Ordering::Relaxed);
+        u32::try_from(wanted).unwrap_or(u32::MAX)
+    }
+
+    /// Fills `buffer` with the bytes of the file from `offset` on; what no object has is zero.
+    fn read_layout(&self, layout: &Layout, offset: u64, buffer: &mut [u8], ahead: u32) -> StatusResult<()> {
+        let mut parts = chunks(layout, offset, buffer.len() as u64);
+        let (first, second) = (parts.next(), parts.next());
+        match (first, second) {
+            (None, _) => buffer.fill(0),
+            (Some(chunk), None) => {
+                let (mine, rest) = buffer.split_at_mut(chunk.len as usize);
+                rest.fill(0);
+                self.read_chunk(&chunk, mine, ahead)?;
+            }
+            (Some(first), Some(second)) => {
+                self.read_chunks(&mut [first, second].into_iter().chain(parts), layout, buffer, ahead)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_chunk(&self, chunk: &Chunk, buffer: &mut [u8], ahead: u32) -> StatusResult<()> {
+        let Some(stripe) = chunk.object else {
+            buffer.fill(0);
+            return Ok(());
+        };
+        let request = read_request(chunk, stripe.object, ahead);
+        let reply = self.ost(stripe.ost_index)?.call(&request, Bulk::Receive(buffer))?;
+        fill_short(reply, buffer)
+    }
+
+    fn read_chunks(
+        &self,
+        parts: &mut dyn Iterator<Item = Chunk>,
+        layout: &Layout,
+        buffer: &mut [u8],
+        ahead: u32,
+    ) -> StatusResult<()> {
+        let parts: Vec<Chunk> = parts.collect();
+        // The hint is for the file; each object holds its share of what follows.
+        let share = ahead / (layout.objects().count().max(1) as u32);
+        let mut calls = Vec::with_capacity(parts.len());
+        let mut rest = &mut *buffer;
+        for chunk in &parts {
+            let (mine, after) = std::mem::take(&mut rest).split_at_mut(chunk.len as usize);
+            rest = after;
+            match chunk.object {
+                Some(stripe) => calls.push(IoCall {
+                    endpoint: self.ost(stripe.ost_index)?,
+                    request: read_request(chunk, stripe.object, share),
+                    bulk: Bulk::Receive(mine),
+                }),
+                None => mine.fill(0),
+            }
+        }
+        rest.fill(0);
+        let mut replies = run_all(calls).into_iter();
+        let mut rest = buffer;
+        for chunk in &parts {
+            let (mine, after) = std::mem::take(&mut rest).split_at_mut(chunk.len as usize);
+            rest = after;
+            if chunk.object.is_some() {
+                fill_short(replies.next().ok_or(Status::EPROTO)??, mine)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_request(chunk: &Chunk, object: nacre_types::Fid, ahead: u32) -> OssRequest {
+    OssRequest::Read { object, offset: chunk.object_offset, len: chunk.len as u32, ahead }
+}
+
+/// The object ends inside the file: the rest of its part is a hole.
+fn fill_short(reply: OssReply, buffer: &mut [u8]) -> StatusResult<()> {
+    match reply {
+        OssReply::Read(bytes) if bytes as usize <= buffer.len() => {
+            buffer[bytes as usize..].fill(0);
+            Ok(())
+        }
+        _ => Err(Status::EPROTO),
+    }
+}

@@ -1,0 +1,285 @@
+//! Sizes, layouts and byte ranges of open files: what is known, who knows better, and telling the MDT.
+
+use crate::client::Client;
+use crate::file::{FileInner, FileState};
+use crate::io::objects::Glimpse;
+use crate::io::ranges::Use;
+use nacre_layout::Layout;
+use nacre_types::{Attr, Fid, SizeSource, Status, StatusResult};
+use nacre_wire::mds::{DataUpdate, MdsReply, MdsRequest};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a wait asks whether it was interrupted.
+const INTERRUPT_POLL: Duration = Duration::from_millis(10);
+
+/// A byte range of a file in use; given back when dropped.
+pub(crate) struct RangeGuard<'a> {
+    file: &'a FileState,
+    ticket: u64,
+}
+
+impl RangeGuard<'_> {
+    /// Gives the range back and changes the state in one step, so that nobody sees one without the other.
+    pub fn finish<R>(self, change: impl FnOnce(&mut FileInner) -> R) -> R {
+        let mut inner = self.file.lock();
+        let result = change(&mut inner);
+        self.give_back(&mut inner);
+        std::mem::forget(self);
+        result
+    }
+
+    fn give_back(&self, inner: &mut FileInner) {
+        inner.ranges.release(self.ticket);
+        if inner.ranges.waiters > 0 {
+            self.file.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.file.lock();
+        self.give_back(&mut inner);
+    }
+}
+
+impl FileState {
+    /// Waits until `ready` gives something, which is tried again after every change of the state.
+    ///
+    /// # Errors
+    /// `EINTR` if the program was interrupted meanwhile.
+    pub fn wait_for<R>(&self, mut ready: impl FnMut(&mut FileInner) -> Option<R>) -> StatusResult<R> {
+        let mut inner = self.lock();
+        if let Some(result) = ready(&mut inner) {
+            return Ok(result);
+        }
+        nacre_env::blocking(|| {
+            inner.ranges.waiters += 1;
+            let outcome = loop {
+                if nacre_env::interrupted() {
+                    break Err(Status::EINTR);
+                }
+                self.changed.wait_for(&mut inner, INTERRUPT_POLL);
+                if let Some(result) = ready(&mut inner) {
+                    break Ok(result);
+                }
+            };
+            inner.ranges.waiters -= 1;
+            outcome
+        })
+    }
+
+    /// Takes the range that `choose` names (it may depend on the size) and gives what else `choose` says.
+    pub fn take_range<R>(
+        &self,
+        mode: Use,
+        mut choose: impl FnMut(&mut FileInner) -> (u64, u64, R),
+    ) -> StatusResult<(RangeGuard<'_>, R)> {
+        self.wait_for(|inner| {
+            let (start, end, more) = choose(inner);
+            Some((inner.ranges.try_take(start, end, mode)?, more))
+        })
+        .map(|(ticket, more)| (RangeGuard { file: self, ticket }, more))
+    }
+}
+
+impl Client {
+    /// True if the size that is noted in `inner` is the truth: nobody else can have changed it.
+    pub(crate) fn size_is_ours(&self, inner: &FileInner) -> bool {
+        inner.size_lease != 0 && inner.size_lease == self.lease.number()
+    }
+
+    /// The layout as the client has it, or else as the MDT has it. `None` if nothing was ever written.
+    pub(crate) fn layout_of(&self, file: &FileState) -> StatusResult<Option<Arc<Layout>>> {
+        {
+            let inner = file.lock();
+            let has_objects = inner.layout.as_ref().is_some_and(|layout| layout.has_objects());
+            let ours = inner.layout_lease != 0 && inner.layout_lease == self.lease.number();
+            if has_objects || ours {
+                return Ok(inner.layout.clone());
+            }
+        }
+        let lease = self.lease.number();
+        let layout = self.fetch_layout(file.fid)?;
+        let mut inner = file.lock();
+        inner.learn_layout(layout, lease);
+        Ok(inner.layout.clone())
+    }
+
+    /// The layout as the MDT has it.
+    pub(crate) fn fetch_layout(&self, fid: Fid) -> StatusResult<Option<Arc<Layout>>> {
+        match self.call_system(fid, &MdsRequest::GetLayout { fid })?.reply {
+            MdsReply::Layout(layout) => Ok(layout),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// A layout that has objects for `[start, end)`; asks the MDT for them if need be. Several writers that need them
+    /// at once ask once.
+    pub(crate) fn layout_for_writing(
+        &self,
+        file: &FileState,
+        start: u64,
+        end: u64,
+    ) -> StatusResult<Arc<Layout>> {
+        let ready = |inner: &mut FileInner| match &inner.layout {
+            Some(layout) if layout.is_instantiated(start, end) => Some(Some(layout.clone())),
+            _ if inner.layout_pending => None,
+            _ => {
+                inner.layout_pending = true;
+                Some(None)
+            }
+        };
+        if let Some(layout) = file.wait_for(ready)? {
+            return Ok(layout);
+        }
+        let answer = self.call_system(file.fid, &MdsRequest::LayoutIntent { fid: file.fid, start, end });
+        let mut inner = file.lock();
+        inner.layout_pending = false;
+        if inner.ranges.waiters > 0 {
+            file.changed.notify_all();
+        }
+        let answer = answer?;
+        inner.transno = inner.transno.max(answer.transno);
+        match answer.reply {
+            MdsReply::Layout(Some(layout)) if layout.is_instantiated(start, end) => {
+                inner.layout = Some(layout.clone());
+                Ok(layout)
+            }
+            // The range ends behind the last component.
+            MdsReply::Layout(Some(_)) => Err(Status::ENODATA),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// The size as far as it matters for a range that ends at `need`: from the noted one if it is the truth or reaches
+    /// that far, otherwise from the objects.
+    pub(crate) fn size_up_to(&self, file: &FileState, need: u64) -> StatusResult<u64> {
+        {
+            let inner = file.lock();
+            if self.size_is_ours(&inner) || need <= inner.size {
+                return Ok(inner.size);
+            }
+        }
+        self.refresh_size(file).map(|glimpse| glimpse.size)
+    }
+
+    /// Asks the objects for the size and notes it.
+    pub(crate) fn refresh_size(&self, file: &FileState) -> StatusResult<Glimpse> {
+        let lease = self.lease.number();
+        let (changes, layout) = (file.lock().ranges.generation(), self.layout_of(file)?);
+        let glimpse = match &layout {
+            Some(layout) => self.glimpse(layout)?,
+            None => Glimpse::default(),
+        };
+        let mut inner = file.lock();
+        if inner.ranges.generation() == changes && !inner.ranges.being_changed() {
+            inner.size = glimpse.size;
+            inner.size_lease = lease;
+            inner.blocks = Some(glimpse.blocks);
+        } else {
+            // Writes went on while the objects were asked: what they noted is newer.
+            inner.size = inner.size.max(glimpse.size);
+        }
+        Ok(Glimpse { size: inner.size, ..glimpse })
+    }
+
+    /// Attributes as a program is to see them: with the size that this client or the objects know better.
+    pub(crate) fn complete_attr(&self, mut attr: Attr, lease: u64) -> StatusResult<Attr> {
+        if !attr.is_regular() {
+            return Ok(attr);
+        }
+        match self.nodes.file(attr.fid.inode_number()) {
+            Some(file) => self.overlay(&file, &mut attr, lease)?,
+            None if attr.size_source == SizeSource::Objects => self.recover_size(&mut attr)?,
+            None => {}
+        }
+        Ok(attr)
+    }
+
+    fn overlay(&self, file: &FileState, attr: &mut Attr, lease: u64) -> StatusResult<()> {
+        let known = {
+            let mut inner = file.lock();
+            inner.learn(attr, lease, false);
+            if let Some(atime) = inner.atime {
+                attr.atime = attr.atime.max(atime);
+            }
+            if let Some(mtime) = inner.mtime {
+                attr.mtime = mtime;
+                attr.ctime = attr.ctime.max(mtime);
+            }
+            if attr.size_source == SizeSource::Exact && !inner.data_changed && inner.writers == 0 {
+                return Ok(());
+            }
+            if self.size_is_ours(&inner) {
+                inner.known_blocks().map(|blocks| (inner.size, blocks))
+            } else {
+                None
+            }
+        };
+        if let Some((size, blocks)) = known {
+            (attr.size, attr.blocks) = (size, blocks);
+            return Ok(());
+        }
+        let mtime_is_ours = {
+            let inner = file.lock();
+            inner.mtime.is_some() || inner.mtime_told
+        };
+        let glimpse = self.refresh_size(file)?;
+        (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
+        if !mtime_is_ours {
+            attr.mtime = attr.mtime.max(glimpse.mtime.unwrap_or(attr.mtime));
+        }
+        Ok(())
+    }
+
+    /// The MDT does not know the size, since somebody writes or a writer died: asks the objects. While nobody else is
+    /// there it was the latter, so the MDT is told.
+    fn recover_size(&self, attr: &mut Attr) -> StatusResult<()> {
+        let lease = self.lease.number();
+        let glimpse = match self.fetch_layout(attr.fid)? {
+            Some(layout) => self.glimpse(&layout)?,
+            None => Glimpse::default(),
+        };
+        (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
+        attr.mtime = attr.mtime.max(glimpse.mtime.unwrap_or(attr.mtime));
+        if lease != 0 && lease == self.lease.number() && self.nodes.file(attr.fid.inode_number()).is_none() {
+            let size_blocks = Some((glimpse.size, glimpse.blocks));
+            let update = DataUpdate { size_blocks, mtime: Some(attr.mtime), atime: None };
+            let request = MdsRequest::UpdateData { fid: attr.fid, update, exact: true };
+            attr.version = self.call_system(attr.fid, &request)?.attr()?.version;
+            attr.size_source = SizeSource::Exact;
+        }
+        Ok(())
+    }
+
+    /// Size and space to tell the MDT; space is asked for if it is not known.
+    pub(crate) fn size_blocks(&self, file: &FileState) -> StatusResult<(u64, u64)> {
+        {
+            let inner = file.lock();
+            if self.size_is_ours(&inner)
+                && let Some(blocks) = inner.known_blocks()
+            {
+                return Ok((inner.size, blocks));
+            }
+        }
+        self.refresh_size(file).map(|glimpse| (glimpse.size, glimpse.blocks))
+    }
+
+    /// Tells the MDT what it does not know of a written file that stays open.
+    pub(crate) fn push_size(&self, file: &FileState) -> StatusResult<()> {
+        if !file.lock().data_changed {
+            return Ok(());
+        }
+        let size_blocks = self.size_blocks(file)?;
+        let update = file.lock().take_update(Some(size_blocks));
+        let request = MdsRequest::UpdateData { fid: file.fid, update, exact: false };
+        let answer = self.call_system(file.fid, &request)?;
+        let mut inner = file.lock();
+        inner.transno = inner.transno.max(answer.transno);
+        // The MDT keeps "ask the objects" while the file is open for writing, so the last close tells it again.
+        inner.data_changed = inner.writers > 0;
+        Ok(())
+    }
+}

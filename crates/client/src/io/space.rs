@@ -1,0 +1,270 @@
+//! Sizes set, space allocated and freed, data and holes found, ranges copied.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use crate::file::FileState;
+use crate::io::objects::{object_ranges, touched};
+use crate::io::ranges::Use;
+use crate::io::write::WriteOptions;
+use nacre_layout::{Component, Layout};
+use nacre_types::limits::FILE_SIZE_MAX;
+use nacre_types::{Attr, SetAttr, SizeSource, Status, StatusResult};
+use nacre_wire::mds::{DataUpdate, MdsRequest, OpenFlags};
+use nacre_wire::oss::{FallocateKind, OssReply, OssRequest, SeekKind};
+
+/// Bytes copied by one round of `copy_file_range`.
+const COPY_CHUNK: usize = 1 << 20;
+
+/// An open that lasts as long as one operation, so that the operation shares its ranges with real opens.
+pub(crate) struct Pin<'a> {
+    client: &'a Client,
+    pub file: std::sync::Arc<FileState>,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.client.nodes.detach(self.file.node);
+    }
+}
+
+impl Client {
+    /// Holds the state of a file while an operation uses it.
+    pub(crate) fn pin(&self, fid: nacre_types::Fid) -> Pin<'_> {
+        let node = fid.inode_number();
+        Pin { client: self, file: self.nodes.attach(node, || FileState::new(fid, node)) }
+    }
+
+    /// Sets the size (and whatever else `set` says). The MDT records it first and answers "ask the objects" from then
+    /// on; when the objects are cut the MDT is told. A crash in between shows as much of the change as was done, never
+    /// old bytes behind the new end.
+    pub(crate) fn truncate(
+        &self,
+        caller: &Caller,
+        fid: nacre_types::Fid,
+        set: SetAttr,
+    ) -> StatusResult<(Attr, u64)> {
+        let size = set.size;
+        if size > FILE_SIZE_MAX {
+            return Err(Status::EFBIG);
+        }
+        let pin = self.pin(fid);
+        let file = &*pin.file;
+        let (range, ()) = file.take_range(Use::Exclusive, |inner| (size.min(inner.size), u64::MAX, ()))?;
+        let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
+        let lease = answer.lease;
+        let mut attr = answer.attr()?;
+        self.resize_objects(file, size)?;
+        range.finish(|inner| {
+            inner.learn(&attr, lease, false);
+            inner.on_truncated(size, lease, true);
+        });
+        if file.lock().writers == 0 && attr.size_source == SizeSource::Objects {
+            attr = self.tell_size(file, size)?;
+        }
+        attr.size = size;
+        self.note(&attr, lease);
+        Ok((attr, lease))
+    }
+
+    /// Makes the objects agree with a new size: all of them are cut, or the one with the last byte is extended.
+    pub(crate) fn resize_objects(&self, file: &FileState, size: u64) -> StatusResult<()> {
+        let layout = self.layout_of(file)?;
+        let layout = match layout {
+            Some(layout) if layout.has_objects() && (size == 0 || layout.is_instantiated(size - 1, size)) => {
+                layout
+            }
+            _ if size == 0 => return Ok(()),
+            _ => self.layout_for_writing(file, size - 1, size)?,
+        };
+        let epochs: Vec<_> =
+            layout.objects().map(|s| (s.ost_index, s.object, self.epoch_of(s.ost_index))).collect();
+        self.cut_objects(&layout, size)?;
+        let mut inner = file.lock();
+        epochs.into_iter().for_each(|(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
+        Ok(())
+    }
+
+    fn tell_size(&self, file: &FileState, size: u64) -> StatusResult<Attr> {
+        let (_, blocks) = self.size_blocks(file)?;
+        file.lock().data_changed = false;
+        let update = DataUpdate { size_blocks: Some((size, blocks)), ..DataUpdate::default() };
+        let request = MdsRequest::UpdateData { fid: file.fid, update, exact: self.lease.exclusive() };
+        self.call_system(file.fid, &request)?.attr()
+    }
+
+    /// Allocates, frees or zeroes `[offset, offset + len)` of an open file.
+    ///
+    /// # Errors
+    /// `EBADF` if it is not open for writing; `EINVAL` for an empty range; `EFBIG`; what an OST answers.
+    pub fn fallocate(
+        &self,
+        caller: &Caller,
+        handle: u64,
+        kind: FallocateKind,
+        offset: u64,
+        len: u64,
+    ) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        if !open.writable() {
+            return Err(Status::EBADF);
+        }
+        let end = offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(Status::EFBIG)?;
+        if len == 0 {
+            return Err(Status::EINVAL);
+        }
+        let file = &*open.file;
+        if file.lock().privileged {
+            self.drop_privileges(caller, file.fid)?;
+        }
+        let grows = matches!(kind, FallocateKind::Allocate | FallocateKind::Zero);
+        let (range, ()) = file.take_range(Use::Exclusive, |_| (offset, end, ()))?;
+        let layout = match kind {
+            FallocateKind::Punch => self.layout_of(file)?,
+            _ => Some(self.layout_for_writing(file, offset, end)?),
+        };
+        let Some(layout) = layout else { return Ok(()) };
+        let epochs: Vec<_> =
+            touched(&layout, offset, end).map(|(ost, object)| (ost, object, self.epoch_of(ost))).collect();
+        let requests = object_ranges(&layout, offset, end).map(|range| {
+            let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
+            (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len })
+        });
+        let outcome = self.on_objects(requests);
+        let now = self.now();
+        range.finish(|inner| {
+            inner.dense = 0;
+            inner.blocks = None;
+            inner.data_changed = true;
+            inner.mtime = Some(now);
+            epochs.into_iter().for_each(|(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
+            match &outcome {
+                Ok(_) if grows => inner.size = inner.size.max(end),
+                Ok(_) => {}
+                Err(_) => inner.size_lease = 0,
+            }
+        });
+        outcome.map(drop)
+    }
+
+    /// The next byte of data, or the next hole, at or after `offset` of an open file. The end of the file is a hole.
+    ///
+    /// # Errors
+    /// `ENXIO` if `offset` is at or behind the end, or no data follows.
+    pub fn seek(&self, handle: u64, offset: u64, kind: SeekKind) -> StatusResult<u64> {
+        let open = self.handles.file(handle)?;
+        let file = &*open.file;
+        let size = self.size_up_to(file, u64::MAX)?;
+        if offset >= size {
+            return Err(Status::ENXIO);
+        }
+        let Some(layout) = self.layout_of(file)? else {
+            return if kind == SeekKind::Hole { Ok(offset) } else { Err(Status::ENXIO) };
+        };
+        let (range, ()) = file.take_range(Use::Shared, |_| (offset, size, ()))?;
+        let found = self.seek_layout(&layout, offset, size, kind);
+        drop(range);
+        match (found?, kind) {
+            (Some(position), _) if position < size => Ok(position),
+            (_, SeekKind::Hole) => Ok(size),
+            (_, SeekKind::Data) => Err(Status::ENXIO),
+        }
+    }
+
+    fn seek_layout(
+        &self,
+        layout: &Layout,
+        offset: u64,
+        size: u64,
+        kind: SeekKind,
+    ) -> StatusResult<Option<u64>> {
+        for component in &layout.components {
+            if component.extent.end <= offset || component.extent.start >= size {
+                continue;
+            }
+            let from = offset.max(component.extent.start);
+            let Some(math) = component.math() else {
+                if kind == SeekKind::Hole {
+                    return Ok(Some(from));
+                }
+                continue;
+            };
+            let mut best: Option<u64> = None;
+            for (index, stripe) in component.objects.iter().enumerate() {
+                let start = math.object_size(index as u16, from);
+                if let Some(found) = self.seek_object(stripe.ost_index, stripe.object, start, kind)? {
+                    let position = math.file_offset(index as u16, found).max(from);
+                    best = Some(best.map_or(position, |best| best.min(position)));
+                }
+            }
+            if let Some(position) = best.filter(|&position| within(component, position)) {
+                return Ok(Some(position));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Data or hole in one object; behind its end there is nothing but hole.
+    fn seek_object(
+        &self,
+        ost_index: u16,
+        object: nacre_types::Fid,
+        offset: u64,
+        kind: SeekKind,
+    ) -> StatusResult<Option<u64>> {
+        match self.on_object(ost_index, &OssRequest::Seek { object, offset, kind }) {
+            Ok(OssReply::Position(position)) => Ok(Some(position)),
+            Ok(_) => Err(Status::EPROTO),
+            Err(Status::ENXIO) if kind == SeekKind::Hole => Ok(Some(offset)),
+            Err(Status::ENXIO) => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Copies up to `len` bytes between two open files (or within one) and says how many were copied.
+    ///
+    /// # Errors
+    /// `EINVAL` if the ranges overlap in one file; `EBADF`; what reading or writing the first piece answers.
+    pub fn copy_range(
+        &self,
+        caller: &Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        len: u64,
+    ) -> StatusResult<u64> {
+        let (source, target) = (self.handles.file(from.0)?, self.handles.file(to.0)?);
+        if !source.flags.contains(OpenFlags::READ) || !target.writable() {
+            return Err(Status::EBADF);
+        }
+        let (mut from, mut to) = (from.1, to.1);
+        let len = len.min(self.size_up_to(&source.file, from.saturating_add(len))?.saturating_sub(from));
+        if source.file.fid == target.file.fid
+            && from < to.saturating_add(len)
+            && to < from.saturating_add(len)
+        {
+            return Err(Status::EINVAL);
+        }
+        let mut buffer = vec![0; COPY_CHUNK.min(len as usize)];
+        let options = WriteOptions { kill_priv: true, ..WriteOptions::default() };
+        let mut copied = 0;
+        while copied < len {
+            let want = buffer.len().min((len - copied) as usize);
+            let piece = (|| {
+                let got = self.read_open(&source, from, &mut buffer[..want])?;
+                self.write_open(caller, &target, to, &buffer[..got], options)
+            })();
+            match piece {
+                Ok(0) => break,
+                Ok(bytes) => {
+                    (from, to, copied) = (from + bytes as u64, to + bytes as u64, copied + bytes as u64);
+                }
+                Err(status) if copied == 0 => return Err(status),
+                Err(_) => break,
+            }
+        }
+        Ok(copied)
+    }
+}
+
+fn within(component: &Component, position: u64) -> bool {
+    component.extent.contains(position)
+}

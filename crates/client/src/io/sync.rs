@@ -1,0 +1,111 @@
+//! Making data durable, and telling of data that was lost.
+
+use crate::client::Client;
+use crate::file::{DirtyObject, FileState, OpenFile};
+use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_wire::oss::OssRequest;
+use std::sync::atomic::Ordering;
+
+impl Client {
+    /// Makes an open file durable: the objects written since the last time, and what the MDT knows of the file if it is
+    /// not durable yet.
+    ///
+    /// # Errors
+    /// `EIO` once for each open if data was lost since it was written; what a server answers.
+    pub fn fsync(&self, handle: u64) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        self.fsync_open(&open)
+    }
+
+    fn fsync_open(&self, open: &OpenFile) -> StatusResult<()> {
+        let outcome = self.sync_objects(&open.file).and_then(|()| self.commit_file(&open.file));
+        open.check_error().and(outcome)
+    }
+
+    /// Syncs what is dirty. What could not be synced stays dirty.
+    fn sync_objects(&self, file: &FileState) -> StatusResult<()> {
+        let dirty = self.take_dirty(file)?;
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let outcome = match dirty.as_slice() {
+            [one] => self.on_object(one.ost_index, &OssRequest::Sync { object: Some(one.object) }).map(drop),
+            many => self
+                .on_objects(
+                    many.iter().map(|one| (one.ost_index, OssRequest::Sync { object: Some(one.object) })),
+                )
+                .map(drop),
+        };
+        let lost = dirty.iter().any(|one| self.epoch_of(one.ost_index) != one.epoch);
+        let mut inner = file.lock();
+        if lost {
+            inner.record_error(Status::EIO);
+        }
+        if outcome.is_err() {
+            for one in dirty {
+                inner.mark_dirty(one.ost_index, one.object, self.epoch_of(one.ost_index));
+            }
+        }
+        outcome
+    }
+
+    fn take_dirty(&self, file: &FileState) -> StatusResult<Vec<DirtyObject>> {
+        let unknown = file.lock().dirty_unknown;
+        // Earlier opens may have left anything unsynced, so the first sync takes all objects.
+        let all = if unknown { self.layout_of(file)? } else { None };
+        let mut inner = file.lock();
+        inner.dirty_unknown = false;
+        let mut dirty = std::mem::take(&mut inner.dirty);
+        drop(inner);
+        for stripe in all.iter().flat_map(|layout| layout.objects()) {
+            if !dirty.iter().any(|one| one.object == stripe.object) {
+                let epoch = self.epoch_of(stripe.ost_index);
+                dirty.push(DirtyObject { ost_index: stripe.ost_index, object: stripe.object, epoch });
+            }
+        }
+        Ok(dirty)
+    }
+
+    /// A descriptor is closed. Nothing waits to be written; this is where lost data is told to those who never sync.
+    ///
+    /// # Errors
+    /// `EIO` once for each open if data was lost since it was written.
+    pub fn flush(&self, handle: u64) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        {
+            let mut inner = open.file.lock();
+            let lost = inner.dirty.iter().any(|one| self.epoch_of(one.ost_index) != one.epoch);
+            if lost {
+                inner.record_error(Status::EIO);
+                for one in &mut inner.dirty {
+                    one.epoch = self.epoch_of(one.ost_index);
+                }
+            }
+        }
+        open.check_error()
+    }
+
+    /// Makes everything durable that this client changed in the namespace of the MDT of `fid`.
+    ///
+    /// # Errors
+    /// What the MDT answers.
+    pub fn sync_namespace(&self, fid: Fid) -> StatusResult<()> {
+        let upto = TransNo(self.mdt(fid)?.last_transno.load(Ordering::Relaxed));
+        self.commit(fid, upto)
+    }
+
+    /// Makes the whole file system durable: all OSTs, then all MDTs.
+    ///
+    /// # Errors
+    /// The first failure, after all were tried.
+    pub fn sync_all(&self) -> StatusResult<()> {
+        let osts: Vec<u16> = self.osts.iter().map(|(index, _)| index).collect();
+        let outcome = self
+            .on_objects(osts.into_iter().map(|index| (index, OssRequest::Sync { object: None })))
+            .map(drop);
+        (0..self.mdts.len()).fold(outcome, |outcome, index| {
+            let fid = Fid::new(Fid::first_sequence_of_mdt(index as u16), 1, 0);
+            outcome.and(self.commit(fid, TransNo(u64::MAX)))
+        })
+    }
+}

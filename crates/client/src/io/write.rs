@@ -1,0 +1,193 @@
+//! Writing.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use crate::file::{FileState, OpenFile};
+use crate::io::ranges::Use;
+use nacre_layout::{Chunk, Layout, chunks};
+use nacre_rpc::{IoCall, run_all};
+use nacre_types::limits::FILE_SIZE_MAX;
+use nacre_types::{Fid, SetAttr, SetAttrValid, Status, StatusResult};
+use nacre_wire::mds::MdsRequest;
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+
+/// How a write is done, beside where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteOptions {
+    /// At the end of the file, wherever that is; the offset does not count.
+    pub append: bool,
+    /// Durable when it returns.
+    pub sync: bool,
+    /// Set-id bits and capabilities are to be dropped.
+    pub kill_priv: bool,
+}
+
+/// An object that was written, with its OST's epoch before that.
+type Touched = (u16, Fid, u64);
+
+impl Client {
+    /// Writes `data` to open file `handle` at `offset` and says how much was written: all, unless something failed
+    /// after a part. The data is on its OSTs when this returns; durable only with [`WriteOptions::sync`].
+    ///
+    /// # Errors
+    /// `EBADF`; `EFBIG` beyond the largest size; `EINTR`; what an OST answers, when nothing could be written.
+    pub fn write(
+        &self,
+        caller: &Caller,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+    ) -> StatusResult<usize> {
+        let open = self.handles.file(handle)?;
+        if !open.writable() {
+            return Err(Status::EBADF);
+        }
+        self.write_open(caller, &open, offset, data, options)
+    }
+
+    pub(crate) fn write_open(
+        &self,
+        caller: &Caller,
+        open: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+    ) -> StatusResult<usize> {
+        let file = &*open.file;
+        if options.kill_priv && file.lock().privileged {
+            self.drop_privileges(caller, file.fid)?;
+        }
+        if options.append {
+            self.size_up_to(file, u64::MAX)?;
+        }
+        let len = data.len() as u64;
+        let (range, (at, layout)) = file.take_range(Use::Exclusive, |inner| {
+            let at = if options.append { inner.size } else { offset };
+            // An append owns everything from the end on, so that two of them never meet.
+            let end = if options.append { u64::MAX } else { at.saturating_add(len) };
+            let ready =
+                inner.layout.as_ref().filter(|layout| layout.is_instantiated(at, at.saturating_add(len)));
+            (at, end, (at, ready.cloned()))
+        })?;
+        let len = len.min(FILE_SIZE_MAX.saturating_sub(at));
+        if len == 0 {
+            return if data.is_empty() { Ok(0) } else { Err(Status::EFBIG) };
+        }
+        let data = &data[..len as usize];
+        let layout = match layout {
+            Some(layout) => layout,
+            None => self.layout_for_writing(file, at, at + len)?,
+        };
+        let sync = options.sync || open.sync;
+        let mut one = [(0, Fid::ZERO, 0); 1];
+        let mut many = Vec::new();
+        let (outcome, touched) = self.write_layout(&layout, at, data, sync, &mut one, &mut many);
+        let now = self.now();
+        range.finish(|inner| {
+            let written = *outcome.as_ref().unwrap_or(&0) as u64;
+            if written > 0 {
+                inner.on_written(at, at + written, now);
+            }
+            if written < len {
+                // Pieces behind the failure may have arrived: only the objects know the size now.
+                inner.size_lease = 0;
+                inner.dense = inner.dense.min(at);
+                inner.data_changed = true;
+            }
+            if !sync || written < len {
+                touched.iter().for_each(|&(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
+            }
+        });
+        let written = outcome?;
+        if sync {
+            self.commit_file(file)?;
+        }
+        Ok(written)
+    }
+
+    /// Drops set-id bits and capabilities because somebody without rights to them changes the data.
+    pub(crate) fn drop_privileges(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
+        let valid = SetAttrValid::KILL_PRIV | SetAttrValid::OPEN_FOR_WRITE;
+        let request = MdsRequest::SetAttr { fid, set: SetAttr { valid, ..SetAttr::default() } };
+        let answer = self.call(caller, fid, &request)?;
+        let lease = answer.lease;
+        self.note(&answer.attr()?, lease);
+        Ok(())
+    }
+
+    /// Writes `data` at `offset`; gives the bytes that arrived without a gap, and the objects that were written (in `one`
+    /// if there is one, so that the usual case allocates nothing).
+    fn write_layout<'t>(
+        &self,
+        layout: &Layout,
+        offset: u64,
+        data: &[u8],
+        sync: bool,
+        one: &'t mut [Touched; 1],
+        many: &'t mut Vec<Touched>,
+    ) -> (StatusResult<usize>, &'t [Touched]) {
+        let mut parts = chunks(layout, offset, data.len() as u64);
+        match (parts.next(), parts.next()) {
+            (Some(chunk), None) => {
+                let Some(stripe) = chunk.object else { return (Err(Status::EIO), &[]) };
+                one[0] = (stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index));
+                (self.write_chunk(&chunk, data, sync), one)
+            }
+            (first, second) => {
+                let parts: Vec<Chunk> = first.into_iter().chain(second).chain(parts).collect();
+                for stripe in parts.iter().filter_map(|chunk| chunk.object) {
+                    if !many.iter().any(|known: &Touched| known.1 == stripe.object) {
+                        many.push((stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index)));
+                    }
+                }
+                (self.write_chunks(&parts, data, sync), many)
+            }
+        }
+    }
+
+    fn write_chunk(&self, chunk: &Chunk, data: &[u8], sync: bool) -> StatusResult<usize> {
+        let stripe = chunk.object.ok_or(Status::EIO)?;
+        let request = OssRequest::Write { object: stripe.object, offset: chunk.object_offset, sync };
+        let data = &data[..chunk.len as usize];
+        written(self.ost(stripe.ost_index)?.call(&request, Bulk::Send(data))?)
+    }
+
+    fn write_chunks(&self, parts: &[Chunk], data: &[u8], sync: bool) -> StatusResult<usize> {
+        let mut calls = Vec::with_capacity(parts.len());
+        let mut rest = data;
+        for chunk in parts {
+            let (mine, after) = rest.split_at(chunk.len as usize);
+            rest = after;
+            let stripe = chunk.object.ok_or(Status::EIO)?;
+            calls.push(IoCall {
+                endpoint: self.ost(stripe.ost_index)?,
+                request: OssRequest::Write { object: stripe.object, offset: chunk.object_offset, sync },
+                bulk: Bulk::Send(mine),
+            });
+        }
+        let mut total = 0;
+        for (reply, chunk) in run_all(calls).into_iter().zip(parts) {
+            match reply.and_then(written) {
+                Ok(bytes) if bytes as u64 == chunk.len => total += bytes,
+                Ok(bytes) => return Ok(total + bytes),
+                Err(status) if total == 0 => return Err(status),
+                Err(_) => break,
+            }
+        }
+        Ok(total)
+    }
+
+    /// Makes durable what the MDT knows of a file.
+    pub(crate) fn commit_file(&self, file: &FileState) -> StatusResult<()> {
+        let transno = file.lock().transno;
+        self.commit(file.fid, transno)
+    }
+}
+
+fn written(reply: OssReply) -> StatusResult<usize> {
+    match reply {
+        OssReply::Written(bytes) => Ok(bytes as usize),
+        _ => Err(Status::EPROTO),
+    }
+}

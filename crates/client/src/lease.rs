@@ -1,0 +1,144 @@
+//! What may be cached, and the thread that drops it when somebody else comes.
+
+use crate::client::Client;
+use nacre_rpc::ClientCallbacks;
+use nacre_wire::mds::LeaseGrant;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// What the kernel (or another front door) caches on the client's word.
+pub trait KernelCaches: Send + Sync {
+    /// Every cached name is to be looked up again before its next use.
+    fn expire_names(&self);
+    /// Attributes and data of an inode are to be dropped. Called from threads that serve no request.
+    fn drop_inode(&self, node: u64);
+}
+
+/// The lease of one mount, over all its MDTs: exclusive only while each of them says so.
+///
+/// Made before the client, because connecting to an MDT needs somebody to call back.
+pub struct Lease {
+    /// Number of the lease in force, shifted left, and its lowest bit set if it is exclusive.
+    word: AtomicU64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Grants by MDT index.
+    grants: Vec<Option<LeaseGrant>>,
+    /// MDTs that wait for a release, with the epoch to answer.
+    releases: Vec<(u16, u64)>,
+    stopped: bool,
+}
+
+impl Lease {
+    /// A lease under which nothing may be cached, until a grant comes.
+    pub fn new() -> Arc<Lease> {
+        Arc::new(Lease {
+            word: AtomicU64::new(2),
+            state: Mutex::new(State::default()),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// What the MDT with this index calls back.
+    pub fn callbacks(self: &Arc<Lease>, mdt_index: u16) -> Arc<dyn ClientCallbacks> {
+        Arc::new(MdtCallbacks { lease: self.clone(), mdt_index })
+    }
+
+    /// True while this client is the only one.
+    pub fn exclusive(&self) -> bool {
+        self.word.load(Ordering::Acquire) & 1 == 1
+    }
+
+    /// Number of the lease if it is exclusive, 0 otherwise. What was learned under a number is true while this
+    /// function gives that number.
+    pub fn number(&self) -> u64 {
+        let word = self.word.load(Ordering::Acquire);
+        if word & 1 == 1 { word >> 1 } else { 0 }
+    }
+
+    /// A grant came, by callback or as an answer. A shared one is answered once caches are dropped.
+    pub(crate) fn apply(&self, mdt_index: u16, grant: LeaseGrant, release: bool) {
+        let mut state = self.state.lock();
+        let slot = usize::from(mdt_index);
+        if state.grants.len() <= slot {
+            state.grants.resize(slot + 1, None);
+        }
+        if state.grants[slot].is_some_and(|old| old.epoch > grant.epoch) {
+            return;
+        }
+        state.grants[slot] = Some(grant);
+        let exclusive = state.grants.iter().all(|grant| grant.is_some_and(|grant| grant.exclusive));
+        if exclusive != self.exclusive() {
+            // A new number each time, so that nothing learned under an earlier exclusive lease counts again.
+            let number = (self.word.load(Ordering::Relaxed) >> 1) + 1;
+            self.word.store((number << 1) | u64::from(exclusive), Ordering::Release);
+        }
+        if release && !grant.exclusive {
+            state.releases.push((mdt_index, grant.epoch));
+            self.changed.notify_all();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    fn next_release(&self) -> Option<(u16, u64)> {
+        let mut state = self.state.lock();
+        loop {
+            if state.stopped {
+                return None;
+            }
+            if !state.releases.is_empty() {
+                return Some(state.releases.remove(0));
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+struct MdtCallbacks {
+    lease: Arc<Lease>,
+    mdt_index: u16,
+}
+
+impl ClientCallbacks for MdtCallbacks {
+    fn lease_changed(&self, grant: LeaseGrant) {
+        self.lease.apply(self.mdt_index, grant, true);
+    }
+}
+
+/// Body of the thread that answers revocations: dropping kernel caches may wait for requests that are being served, so
+/// no thread that serves requests may do it.
+pub(crate) fn serve_releases(lease: &Lease, client: &Weak<Client>) {
+    while let Some((mdt_index, epoch)) = lease.next_release() {
+        let Some(client) = client.upgrade() else { return };
+        client.release_lease(mdt_index, epoch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_exclusive_only_if_every_mdt_says_so() {
+        let lease = Lease::new();
+        assert!(!lease.exclusive());
+        lease.apply(0, LeaseGrant { exclusive: true, epoch: 1 }, false);
+        assert!(lease.exclusive());
+        let first = lease.number();
+        lease.apply(1, LeaseGrant { exclusive: false, epoch: 1 }, false);
+        assert_eq!(lease.number(), 0);
+        lease.apply(1, LeaseGrant { exclusive: true, epoch: 2 }, false);
+        assert!(lease.number() > first, "what was learned before counts no longer");
+        lease.apply(1, LeaseGrant { exclusive: false, epoch: 1 }, false);
+        assert!(lease.exclusive(), "an old grant that arrives late changes nothing");
+    }
+}

@@ -1,0 +1,216 @@
+//! Inodes that the kernel knows, by node id.
+
+use crate::file::FileState;
+use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult, perm};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+/// Hashes numbers that were handed out by ourselves, so that nobody can choose ones that collide.
+#[derive(Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    fn write_u64(&mut self, number: u64) {
+        // Fibonacci hashing; the fold brings the well-mixed high half to where the table takes its index from.
+        let product = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}
+
+/// A map with ids of our own as keys.
+pub type IdMap<V> = HashMap<u64, V, BuildHasherDefault<IdHasher>>;
+
+const SHARDS: usize = 64;
+
+/// Node id of a FID: its inode number. FIDs are never used again, so neither are node ids.
+///
+/// # Errors
+/// `EOVERFLOW` for a FID whose number could be that of another one (sequences beyond 2^40, versions).
+pub fn node_of(fid: Fid) -> StatusResult<u64> {
+    let id = fid.inode_number();
+    if fid_of(id) == Some(fid) { Ok(id) } else { Err(Status::EOVERFLOW) }
+}
+
+/// The FID behind a node id; `None` for a number that no FID has.
+pub fn fid_of(node: u64) -> Option<Fid> {
+    if node == 1 {
+        return Some(Fid::ROOT);
+    }
+    let (seq, oid) = (node >> 24, node & 0xff_ffff);
+    (seq != 0 && oid != 0).then(|| Fid::new(seq, oid as u32, 0))
+}
+
+/// What the last attributes said that spares requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hints {
+    /// What is stored beside the inode.
+    pub flags: AttrFlags,
+    /// Everybody may search this directory.
+    pub public: bool,
+    /// Number of the exclusive lease under which this was learned; true as long as it is in force. 0: not to be relied on.
+    pub lease: u64,
+}
+
+impl Hints {
+    /// What `attr`, asked for under `lease`, says.
+    pub fn of(attr: &Attr, lease: u64) -> Hints {
+        Hints { flags: attr.flags, public: attr.is_dir() && perm::searchable_by_all(attr), lease }
+    }
+}
+
+struct Node {
+    /// Lookups that the kernel has not forgotten.
+    lookups: u64,
+    hints: Option<Hints>,
+    /// Opens that hold `file`.
+    opens: u32,
+    file: Option<Arc<FileState>>,
+}
+
+/// The table. Each node is 48 bytes beside its slot; open files have a [`FileState`] more.
+pub(crate) struct NodeTable {
+    shards: [Mutex<IdMap<Node>>; SHARDS],
+}
+
+impl NodeTable {
+    pub fn new() -> NodeTable {
+        NodeTable { shards: std::array::from_fn(|_| Mutex::new(IdMap::default())) }
+    }
+
+    fn shard(&self, node: u64) -> &Mutex<IdMap<Node>> {
+        // Object ids count up, sequences are in the high bits: the low ones spread well.
+        &self.shards[node as usize % SHARDS]
+    }
+
+    /// The kernel gets `lookups` more references to the inode of `attr`.
+    pub fn remember(&self, node: u64, attr: &Attr, lease: u64, lookups: u64) {
+        let mut shard = self.shard(node).lock();
+        let entry = shard.entry(node).or_insert(Node { lookups: 0, hints: None, opens: 0, file: None });
+        entry.lookups += lookups;
+        entry.hints = Some(Hints::of(attr, lease));
+    }
+
+    /// New attributes of an inode have been seen; gives what was known before.
+    pub fn note(&self, node: u64, attr: &Attr, lease: u64) -> Option<Hints> {
+        self.shard(node).lock().get_mut(&node)?.hints.replace(Hints::of(attr, lease))
+    }
+
+    /// Whether everybody may search a directory, learned without its attributes.
+    pub fn note_public(&self, node: u64, public: bool, lease: u64) {
+        if let Some(Node { hints: Some(hints), .. }) = self.shard(node).lock().get_mut(&node)
+            && hints.lease == lease
+        {
+            hints.public = public;
+        }
+    }
+
+    /// What is known of the inode, if anything.
+    pub fn hints(&self, node: u64) -> Option<Hints> {
+        self.shard(node).lock().get(&node)?.hints
+    }
+
+    /// The kernel gives `lookups` references back.
+    pub fn forget(&self, node: u64, lookups: u64) {
+        let mut shard = self.shard(node).lock();
+        let Some(entry) = shard.get_mut(&node) else { return };
+        entry.lookups = entry.lookups.saturating_sub(lookups);
+        if entry.lookups == 0 && entry.file.is_none() {
+            shard.remove(&node);
+            // A tree walk leaves huge tables behind; give the memory back once they are nearly empty.
+            if shard.capacity() > 1024 && shard.len() < shard.capacity() / 8 {
+                shard.shrink_to(256);
+            }
+        }
+    }
+
+    /// The state of an open file, if it is open.
+    pub fn file(&self, node: u64) -> Option<Arc<FileState>> {
+        self.shard(node).lock().get(&node)?.file.clone()
+    }
+
+    /// Counts an open of the file and gives its state, made with `new` by the first one.
+    pub fn attach(&self, node: u64, new: impl FnOnce() -> FileState) -> Arc<FileState> {
+        let mut shard = self.shard(node).lock();
+        let entry = shard.entry(node).or_insert(Node { lookups: 0, hints: None, opens: 0, file: None });
+        entry.opens += 1;
+        entry.file.get_or_insert_with(|| Arc::new(new())).clone()
+    }
+
+    /// Takes an open back.
+    pub fn detach(&self, node: u64) {
+        let mut shard = self.shard(node).lock();
+        let Some(entry) = shard.get_mut(&node) else { return };
+        entry.opens = entry.opens.saturating_sub(1);
+        if entry.opens == 0 {
+            entry.file = None;
+            if entry.lookups == 0 {
+                shard.remove(&node);
+            }
+        }
+    }
+
+    /// Ids of all inodes that the kernel knows, one shard at a time.
+    pub fn for_each_known(&self, mut visit: impl FnMut(u64)) {
+        for shard in &self.shards {
+            let known: Vec<u64> =
+                shard.lock().iter().filter(|(_, node)| node.lookups > 0).map(|(&id, _)| id).collect();
+            known.into_iter().for_each(&mut visit);
+        }
+        visit(1);
+    }
+
+    /// All files that are open.
+    pub fn open_files(&self) -> Vec<Arc<FileState>> {
+        let mut files = Vec::new();
+        for shard in &self.shards {
+            files.extend(shard.lock().values().filter_map(|node| node.file.clone()));
+        }
+        files
+    }
+
+    /// How many inodes are in the table.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_ids_turn_back_into_fids() {
+        for fid in [Fid::ROOT, Fid::new(0x2_0000_0400, 1, 0), Fid::new(0x2_0000_0400 + (5 << 30), 0x20000, 0)]
+        {
+            assert_eq!(fid_of(node_of(fid).expect("an ordinary FID")), Some(fid));
+        }
+        assert_eq!(node_of(Fid::new(0x2_0000_0400, 1, 9)), Err(Status::EOVERFLOW));
+        assert_eq!(node_of(Fid::new(1 << 41, 1, 0)), Err(Status::EOVERFLOW));
+        assert_eq!(fid_of(0), None);
+    }
+
+    #[test]
+    fn a_node_lives_as_long_as_the_kernel_counts_lookups() {
+        let table = NodeTable::new();
+        let attr = Attr { fid: Fid::new(0x2_0000_0400, 7, 0), ..Attr::default() };
+        let node = node_of(attr.fid).expect("an ordinary FID");
+        table.remember(node, &attr, 0, 1);
+        table.remember(node, &attr, 0, 2);
+        table.forget(node, 2);
+        assert!(table.hints(node).is_some());
+        table.forget(node, 1);
+        assert_eq!(table.hints(node), None);
+        assert_eq!(table.len(), 0);
+        table.forget(node, 1);
+    }
+}

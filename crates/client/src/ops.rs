@@ -1,0 +1,9 @@
+//! Operations, one module per group.
+
+pub(crate) mod attr;
+pub mod dir;
+pub mod info;
+pub(crate) mod lock;
+pub mod namespace;
+pub mod open;
+pub(crate) mod xattr;

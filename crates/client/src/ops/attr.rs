@@ -1,0 +1,64 @@
+//! Attributes and permissions.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use nacre_types::{Attr, Fid, SetAttr, SetAttrValid, StatusResult};
+use nacre_wire::mds::MdsRequest;
+
+const TIMES: SetAttrValid = SetAttrValid::MTIME.union(SetAttrValid::MTIME_NOW);
+const ACCESS_TIMES: SetAttrValid = SetAttrValid::ATIME.union(SetAttrValid::ATIME_NOW);
+
+impl Client {
+    /// Attributes of an inode; needs no permission.
+    ///
+    /// # Errors
+    /// `ENOENT` or `ESTALE` if it is gone; what servers answer.
+    pub fn getattr(&self, fid: Fid) -> StatusResult<Attr> {
+        let answer = self.call_system(fid, &MdsRequest::GetAttr { fid })?;
+        let lease = answer.lease;
+        let attr = answer.attr()?;
+        self.nodes.note(fid.inode_number(), &attr, lease);
+        self.complete_attr(attr, lease)
+    }
+
+    /// Changes attributes; gives them afterwards, and whether everybody could search the directory before but cannot
+    /// now (then names in it must not stay cached).
+    ///
+    /// # Errors
+    /// `EPERM`, `EACCES`; for a size also `EFBIG`, `EISDIR` and what OSTs answer.
+    pub fn setattr(&self, caller: &Caller, fid: Fid, set: SetAttr) -> StatusResult<(Attr, bool)> {
+        if set.valid.contains(SetAttrValid::SIZE) {
+            let (attr, lease) = self.truncate(caller, fid, set)?;
+            return Ok((self.complete_attr(attr, lease)?, false));
+        }
+        let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
+        let lease = answer.lease;
+        let attr = answer.attr()?;
+        let node = fid.inode_number();
+        let was_public = self.nodes.note(node, &attr, lease).is_none_or(|old| old.public);
+        if let Some(file) = self.nodes.file(node) {
+            let mut inner = file.lock();
+            // A time that was set counts, not the time of writes before that.
+            if set.valid.intersects(TIMES) {
+                inner.mtime = None;
+                inner.mtime_told = true;
+            }
+            if set.valid.intersects(ACCESS_TIMES) {
+                inner.atime = None;
+            }
+        }
+        let closed = attr.is_dir() && was_public && !nacre_types::perm::searchable_by_all(&attr);
+        Ok((self.complete_attr(attr, lease)?, closed))
+    }
+
+    /// Checks that the caller has all rights in `mask` (see `nacre_types::perm`).
+    ///
+    /// # Errors
+    /// `EACCES`.
+    pub fn access(&self, caller: &Caller, fid: Fid, mask: u8) -> StatusResult<()> {
+        let answer = self.call(caller, fid, &MdsRequest::Access { fid, mask })?;
+        let lease = answer.lease;
+        self.note(&answer.attr()?, lease);
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! Directories read.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use crate::node::node_of;
+use nacre_types::{Attr, Fid, FileKind, SizeSource, Status, StatusResult, perm};
+use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
+use std::sync::Arc;
+
+/// Position behind `.`.
+const AFTER_DOT: u64 = 1;
+/// Position behind `..`, where the MDT's own positions begin.
+const AFTER_DOT_DOT: u64 = 2;
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct OpenDir {
+    pub fid: Fid,
+}
+
+/// One name of a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListedEntry<'a> {
+    /// The name; `.` and `..` come first.
+    pub name: &'a [u8],
+    /// Node id of the inode, which is its inode number too.
+    pub node: u64,
+    /// Its kind.
+    pub kind: FileKind,
+    /// Position with which the listing goes on.
+    pub next: u64,
+    /// Attributes, if they were asked for and are known for sure. An entry with attributes that the receiver takes counts
+    /// as one lookup of its node.
+    pub attr: Option<Attr>,
+    /// Everybody may search the directory.
+    pub public: bool,
+}
+
+impl Client {
+    /// Opens a directory for listing.
+    ///
+    /// # Errors
+    /// `EACCES` without read permission; `ENOTDIR`.
+    pub fn opendir(&self, caller: &Caller, fid: Fid) -> StatusResult<u64> {
+        let answer = self.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ })?;
+        let lease = answer.lease;
+        let attr = answer.attr()?;
+        self.note(&attr, lease);
+        if !attr.is_dir() {
+            return Err(Status::ENOTDIR);
+        }
+        let handle = self.handles.fresh().0;
+        self.handles.insert_dir(handle, Arc::new(OpenDir { fid }));
+        Ok(handle)
+    }
+
+    /// Lists names behind position `offset` (0: the beginning), about `size` bytes of them. `take` says whether it took an
+    /// entry; after the first refusal the listing stops. With `plus` entries carry attributes.
+    ///
+    /// Nothing is kept between calls: a page is as fresh as its request, so attributes in it may be cached.
+    ///
+    /// # Errors
+    /// `EBADF`; what the MDT answers.
+    pub fn readdir(
+        &self,
+        handle: u64,
+        offset: u64,
+        size: u32,
+        plus: bool,
+        take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
+    ) -> StatusResult<()> {
+        let fid = self.handles.dir(handle)?.fid;
+        if offset < AFTER_DOT_DOT && !self.list_dots(fid, offset, take)? {
+            return Ok(());
+        }
+        let cookie = if offset <= AFTER_DOT_DOT { 0 } else { offset };
+        let answer = self.call_system(fid, &MdsRequest::ReadDir { fid, cookie, max_bytes: size, plus })?;
+        let MdsReply::Directory(page) = answer.reply else { return Err(Status::EPROTO) };
+        self.list_page(&page, answer.lease, take)
+    }
+
+    fn list_page(
+        &self,
+        page: &DirPage,
+        lease: u64,
+        take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
+    ) -> StatusResult<()> {
+        for entry in page.entries() {
+            let node = node_of(entry.fid)?;
+            let attr = entry.attr.and_then(|attr| self.sure_attr(attr, lease));
+            let listed = ListedEntry {
+                name: entry.name,
+                node,
+                kind: entry.kind,
+                next: entry.cookie,
+                attr,
+                public: page.public,
+            };
+            // Counted first: once taken, the entry may come back as a forget at any time.
+            if let Some(attr) = &attr {
+                self.nodes.remember(node, attr, lease, 1);
+            }
+            if !take(&listed) {
+                if attr.is_some() {
+                    self.nodes.forget(node, 1);
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attributes of a listed file, unless its objects would have to be asked one file at a time.
+    fn sure_attr(&self, attr: Attr, lease: u64) -> Option<Attr> {
+        if attr.size_source == SizeSource::Exact && self.nodes.file(attr.fid.inode_number()).is_none() {
+            return Some(attr);
+        }
+        if attr.size_source == SizeSource::Objects && !self.lease.exclusive() {
+            return None;
+        }
+        self.complete_attr(attr, lease).ok()
+    }
+
+    /// Lists `.` and `..`; false if the receiver has no room left.
+    fn list_dots(
+        &self,
+        fid: Fid,
+        offset: u64,
+        take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
+    ) -> StatusResult<bool> {
+        let mut dot = ListedEntry {
+            name: b".",
+            node: node_of(fid)?,
+            kind: FileKind::Directory,
+            next: AFTER_DOT,
+            attr: None,
+            public: false,
+        };
+        if offset == 0 && !take(&dot) {
+            return Ok(false);
+        }
+        let parent = self.call_system(fid, &MdsRequest::Lookup { parent: fid, name: b".." })?;
+        if let MdsReply::Entry { attr: Some(attr), .. } = parent.reply {
+            dot.node = node_of(attr.fid)?;
+        }
+        (dot.name, dot.next) = (b"..", AFTER_DOT_DOT);
+        Ok(take(&dot))
+    }
+
+    /// Closes a directory.
+    pub fn releasedir(&self, handle: u64) {
+        self.handles.remove_dir(handle);
+    }
+
+    /// Makes the changes of this client in a directory durable.
+    ///
+    /// # Errors
+    /// `EBADF`; what the MDT answers.
+    pub fn fsyncdir(&self, handle: u64) -> StatusResult<()> {
+        self.sync_namespace(self.handles.dir(handle)?.fid)
+    }
+}

@@ -1,0 +1,150 @@
+//! What a mount tells about itself and its targets.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use nacre_rpc::{IoCall, run_all};
+use nacre_types::{Caps, Fid, Status, StatusResult, TargetId, TargetKind};
+use nacre_wire::mds::{MdsReply, MdsRequest, Statfs};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+
+/// Directories between a file and the root at most; deeper ones have no path that a program could use.
+const DEPTH_MAX: usize = 2048;
+
+/// Which file system is mounted, and which mount this is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountInfo {
+    /// Name of the file system.
+    pub fsname: String,
+    /// Identity of the mount in hexadecimal, as in names like `lov.nacre-clilov-<instance>`.
+    pub instance: String,
+}
+
+/// A target and its space, if it answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TargetState {
+    /// Which target.
+    pub target: TargetId,
+    /// Its space, or why it is not known.
+    pub statfs: StatusResult<Statfs>,
+}
+
+impl Client {
+    /// Which file system is mounted, and which mount this is.
+    pub fn mount_info(&self) -> MountInfo {
+        let instance = self.config.instance.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        MountInfo { fsname: self.config.fsname.clone(), instance }
+    }
+
+    /// All targets that the client knows: MDTs, then OSTs, by index.
+    pub fn targets(&self) -> Vec<TargetId> {
+        let mdts = (0..self.mdts.len()).map(|index| TargetId::mdt(index as u16));
+        mdts.chain(self.osts.iter().map(|(index, _)| TargetId::ost(index))).collect()
+    }
+
+    /// Space of one target.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is no such target; what it answers.
+    pub fn target_statfs(&self, target: TargetId) -> StatusResult<Statfs> {
+        match target.kind {
+            TargetKind::Mdt if usize::from(target.index) < self.mdts.len() => self.mdt_statfs(target.index),
+            TargetKind::Ost => {
+                let endpoint = self.osts.get(target.index).ok_or(Status::ENODEV)?;
+                ost_statfs(endpoint.call(&OssRequest::Statfs, Bulk::None)?)
+            }
+            _ => Err(Status::ENODEV),
+        }
+    }
+
+    /// Space of every target.
+    pub fn all_statfs(&self) -> Vec<TargetState> {
+        let mut states: Vec<TargetState> = (0..self.mdts.len() as u16)
+            .map(|index| TargetState { target: TargetId::mdt(index), statfs: self.mdt_statfs(index) })
+            .collect();
+        let osts: Vec<_> = self.osts.iter().collect();
+        let calls = osts
+            .iter()
+            .map(|&(_, endpoint)| IoCall { endpoint, request: OssRequest::Statfs, bulk: Bulk::None })
+            .collect();
+        let replies = run_all(calls).into_iter().zip(osts);
+        states.extend(replies.map(|(reply, (index, _))| TargetState {
+            target: TargetId::ost(index),
+            statfs: reply.and_then(ost_statfs),
+        }));
+        states
+    }
+
+    /// Space of the file system: bytes of all OSTs, inodes of all MDTs. Targets that do not answer count as absent.
+    ///
+    /// # Errors
+    /// What the first target says, if none answers.
+    pub fn statfs(&self) -> StatusResult<Statfs> {
+        let states = self.all_statfs();
+        let block_size = 4096;
+        let mut sum = Statfs { block_size, ..Statfs::default() };
+        let mut answered = false;
+        for state in &states {
+            let Ok(one) = state.statfs else { continue };
+            answered = true;
+            if state.target.kind == TargetKind::Mdt {
+                sum.files += one.files;
+                sum.files_free += one.files_free;
+                continue;
+            }
+            let scale = |blocks: u64| {
+                (u128::from(blocks) * u128::from(one.block_size) / u128::from(block_size)) as u64
+            };
+            sum.blocks += scale(one.blocks);
+            sum.blocks_free += scale(one.blocks_free);
+            sum.blocks_available += scale(one.blocks_available);
+            sum.state |= one.state;
+        }
+        match states.first() {
+            Some(TargetState { statfs: Err(status), .. }) if !answered => Err(*status),
+            _ => Ok(sum),
+        }
+    }
+
+    fn mdt_statfs(&self, index: u16) -> StatusResult<Statfs> {
+        let fid = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
+        match self.call_system(fid, &MdsRequest::Statfs)?.reply {
+            MdsReply::Statfs(statfs) => Ok(statfs),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// One of the paths of an inode, relative to the root of the file system: the one through link number `link`.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to read and search everything, as paths may lead through private directories;
+    /// `ENODATA` past the last link; `ENOENT` if it is gone; `ENAMETOOLONG`.
+    pub fn fid_to_path(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
+        let full = caller.full_cred().full.unwrap_or_default();
+        if !full.caps.contains(Caps::DAC_READ_SEARCH) {
+            return Err(Status::EPERM);
+        }
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let (mut fid, mut index) = (fid, link);
+        while fid != Fid::ROOT {
+            if names.len() == DEPTH_MAX {
+                return Err(Status::ENAMETOOLONG);
+            }
+            match self.call_system(fid, &MdsRequest::FidToLink { fid, index })?.reply {
+                MdsReply::Link { parent, name } => {
+                    names.push(name);
+                    (fid, index) = (parent, 0);
+                }
+                _ => return Err(Status::EPROTO),
+            }
+        }
+        names.reverse();
+        Ok(names.join(&b'/'))
+    }
+}
+
+fn ost_statfs(reply: OssReply) -> StatusResult<Statfs> {
+    match reply {
+        OssReply::Statfs(statfs) => Ok(statfs),
+        _ => Err(Status::EPROTO),
+    }
+}

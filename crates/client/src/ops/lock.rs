@@ -1,0 +1,38 @@
+//! File locks that all mounts share.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::mds::{FileLock, MdsReply, MdsRequest};
+
+impl Client {
+    /// Sets or releases a lock; with `wait` until it is granted.
+    ///
+    /// # Errors
+    /// `EAGAIN` if another holds it and `wait` is false; `EINTR`; `EDEADLK`; `ENOLCK`.
+    pub fn set_lock(&self, caller: &Caller, fid: Fid, lock: FileLock, wait: bool) -> StatusResult<()> {
+        self.call(caller, fid, &MdsRequest::SetLock { fid, lock, wait }).map(drop)
+    }
+
+    /// The lock that keeps `lock` from being granted, if there is one.
+    ///
+    /// # Errors
+    /// What the MDT answers.
+    pub fn get_lock(&self, caller: &Caller, fid: Fid, lock: FileLock) -> StatusResult<Option<FileLock>> {
+        match self.call(caller, fid, &MdsRequest::GetLock { fid, lock })?.reply {
+            MdsReply::Lock(conflict) => Ok(conflict),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// FID of an open file or directory.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn fid_of_handle(&self, handle: u64) -> StatusResult<Fid> {
+        match self.handles.file(handle) {
+            Ok(open) => Ok(open.file.fid),
+            Err(_) => Ok(self.handles.dir(handle)?.fid),
+        }
+    }
+}

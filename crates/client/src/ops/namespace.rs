@@ -1,0 +1,187 @@
+//! Names: found, made, moved and removed.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use crate::node::node_of;
+use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsReply, MdsRequest, NewFile, RenameFlags};
+
+/// A name that was looked up or made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Node id of the inode.
+    pub node: u64,
+    /// Its attributes.
+    pub attr: Attr,
+    /// Everybody may search the directory, so a cached name is open to all.
+    pub public: bool,
+}
+
+/// What is to be made, beside its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Created<'a> {
+    /// What to make.
+    pub new: NewFile<'a>,
+    /// Type and permission bits, before the umask.
+    pub mode: u32,
+    /// The caller's umask.
+    pub umask: u32,
+}
+
+impl Client {
+    /// Looks a name up. Found names count as one lookup of their node (see [`Client::forget`]). `None` with whether
+    /// everybody may search the directory: there is no such name.
+    ///
+    /// # Errors
+    /// `EACCES` without search permission; `ENOTDIR`.
+    pub fn lookup(&self, caller: &Caller, parent: Fid, name: &[u8]) -> StatusResult<Result<Found, bool>> {
+        let answer = self.call(caller, parent, &MdsRequest::Lookup { parent, name })?;
+        let MdsReply::Entry { attr, public } = answer.reply else { return Err(Status::EPROTO) };
+        self.note_public(parent, public, answer.lease);
+        let Some(attr) = attr else { return Ok(Err(public)) };
+        self.found(attr, answer.lease, public).map(Ok)
+    }
+
+    /// The inode itself, as `.` of a directory names it; works for any inode, so that file handles can be opened.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is gone.
+    pub fn lookup_self(&self, fid: Fid) -> StatusResult<Found> {
+        let answer = self.call_system(fid, &MdsRequest::GetAttr { fid }).map_err(|status| match status {
+            Status::ENOENT => Status::ESTALE,
+            other => other,
+        })?;
+        let lease = answer.lease;
+        self.found(answer.attr()?, lease, false)
+    }
+
+    /// The kernel gives back `lookups` of those that it was given.
+    pub fn forget(&self, node: u64, lookups: u64) {
+        self.nodes.forget(node, lookups);
+    }
+
+    /// Makes a directory, symbolic link, device, pipe or socket, or a file that is not opened. Counts as one lookup.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EACCES`, `EPERM`, `ENOSPC`, `ENAMETOOLONG`, `EMLINK`.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: Fid,
+        name: &[u8],
+        what: &Created<'_>,
+    ) -> StatusResult<Found> {
+        let fid = self.fresh_fid(parent)?;
+        let request = MdsRequest::Create {
+            parent,
+            name,
+            fid,
+            new: what.new,
+            mode: what.mode,
+            umask: what.umask,
+            open: None,
+            exclusive: true,
+        };
+        let answer = self.call(caller, parent, &request)?;
+        let MdsReply::Created { attr, parent, .. } = answer.reply else { return Err(Status::EPROTO) };
+        self.nodes.note(parent.fid.inode_number(), &parent, answer.lease);
+        self.found(attr, answer.lease, perm::searchable_by_all(&parent))
+    }
+
+    /// Gives an inode another name. Counts as one lookup.
+    ///
+    /// # Errors
+    /// `EPERM` for directories, `EEXIST`, `EMLINK`, `EXDEV`, `EACCES`.
+    pub fn link(&self, caller: &Caller, fid: Fid, parent: Fid, name: &[u8]) -> StatusResult<Found> {
+        let answer = self.call(caller, parent, &MdsRequest::Link { fid, parent, name })?;
+        let lease = answer.lease;
+        self.found(answer.attr()?, lease, self.is_public(parent))
+    }
+
+    /// Removes a name; `directory` for `rmdir`.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EACCES`, `EPERM`.
+    pub fn unlink(&self, caller: &Caller, parent: Fid, name: &[u8], directory: bool) -> StatusResult<()> {
+        let answer = self.call(caller, parent, &MdsRequest::Unlink { parent, name, directory })?;
+        self.note_removed(answer)
+    }
+
+    /// Moves a name.
+    ///
+    /// # Errors
+    /// As [`Client::unlink`]; `EINVAL` for a directory into itself; `EEXIST` with `NOREPLACE`.
+    pub fn rename(
+        &self,
+        caller: &Caller,
+        from: (Fid, &[u8]),
+        to: (Fid, &[u8]),
+        flags: RenameFlags,
+    ) -> StatusResult<()> {
+        let request = MdsRequest::Rename {
+            from_parent: from.0,
+            from_name: from.1,
+            to_parent: to.0,
+            to_name: to.1,
+            flags,
+        };
+        let answer = self.call(caller, from.0, &request)?;
+        self.note_removed(answer)
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is none.
+    pub fn readlink(&self, fid: Fid) -> StatusResult<Vec<u8>> {
+        self.call_system(fid, &MdsRequest::ReadLink { fid })?.bytes()
+    }
+
+    fn note_removed(&self, answer: crate::client::Answer) -> StatusResult<()> {
+        let MdsReply::Removed { attr, .. } = answer.reply else { return Err(Status::EPROTO) };
+        if let Some(attr) = attr {
+            self.note(&attr, answer.lease);
+        }
+        Ok(())
+    }
+
+    /// Completes attributes and counts a lookup.
+    pub(crate) fn found(&self, attr: Attr, lease: u64, public: bool) -> StatusResult<Found> {
+        let node = node_of(attr.fid)?;
+        let attr = self.complete_attr(attr, lease)?;
+        self.nodes.remember(node, &attr, lease, 1);
+        Ok(Found { node, attr, public })
+    }
+
+    /// True if everybody may search the directory, as far as is known.
+    pub fn is_public(&self, directory: Fid) -> bool {
+        let lease = self.lease.number();
+        let hints = self.nodes.hints(directory.inode_number());
+        hints.is_some_and(|hints| hints.public && hints.lease == lease && lease != 0)
+    }
+
+    /// What is stored beside an inode; `None` if it has to be asked.
+    pub fn flags_of(&self, fid: Fid) -> Option<AttrFlags> {
+        let lease = self.lease.number();
+        let hints = self.nodes.hints(fid.inode_number())?;
+        (hints.lease == lease && lease != 0).then_some(hints.flags)
+    }
+
+    fn note_public(&self, directory: Fid, public: bool, lease: u64) {
+        self.nodes.note_public(directory.inode_number(), public, lease);
+    }
+}
+
+impl Created<'_> {
+    /// A file, device, pipe or socket with these type and permission bits.
+    ///
+    /// # Errors
+    /// `EINVAL` for bits that no file has, `EPERM` for a directory.
+    pub fn node(mode: u32, rdev: u32, umask: u32) -> StatusResult<Created<'static>> {
+        match FileKind::from_mode(mode) {
+            None => Err(Status::EINVAL),
+            Some(FileKind::Directory | FileKind::Symlink) => Err(Status::EPERM),
+            Some(_) => Ok(Created { new: NewFile::Node { rdev }, mode, umask }),
+        }
+    }
+}

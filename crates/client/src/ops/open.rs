@@ -1,0 +1,219 @@
+//! Files opened and closed.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use crate::file::{FileState, OpenFile};
+use crate::io::ranges::Use;
+use crate::node::node_of;
+use crate::ops::namespace::{Created, Found};
+use nacre_layout::Layout;
+use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
+use nacre_wire::mds::{DataUpdate, MdsReply, MdsRequest, NewFile, OpenFlags};
+use std::sync::Arc;
+
+/// A file that was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenedFile {
+    /// Number for reads, writes and the close.
+    pub handle: u64,
+    /// Attributes at the open.
+    pub attr: Attr,
+    /// The file was made by this open.
+    pub created: bool,
+}
+
+impl Client {
+    /// Opens a regular file. `sync`: every write is durable when it returns.
+    ///
+    /// # Errors
+    /// `EACCES`, `EISDIR`, `ESTALE`; what OSTs answer when the file is cut.
+    pub fn open(&self, caller: &Caller, fid: Fid, flags: OpenFlags, sync: bool) -> StatusResult<OpenedFile> {
+        let node = node_of(fid)?;
+        let handle = self.handles.fresh();
+        let answer = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags })?;
+        let MdsReply::Opened { attr, layout } = answer.reply else { return Err(Status::EPROTO) };
+        self.nodes.note(node, &attr, answer.lease);
+        let opening = Opening { handle, flags, sync, lease: answer.lease, created: false };
+        self.attach_open(attr, layout, &opening)
+    }
+
+    /// Makes a file and opens it, or opens the one that is there unless `exclusive`. Counts as one lookup. With an empty
+    /// name the file has none (`O_TMPFILE`).
+    ///
+    /// # Errors
+    /// `EEXIST`, `EISDIR`, and as [`Client::create`] and [`Client::open`].
+    pub fn create_open(
+        &self,
+        caller: &Caller,
+        parent: Fid,
+        name: &[u8],
+        what: &Created<'_>,
+        open: (OpenFlags, bool),
+        exclusive: bool,
+    ) -> StatusResult<(Found, OpenedFile)> {
+        let fid = self.fresh_fid(parent)?;
+        let (flags, sync) = open;
+        let handle = self.handles.fresh();
+        let request = MdsRequest::Create {
+            parent,
+            name,
+            fid,
+            new: what.new,
+            mode: what.mode,
+            umask: what.umask,
+            open: Some((handle, flags)),
+            exclusive,
+        };
+        let answer = self.call(caller, parent, &request)?;
+        let lease = answer.lease;
+        let MdsReply::Created { attr, created, layout, parent } = answer.reply else {
+            return Err(Status::EPROTO);
+        };
+        self.nodes.note(parent.fid.inode_number(), &parent, lease);
+        let node = node_of(attr.fid)?;
+        let opening = Opening { handle, flags, sync, lease, created };
+        let opened = self.attach_open(attr, layout, &opening)?;
+        self.nodes.remember(node, &opened.attr, lease, 1);
+        let found = Found { node, attr: opened.attr, public: perm::searchable_by_all(&parent) };
+        Ok((found, opened))
+    }
+
+    /// A file without a name in the file system of directory `parent`.
+    ///
+    /// # Errors
+    /// As [`Client::create_open`].
+    pub fn tmpfile(
+        &self,
+        caller: &Caller,
+        parent: Fid,
+        mode: u32,
+        umask: u32,
+        open: (OpenFlags, bool),
+    ) -> StatusResult<(Found, OpenedFile)> {
+        let what = Created { new: NewFile::Unnamed, mode, umask };
+        self.create_open(caller, parent, b"", &what, open, true)
+    }
+
+    /// Enters an open that the MDT granted; gives it back if it cannot be completed.
+    fn attach_open(
+        &self,
+        attr: Attr,
+        layout: Option<Arc<Layout>>,
+        opening: &Opening,
+    ) -> StatusResult<OpenedFile> {
+        let (fid, node) = (attr.fid, attr.fid.inode_number());
+        let file = self.nodes.attach(node, || FileState::new(fid, node));
+        let outcome = self.complete_open(&file, attr, layout, opening);
+        match outcome {
+            Ok(attr) => {
+                let open = OpenFile::new(opening.handle, file, opening.flags, opening.sync);
+                self.handles.insert_file(Arc::new(open));
+                Ok(OpenedFile { handle: opening.handle.0, attr, created: opening.created })
+            }
+            Err(status) => {
+                self.nodes.detach(node);
+                let update = DataUpdate::default();
+                let request = MdsRequest::Close { fid, handle: opening.handle, update };
+                if let Ok(mdt) = self.mdt(fid) {
+                    mdt.endpoint.post(&nacre_types::Cred::system(), &request);
+                }
+                Err(status)
+            }
+        }
+    }
+
+    fn complete_open(
+        &self,
+        file: &FileState,
+        mut attr: Attr,
+        layout: Option<Arc<Layout>>,
+        opening: &Opening,
+    ) -> StatusResult<Attr> {
+        let writes = opening.flags.contains(OpenFlags::WRITE);
+        let cut = opening.flags.contains(OpenFlags::TRUNCATE) && !opening.created;
+        let (size_known, has_objects) = {
+            let mut inner = file.lock();
+            let ours = self.size_is_ours(&inner);
+            inner.learn_layout(layout, opening.lease);
+            let exact = !ours && attr.size_source == SizeSource::Exact;
+            inner.learn(&attr, opening.lease, exact);
+            inner.dirty_unknown |= !ours && !opening.created && attr.flags.contains(AttrFlags::HAS_OBJECTS);
+            if self.config.relatime && inner.atime_limit.is_none() {
+                inner.learn_times(&attr, self.now());
+            }
+            (ours || exact, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
+        };
+        if cut {
+            self.cut_at_open(file, opening.lease)?;
+            attr.size = 0;
+            attr.blocks = 0;
+        } else if !size_known && has_objects {
+            self.refresh_size(file)?;
+        } else if !size_known {
+            file.lock().learn(&attr, opening.lease, true);
+        }
+        if writes {
+            file.lock().writers += 1;
+        }
+        let outcome = if cut { Ok(attr) } else { self.complete_attr(attr, opening.lease) };
+        if outcome.is_err() && writes {
+            file.lock().writers -= 1;
+        }
+        outcome
+    }
+
+    /// The MDT has recorded size 0; now the objects go.
+    fn cut_at_open(&self, file: &FileState, lease: u64) -> StatusResult<()> {
+        let (range, ()) = file.take_range(Use::Exclusive, |_| (0, u64::MAX, ()))?;
+        if file.lock().layout.as_ref().is_some_and(|layout| layout.has_objects()) {
+            self.resize_objects(file, 0)?;
+        }
+        let now = self.now();
+        range.finish(|inner| {
+            inner.on_truncated(0, lease, true);
+            inner.mtime = Some(now);
+        });
+        Ok(())
+    }
+
+    /// The last descriptor of an open is closed: the MDT gets the handle back and, from the last writer, the size.
+    ///
+    /// # Errors
+    /// `EBADF`. Failures to tell the size are logged: the MDT then asks the objects.
+    pub fn release(&self, handle: u64) -> StatusResult<()> {
+        let open = self.handles.remove_file(handle)?;
+        let (file, writes) = (&*open.file, open.writable());
+        let tell = {
+            let mut inner = file.lock();
+            if writes {
+                inner.writers -= 1;
+            }
+            let last = writes && inner.writers == 0;
+            let has_objects = inner.layout.as_ref().is_some_and(|layout| layout.has_objects());
+            last && (inner.data_changed || has_objects)
+        };
+        let size_blocks = if tell {
+            self.size_blocks(file)
+                .inspect_err(|status| log::warn!("size of {} at its close is not known: {status}", file.fid))
+                .ok()
+        } else {
+            None
+        };
+        let update = file.lock().take_update(size_blocks);
+        let request = MdsRequest::Close { fid: file.fid, handle: open.handle, update };
+        if let Ok(mdt) = self.mdt(file.fid) {
+            mdt.endpoint.post(&nacre_types::Cred::system(), &request);
+        }
+        self.nodes.detach(file.node);
+        Ok(())
+    }
+}
+
+struct Opening {
+    handle: OpenHandle,
+    flags: OpenFlags,
+    sync: bool,
+    /// Lease under which the MDT was asked.
+    lease: u64,
+    created: bool,
+}

@@ -1,0 +1,77 @@
+//! Extended attributes.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsRequest, XattrFlags};
+
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// What must be stored for the attribute to exist; `None` if that cannot be told from flags (or a caller without read
+/// permission must be told something else).
+fn needed_flag(name: &[u8]) -> Option<AttrFlags> {
+    match name {
+        ACL_ACCESS => Some(AttrFlags::HAS_ACL),
+        ACL_DEFAULT => Some(AttrFlags::HAS_DEFAULT_ACL),
+        b"security.capability" => Some(AttrFlags::HAS_CAPABILITY),
+        _ if name.starts_with(b"security.") => Some(AttrFlags::HAS_XATTRS),
+        _ => None,
+    }
+}
+
+impl Client {
+    /// Value of an extended attribute. Kernels ask for some on every write and every `ls -l`; those that do not exist
+    /// cost no request while the lease is exclusive.
+    ///
+    /// # Errors
+    /// `ENODATA` if it does not exist; `EACCES`; `EOPNOTSUPP` for a name space that we do not have.
+    pub fn getxattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<Vec<u8>> {
+        if let (Some(needed), Some(flags)) = (needed_flag(name), self.flags_of(fid))
+            && !flags.contains(needed)
+        {
+            return Err(Status::ENODATA);
+        }
+        self.call(caller, fid, &MdsRequest::GetXattr { fid, name })?.bytes()
+    }
+
+    /// Names of the extended attributes that the caller may see, each ended by NUL.
+    ///
+    /// # Errors
+    /// What the MDT answers.
+    pub fn listxattr(&self, caller: &Caller, fid: Fid) -> StatusResult<Vec<u8>> {
+        self.call(caller, fid, &MdsRequest::ListXattr { fid })?.bytes()
+    }
+
+    /// Sets an extended attribute. True if everybody could search the directory before but cannot now.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA` according to `flags`; `EPERM`, `EACCES`, `ENOSPC`, `E2BIG`, `EOPNOTSUPP`.
+    pub fn setxattr(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> StatusResult<bool> {
+        self.change_xattr(caller, fid, &MdsRequest::SetXattr { fid, name, value, flags })
+    }
+
+    /// Removes an extended attribute. True if everybody could search the directory before but cannot now.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EPERM`, `EACCES`, `EOPNOTSUPP`.
+    pub fn removexattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<bool> {
+        self.change_xattr(caller, fid, &MdsRequest::RemoveXattr { fid, name })
+    }
+
+    fn change_xattr(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<bool> {
+        let answer = self.call(caller, fid, request)?;
+        let lease = answer.lease;
+        let attr = answer.attr()?;
+        let was_public = self.nodes.note(fid.inode_number(), &attr, lease).is_none_or(|old| old.public);
+        self.note(&attr, lease);
+        Ok(attr.is_dir() && was_public && !perm::searchable_by_all(&attr))
+    }
+}
