@@ -9,6 +9,7 @@ pub mod attr;
 pub mod cred;
 pub mod fid;
 pub mod ids;
+pub mod ioctl;
 pub mod limits;
 pub mod name;
 pub mod nid;

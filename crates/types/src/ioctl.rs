@@ -1,0 +1,268 @@
+//! Native ioctls of a mount: how `lfs` asks about targets, paths and FIDs. They work on any file or directory of it; a
+//! file that is not on NacreFS answers `ENOTTY`.
+//!
+//! Structures are fixed-size byte strings, little-endian, so that no padding can differ. The kernel copies as many bytes
+//! as the number says, at most 16383.
+
+use crate::fid::{FID_BYTES, Fid};
+use crate::ids::{TargetId, TargetKind};
+
+/// Type byte of all native ioctls.
+pub const MAGIC: u8 = b'N';
+/// Longest path that [`FidToPath`] gives, in bytes.
+pub const PATH_MAX: usize = 4096;
+/// Target indexes in one [`TargetList`].
+pub const LIST_MAX: usize = 4096;
+
+const READ: u32 = 2;
+const READ_WRITE: u32 = 3;
+
+/// The number that ioctl(2) takes (Linux `_IOC`).
+const fn number(direction: u32, nr: u32, size: usize) -> u32 {
+    assert!(size <= 16383, "the kernel encodes sizes in 14 bits");
+    direction << 30 | (size as u32) << 16 | (MAGIC as u32) << 8 | nr
+}
+
+/// A structure that travels through an ioctl.
+pub trait Payload: Sized {
+    /// Number of the ioctl.
+    const COMMAND: u32;
+    /// Bytes of the structure.
+    const SIZE: usize;
+    /// The structure's bytes, exactly [`Payload::SIZE`].
+    fn to_bytes(&self) -> Vec<u8>;
+    /// The structure in `bytes`; `None` if they are too few or make no sense.
+    fn from_bytes(bytes: &[u8]) -> Option<Self>;
+}
+
+/// Which file system is mounted, and which mount this is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MountInfo {
+    /// Name of the file system, up to 16 bytes.
+    pub fsname: String,
+    /// Identity of the mount in hexadecimal, up to 32 bytes.
+    pub instance: String,
+}
+
+/// FID of the file or directory that the ioctl is called on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PathToFid {
+    /// The answer.
+    pub fid: Fid,
+}
+
+/// A path of an inode, relative to the root of the mount. Needs `CAP_DAC_READ_SEARCH`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FidToPath {
+    /// The inode.
+    pub fid: Fid,
+    /// Which of its links, from 0; `ENODATA` past the last.
+    pub link: u32,
+    /// The answer: the path without a leading slash, at most [`PATH_MAX`] bytes.
+    pub path: Vec<u8>,
+}
+
+/// Indexes of targets of one kind, in ascending order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetList {
+    /// Which kind.
+    pub kind: TargetKind,
+    /// Give indexes from this one on.
+    pub from: u16,
+    /// The answer, at most [`LIST_MAX`]; if it is full, ask again from behind the last.
+    pub indexes: Vec<u16>,
+}
+
+/// Space of one target. `ENODEV` if there is no such target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TargetStatfs {
+    /// Which target.
+    pub target: TargetId,
+    /// Unit of the block counts in bytes.
+    pub block_size: u32,
+    /// Blocks in all, free, and free for ordinary users.
+    pub blocks: [u64; 3],
+    /// Inodes or objects in all, and free.
+    pub files: [u64; 2],
+    /// State bits (Lustre `OS_STATFS_*`).
+    pub state: u32,
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn fid_at(bytes: &[u8], at: usize) -> Option<Fid> {
+    Some(Fid::from_le_bytes(bytes.get(at..at + FID_BYTES)?.try_into().ok()?))
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str, len: usize) {
+    let end = out.len() + len;
+    out.extend_from_slice(&text.as_bytes()[..text.len().min(len)]);
+    out.resize(end, 0);
+}
+
+fn text_at(bytes: &[u8], at: usize, len: usize) -> Option<String> {
+    let field = bytes.get(at..at + len)?;
+    let end = field.iter().position(|&byte| byte == 0).unwrap_or(len);
+    String::from_utf8(field[..end].to_vec()).ok()
+}
+
+fn kind_to_u32(kind: TargetKind) -> u32 {
+    match kind {
+        TargetKind::Mgt => 0,
+        TargetKind::Mdt => 1,
+        TargetKind::Ost => 2,
+    }
+}
+
+fn kind_at(bytes: &[u8], at: usize) -> Option<TargetKind> {
+    match u32_at(bytes, at)? {
+        0 => Some(TargetKind::Mgt),
+        1 => Some(TargetKind::Mdt),
+        2 => Some(TargetKind::Ost),
+        _ => None,
+    }
+}
+
+impl Payload for MountInfo {
+    const COMMAND: u32 = number(READ, 1, Self::SIZE);
+    const SIZE: usize = 48;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(Self::SIZE);
+        put_text(&mut out, &self.fsname, 16);
+        put_text(&mut out, &self.instance, 32);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<MountInfo> {
+        Some(MountInfo { fsname: text_at(bytes, 0, 16)?, instance: text_at(bytes, 16, 32)? })
+    }
+}
+
+impl Payload for PathToFid {
+    const COMMAND: u32 = number(READ, 2, Self::SIZE);
+    const SIZE: usize = FID_BYTES;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        self.fid.to_le_bytes().to_vec()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<PathToFid> {
+        Some(PathToFid { fid: fid_at(bytes, 0)? })
+    }
+}
+
+impl Payload for FidToPath {
+    const COMMAND: u32 = number(READ_WRITE, 3, Self::SIZE);
+    const SIZE: usize = FID_BYTES + 8 + PATH_MAX;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let path = &self.path[..self.path.len().min(PATH_MAX)];
+        let mut out = self.fid.to_le_bytes().to_vec();
+        out.extend_from_slice(&self.link.to_le_bytes());
+        out.extend_from_slice(&(path.len() as u32).to_le_bytes());
+        out.extend_from_slice(path);
+        out.resize(Self::SIZE, 0);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<FidToPath> {
+        let len = u32_at(bytes, 20)? as usize;
+        let path = bytes.get(24..Self::SIZE)?.get(..len)?.to_vec();
+        Some(FidToPath { fid: fid_at(bytes, 0)?, link: u32_at(bytes, 16)?, path })
+    }
+}
+
+impl Payload for TargetList {
+    const COMMAND: u32 = number(READ_WRITE, 4, Self::SIZE);
+    const SIZE: usize = 12 + 2 * LIST_MAX;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let indexes = &self.indexes[..self.indexes.len().min(LIST_MAX)];
+        let mut out = kind_to_u32(self.kind).to_le_bytes().to_vec();
+        out.extend_from_slice(&u32::from(self.from).to_le_bytes());
+        out.extend_from_slice(&(indexes.len() as u32).to_le_bytes());
+        out.extend(indexes.iter().flat_map(|index| index.to_le_bytes()));
+        out.resize(Self::SIZE, 0);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<TargetList> {
+        let len = u32_at(bytes, 8)? as usize;
+        let (pairs, _) = bytes.get(12..Self::SIZE)?.as_chunks::<2>();
+        let indexes = pairs.get(..len)?.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+        Some(TargetList { kind: kind_at(bytes, 0)?, from: u16::try_from(u32_at(bytes, 4)?).ok()?, indexes })
+    }
+}
+
+impl Payload for TargetStatfs {
+    const COMMAND: u32 = number(READ_WRITE, 5, Self::SIZE);
+    const SIZE: usize = 56;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(Self::SIZE);
+        for word in [kind_to_u32(self.target.kind), u32::from(self.target.index), self.block_size, self.state]
+        {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in self.blocks.iter().chain(&self.files) {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<TargetStatfs> {
+        let index = u16::try_from(u32_at(bytes, 4)?).ok()?;
+        Some(TargetStatfs {
+            target: TargetId { kind: kind_at(bytes, 0)?, index },
+            block_size: u32_at(bytes, 8)?,
+            state: u32_at(bytes, 12)?,
+            blocks: [u64_at(bytes, 16)?, u64_at(bytes, 24)?, u64_at(bytes, 32)?],
+            files: [u64_at(bytes, 40)?, u64_at(bytes, 48)?],
+        })
+    }
+}
+
+impl TargetStatfs {
+    /// A question about `target`.
+    pub fn question(target: TargetId) -> TargetStatfs {
+        TargetStatfs { target, block_size: 0, blocks: [0; 3], files: [0; 2], state: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip<T: Payload + PartialEq + std::fmt::Debug>(value: T) {
+        let bytes = value.to_bytes();
+        assert_eq!(bytes.len(), T::SIZE);
+        assert_eq!((T::COMMAND >> 16) & 0x3fff, T::SIZE as u32);
+        assert_eq!(T::from_bytes(&bytes), Some(value));
+        assert_eq!(T::from_bytes(&bytes[..T::SIZE - 1]), None);
+    }
+
+    #[test]
+    fn structures_come_back_as_they_were() {
+        round_trip(MountInfo { fsname: "nacre".into(), instance: "0123456789abcdef".into() });
+        round_trip(PathToFid { fid: Fid::new(0x2_0000_0400, 3, 0) });
+        round_trip(FidToPath { fid: Fid::ROOT, link: 2, path: b"a/b c".to_vec() });
+        round_trip(TargetList { kind: TargetKind::Ost, from: 1, indexes: vec![1, 5, 0xffdf] });
+        let mut statfs = TargetStatfs::question(TargetId::mdt(3));
+        (statfs.blocks, statfs.files, statfs.block_size) = ([1, 2, u64::MAX], [4, 5], 4096);
+        round_trip(statfs);
+    }
+
+    #[test]
+    fn damaged_structures_are_refused() {
+        assert_eq!(TargetList::from_bytes(&[0xff; TargetList::SIZE]), None);
+        assert_eq!(FidToPath::from_bytes(&[0xff; FidToPath::SIZE]), None);
+        assert_eq!(MountInfo::from_bytes(&[0xff; MountInfo::SIZE]), None);
+    }
+}
