@@ -4,5 +4,6 @@
 //! when they are durable. Formats: `docs/formats/metadata-store.md`.
 
 pub mod meta;
+pub mod object;
 
 pub use meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};

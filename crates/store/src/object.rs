@@ -1,0 +1,210 @@
+//! Object stores: file data on an OST, under FIDs.
+//!
+//! An object is a sparse array of bytes. It exists from the first change that needs space or a size (write, extending
+//! truncate, allocation) until it is destroyed; one that does not exist reads as empty. Object ids are reserved per
+//! sequence before anybody uses them, so that ids that were handed out but never recorded (an MDT that crashed) can be
+//! found and destroyed.
+//!
+//! [`FileStore`] keeps one sparse file per object in a directory of a local file system. Further back ends implement the
+//! same trait and pass `conformance` (feature `conformance`).
+//!
+//! What is promised:
+//! - a change is visible to every thread when its call returns, and survives a crash of this process;
+//! - it is durable (survives a power cut) after [`ObjectStore::sync`] of the object or [`ObjectStore::sync_all`];
+//! - reservation and destruction are durable when their call returns;
+//! - an object never shows bytes of another one, neither after a crash nor after a power cut;
+//! - overlapping writes at the same time leave either data in each byte, in no particular order.
+
+mod error;
+pub mod file;
+mod report;
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+
+pub use error::{ObjectError, Result};
+pub use file::{FileStore, FileStoreOptions};
+pub use report::{ObjectProblem, ObjectStoreStats, ObjectVerifyReport};
+
+use nacre_types::{Fid, Timestamp};
+use std::ops::Range;
+
+/// Attributes of an object; the default is that of one that does not exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ObjectAttr {
+    /// Size in bytes.
+    pub size: u64,
+    /// Space used in units of 512 bytes.
+    pub blocks: u64,
+    /// Last change of data; `None` if the object does not exist.
+    pub mtime: Option<Timestamp>,
+}
+
+/// Room in the store. Counts of bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Space {
+    /// Unit of allocation in bytes.
+    pub block_size: u32,
+    /// Bytes in all.
+    pub total: u64,
+    /// Free bytes, the reserve included.
+    pub free: u64,
+    /// Bytes that writes may still use: free bytes less the reserve.
+    pub available: u64,
+    /// Objects that exist and could exist.
+    pub objects: u64,
+    /// Objects that could still be made.
+    pub objects_free: u64,
+    /// No change is possible: the medium is read-only, or the store has failed.
+    pub is_read_only: bool,
+}
+
+/// What [`ObjectStore::fallocate`] does with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fallocate {
+    /// Allocates; the object grows if the range ends beyond it and `keep_size` is off.
+    Allocate {
+        /// Leave the size as it is.
+        keep_size: bool,
+    },
+    /// Frees; the size stays.
+    Punch,
+    /// Makes the range read as zeros; the object grows if the range ends beyond it and `keep_size` is off.
+    Zero {
+        /// Leave the size as it is.
+        keep_size: bool,
+    },
+}
+
+/// What [`ObjectStore::seek`] looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seek {
+    /// The next byte that holds data.
+    Data,
+    /// The next hole, the end of the object counting as one.
+    Hole,
+}
+
+/// A store of objects. Every method may be called from any thread at any time; calls block.
+pub trait ObjectStore: Send + Sync {
+    /// Writes all of `data` at `offset`; makes the object if it does not exist. Writing nothing changes nothing.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSpace`] if allocation would eat into the reserve or the medium is full (a part may have been
+    /// written), [`ObjectError::TooLarge`].
+    fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Reads into `buffer` from `offset` and returns how many bytes there were: fewer than asked for only at the end
+    /// of the object. `ahead` bytes beyond the range will soon be asked for: the store may start to fetch them.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize>;
+
+    /// Size, space and time of the last change.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    fn attr(&self, object: Fid) -> Result<ObjectAttr>;
+
+    /// Sets the size, up or down, and returns the attributes afterwards. Works on a full disk.
+    ///
+    /// # Errors
+    /// [`ObjectError::TooLarge`].
+    fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr>;
+
+    /// Allocates, frees or zeroes `[offset, offset + len)` and returns the attributes afterwards. Freeing works on a
+    /// full disk.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSpace`], [`ObjectError::TooLarge`], [`ObjectError::Empty`] for a `len` of 0, `EOPNOTSUPP` if the
+    /// medium cannot do it.
+    fn fallocate(&self, object: Fid, how: Fallocate, offset: u64, len: u64) -> Result<ObjectAttr>;
+
+    /// The offset of the next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoData`] if there is none, or `offset` is not inside the object.
+    fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<u64>;
+
+    /// Makes an object durable: data, size and existence. Nothing to do for one that does not exist.
+    ///
+    /// # Errors
+    /// Those of the medium. Data that could not be written may be lost: see [`ObjectStore::durability_epoch`].
+    fn sync(&self, object: Fid) -> Result<()>;
+
+    /// Makes everything durable that was changed before the call.
+    ///
+    /// # Errors
+    /// As [`ObjectStore::sync`].
+    fn sync_all(&self) -> Result<()>;
+
+    /// Destroys objects and frees their space; those that do not exist are skipped. Returns how many existed. Works on
+    /// a full disk.
+    ///
+    /// # Durability
+    /// Durable on return.
+    ///
+    /// # Errors
+    /// Those of the medium; a part may have been destroyed.
+    fn destroy(&self, objects: &[Fid]) -> Result<u64>;
+
+    /// Room in the store.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    fn space(&self) -> Result<Space>;
+
+    /// Reserves up to `count` ids of `sequence` and returns them. Ids are never reserved twice; the first is 1.
+    ///
+    /// # Durability
+    /// Durable on return.
+    ///
+    /// # Errors
+    /// [`ObjectError::SequenceFull`] if no id is left.
+    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>>;
+
+    /// The largest id of `sequence` that was ever reserved; 0 if none was.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    fn last_reserved(&self, sequence: u64) -> Result<u32>;
+
+    /// Destroys the objects of `sequence` above `last_used`, which belong to nobody, and returns the first id that the
+    /// next reservation will give: above everything that was ever reserved, and above `last_used`.
+    ///
+    /// Destroys nothing if that would be more than [`ORPHANS_MAX`] objects: then `last_used` is wrong rather than the
+    /// objects orphans.
+    ///
+    /// # Durability
+    /// Durable on return.
+    ///
+    /// # Errors
+    /// [`ObjectError::SequenceFull`] if no id is left.
+    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32>;
+
+    /// Changes whenever data that was written but not synced may have been lost: after the host was started again, and
+    /// after a failed sync.
+    fn durability_epoch(&self) -> u64;
+
+    /// Reads the whole index, compares it with the medium and, if `repair` is set, mends what can be mended without
+    /// losing data that has an owner. `progress` gets the number of objects and files looked at so far now and then.
+    ///
+    /// # Errors
+    /// Only if reading itself fails; damage is listed in the report.
+    fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport>;
+
+    /// Counters.
+    fn stats(&self) -> ObjectStoreStats;
+
+    /// Makes everything durable and refuses changes from now on ([`ObjectError::Closed`]). The caller has let calls in
+    /// progress return.
+    ///
+    /// # Errors
+    /// As [`ObjectStore::sync_all`].
+    fn close(&self) -> Result<()>;
+}
+
+/// Most objects that [`ObjectStore::destroy_orphans`] takes for orphans: five times the largest reservation (20000), as
+/// in Lustre (reference 4.5).
+pub const ORPHANS_MAX: u64 = 100_000;

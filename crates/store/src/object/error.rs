@@ -1,0 +1,147 @@
+//! What can go wrong in an object store.
+
+use crate::meta::MetaError;
+use nacre_ondisk::object::ObjectDirectoryError;
+use nacre_types::{Fid, Status};
+use std::io;
+use std::path::PathBuf;
+
+/// Result of object store calls.
+pub type Result<T> = std::result::Result<T, ObjectError>;
+
+/// Errors of an object store.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// The operating system refused.
+    #[error("{action} of object {object}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The object concerned.
+        object: Fid,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The operating system refused, and no object was concerned.
+    #[error("{action} {path}: {source}")]
+    Path {
+        /// Verb phrase of what was tried.
+        action: &'static str,
+        /// File or directory concerned.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The index of objects refused.
+    #[error("index of objects: {0}")]
+    Index(#[from] MetaError),
+    /// No room, or only the reserve is left.
+    #[error("no space left for object data")]
+    NoSpace,
+    /// The range ends beyond the largest size of an object.
+    #[error("objects cannot be that large")]
+    TooLarge,
+    /// A range of no bytes.
+    #[error("the range is empty")]
+    Empty,
+    /// There is no data or hole at or after the offset.
+    #[error("no data at or after the offset")]
+    NoData,
+    /// All ids of a sequence have been given out.
+    #[error("sequence {0:#x} has no object ids left")]
+    SequenceFull(u64),
+    /// A record of the index, or what it says, cannot be.
+    #[error("object {object} is damaged: {what}")]
+    Damaged {
+        /// The object.
+        object: Fid,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A record of the index that belongs to no object cannot be.
+    #[error("the index of objects is damaged: {what}")]
+    IndexDamaged {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// There is no object store in the directory, and making one was not asked for.
+    #[error("there is no object store in {dir}")]
+    Missing {
+        /// Directory looked at.
+        dir: PathBuf,
+    },
+    /// The directory holds something else.
+    #[error("{dir} is not empty and not an object store")]
+    Foreign {
+        /// Directory looked at.
+        dir: PathBuf,
+    },
+    /// The directory cannot be used by this program.
+    #[error("the object store {dir} cannot be opened: {source}")]
+    Header {
+        /// Directory looked at.
+        dir: PathBuf,
+        /// Why.
+        #[source]
+        source: ObjectDirectoryError,
+    },
+    /// The directory belongs to another target.
+    #[error("{dir} belongs to target {found}, not to {wanted}")]
+    OtherTarget {
+        /// Directory looked at.
+        dir: PathBuf,
+        /// Label found.
+        found: String,
+        /// Label asked for.
+        wanted: String,
+    },
+    /// Index and files do not belong together.
+    #[error("the index in {dir} belongs to another object store")]
+    OtherIndex {
+        /// Directory looked at.
+        dir: PathBuf,
+    },
+    /// Another process (or another handle in this one) has the store open.
+    #[error("the object store {dir} is in use by another process")]
+    InUse {
+        /// Directory of the store.
+        dir: PathBuf,
+    },
+    /// The store was closed.
+    #[error("the object store is closed")]
+    Closed,
+}
+
+impl ObjectError {
+    /// What a peer is told.
+    pub fn status(&self) -> Status {
+        match self {
+            ObjectError::Io { source, .. } | ObjectError::Path { source, .. } => Status::from_io(source),
+            ObjectError::Index(error) => error.status(),
+            ObjectError::NoSpace | ObjectError::SequenceFull(_) => Status::ENOSPC,
+            ObjectError::TooLarge => Status::EFBIG,
+            ObjectError::Empty => Status::EINVAL,
+            ObjectError::NoData => Status::ENXIO,
+            ObjectError::Missing { .. } => Status::ENOENT,
+            ObjectError::InUse { .. } => Status::EBUSY,
+            ObjectError::Closed => Status::ESHUTDOWN,
+            ObjectError::Damaged { .. }
+            | ObjectError::IndexDamaged { .. }
+            | ObjectError::Foreign { .. }
+            | ObjectError::Header { .. }
+            | ObjectError::OtherTarget { .. }
+            | ObjectError::OtherIndex { .. } => Status::EIO,
+        }
+    }
+
+    /// Wraps a failed system call on an object; the few that callers tell apart get their own variant.
+    pub(crate) fn io(action: &'static str, object: Fid, error: rustix::io::Errno) -> ObjectError {
+        match error {
+            rustix::io::Errno::NOSPC => ObjectError::NoSpace,
+            rustix::io::Errno::FBIG => ObjectError::TooLarge,
+            _ => ObjectError::Io { action, object, source: error.into() },
+        }
+    }
+}

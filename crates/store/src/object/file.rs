@@ -1,0 +1,369 @@
+//! The `file` back end: one sparse file per object, in a directory of any local file system.
+//!
+//! ```text
+//! DIR/superblock            what the directory is (nacre_ondisk::object::ObjectDirectoryHeader)
+//! DIR/index/                a MetaStore: object -> slot, sequence -> last reserved id, state of the whole
+//! DIR/objects/XX/NNNNNN     slot files, mode 0600
+//! ```
+//!
+//! Owns `DIR`; another process that opens it is refused. Format and invariants: `docs/formats/ost.md`. In short:
+//!
+//! - an object's record is committed before the first byte is written to its slot file;
+//! - an object is durable when its file is (fdatasync) and its record is (the index syncs in groups); records become
+//!   durable within the index's commit interval anyway, so a sync is one fdatasync most of the time;
+//! - a slot gets a new owner only after its file was emptied and that, and the removal of the old owner's record,
+//!   are durable.
+//!
+//! Reads look into the page cache first, without waiting; only if that fails the thread says that it will wait
+//! ([`nacre_env::blocking`]). Write-out of streams starts early. Does not know quotas, checksums or clients.
+
+mod check;
+mod directory;
+mod handle;
+mod io;
+mod ops;
+mod options;
+mod recover;
+mod release;
+mod slots;
+mod space;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use options::{FileStoreOptions, default_reserve};
+
+use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};
+use crate::object::{ObjectError, Result};
+use directory::Directory;
+use handle::{Handle, Handles};
+use nacre_ondisk::object::{ObjectRecord, ObjectStoreRecord, SequenceRecord};
+use nacre_types::Fid;
+use parking_lot::Mutex;
+use release::Releaser;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use slots::Slots;
+use space::Reserve;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// Object records: FID in key form -> [`ObjectRecord`].
+const OBJECTS: Table = Table(1);
+/// Sequence records: sequence, big-endian -> [`SequenceRecord`].
+const SEQUENCES: Table = Table(2);
+/// The one [`ObjectStoreRecord`], under [`STORE_KEY`].
+const STORE: Table = Table(3);
+const STORE_KEY: &[u8] = b"store";
+
+/// See the [module documentation](self).
+pub struct FileStore {
+    dir: PathBuf,
+    options: FileStoreOptions,
+    directory: Directory,
+    index: Arc<MetaStore>,
+    slots: Arc<Slots>,
+    reserve: Arc<Reserve>,
+    releaser: Arc<Releaser>,
+    release_thread: Option<JoinHandle<()>>,
+    handles: Handles,
+    /// One reservation at a time.
+    reserving: Mutex<()>,
+    is_closed: AtomicBool,
+    boot: u64,
+    counters: Counters,
+    /// The file system answers reads that must not wait.
+    can_read_nowait: AtomicBool,
+    /// Time ([`ops::coarse_ms`]) until which writes are expected to wait, because one did lately.
+    congested_until_ms: AtomicU64,
+}
+
+#[derive(Default)]
+struct Counters {
+    objects: AtomicU64,
+    created: AtomicU64,
+    destroyed: AtomicU64,
+    reads_waited: AtomicU64,
+    refused_full: AtomicU64,
+    sync_failures: AtomicU64,
+    recovered_files: AtomicU64,
+}
+
+impl FileStore {
+    /// Opens the store in `dir`; makes it if `options.create` is set and the directory is missing or empty.
+    ///
+    /// After a crash, files without owner are looked at and emptied first.
+    ///
+    /// # Errors
+    /// [`ObjectError::InUse`] if another process has it open, [`ObjectError::Missing`], [`ObjectError::Foreign`],
+    /// [`ObjectError::Header`] for another format, [`ObjectError::OtherTarget`], [`ObjectError::OtherIndex`],
+    /// [`ObjectError::Damaged`] if the index contradicts itself.
+    pub fn open(dir: &Path, options: FileStoreOptions) -> Result<FileStore> {
+        if !directory::is_label(&options.label) {
+            return Err(ObjectError::Index(MetaError::Option {
+                option: "label",
+                requirement: "printable ASCII without spaces, up to 48 bytes",
+            }));
+        }
+        let mut directory = Directory::open(dir, &options)?;
+        let is_new = directory.header.is_none();
+        let index_options = MetaStoreOptions { create: is_new, ..options.index.clone() };
+        let index = Arc::new(MetaStore::open(&dir.join(directory::INDEX), index_options)?);
+        let slots = Arc::new(Slots::open(dir)?);
+        let was_clean = if is_new {
+            let header = directory::new_header(dir, &options.label)?;
+            write_state(&index, header.uuid, false)?;
+            directory.finish(dir, header)?;
+            true
+        } else {
+            read_state(&index, dir, &directory)?
+        };
+        let reserve = Reserve::new(slots.objects_fd(), options.reserve_bytes).map_err(|error| {
+            ObjectError::Path { action: "ask for the space of", path: dir.to_owned(), source: error.into() }
+        })?;
+        let reserve = Arc::new(reserve);
+        let releaser = Arc::new(Releaser::new(slots.clone(), index.clone(), reserve.clone()));
+        let mut store = FileStore {
+            dir: dir.to_owned(),
+            handles: Handles::new(handle::open_files_allowed(options.open_files_max)),
+            options,
+            directory,
+            index,
+            slots,
+            reserve,
+            releaser,
+            release_thread: None,
+            reserving: Mutex::new(()),
+            is_closed: AtomicBool::new(false),
+            boot: boot_identity(),
+            counters: Counters::default(),
+            can_read_nowait: AtomicBool::new(true),
+            congested_until_ms: AtomicU64::new(0),
+        };
+        store.load()?;
+        if !was_clean {
+            store.recover()?;
+        }
+        store.write_clean(false)?;
+        let thread = store.releaser.start().map_err(|source| ObjectError::Path {
+            action: "start a thread for",
+            path: dir.to_owned(),
+            source,
+        })?;
+        store.release_thread = Some(thread);
+        Ok(store)
+    }
+
+    /// Directory of the store.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn write_clean(&self, clean: bool) -> Result<()> {
+        match &self.directory.header {
+            Some(header) => write_state(&self.index, header.uuid, clean),
+            None => Ok(()),
+        }
+    }
+
+    /// The slot of an object; `None` if it does not exist.
+    fn lookup(&self, object: Fid) -> Result<Option<u32>> {
+        match self.index.get(OBJECTS, &object.to_key(), |value| value.map(ObjectRecord::decode))? {
+            None => Ok(None),
+            Some(Ok(record)) => Ok(Some(record.slot)),
+            Some(Err(_)) => Err(ObjectError::Damaged { object, what: "its record cannot be read" }),
+        }
+    }
+
+    fn sequence(&self, sequence: u64) -> Result<u32> {
+        match self.index.get(SEQUENCES, &sequence.to_be_bytes(), |value| value.map(SequenceRecord::decode))? {
+            None => Ok(0),
+            Some(Ok(record)) => Ok(record.last_reserved),
+            Some(Err(_)) => {
+                Err(ObjectError::IndexDamaged { what: "the record of a sequence cannot be read" })
+            }
+        }
+    }
+
+    fn put_sequence(&self, sequence: u64, last_reserved: u32) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.put(SEQUENCES, &sequence.to_be_bytes(), &SequenceRecord { last_reserved }.encode());
+        let transno = self.index.commit(&batch)?;
+        nacre_env::blocking(|| self.index.sync(transno))?;
+        Ok(())
+    }
+
+    /// Refuses changes after [`crate::object::ObjectStore::close`].
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed.load(Ordering::Relaxed) { Err(ObjectError::Closed) } else { Ok(()) }
+    }
+
+    /// The open object; `None` if it does not exist.
+    fn find(&self, object: Fid) -> Result<Option<Arc<Handle>>> {
+        if let Some(handle) = self.handles.get(object) {
+            return Ok(Some(handle));
+        }
+        // Without a lock first: objects that do not exist are asked for often.
+        if self.lookup(object)?.is_none() {
+            return Ok(None);
+        }
+        let _lock = self.handles.lock(object);
+        self.find_locked(object)
+    }
+
+    fn find_locked(&self, object: Fid) -> Result<Option<Arc<Handle>>> {
+        if let Some(handle) = self.handles.get(object) {
+            return Ok(Some(handle));
+        }
+        let Some(slot) = self.lookup(object)? else { return Ok(None) };
+        let fd = match self.slots.open_file(slot, OFlags::empty()) {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.handles.shrink();
+                self.slots.open_file(slot, OFlags::empty())
+            }
+            other => other,
+        };
+        let fd = fd.map_err(|error| match error {
+            Errno::NOENT => ObjectError::Damaged { object, what: "its file is missing" },
+            error => ObjectError::io("open file", object, error),
+        })?;
+        // The record was committed at some time up to now; which transaction it was is not known any more.
+        let mapped_by = self.index.last_transno().0;
+        Ok(Some(self.handles.insert(Handle::new(object, slot, fd, false, mapped_by, self.releaser.clone()))))
+    }
+
+    /// The open object, made now if it does not exist.
+    fn find_or_create(&self, object: Fid) -> Result<Arc<Handle>> {
+        let _lock = self.handles.lock(object);
+        if let Some(handle) = self.find_locked(object)? {
+            return Ok(handle);
+        }
+        let slot = self.slots.take().ok_or(ObjectError::NoSpace)?;
+        let give_back = |error| {
+            self.slots.give_back(&[slot]);
+            error
+        };
+        let fresh = match self.slots.open_fresh(slot, object) {
+            Err(ObjectError::Io { source, .. })
+                if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) =>
+            {
+                self.handles.shrink();
+                self.slots.open_fresh(slot, object)
+            }
+            other => other,
+        };
+        let fresh = fresh.map_err(give_back)?;
+        let mut batch = Batch::new();
+        batch.put(OBJECTS, &object.to_key(), &ObjectRecord { slot }.encode());
+        let TransNo(mapped_by) = self.index.commit(&batch).map_err(|error| give_back(error.into()))?;
+        self.counters.objects.fetch_add(1, Ordering::Relaxed);
+        self.counters.created.fetch_add(1, Ordering::Relaxed);
+        let handle = Handle::new(object, slot, fresh.fd, fresh.is_new, mapped_by, self.releaser.clone());
+        Ok(self.handles.insert(handle))
+    }
+
+    /// Removes the records of some objects and empties their files. Not durable yet.
+    fn destroy_some(&self, objects: &[Fid]) -> Result<u64> {
+        let locks = self.handles.lock_all(objects);
+        let mut batch = Batch::new();
+        batch.set_releasing(true);
+        let mut found = Vec::new();
+        for &object in objects {
+            // A second mention of the same object finds it in the list already.
+            if found.iter().any(|&(known, _)| known == object) {
+                continue;
+            }
+            if let Some(slot) = self.lookup(object)? {
+                batch.delete(OBJECTS, &object.to_key());
+                found.push((object, slot));
+            }
+        }
+        if found.is_empty() {
+            return Ok(0);
+        }
+        self.index.commit(&batch)?;
+        let mut gone = Vec::with_capacity(found.len());
+        for &(object, slot) in &found {
+            match self.handles.remove(object) {
+                Some(handle) => {
+                    handle.set_destroyed();
+                    gone.push(handle);
+                }
+                None => self.release_unopened(object, slot),
+            }
+        }
+        drop(locks);
+        let count = found.len() as u64;
+        self.counters.objects.fetch_sub(count, Ordering::Relaxed);
+        self.counters.destroyed.fetch_add(count, Ordering::Relaxed);
+        // Here the files are emptied, each by its last user: this thread, unless a call is in progress.
+        drop(gone);
+        Ok(count)
+    }
+
+    fn release_unopened(&self, object: Fid, slot: u32) {
+        match self.slots.open_file(slot, OFlags::empty()) {
+            Ok(fd) => self.releaser.release(slot, fd.as_fd()),
+            // The object was damaged, and is gone now.
+            Err(Errno::NOENT) => self.slots.give_back(&[slot]),
+            Err(error) => {
+                log::error!(
+                    "cannot open the file of destroyed object {object}: {error}; the next start tries again"
+                );
+            }
+        }
+    }
+}
+
+impl Drop for FileStore {
+    /// Nobody can be inside a call now, so the state on disk can be called clean if it is.
+    fn drop(&mut self) {
+        self.releaser.stop();
+        if let Some(thread) = self.release_thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the thread that frees files of {} has panicked", self.dir.display());
+            return;
+        }
+        if self.directory.header.is_none() || self.releaser.lost() > 0 {
+            return;
+        }
+        let closed = rustix::fs::syncfs(self.slots.objects_fd())
+            .map_err(|error| ObjectError::io("sync", Fid::ZERO, error))
+            .and_then(|()| self.write_clean(true))
+            .and_then(|()| Ok(self.index.close()?));
+        if let Err(error) = closed {
+            log::warn!("object store {} was not closed in order: {error}", self.dir.display());
+        }
+    }
+}
+
+fn write_state(index: &MetaStore, uuid: [u8; 16], clean: bool) -> Result<()> {
+    let mut batch = Batch::new();
+    batch.put(STORE, STORE_KEY, &ObjectStoreRecord { uuid, clean }.encode());
+    let transno = index.commit(&batch)?;
+    index.sync(transno)?;
+    Ok(())
+}
+
+/// Reads whether the last run stopped in order; checks that index and directory belong together.
+fn read_state(index: &MetaStore, dir: &Path, directory: &Directory) -> Result<bool> {
+    let record = index.get(STORE, STORE_KEY, |value| value.map(ObjectStoreRecord::decode))?;
+    let uuid = directory.header.as_ref().map(|header| header.uuid);
+    match record {
+        Some(Ok(record)) if Some(record.uuid) == uuid => Ok(record.clean),
+        Some(Ok(_)) | None => Err(ObjectError::OtherIndex { dir: dir.to_owned() }),
+        Some(Err(_)) => Err(ObjectError::IndexDamaged { what: "the state of the store cannot be read" }),
+    }
+}
+
+/// A number that is another one after each start of the host.
+fn boot_identity() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // FNV-1a: all that matters is that other texts give other numbers.
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}

@@ -1,0 +1,217 @@
+//! Comparing index and files.
+
+use super::{FileStore, OBJECTS, SEQUENCES, directory, slots};
+use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result};
+use nacre_ondisk::DecodeError;
+use nacre_ondisk::object::{ObjectRecord, SequenceRecord};
+use nacre_types::Fid;
+use rustix::fs::{self, AtFlags, FileType};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ops::{Bound, ControlFlow};
+
+/// Objects or files between two calls of `progress`.
+const PROGRESS_EVERY: u64 = 1024;
+
+/// A walk over the store.
+struct Check<'a> {
+    store: &'a FileStore,
+    repair: bool,
+    progress: &'a mut dyn FnMut(u64),
+    report: ObjectVerifyReport,
+    /// A bit per slot that an object owns.
+    owned: Vec<u64>,
+    /// Largest id seen per sequence.
+    largest: HashMap<u64, u32>,
+}
+
+impl FileStore {
+    /// Implements [`crate::object::ObjectStore::verify`]. Objects that are made or destroyed meanwhile are not reported.
+    pub(super) fn check(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
+        self.releaser.drain();
+        let report = ObjectVerifyReport { index: self.index.verify(progress)?, ..Default::default() };
+        let mut check =
+            Check { store: self, repair, progress, report, owned: Vec::new(), largest: HashMap::new() };
+        check.objects()?;
+        check.sequences()?;
+        check.files()?;
+        for path in self.directory.strays(&self.dir)? {
+            check.report.add(ObjectProblem::Stray { path }, false);
+        }
+        let report = check.report;
+        progress(report.objects + report.files);
+        Ok(report)
+    }
+}
+
+impl Check<'_> {
+    fn tick(&mut self) {
+        let done = self.report.objects + self.report.files;
+        if done.is_multiple_of(PROGRESS_EVERY) {
+            (self.progress)(done);
+        }
+    }
+
+    /// Marks a slot as owned; false if it was already.
+    fn own(&mut self, slot: u32) -> bool {
+        let word = slot as usize / 64;
+        if word >= self.owned.len() {
+            self.owned.resize(word + 1, 0);
+        }
+        let bit = 1 << (slot % 64);
+        let first = self.owned[word] & bit == 0;
+        self.owned[word] |= bit;
+        first
+    }
+
+    fn is_owned(&self, slot: u32) -> bool {
+        self.owned.get(slot as usize / 64).is_some_and(|word| word & (1 << (slot % 64)) != 0)
+    }
+
+    fn objects(&mut self) -> Result<()> {
+        let store = self.store;
+        let mut failed = None;
+        store.index.scan(
+            OBJECTS,
+            &[],
+            Bound::Unbounded,
+            &mut |key, value| match self.object(key, value) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            },
+        )?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn object(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.report.objects += 1;
+        self.tick();
+        let record = ObjectRecord::decode(value);
+        let (object, record) = match (<&[u8; 16]>::try_from(key), record) {
+            (Ok(key), Ok(record)) => (Fid::from_key(key), record),
+            (Err(_), _) => return self.bad_record(key, DecodeError::Field("key")),
+            (_, Err(error)) => return self.bad_record(key, error),
+        };
+        let largest = self.largest.entry(object.seq).or_default();
+        *largest = (*largest).max(object.oid);
+        if !self.own(record.slot) {
+            let problem = ObjectProblem::FileShared { object, slot: record.slot };
+            self.report.add(problem, false);
+            return Ok(());
+        }
+        match self.stat(record.slot)? {
+            Some(stat) => {
+                self.report.bytes += stat.st_size as u64;
+                self.report.blocks += stat.st_blocks as u64;
+            }
+            None if self.store.lookup(object)? == Some(record.slot) => {
+                self.report.add(ObjectProblem::FileMissing { object, slot: record.slot }, false);
+            }
+            // Destroyed since the index was read.
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn bad_record(&mut self, key: &[u8], error: DecodeError) -> Result<()> {
+        self.report.add(ObjectProblem::Record { key: key.to_vec(), error }, false);
+        Ok(())
+    }
+
+    fn sequences(&mut self) -> Result<()> {
+        let store = self.store;
+        let mut bad = Vec::new();
+        let mut count = 0;
+        store.index.scan(SEQUENCES, &[], Bound::Unbounded, &mut |key, value| {
+            count += 1;
+            if let Err(error) = SequenceRecord::decode(value) {
+                bad.push((key.to_vec(), error));
+            } else if key.len() != 8 {
+                bad.push((key.to_vec(), DecodeError::Field("key")));
+            }
+            ControlFlow::Continue(())
+        })?;
+        self.report.sequences = count;
+        for (key, error) in &bad {
+            self.bad_record(key, *error)?;
+        }
+        for (sequence, largest) in std::mem::take(&mut self.largest) {
+            if bad.iter().any(|(key, _)| key == &sequence.to_be_bytes()) {
+                continue;
+            }
+            let _lock = store.reserving.lock();
+            let last_reserved = store.sequence(sequence)?;
+            if largest > last_reserved {
+                if self.repair {
+                    store.put_sequence(sequence, largest)?;
+                }
+                let object = Fid::new(sequence, largest, 0);
+                self.report.add(ObjectProblem::AboveReserved { object, last_reserved }, self.repair);
+            }
+        }
+        Ok(())
+    }
+
+    fn files(&mut self) -> Result<()> {
+        let store = self.store;
+        for index in 0..slots::SLOT_DIRECTORIES {
+            let path = store.slots.directory_path(index);
+            for name in directory::names(store.slots.directory_fd(index), &path)? {
+                self.report.files += 1;
+                self.tick();
+                match slots::parse_name(index, &name) {
+                    Some(slot) if !self.is_owned(slot) => self.unowned_file(slot)?,
+                    Some(_) => {}
+                    None => {
+                        let path = path.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(&name)));
+                        self.report.add(ObjectProblem::Stray { path }, false);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unowned_file(&mut self, slot: u32) -> Result<()> {
+        let Some(stat) = self.stat(slot)? else { return Ok(()) };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            self.report.add(ObjectProblem::Stray { path: self.store.slots.path(slot) }, false);
+            return Ok(());
+        }
+        // A slot that was taken after the index was read is busy; its file is in order.
+        if super::ops::is_empty(&stat) || !self.store.slots.is_free(slot) {
+            return Ok(());
+        }
+        if self.repair {
+            // Taken while it is emptied, so that it gets no owner meanwhile.
+            if !self.store.slots.claim(slot) {
+                return Ok(());
+            }
+            let emptied = self.store.empty_leftover(slot);
+            if emptied.is_ok() {
+                fs::syncfs(self.store.slots.objects_fd()).map_err(|error| self.path_error(slot, error))?;
+                self.store.slots.give_back(&[slot]);
+            }
+            emptied?;
+        }
+        let problem = ObjectProblem::FreeFileNotEmpty { slot, size: stat.st_size as u64 };
+        self.report.add(problem, self.repair);
+        Ok(())
+    }
+
+    fn stat(&self, slot: u32) -> Result<Option<fs::Stat>> {
+        let slots = &self.store.slots;
+        match fs::statat(slots.directory_fd(slot), slots::file_name(slot), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(self.path_error(slot, error)),
+        }
+    }
+
+    fn path_error(&self, slot: u32, error: Errno) -> ObjectError {
+        ObjectError::Path { action: "look at", path: self.store.slots.path(slot), source: error.into() }
+    }
+}

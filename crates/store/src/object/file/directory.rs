@@ -1,0 +1,180 @@
+//! The directory of a file store: its header, its lock, and how it is made.
+//!
+//! `superblock` is written last when a store is made. A directory that holds only what an unfinished making leaves
+//! behind counts as empty.
+
+use super::ops;
+use super::options::FileStoreOptions;
+use crate::object::{ObjectError, Result};
+use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, OBJECT_LABEL_MAX, ObjectDirectoryHeader};
+use nacre_types::Timestamp;
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// Name of the header's file.
+const HEADER: &str = "superblock";
+/// Name of the header's file while it is written.
+const HEADER_NEW: &str = "superblock.new";
+/// Name of the index's directory.
+pub(super) const INDEX: &str = "index";
+/// Name of the directory above the slot files.
+pub(super) const OBJECTS: &str = "objects";
+
+/// A directory that this process has for itself. Dropping it gives it up.
+pub(super) struct Directory {
+    fd: OwnedFd,
+    /// `None` until [`Directory::finish`] of a store that is being made.
+    pub(super) header: Option<ObjectDirectoryHeader>,
+}
+
+fn path_error(action: &'static str, path: &Path, error: Errno) -> ObjectError {
+    ObjectError::Path { action, path: path.to_owned(), source: error.into() }
+}
+
+impl Directory {
+    /// Opens and locks `dir`, making it if `options` say so, and checks that it is a store or can become one.
+    pub(super) fn open(dir: &Path, options: &FileStoreOptions) -> Result<Directory> {
+        if options.create {
+            match fs::mkdir(dir, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(path_error("make", dir, error)),
+            }
+        }
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = match fs::open(dir, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Err(ObjectError::Missing { dir: dir.to_owned() }),
+            Err(error) => return Err(path_error("open", dir, error)),
+        };
+        match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(ObjectError::InUse { dir: dir.to_owned() }),
+            Err(error) => return Err(path_error("lock", dir, error)),
+        }
+        let header = read_header(&fd, dir)?;
+        match &header {
+            Some(header) => check_label(dir, &header.label, &options.label)?,
+            None => {
+                if !is_empty(&fd, dir)? {
+                    return Err(ObjectError::Foreign { dir: dir.to_owned() });
+                }
+                if !options.create {
+                    return Err(ObjectError::Missing { dir: dir.to_owned() });
+                }
+                fs::chmod(dir, Mode::RWXU).map_err(|error| path_error("protect", dir, error))?;
+            }
+        }
+        Ok(Directory { fd, header })
+    }
+
+    /// Writes the header: the store is complete.
+    pub(super) fn finish(&mut self, dir: &Path, header: ObjectDirectoryHeader) -> Result<()> {
+        let write = || {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+            let file = fs::openat(&self.fd, HEADER_NEW, flags, Mode::RUSR | Mode::WUSR)?;
+            ops::write_all(file.as_fd(), 0, &header.encode())?;
+            fs::fsync(&file)?;
+            fs::renameat(&self.fd, HEADER_NEW, &self.fd, HEADER)?;
+            fs::fsync(&self.fd)
+        };
+        write().map_err(|error| path_error("write the superblock in", dir, error))?;
+        self.header = Some(header);
+        Ok(())
+    }
+
+    /// Names in the directory that no store puts there.
+    pub(super) fn strays(&self, dir: &Path) -> Result<Vec<std::path::PathBuf>> {
+        let known = [HEADER, HEADER_NEW, INDEX, OBJECTS];
+        Ok(names(&self.fd, dir)?
+            .into_iter()
+            .filter(|name| !known.iter().any(|known| known.as_bytes() == name.as_slice()))
+            .map(|name| dir.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(&name))))
+            .collect())
+    }
+}
+
+/// A header for a new store.
+pub(super) fn new_header(dir: &Path, label: &str) -> Result<ObjectDirectoryHeader> {
+    let mut uuid = [0u8; 16];
+    // SAFETY: the kernel writes at most `uuid.len()` bytes into `uuid`, which outlives the call.
+    let drawn = unsafe { libc::getrandom(uuid.as_mut_ptr().cast(), uuid.len(), 0) };
+    if drawn != uuid.len() as isize {
+        return Err(path_error("draw an identity for", dir, Errno::IO));
+    }
+    Ok(ObjectDirectoryHeader {
+        uuid,
+        created: Timestamp::from(std::time::SystemTime::now()),
+        label: label.to_owned(),
+    })
+}
+
+/// A label is printable ASCII of limited length.
+pub(super) fn is_label(label: &str) -> bool {
+    label.len() <= OBJECT_LABEL_MAX && label.bytes().all(|b| b.is_ascii_graphic())
+}
+
+fn check_label(dir: &Path, found: &str, wanted: &str) -> Result<()> {
+    if wanted.is_empty() || found == wanted {
+        return Ok(());
+    }
+    Err(ObjectError::OtherTarget { dir: dir.to_owned(), found: found.to_owned(), wanted: wanted.to_owned() })
+}
+
+fn read_header(fd: &OwnedFd, dir: &Path) -> Result<Option<ObjectDirectoryHeader>> {
+    let file = match fs::openat(fd, HEADER, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(path_error("open the superblock of", dir, error)),
+    };
+    // One byte more than a header has, so that a longer file is noticed.
+    let mut bytes = [0u8; OBJECT_DIRECTORY_LEN + 1];
+    let len = ops::read_full(file.as_fd(), 0, &mut bytes)
+        .map_err(|error| path_error("read the superblock of", dir, error))?;
+    match ObjectDirectoryHeader::decode(&bytes[..len]) {
+        Ok(header) => Ok(Some(header)),
+        Err(source) => Err(ObjectError::Header { dir: dir.to_owned(), source }),
+    }
+}
+
+/// Names in a directory, without `.` and `..`.
+pub(super) fn names(fd: impl AsFd, path: &Path) -> Result<Vec<Vec<u8>>> {
+    let read = || {
+        let mut names = Vec::new();
+        for entry in fs::Dir::read_from(fd.as_fd())? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(name.to_vec());
+            }
+        }
+        Ok(names)
+    };
+    read().map_err(|error| path_error("list", path, error))
+}
+
+/// True if there is nothing that could be anybody's data: only what an unfinished making leaves.
+fn is_empty(fd: &OwnedFd, dir: &Path) -> Result<bool> {
+    for name in names(fd, dir)? {
+        match name.as_slice() {
+            b"lost+found" | b"superblock.new" | b"index" => {}
+            b"objects" => {
+                let objects = dir.join(OBJECTS);
+                let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+                let fd = fs::open(&objects, flags, Mode::empty())
+                    .map_err(|error| path_error("open", &objects, error))?;
+                for index in names(&fd, &objects)? {
+                    let below = objects.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(&index)));
+                    let fd = fs::open(&below, flags, Mode::empty())
+                        .map_err(|error| path_error("open", &below, error))?;
+                    if !names(&fd, &below)?.is_empty() {
+                        return Ok(false);
+                    }
+                }
+            }
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}

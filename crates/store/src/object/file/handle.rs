@@ -1,0 +1,246 @@
+//! An open object, and the bounded set of them.
+//!
+//! At most one [`Handle`] exists per object, so that destroying it can find every user: they all hold the same `Arc`.
+//! The last one to let go of a destroyed object's handle empties the file; until then nobody else can get the slot.
+
+use super::ops;
+use super::release::Releaser;
+use super::stream::{ReadStream, WriteStream};
+use nacre_types::Fid;
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::OFlags;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// An object whose file is open.
+pub(super) struct Handle {
+    pub(super) object: Fid,
+    pub(super) slot: u32,
+    pub(super) fd: OwnedFd,
+    /// The same file around the page cache; opened when first needed, `None` if the file system cannot do it.
+    direct: OnceLock<Option<OwnedFd>>,
+    /// Transaction up to which the index must be durable before the object is; 0 if it is known to be.
+    pub(super) mapped_by: AtomicU64,
+    /// The file's name in its directory may not be durable yet.
+    pub(super) is_new_file: AtomicBool,
+    /// The object was destroyed: whoever lets go last empties the file.
+    is_destroyed: AtomicBool,
+    pub(super) writes: Mutex<WriteStream>,
+    pub(super) reads: Mutex<ReadStream>,
+    releaser: Arc<Releaser>,
+}
+
+impl Handle {
+    pub(super) fn new(
+        object: Fid,
+        slot: u32,
+        fd: OwnedFd,
+        is_new_file: bool,
+        mapped_by: u64,
+        releaser: Arc<Releaser>,
+    ) -> Handle {
+        Handle {
+            object,
+            slot,
+            fd,
+            direct: OnceLock::new(),
+            mapped_by: AtomicU64::new(mapped_by),
+            is_new_file: AtomicBool::new(is_new_file),
+            is_destroyed: AtomicBool::new(false),
+            writes: Mutex::default(),
+            reads: Mutex::default(),
+            releaser,
+        }
+    }
+
+    /// The object has no record any more.
+    pub(super) fn set_destroyed(&self) {
+        self.is_destroyed.store(true, Ordering::Release);
+    }
+
+    /// The descriptor that goes around the page cache.
+    pub(super) fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
+        let open = || self.releaser.slots().open_file(self.slot, OFlags::DIRECT).ok();
+        self.direct.get_or_init(open).as_ref().map(|fd| fd.as_fd())
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.is_destroyed.load(Ordering::Acquire) {
+            self.releaser.release(self.slot, self.fd.as_fd());
+        }
+    }
+}
+
+/// Lists of open objects that are locked on their own; a power of two.
+const SHARDS: usize = 16;
+/// Locks for opening, making and destroying objects; a power of two.
+const STRIPES: usize = 256;
+
+#[derive(Default)]
+struct Shard {
+    by_object: HashMap<Fid, usize>,
+    /// Handles in no order; `hand` goes round to find one that was not used since it came by last (CLOCK).
+    entries: Vec<Entry>,
+    hand: usize,
+}
+
+struct Entry {
+    handle: Arc<Handle>,
+    was_used: bool,
+}
+
+/// The objects that are open.
+pub(super) struct Handles {
+    shards: Vec<Mutex<Shard>>,
+    stripes: Vec<Mutex<()>>,
+    per_shard_max: usize,
+    opens: AtomicU64,
+}
+
+fn hash(object: Fid) -> usize {
+    let mixed = (object.seq ^ (u64::from(object.oid) << 32) ^ u64::from(object.oid))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as usize
+}
+
+impl Handles {
+    pub(super) fn new(open_files_max: usize) -> Handles {
+        Handles {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            per_shard_max: (open_files_max / SHARDS).max(4),
+            opens: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, object: Fid) -> &Mutex<Shard> {
+        &self.shards[hash(object) % SHARDS]
+    }
+
+    /// The handle of an object that is open.
+    pub(super) fn get(&self, object: Fid) -> Option<Arc<Handle>> {
+        let mut shard = self.shard(object).lock();
+        let index = *shard.by_object.get(&object)?;
+        let entry = &mut shard.entries[index];
+        entry.was_used = true;
+        Some(entry.handle.clone())
+    }
+
+    /// Adds a handle. The caller holds [`Handles::lock`] for the object and has seen that it is not open.
+    pub(super) fn insert(&self, handle: Handle) -> Arc<Handle> {
+        let handle = Arc::new(handle);
+        self.opens.fetch_add(1, Ordering::Relaxed);
+        let mut shard = self.shard(handle.object).lock();
+        let evicted = if shard.entries.len() >= self.per_shard_max { shard.evict() } else { None };
+        let index = shard.entries.len();
+        shard.by_object.insert(handle.object, index);
+        shard.entries.push(Entry { handle: handle.clone(), was_used: true });
+        drop(shard);
+        // Closes the file, outside of the lock.
+        drop(evicted);
+        handle
+    }
+
+    /// Takes a handle out. The caller holds [`Handles::lock`] for the object.
+    pub(super) fn remove(&self, object: Fid) -> Option<Arc<Handle>> {
+        let mut shard = self.shard(object).lock();
+        let index = shard.by_object.get(&object).copied()?;
+        Some(shard.remove(index))
+    }
+
+    /// Closes what nobody uses now, to get descriptors back.
+    pub(super) fn shrink(&self) {
+        for shard in &self.shards {
+            let evicted: Vec<_> = {
+                let mut shard = shard.lock();
+                (0..shard.entries.len() / 2).filter_map(|_| shard.evict()).collect()
+            };
+            drop(evicted);
+        }
+    }
+
+    /// Keeps others from opening, making or destroying the object.
+    pub(super) fn lock(&self, object: Fid) -> MutexGuard<'_, ()> {
+        self.stripe(stripe_of(object))
+    }
+
+    /// Like [`Handles::lock`] for several objects at once; always in the same order, so that two callers cannot wait
+    /// for each other.
+    pub(super) fn lock_all(&self, objects: &[Fid]) -> Vec<MutexGuard<'_, ()>> {
+        let mut stripes: Vec<usize> = objects.iter().map(|&object| stripe_of(object)).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        stripes.into_iter().map(|stripe| self.stripe(stripe)).collect()
+    }
+
+    fn stripe(&self, stripe: usize) -> MutexGuard<'_, ()> {
+        let lock = &self.stripes[stripe];
+        lock.try_lock().unwrap_or_else(|| nacre_env::blocking(|| lock.lock()))
+    }
+
+    /// Objects opened so far.
+    pub(super) fn opens(&self) -> u64 {
+        self.opens.load(Ordering::Relaxed)
+    }
+
+    /// Objects open now.
+    pub(super) fn count(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum()
+    }
+}
+
+fn stripe_of(object: Fid) -> usize {
+    (hash(object) / SHARDS) % STRIPES
+}
+
+impl Shard {
+    fn remove(&mut self, index: usize) -> Arc<Handle> {
+        let entry = self.entries.swap_remove(index);
+        self.by_object.remove(&entry.handle.object);
+        if let Some(moved) = self.entries.get(index) {
+            self.by_object.insert(moved.handle.object, index);
+        }
+        entry.handle
+    }
+
+    /// Takes out a handle that nobody holds and that was not used lately; `None` if all are held.
+    fn evict(&mut self) -> Option<Arc<Handle>> {
+        for _ in 0..self.entries.len() * 2 {
+            self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
+            let entry = &mut self.entries[self.hand];
+            // Only this list hands out handles, and it is locked: a count of one stays one.
+            if Arc::strong_count(&entry.handle) == 1 && !std::mem::take(&mut entry.was_used) {
+                return Some(self.remove(self.hand));
+            }
+        }
+        None
+    }
+}
+
+/// Half of the descriptors that this process may have, and no more than wanted.
+pub(super) fn open_files_allowed(wanted: usize) -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    wanted.min(usize::try_from(limit / 2).unwrap_or(usize::MAX)).max(64)
+}
+
+impl Handle {
+    /// Starts write-out if a stream of writes has left enough behind.
+    pub(super) fn note_write(&self, offset: u64, len: u64, threshold: u64) {
+        let range = self.writes.lock().on_write(offset, len, threshold);
+        if let Some(range) = range {
+            nacre_env::blocking(|| ops::start_write_out(self.fd.as_fd(), range.start, range.end));
+        }
+    }
+
+    /// Starts to fetch what a reader will soon ask for.
+    pub(super) fn note_read(&self, offset: u64, len: u64, ahead: u32) {
+        let range = self.reads.lock().on_read(offset..offset.saturating_add(len), u64::from(ahead));
+        if let Some(range) = range {
+            ops::start_fetch(&self.fd, range.start, range.end);
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The calls of [`ObjectStore`] on a file store.
+
+use super::handle::Handle;
+use super::{FileStore, OBJECTS, ops, space};
+use crate::object::{
+    Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats, ObjectVerifyReport,
+    Result, Seek, Space,
+};
+use nacre_types::{Fid, Timestamp, TransNo};
+use rustix::fs::{self, FallocateFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::io::IoSliceMut;
+use std::ops::{Bound, ControlFlow, Range};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Writes of this many bytes are taken to wait: the kernel may throttle the writer while the disk catches up.
+const WAITING_WRITE_MIN: usize = 128 << 10;
+/// A write that took longer than this has waited; all writes are taken to wait for [`CONGESTED_MS`] then. Above the step
+/// of the coarse clock.
+const WAITED_MS: u64 = 8;
+/// See [`WAITED_MS`].
+const CONGESTED_MS: u64 = 1000;
+/// Offset, length and memory of a transfer around the page cache are multiples of this: no device needs more.
+const DIRECT_ALIGN: usize = 4096;
+/// Objects destroyed in one transaction, with their locks held.
+const DESTROY_AT_ONCE: usize = 64;
+
+/// End of a range that an object can have.
+fn range_end(offset: u64, len: u64) -> Result<u64> {
+    offset
+        .checked_add(len)
+        .filter(|&end| end <= nacre_types::limits::FILE_SIZE_MAX)
+        .ok_or(ObjectError::TooLarge)
+}
+
+fn is_aligned(offset: u64, data: &[u8]) -> bool {
+    (offset | data.len() as u64 | data.as_ptr() as u64).is_multiple_of(DIRECT_ALIGN as u64)
+}
+
+fn attr_of(handle: &Handle) -> Result<ObjectAttr> {
+    let stat = fs::fstat(&handle.fd).map_err(|error| ObjectError::io("stat", handle.object, error))?;
+    Ok(ObjectAttr {
+        size: stat.st_size as u64,
+        blocks: stat.st_blocks as u64,
+        mtime: Some(Timestamp::new(stat.st_mtime, stat.st_mtime_nsec as u32)),
+    })
+}
+
+impl FileStore {
+    /// Refuses `len` bytes at `offset` if they need space and only the reserve is left.
+    fn admit(&self, handle: Option<&Handle>, offset: u64, len: u64, now_ms: u64) -> Result<()> {
+        if self.reserve.admits(self.slots.objects_fd(), len, now_ms)
+            || handle.is_some_and(|handle| space::is_allocated(handle.fd.as_fd(), offset, len))
+        {
+            return Ok(());
+        }
+        self.counters.refused_full.fetch_add(1, Ordering::Relaxed);
+        Err(ObjectError::NoSpace)
+    }
+
+    /// Admits an allocation and returns the open object, made now if it does not exist.
+    fn open_to_allocate(&self, object: Fid, offset: u64, len: u64, now_ms: u64) -> Result<Arc<Handle>> {
+        self.check_open()?;
+        match self.find(object)? {
+            Some(handle) => self.admit(Some(&handle), offset, len, now_ms).map(|()| handle),
+            None => {
+                self.admit(None, offset, len, now_ms)?;
+                self.find_or_create(object)
+            }
+        }
+    }
+
+    fn write_to(&self, handle: &Handle, offset: u64, data: &[u8]) -> std::result::Result<(), Errno> {
+        if self.options.direct
+            && is_aligned(offset, data)
+            && let Some(direct) = handle.direct_fd()
+        {
+            // The kernel drops cached pages of the range; what it cannot do directly it refuses with EINVAL.
+            match ops::write_all(direct, offset, data) {
+                Err(Errno::INVAL) => {}
+                other => return other,
+            }
+        }
+        ops::write_all(handle.fd.as_fd(), offset, data)?;
+        handle.note_write(offset, data.len() as u64, self.options.write_out_bytes);
+        Ok(())
+    }
+
+    /// Reads what is in the page cache, without waiting. `Ok(None)` if nothing can be said without waiting.
+    fn read_cached(&self, handle: &Handle, offset: u64, buffer: &mut [u8]) -> Result<Option<usize>> {
+        if !self.can_read_nowait.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut slices = [IoSliceMut::new(buffer)];
+        match rustix::io::preadv2(&handle.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) => Ok(Some(read)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.can_read_nowait.store(false, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(error) => Err(ObjectError::io("read", handle.object, error)),
+        }
+    }
+
+    fn read_from(&self, handle: &Handle, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize> {
+        let fail = |error| ObjectError::io("read", handle.object, error);
+        if self.options.direct
+            && is_aligned(offset, buffer)
+            && let Some(direct) = handle.direct_fd()
+        {
+            self.counters.reads_waited.fetch_add(1, Ordering::Relaxed);
+            match nacre_env::blocking(|| read_direct(direct, offset, buffer)) {
+                Err(Errno::INVAL) => {}
+                other => return other.map_err(fail),
+            }
+        }
+        if ahead > 0 {
+            handle.note_read(offset, buffer.len() as u64, ahead);
+        }
+        let cached = self.read_cached(handle, offset, buffer)?.unwrap_or(0);
+        if cached == buffer.len() {
+            return Ok(cached);
+        }
+        // A short answer may be the end of the object, which another try tells without waiting.
+        let rest = offset + cached as u64;
+        if cached > 0 && self.read_cached(handle, rest, &mut buffer[cached..])? == Some(0) {
+            return Ok(cached);
+        }
+        self.counters.reads_waited.fetch_add(1, Ordering::Relaxed);
+        let waited = nacre_env::blocking(|| ops::read_full(handle.fd.as_fd(), rest, &mut buffer[cached..]));
+        Ok(cached + waited.map_err(fail)?)
+    }
+
+    /// Makes one object durable.
+    fn sync_handle(&self, handle: &Handle) -> Result<()> {
+        let mapped_by = handle.mapped_by.load(Ordering::Relaxed);
+        let flush = || {
+            ops::retry(|| fs::fdatasync(&handle.fd))?;
+            if handle.is_new_file.load(Ordering::Relaxed) {
+                ops::retry(|| fs::fsync(self.slots.directory_fd(handle.slot)))?;
+                handle.is_new_file.store(false, Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        nacre_env::blocking(|| {
+            flush().map_err(|error| self.sync_failed(handle.object, error))?;
+            if mapped_by != 0 {
+                if self.index.last_committed() < TransNo(mapped_by) {
+                    self.index.sync(TransNo(mapped_by))?;
+                }
+                handle.mapped_by.store(0, Ordering::Relaxed);
+            }
+            Ok(())
+        })
+    }
+
+    fn sync_failed(&self, object: Fid, error: Errno) -> ObjectError {
+        if error != Errno::INTR {
+            // The kernel has dropped what it could not write, and will not say so again.
+            self.counters.sync_failures.fetch_add(1, Ordering::Relaxed);
+            log::error!("data of object {object} could not be made durable: {error}");
+        }
+        ObjectError::io("sync", object, error)
+    }
+
+    /// Zeroes where the file system has no operation for it.
+    fn zero_by_punching(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+    ) -> std::result::Result<(), Errno> {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let allocate = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+        ops::retry(|| fs::fallocate(&handle.fd, punch, offset, len))?;
+        ops::retry(|| fs::fallocate(&handle.fd, allocate, offset, len))
+    }
+}
+
+fn read_direct(
+    fd: std::os::fd::BorrowedFd<'_>,
+    offset: u64,
+    buffer: &mut [u8],
+) -> std::result::Result<usize, Errno> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let read = ops::retry(|| rustix::io::pread(fd, &mut buffer[done..], offset + done as u64))?;
+        done += read;
+        // Only at the end of the file does a transfer end off a boundary.
+        if read == 0 || !done.is_multiple_of(DIRECT_ALIGN) {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+impl ObjectStore for FileStore {
+    fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<()> {
+        range_end(offset, data.len() as u64)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let now_ms = ops::coarse_ms();
+        let handle = self.open_to_allocate(object, offset, data.len() as u64, now_ms)?;
+        let write = || self.write_to(&handle, offset, data);
+        let is_waiting =
+            data.len() >= WAITING_WRITE_MIN || now_ms < self.congested_until_ms.load(Ordering::Relaxed);
+        let result = if is_waiting { nacre_env::blocking(write) } else { write() };
+        let after_ms = ops::coarse_ms();
+        if after_ms - now_ms > WAITED_MS {
+            self.congested_until_ms.store(after_ms + CONGESTED_MS, Ordering::Relaxed);
+        }
+        result.map_err(|error| ObjectError::io("write", object, error))
+    }
+
+    fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize> {
+        if buffer.is_empty() || range_end(offset, buffer.len() as u64).is_err() {
+            // Nothing can be there.
+            let end = nacre_types::limits::FILE_SIZE_MAX;
+            if buffer.is_empty() || offset >= end {
+                return Ok(0);
+            }
+            let len = (end - offset) as usize;
+            return self.read(object, offset, &mut buffer[..len], 0);
+        }
+        match self.find(object)? {
+            None => Ok(0),
+            Some(handle) => self.read_from(&handle, offset, buffer, ahead),
+        }
+    }
+
+    fn attr(&self, object: Fid) -> Result<ObjectAttr> {
+        match self.find(object)? {
+            None => Ok(ObjectAttr::default()),
+            Some(handle) => attr_of(&handle),
+        }
+    }
+
+    fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
+        range_end(size, 0)?;
+        self.check_open()?;
+        let handle = match self.find(object)? {
+            Some(handle) => handle,
+            None if size == 0 => return Ok(ObjectAttr::default()),
+            None => self.find_or_create(object)?,
+        };
+        nacre_env::blocking(|| ops::retry(|| fs::ftruncate(&handle.fd, size)))
+            .map_err(|error| ObjectError::io("truncate", object, error))?;
+        self.reserve.look_again();
+        attr_of(&handle)
+    }
+
+    fn fallocate(&self, object: Fid, how: Fallocate, offset: u64, len: u64) -> Result<ObjectAttr> {
+        range_end(offset, len)?;
+        self.check_open()?;
+        if len == 0 {
+            return Err(ObjectError::Empty);
+        }
+        let flags = match how {
+            Fallocate::Allocate { keep_size: false } => FallocateFlags::empty(),
+            Fallocate::Allocate { keep_size: true } => FallocateFlags::KEEP_SIZE,
+            Fallocate::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Fallocate::Zero { keep_size: false } => FallocateFlags::ZERO_RANGE,
+            Fallocate::Zero { keep_size: true } => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        };
+        let handle = if how == Fallocate::Punch {
+            match self.find(object)? {
+                None => return Ok(ObjectAttr::default()),
+                Some(handle) => handle,
+            }
+        } else {
+            self.open_to_allocate(object, offset, len, ops::coarse_ms())?
+        };
+        let result = nacre_env::blocking(|| {
+            let result = ops::retry(|| fs::fallocate(&handle.fd, flags, offset, len));
+            match (result, how) {
+                (Err(Errno::OPNOTSUPP), Fallocate::Zero { keep_size }) => {
+                    self.zero_by_punching(&handle, offset, len, keep_size)
+                }
+                (result, _) => result,
+            }
+        });
+        result.map_err(|error| ObjectError::io("allocate", object, error))?;
+        if how == Fallocate::Punch {
+            self.reserve.look_again();
+        }
+        attr_of(&handle)
+    }
+
+    fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<u64> {
+        if offset > nacre_types::limits::FILE_SIZE_MAX {
+            return Err(ObjectError::NoData);
+        }
+        let handle = self.find(object)?.ok_or(ObjectError::NoData)?;
+        let from = match what {
+            Seek::Data => SeekFrom::Data(offset),
+            Seek::Hole => SeekFrom::Hole(offset),
+        };
+        match nacre_env::blocking(|| fs::seek(&handle.fd, from)) {
+            Ok(found) => Ok(found),
+            Err(Errno::NXIO) => Err(ObjectError::NoData),
+            Err(error) => Err(ObjectError::io("seek", object, error)),
+        }
+    }
+
+    fn sync(&self, object: Fid) -> Result<()> {
+        match self.find(object)? {
+            None => Ok(()),
+            Some(handle) => self.sync_handle(&handle),
+        }
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        nacre_env::blocking(|| {
+            ops::retry(|| fs::syncfs(self.slots.objects_fd()))
+                .map_err(|error| self.sync_failed(Fid::ZERO, error))?;
+            Ok(self.index.sync(self.index.last_transno())?)
+        })
+    }
+
+    fn destroy(&self, objects: &[Fid]) -> Result<u64> {
+        self.check_open()?;
+        let mut count = 0;
+        for some in objects.chunks(DESTROY_AT_ONCE) {
+            count += self.destroy_some(some)?;
+        }
+        // Also if nothing was there: a resend must not be confirmed before the first one's removal is durable.
+        nacre_env::blocking(|| self.index.sync(self.index.last_transno()))?;
+        Ok(count)
+    }
+
+    fn space(&self) -> Result<Space> {
+        let objects = self.counters.objects.load(Ordering::Relaxed);
+        let mut space = self
+            .reserve
+            .space(self.slots.objects_fd(), objects, self.slots.free_count())
+            .map_err(|error| ObjectError::Path {
+                action: "ask for the space of",
+                path: self.dir.clone(),
+                source: error.into(),
+            })?;
+        space.is_read_only |= self.is_closed.load(Ordering::Relaxed) || self.index.stats().has_failed;
+        Ok(space)
+    }
+
+    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
+        self.check_open()?;
+        let _lock = self.reserving.lock();
+        let last = self.sequence(sequence)?;
+        let new_last = last.saturating_add(count).min(u32::MAX - 1);
+        if count > 0 && new_last == last {
+            return Err(ObjectError::SequenceFull(sequence));
+        }
+        if new_last > last {
+            self.put_sequence(sequence, new_last)?;
+        }
+        Ok(last + 1..new_last + 1)
+    }
+
+    fn last_reserved(&self, sequence: u64) -> Result<u32> {
+        self.sequence(sequence)
+    }
+
+    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
+        self.check_open()?;
+        let Some(first) = last_used.checked_add(1) else { return Err(ObjectError::SequenceFull(sequence)) };
+        let _lock = self.reserving.lock();
+        let mut orphans = Vec::new();
+        let from = Fid::new(sequence, first, 0).to_key();
+        let mut is_too_many = false;
+        self.index.scan(OBJECTS, &sequence.to_be_bytes(), Bound::Included(&from), &mut |key, _| {
+            if orphans.len() as u64 >= ORPHANS_MAX {
+                is_too_many = true;
+                return ControlFlow::Break(());
+            }
+            if let Ok(key) = key.try_into() {
+                orphans.push(Fid::from_key(key));
+            }
+            ControlFlow::Continue(())
+        })?;
+        if is_too_many {
+            log::error!(
+                "{}: more than {ORPHANS_MAX} objects of sequence {sequence:#x} lie above the last used id {last_used}: \
+                 nothing is destroyed",
+                self.dir.display()
+            );
+        } else if !orphans.is_empty() {
+            let count = self.destroy(&orphans)?;
+            log::info!("{}: destroyed {count} orphans of sequence {sequence:#x}", self.dir.display());
+        }
+        let mut last = self.sequence(sequence)?;
+        if last_used > last {
+            last = last_used;
+            self.put_sequence(sequence, last)?;
+        }
+        last.checked_add(1).filter(|&next| next < u32::MAX).ok_or(ObjectError::SequenceFull(sequence))
+    }
+
+    fn durability_epoch(&self) -> u64 {
+        self.boot.wrapping_add(self.counters.sync_failures.load(Ordering::Relaxed))
+    }
+
+    fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
+        self.check(repair, progress)
+    }
+
+    fn stats(&self) -> ObjectStoreStats {
+        let counters = &self.counters;
+        ObjectStoreStats {
+            objects: counters.objects.load(Ordering::Relaxed),
+            created: counters.created.load(Ordering::Relaxed),
+            destroyed: counters.destroyed.load(Ordering::Relaxed),
+            files_made: self.slots.files_made(),
+            files_free: self.slots.free_count(),
+            files_pending: self.releaser.pending(),
+            opens: self.handles.opens(),
+            open_now: self.handles.count(),
+            reads_waited: counters.reads_waited.load(Ordering::Relaxed),
+            refused_full: counters.refused_full.load(Ordering::Relaxed),
+            sync_failures: counters.sync_failures.load(Ordering::Relaxed),
+            recovered_files: counters.recovered_files.load(Ordering::Relaxed),
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.releaser.drain();
+        self.sync_all()
+    }
+}

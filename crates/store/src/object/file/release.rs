@@ -1,0 +1,169 @@
+//! Emptied files on their way back to the free slots.
+//!
+//! A destroyed object's file is emptied at once, so that its space is free when the call returns. The slot may be used
+//! again only when the emptying is durable (and the removal of the record too), or a power cut could show old bytes
+//! under a new owner. One thread sees to that in the background, for many slots at a time.
+
+use super::ops;
+use super::slots::Slots;
+use super::space::Reserve;
+use crate::meta::MetaStore;
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{self, OFlags};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long freed slots wait for more, so that one flush of the disk serves many.
+const GATHER: Duration = Duration::from_millis(100);
+/// Freed slots that wait no longer.
+const GATHER_MAX: usize = 1024;
+/// Up to this many files are flushed one by one; beyond, the whole file system is.
+const SINGLE_MAX: usize = 8;
+
+#[derive(Default)]
+struct Queue {
+    pending: Vec<u32>,
+    /// Slots that the thread works on now.
+    in_work: usize,
+    /// Somebody waits: do not gather.
+    is_urgent: bool,
+    is_stopping: bool,
+}
+
+/// See the module's documentation.
+pub(super) struct Releaser {
+    slots: Arc<Slots>,
+    index: Arc<MetaStore>,
+    reserve: Arc<Reserve>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// Slots that were lost until the next start because their emptying failed.
+    lost: AtomicU64,
+}
+
+impl Releaser {
+    pub(super) fn new(slots: Arc<Slots>, index: Arc<MetaStore>, reserve: Arc<Reserve>) -> Releaser {
+        Releaser {
+            slots,
+            index,
+            reserve,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Starts the thread.
+    pub(super) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let releaser = self.clone();
+        std::thread::Builder::new().name("ost-release".into()).spawn(move || releaser.run())
+    }
+
+    /// Empties the file of a slot whose owner was destroyed, and has it made durable.
+    pub(super) fn release(&self, slot: u32, fd: BorrowedFd<'_>) {
+        if let Err(error) = nacre_env::blocking(|| ops::empty(fd)) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            log::error!(
+                "cannot empty {}: {error}; the next start tries again",
+                self.slots.path(slot).display()
+            );
+            return;
+        }
+        self.reserve.look_again();
+        let mut queue = self.queue.lock();
+        queue.pending.push(slot);
+        if queue.pending.len() == 1 || queue.pending.len() == GATHER_MAX {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until every slot released before the call is free.
+    pub(super) fn drain(&self) {
+        let mut queue = self.queue.lock();
+        while !queue.pending.is_empty() || queue.in_work > 0 {
+            queue.is_urgent = true;
+            self.changed.notify_all();
+            self.changed.wait(&mut queue);
+        }
+    }
+
+    /// Ends the thread when the queue is empty.
+    pub(super) fn stop(&self) {
+        self.queue.lock().is_stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// Slots that are not free yet, and those lost until the next start.
+    pub(super) fn pending(&self) -> u64 {
+        let queue = self.queue.lock();
+        (queue.pending.len() + queue.in_work) as u64 + self.lost()
+    }
+
+    /// Slots whose emptying failed.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn run(&self) {
+        while let Some(slots) = self.next() {
+            match self.persist(&slots) {
+                Ok(()) => self.slots.give_back(&slots),
+                Err(error) => {
+                    self.lost.fetch_add(slots.len() as u64, Ordering::Relaxed);
+                    log::error!(
+                        "cannot make {} freed files durable: {error}; the next start tries again",
+                        slots.len()
+                    );
+                }
+            }
+            let mut queue = self.queue.lock();
+            queue.in_work = 0;
+            self.changed.notify_all();
+        }
+    }
+
+    fn next(&self) -> Option<Vec<u32>> {
+        let mut queue = self.queue.lock();
+        while queue.pending.is_empty() {
+            queue.is_urgent = false;
+            if queue.is_stopping {
+                return None;
+            }
+            self.changed.wait(&mut queue);
+        }
+        let until = Instant::now() + GATHER;
+        while queue.pending.len() < GATHER_MAX && !queue.is_urgent && !queue.is_stopping {
+            if self.changed.wait_until(&mut queue, until).timed_out() {
+                break;
+            }
+        }
+        let slots = std::mem::take(&mut queue.pending);
+        queue.in_work = slots.len();
+        Some(slots)
+    }
+
+    fn persist(&self, slots: &[u32]) -> crate::object::Result<()> {
+        // The removal of the records first: a slot must have no owner in any state that a power cut can leave.
+        self.index.sync(self.index.last_transno())?;
+        let fail = |error: rustix::io::Errno| crate::object::ObjectError::Path {
+            action: "flush freed files below",
+            path: self.slots.directory_path(0).with_file_name(""),
+            source: error.into(),
+        };
+        if slots.len() > SINGLE_MAX {
+            return fs::syncfs(self.slots.objects_fd()).map_err(fail);
+        }
+        for &slot in slots {
+            let fd = self.slots.open_file(slot, OFlags::empty()).map_err(fail)?;
+            ops::retry(|| fs::fsync(&fd)).map_err(fail)?;
+        }
+        Ok(())
+    }
+}

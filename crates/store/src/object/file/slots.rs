@@ -1,0 +1,288 @@
+//! Slot files: the files that hold objects, used again and again.
+//!
+//! Slot `n` is the file `objects/XX/NNNNNN`: XX the low 8 bits of n, NNNNNN all of n, both in hexadecimal. Files are
+//! never unlinked: on file systems without a journal, making a file after many were unlinked is very slow (ext4 scans
+//! past the inodes that were deleted in the last minutes), and a warm inode is cheaper anyway.
+//!
+//! A slot is *busy* from the moment it is taken for an object until its file is empty again, durably. So a free slot never
+//! holds bytes that a new owner could show, whatever part of recent changes a power cut undoes.
+
+use super::ops;
+use crate::object::{ObjectError, Result};
+use nacre_types::Fid;
+use parking_lot::Mutex;
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Directories that slot files are spread over.
+pub(super) const SLOT_DIRECTORIES: u32 = 256;
+/// Recently freed slots that are kept at hand; their inodes are warm.
+const RECENT_MAX: usize = 4096;
+
+/// Name of a slot's file inside its directory.
+pub(super) fn file_name(slot: u32) -> String {
+    format!("{slot:06x}")
+}
+
+/// Name of slot directory `index`.
+pub(super) fn directory_name(index: u32) -> String {
+    format!("{index:02x}")
+}
+
+/// The slot that a file in directory `index` stands for; `None` if no slot has that name there.
+pub(super) fn parse_name(index: u32, name: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(name).ok()?;
+    let slot = u32::from_str_radix(text, 16).ok()?;
+    (slot % SLOT_DIRECTORIES == index && file_name(slot) == text).then_some(slot)
+}
+
+/// Which slots are in use.
+#[derive(Default)]
+struct Map {
+    /// A bit per slot below `end`, set if busy.
+    busy: Vec<u64>,
+    /// Slots from here on were never used as far as is known.
+    end: u32,
+    /// Clear bits below `end`.
+    free: u32,
+    /// No clear bit in words below this.
+    search_from: usize,
+    /// Slots freed lately, newest last; one that was taken meanwhile by a search is busy again.
+    recent: Vec<u32>,
+}
+
+impl Map {
+    fn is_busy(&self, slot: u32) -> bool {
+        slot < self.end && self.busy[slot as usize / 64] & (1 << (slot % 64)) != 0
+    }
+
+    fn set_busy(&mut self, slot: u32) {
+        if slot >= self.end {
+            self.free += slot - self.end;
+            self.end = slot + 1;
+            self.busy.resize(self.end.div_ceil(64) as usize, 0);
+            self.busy[slot as usize / 64] |= 1 << (slot % 64);
+        } else if !self.is_busy(slot) {
+            self.busy[slot as usize / 64] |= 1 << (slot % 64);
+            self.free -= 1;
+        }
+    }
+
+    fn set_free(&mut self, slot: u32) {
+        if !self.is_busy(slot) {
+            return;
+        }
+        let word = slot as usize / 64;
+        self.busy[word] &= !(1 << (slot % 64));
+        self.free += 1;
+        self.search_from = self.search_from.min(word);
+        if self.recent.len() < RECENT_MAX {
+            self.recent.push(slot);
+        }
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        while let Some(slot) = self.recent.pop() {
+            if !self.is_busy(slot) {
+                self.set_busy(slot);
+                return Some(slot);
+            }
+        }
+        if self.free > 0 {
+            while let Some(word) = self.busy.get(self.search_from) {
+                let slot = self.search_from as u32 * 64 + word.trailing_ones();
+                if *word != u64::MAX && slot < self.end {
+                    self.set_busy(slot);
+                    return Some(slot);
+                }
+                self.search_from += 1;
+            }
+        }
+        let slot = self.end;
+        if slot == u32::MAX {
+            return None;
+        }
+        self.set_busy(slot);
+        Some(slot)
+    }
+}
+
+/// A file that was opened for a new owner.
+pub(super) struct FreshFile {
+    pub(super) fd: OwnedFd,
+    /// The file was made just now: its name is not durable yet.
+    pub(super) is_new: bool,
+}
+
+/// The slot files of one store.
+pub(super) struct Slots {
+    root: PathBuf,
+    objects: OwnedFd,
+    directories: Vec<OwnedFd>,
+    map: Mutex<Map>,
+    files_made: AtomicU64,
+}
+
+impl Slots {
+    /// Opens the directories below `root`/objects, making those that are missing.
+    pub(super) fn open(root: &Path) -> Result<Slots> {
+        let path = root.join("objects");
+        let fail = |action, path: &Path, error: Errno| ObjectError::Path {
+            action,
+            path: path.to_owned(),
+            source: error.into(),
+        };
+        make_directory(fs::CWD, &path).map_err(|error| fail("make", &path, error))?;
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let objects = fs::open(&path, flags, Mode::empty()).map_err(|error| fail("open", &path, error))?;
+        let mut directories = Vec::with_capacity(SLOT_DIRECTORIES as usize);
+        for index in 0..SLOT_DIRECTORIES {
+            let name = directory_name(index);
+            let open = || {
+                make_directory(objects.as_fd(), Path::new(&name))?;
+                fs::openat(&objects, &name, flags, Mode::empty())
+            };
+            directories.push(open().map_err(|error| fail("open", &path.join(&name), error))?);
+        }
+        Ok(Slots {
+            root: path,
+            objects,
+            directories,
+            map: Mutex::new(Map::default()),
+            files_made: AtomicU64::new(0),
+        })
+    }
+
+    /// The directory above all slot files.
+    pub(super) fn objects_fd(&self) -> BorrowedFd<'_> {
+        self.objects.as_fd()
+    }
+
+    /// Directory `index` of [`SLOT_DIRECTORIES`].
+    pub(super) fn directory_fd(&self, index: u32) -> BorrowedFd<'_> {
+        self.directories[(index % SLOT_DIRECTORIES) as usize].as_fd()
+    }
+
+    /// Path of a slot's file, for messages.
+    pub(super) fn path(&self, slot: u32) -> PathBuf {
+        self.root.join(directory_name(slot % SLOT_DIRECTORIES)).join(file_name(slot))
+    }
+
+    /// Path of a slot directory, for messages.
+    pub(super) fn directory_path(&self, index: u32) -> PathBuf {
+        self.root.join(directory_name(index))
+    }
+
+    /// Notes that a slot has an owner; used while the index is read. Returns false if it had one already.
+    pub(super) fn claim(&self, slot: u32) -> bool {
+        let mut map = self.map.lock();
+        let first = !map.is_busy(slot);
+        map.set_busy(slot);
+        first
+    }
+
+    /// Takes a free slot; `None` if all numbers are used.
+    pub(super) fn take(&self) -> Option<u32> {
+        self.map.lock().take()
+    }
+
+    /// Gives slots back whose files are empty, durably.
+    pub(super) fn give_back(&self, slots: &[u32]) {
+        let mut map = self.map.lock();
+        slots.iter().for_each(|&slot| map.set_free(slot));
+    }
+
+    /// Is the slot without owner, and its file empty as far as is known?
+    pub(super) fn is_free(&self, slot: u32) -> bool {
+        !self.map.lock().is_busy(slot)
+    }
+
+    /// One past the largest slot that was ever used as far as is known.
+    pub(super) fn end(&self) -> u32 {
+        self.map.lock().end
+    }
+
+    /// Slots below [`Slots::end`] that are free.
+    pub(super) fn free_count(&self) -> u64 {
+        u64::from(self.map.lock().free)
+    }
+
+    /// Files made since the store was opened.
+    pub(super) fn files_made(&self) -> u64 {
+        self.files_made.load(Ordering::Relaxed)
+    }
+
+    /// Opens the file of a slot; `ENOENT` if there is none.
+    pub(super) fn open_file(&self, slot: u32, extra: OFlags) -> std::result::Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | extra;
+        fs::openat(self.directory_fd(slot), file_name(slot), flags, Mode::RUSR | Mode::WUSR)
+    }
+
+    /// Opens the file of a slot that was just taken for `object`, making it if there is none.
+    pub(super) fn open_fresh(&self, slot: u32, object: Fid) -> Result<FreshFile> {
+        let fail = |error| ObjectError::io("open file for new object", object, error);
+        match self.open_file(slot, OFlags::empty()) {
+            Ok(fd) => {
+                // Free slots are empty. One that was beyond the known end may be left over from before a power cut.
+                let stat = fs::fstat(&fd).map_err(fail)?;
+                if !ops::is_empty(&stat) {
+                    ops::empty(fd.as_fd()).map_err(fail)?;
+                    nacre_env::blocking(|| ops::retry(|| fs::fsync(&fd))).map_err(fail)?;
+                }
+                Ok(FreshFile { fd, is_new: false })
+            }
+            Err(Errno::NOENT) => {
+                let fd = self.open_file(slot, OFlags::CREATE | OFlags::EXCL).map_err(fail)?;
+                self.files_made.fetch_add(1, Ordering::Relaxed);
+                Ok(FreshFile { fd, is_new: true })
+            }
+            Err(error) => Err(fail(error)),
+        }
+    }
+}
+
+fn make_directory(parent: BorrowedFd<'_>, path: &Path) -> std::result::Result<(), Errno> {
+    match fs::mkdirat(parent, path, Mode::RWXU) {
+        Err(Errno::EXIST) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_slots_parse_back_and_no_other_name_does() {
+        for slot in [0, 1, 255, 256, 0xabcdef, 0x0123_4567, u32::MAX] {
+            assert_eq!(parse_name(slot % SLOT_DIRECTORIES, file_name(slot).as_bytes()), Some(slot));
+            assert_eq!(
+                parse_name((slot % SLOT_DIRECTORIES + 1) % SLOT_DIRECTORIES, file_name(slot).as_bytes()),
+                None
+            );
+        }
+        for bad in ["", "1", "0001", "0000001", "00000A", "+00001", "zzzzzz", "100000000"] {
+            assert_eq!(parse_name(0, bad.as_bytes()), None, "{bad}");
+            assert_eq!(parse_name(1, bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn no_slot_is_taken_twice_and_free_ones_come_before_new_ones() {
+        let mut map = Map::default();
+        map.set_busy(200);
+        assert_eq!((map.free, map.end), (200, 201));
+        let mut taken: Vec<u32> = (0..200).map(|_| map.take().unwrap()).collect();
+        taken.sort_unstable();
+        assert_eq!(taken, (0..200).collect::<Vec<_>>());
+        assert_eq!(map.take(), Some(201));
+        map.set_free(77);
+        map.set_free(77);
+        assert_eq!(map.free, 1);
+        assert_eq!(map.take(), Some(77));
+        assert_eq!(map.take(), Some(202));
+    }
+}

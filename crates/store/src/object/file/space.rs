@@ -1,0 +1,155 @@
+//! The reserve: how much writes may still allocate.
+//!
+//! Asking the file system before each write would cost more than the write, so a budget is drawn: part of what was
+//! available at the last look. Writes take from it; when it is used up or a second old, the next one looks again.
+
+use super::ops;
+use super::options::default_reserve;
+use crate::object::Space;
+use rustix::fs::{StatVfs, StatVfsMountFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Age in milliseconds at which a look at the file system is repeated, because others fill it too.
+const LOOK_EVERY_MS: u64 = 1000;
+/// Share of the available space that a budget may use, as a divisor: others draw from it at the same time, and
+/// file systems need room for their own bookkeeping.
+const BUDGET_SHARE: u64 = 4;
+
+/// Admits or refuses writes by the space that is left.
+pub(super) struct Reserve {
+    reserve_bytes: u64,
+    budget: AtomicI64,
+    looked_ms: AtomicU64,
+}
+
+impl Reserve {
+    /// A guard for the file system that `fd` is on.
+    pub(super) fn new(fd: BorrowedFd<'_>, wanted: Option<u64>) -> Result<Reserve, Errno> {
+        let reserve_bytes = match wanted {
+            Some(bytes) => bytes,
+            None => {
+                let stat = rustix::fs::fstatvfs(fd)?;
+                default_reserve(stat.f_blocks.saturating_mul(stat.f_frsize))
+            }
+        };
+        Ok(Reserve { reserve_bytes, budget: AtomicI64::new(0), looked_ms: AtomicU64::new(0) })
+    }
+
+    /// May `len` more bytes be allocated? `now_ms` is [`ops::coarse_ms`].
+    pub(super) fn admits(&self, fd: BorrowedFd<'_>, len: u64, now_ms: u64) -> bool {
+        let len = i64::try_from(len).unwrap_or(i64::MAX);
+        let fresh = now_ms.wrapping_sub(self.looked_ms.load(Ordering::Relaxed)) < LOOK_EVERY_MS;
+        if fresh && self.budget.load(Ordering::Relaxed) >= len {
+            // Several threads may overdraw at once, each by one write: the reserve is far larger than that.
+            self.budget.fetch_sub(len, Ordering::Relaxed);
+            return true;
+        }
+        // If the file system cannot tell, its own refusal has to do.
+        let Ok(stat) = rustix::fs::fstatvfs(fd) else { return true };
+        let available = self.available(&stat);
+        self.looked_ms.store(now_ms, Ordering::Relaxed);
+        let Some(left) = available.checked_sub(len as u64) else {
+            self.budget.store(0, Ordering::Relaxed);
+            return false;
+        };
+        self.budget.store(i64::try_from(left / BUDGET_SHARE).unwrap_or(i64::MAX), Ordering::Relaxed);
+        true
+    }
+
+    /// Forgets the budget, so that the next write looks again: space was freed.
+    pub(super) fn look_again(&self) {
+        self.looked_ms.store(ops::coarse_ms().wrapping_sub(LOOK_EVERY_MS), Ordering::Relaxed);
+    }
+
+    fn available(&self, stat: &StatVfs) -> u64 {
+        stat.f_bavail.saturating_mul(stat.f_frsize).saturating_sub(self.reserve_bytes)
+    }
+
+    /// Room as clients see it; `objects` exist and `free_slots` files are ready for more.
+    pub(super) fn space(&self, fd: impl AsFd, objects: u64, free_slots: u64) -> Result<Space, Errno> {
+        let stat = rustix::fs::fstatvfs(fd)?;
+        let available = self.available(&stat);
+        // File systems that make inodes as they need them tell 0: then each needs at least a block.
+        let inodes_free = if stat.f_files == 0 { available / stat.f_frsize.max(1) } else { stat.f_favail };
+        let objects_free = inodes_free.saturating_add(free_slots).min(u64::from(u32::MAX) - objects);
+        Ok(Space {
+            block_size: u32::try_from(stat.f_frsize).unwrap_or(4096),
+            total: stat.f_blocks.saturating_mul(stat.f_frsize),
+            free: stat.f_bfree.saturating_mul(stat.f_frsize),
+            available,
+            objects: objects.saturating_add(objects_free),
+            objects_free,
+            is_read_only: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
+        })
+    }
+}
+
+/// Is every byte of `[offset, offset + len)` allocated already, so that writing there needs no space?
+pub(super) fn is_allocated(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+    let end = offset + len;
+    match rustix::fs::seek(fd, rustix::fs::SeekFrom::Hole(offset)) {
+        Ok(hole) if hole >= end => true,
+        Ok(_) => extents_cover(fd, offset, end),
+        Err(_) => false,
+    }
+}
+
+/// Extents asked for at once.
+const EXTENTS: usize = 32;
+/// `FS_IOC_FIEMAP`. Source: linux/fs.h, linux/fiemap.h.
+const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+/// `FIEMAP_EXTENT_LAST`.
+const EXTENT_LAST: u32 = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved2: [u32; 3],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; EXTENTS],
+}
+
+/// Like `lseek`, but space that was allocated and not yet written counts too. False if the file system cannot tell.
+fn extents_cover(fd: BorrowedFd<'_>, mut offset: u64, end: u64) -> bool {
+    use std::os::fd::AsRawFd;
+    while offset < end {
+        let mut map = Fiemap {
+            start: offset,
+            length: end - offset,
+            extent_count: EXTENTS as u32,
+            ..Default::default()
+        };
+        // SAFETY: `map` is laid out as the kernel's struct with room for `extent_count` extents, and outlives the call.
+        let result = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP as _, &mut map) };
+        if result != 0 || map.mapped_extents == 0 {
+            return false;
+        }
+        for extent in map.extents.iter().take(map.mapped_extents as usize) {
+            if extent.logical > offset {
+                return false;
+            }
+            offset = offset.max(extent.logical.saturating_add(extent.length));
+            if extent.flags & EXTENT_LAST != 0 {
+                return offset >= end;
+            }
+        }
+    }
+    true
+}

@@ -1,0 +1,134 @@
+//! Counters and the result of a check.
+
+use crate::meta::VerifyReport;
+use nacre_types::Fid;
+use std::path::PathBuf;
+
+/// A snapshot of a store's counters; sums since the store was opened unless noted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectStoreStats {
+    /// Objects that exist now.
+    pub objects: u64,
+    /// Objects made.
+    pub created: u64,
+    /// Objects destroyed.
+    pub destroyed: u64,
+    /// Files that were made for objects because no free one was there.
+    pub files_made: u64,
+    /// Files that are free for new objects now.
+    pub files_free: u64,
+    /// Files whose emptying is not durable yet, so that they cannot be used again now.
+    pub files_pending: u64,
+    /// Objects that were opened because they were not open already.
+    pub opens: u64,
+    /// Objects open now.
+    pub open_now: u64,
+    /// Reads that had to wait for the medium.
+    pub reads_waited: u64,
+    /// Writes refused because only the reserve was left.
+    pub refused_full: u64,
+    /// Syncs that failed.
+    pub sync_failures: u64,
+    /// Empty files found unclean when the store was opened after a crash, and emptied.
+    pub recovered_files: u64,
+}
+
+/// What [`ObjectStore::verify`](super::ObjectStore::verify) found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectVerifyReport {
+    /// Objects in the index.
+    pub objects: u64,
+    /// Sequences in the index.
+    pub sequences: u64,
+    /// Files looked at.
+    pub files: u64,
+    /// Bytes of all objects, holes included.
+    pub bytes: u64,
+    /// Space of all objects in units of 512 bytes.
+    pub blocks: u64,
+    /// Result for the index.
+    pub index: VerifyReport,
+    /// Damage found, the first [`ObjectVerifyReport::PROBLEMS_MAX`] of it; damage of the index is in `index`.
+    pub problems: Vec<ObjectProblem>,
+    /// All damage found, also that beyond `problems`.
+    pub problem_count: u64,
+    /// Damage that was mended.
+    pub repaired: u64,
+}
+
+impl ObjectVerifyReport {
+    /// Longest list of problems kept.
+    pub const PROBLEMS_MAX: usize = 100;
+
+    /// True if nothing is damaged (any more).
+    pub fn is_clean(&self) -> bool {
+        self.problem_count == self.repaired && self.index.problem_count == 0
+    }
+
+    pub(crate) fn add(&mut self, problem: ObjectProblem, repaired: bool) {
+        self.problem_count += 1;
+        self.repaired += u64::from(repaired);
+        if self.problems.len() < Self::PROBLEMS_MAX {
+            self.problems.push(problem);
+        }
+    }
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectProblem {
+    /// The file of an object is gone: its data is lost.
+    #[error("object {object}: its file {slot:06x} is missing")]
+    FileMissing {
+        /// The object.
+        object: Fid,
+        /// Number of the file.
+        slot: u32,
+    },
+    /// Two objects claim one file.
+    #[error("file {slot:06x} belongs to two objects, one of them {object}")]
+    FileShared {
+        /// The object found second.
+        object: Fid,
+        /// Number of the file.
+        slot: u32,
+    },
+    /// A file that belongs to no object holds data. Mended by emptying it.
+    #[error("file {slot:06x} belongs to no object and holds {size} bytes")]
+    FreeFileNotEmpty {
+        /// Number of the file.
+        slot: u32,
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// Something that the store did not put there.
+    #[error("{path} does not belong here")]
+    Stray {
+        /// Where.
+        path: PathBuf,
+    },
+    /// A record of the index cannot be read by this program.
+    #[error("record with key {} cannot be read: {error}", hex(key))]
+    Record {
+        /// Its key.
+        key: Vec<u8>,
+        /// Why.
+        error: nacre_ondisk::DecodeError,
+    },
+    /// An object has an id that was never reserved. Mended by raising the mark, so that the id is not given out again.
+    #[error("object {object} lies above the last reserved id {last_reserved} of its sequence")]
+    AboveReserved {
+        /// The object.
+        object: Fid,
+        /// Largest id reserved.
+        last_reserved: u32,
+    },
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
