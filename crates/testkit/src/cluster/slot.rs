@@ -1,0 +1,51 @@
+//! How many file systems run at a time, over all test programs on the machine.
+
+use std::cell::Cell;
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::wait;
+
+/// One file system uses about one CPU; more than these only make each other slow and deadlines tight.
+const SLOTS: usize = 2;
+/// Longer than any test may take.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+thread_local! {
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The right to run a file system; a test that has one may run more.
+#[derive(Debug)]
+pub(super) struct Slot {
+    _lock: Option<File>,
+}
+
+impl Slot {
+    pub(super) fn take() -> Slot {
+        let held = HELD.replace(HELD.get() + 1);
+        if held > 0 {
+            return Slot { _lock: None };
+        }
+        let user = rustix::process::getuid().as_raw();
+        let directory = std::env::temp_dir().join(format!("nacre-test-slots-{user}"));
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(&directory);
+        made.unwrap_or_else(|error| panic!("create {}: {error}", directory.display()));
+        let files: Vec<File> = (0..SLOTS)
+            .map(|number| File::create(directory.join(number.to_string())).expect("the directory is ours"))
+            .collect();
+        let number = wait::until(PATIENCE, "another test's file system has ended", || {
+            files.iter().position(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok())
+        });
+        Slot { _lock: files.into_iter().nth(number) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        HELD.set(HELD.get().saturating_sub(1));
+    }
+}

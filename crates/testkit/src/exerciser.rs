@@ -1,0 +1,496 @@
+//! Random operations on one file against a model in memory.
+//!
+//! The operations come from a seed, so that a failure can be repeated; the last ones are part of the message. All
+//! ways into a file are mixed: read and write calls with and without O_DIRECT, maps, truncation, holes, preallocation,
+//! copies within the file, and opening it anew.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FallocateFlags;
+
+/// Alignment of O_DIRECT in bytes.
+const DIRECT: usize = 4096;
+
+/// What to do to the file.
+#[derive(Debug, Clone)]
+pub struct Exercise {
+    /// Start of the random sequence.
+    pub seed: u64,
+    /// How many operations.
+    pub operations: usize,
+    /// Largest size of the file in bytes.
+    pub size_max: usize,
+    /// Largest read or write in bytes.
+    pub length_max: usize,
+    /// Shared maps.
+    pub map: bool,
+    /// A second descriptor with O_DIRECT.
+    pub direct: bool,
+    /// Operation by operation another of these names of the file, e.g. through several mounts; it is opened before
+    /// and closed after each operation, so that close-to-open consistency is enough.
+    pub aliases: Vec<PathBuf>,
+}
+
+impl Exercise {
+    /// `operations` operations with everything, on a file of up to 1 MiB.
+    pub fn new(seed: u64, operations: usize) -> Exercise {
+        Exercise {
+            seed,
+            operations,
+            size_max: 1 << 20,
+            length_max: 96 << 10,
+            map: true,
+            direct: true,
+            aliases: Vec::new(),
+        }
+    }
+
+    /// Makes the file at `path`, does the operations, and compares everything at the end.
+    ///
+    /// # Panics
+    ///
+    /// When the file differs from the model or a call fails, with the last operations.
+    pub fn run(&self, path: &Path) {
+        let mut state = State {
+            plan: self,
+            random: Random::new(self.seed),
+            model: Vec::new(),
+            handles: None,
+            path: path.to_owned(),
+            history: VecDeque::new(),
+        };
+        File::create_new(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
+        for number in 0..self.operations {
+            let operation = state.choose();
+            state.history.push_back(format!("{number}: {operation:?}, size {}", state.model.len()));
+            if state.history.len() > 24 {
+                state.history.pop_front();
+            }
+            if let Err(message) = state.perform(&operation) {
+                let history = Vec::from(state.history).join("\n");
+                panic!("seed {}: {operation:?}: {message}; the last operations:\n{history}", self.seed);
+            }
+        }
+        let content = std::fs::read(path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
+        assert!(content == state.model, "seed {}: the file differs from the model at the end", self.seed);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    start: usize,
+    length: usize,
+}
+
+impl Range {
+    fn end(self) -> usize {
+        self.start + self.length
+    }
+
+    fn aligned(self) -> Range {
+        Range { start: self.start / DIRECT * DIRECT, length: self.length.next_multiple_of(DIRECT) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Operation {
+    Read { range: Range, direct: bool },
+    Write { range: Range, direct: bool },
+    MapRead(Range),
+    MapWrite(Range),
+    Truncate(usize),
+    Punch(Range),
+    Zero(Range),
+    Allocate(Range),
+    Copy { from: Range, to: usize },
+    Sync,
+    Reopen,
+    Size,
+}
+
+struct Handles {
+    buffered: File,
+    direct: Option<File>,
+}
+
+struct State<'a> {
+    plan: &'a Exercise,
+    random: Random,
+    model: Vec<u8>,
+    handles: Option<Handles>,
+    path: PathBuf,
+    history: VecDeque<String>,
+}
+
+impl State<'_> {
+    fn choose(&mut self) -> Operation {
+        let range = self.range();
+        let direct = self.plan.direct && self.random.below(2) == 0;
+        let io_range = if direct { range.aligned() } else { range };
+        match self.random.below(24) {
+            0..6 => Operation::Read { range: io_range, direct },
+            6..12 => Operation::Write { range: io_range, direct },
+            12..14 if self.plan.map => Operation::MapRead(range),
+            14..16 if self.plan.map => Operation::MapWrite(range),
+            16 => Operation::Truncate(self.random.below(self.plan.size_max)),
+            17 => Operation::Punch(range),
+            18 => Operation::Zero(range),
+            19 => Operation::Allocate(range),
+            20 => Operation::Copy { from: range, to: self.random.below(self.plan.size_max) },
+            21 => Operation::Sync,
+            22 => Operation::Reopen,
+            _ => Operation::Size,
+        }
+    }
+
+    /// Inside the largest size, also after alignment.
+    fn range(&mut self) -> Range {
+        let start = self.random.below(self.plan.size_max);
+        let most = self.plan.length_max.min(self.plan.size_max.next_multiple_of(DIRECT) - start);
+        Range { start, length: 1 + self.random.below(most) }
+    }
+
+    fn perform(&mut self, operation: &Operation) -> Result<(), String> {
+        if self.handles.is_none() || *operation == Operation::Reopen {
+            self.handles = None;
+            self.handles = Some(self.open().map_err(|error| format!("open: {error}"))?);
+        }
+        let result = self.apply(operation).map_err(|error| error.to_string());
+        if !self.plan.aliases.is_empty() {
+            self.handles = None;
+        }
+        result
+    }
+
+    fn open(&mut self) -> io::Result<Handles> {
+        let count = self.plan.aliases.len();
+        let path = match self.random.below(count + 1) {
+            index if index < count => &self.plan.aliases[index],
+            _ => &self.path,
+        };
+        let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+        let direct = if self.plan.direct { Some(open(libc::O_DIRECT)?) } else { None };
+        Ok(Handles { buffered: open(0)?, direct })
+    }
+
+    fn apply(&mut self, operation: &Operation) -> io::Result<()> {
+        match *operation {
+            Operation::Read { range, direct } => self.read(range, direct),
+            Operation::Write { range, direct } => {
+                let mut block = Block::new(range.length);
+                self.random.fill(block.bytes());
+                self.file(direct).write_all_at(block.bytes(), range.start as u64)?;
+                self.store(range, block.bytes());
+                Ok(())
+            }
+            Operation::MapRead(range) => self.map_read(range),
+            Operation::MapWrite(range) => self.map_write(range),
+            Operation::Truncate(size) => {
+                self.file(false).set_len(size as u64)?;
+                self.model.resize(size, 0);
+                Ok(())
+            }
+            Operation::Punch(range) => {
+                self.allocate(range, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE)?;
+                self.blank(range);
+                Ok(())
+            }
+            Operation::Zero(range) => self.unless_unsupported(range, FallocateFlags::ZERO_RANGE, true),
+            Operation::Allocate(range) => self.unless_unsupported(range, FallocateFlags::empty(), false),
+            Operation::Copy { from, to } => self.copy(from, to),
+            Operation::Sync => self.file(false).sync_all(),
+            Operation::Reopen | Operation::Size => self.compare_size(),
+        }
+    }
+
+    fn handles(&self) -> &Handles {
+        self.handles.as_ref().expect("opened before every operation")
+    }
+
+    fn file(&self, direct: bool) -> &File {
+        match (&self.handles().direct, direct) {
+            (Some(file), true) => file,
+            _ => &self.handles().buffered,
+        }
+    }
+
+    /// The model after bytes were written.
+    fn store(&mut self, range: Range, bytes: &[u8]) {
+        if self.model.len() < range.end() {
+            self.model.resize(range.end(), 0);
+        }
+        self.model[range.start..range.end()].copy_from_slice(bytes);
+    }
+
+    /// The model after bytes became zero without a change of size.
+    fn blank(&mut self, range: Range) {
+        let end = range.end().min(self.model.len());
+        if range.start < end {
+            self.model[range.start..end].fill(0);
+        }
+    }
+
+    fn read(&self, range: Range, direct: bool) -> io::Result<()> {
+        let mut block = Block::new(range.length);
+        let mut length = 0;
+        while length < range.length {
+            let rest = &mut block.bytes()[length..];
+            match self.file(direct).read_at(rest, (range.start + length) as u64)? {
+                0 => break,
+                count => length += count,
+            }
+            // The tail of a file is short of a block; going on from there would not be aligned.
+            if direct && !length.is_multiple_of(DIRECT) {
+                break;
+            }
+        }
+        let expected = self.expected(range);
+        same(&block.bytes()[..length], expected, range.start)
+    }
+
+    fn expected(&self, range: Range) -> &[u8] {
+        let start = range.start.min(self.model.len());
+        &self.model[start..range.end().min(self.model.len())]
+    }
+
+    fn map_read(&self, range: Range) -> io::Result<()> {
+        let expected = self.expected(range);
+        if expected.is_empty() {
+            return Ok(());
+        }
+        let map = Map::new(self.file(false), range.start + expected.len())?;
+        same(&map.bytes()[range.start..], expected, range.start)
+    }
+
+    fn map_write(&mut self, range: Range) -> io::Result<()> {
+        let end = range.end().min(self.model.len());
+        if range.start >= end {
+            return Ok(());
+        }
+        let mut bytes = vec![0; end - range.start];
+        self.random.fill(&mut bytes);
+        let mut map = Map::new(self.file(false), end)?;
+        map.bytes_mut()[range.start..end].copy_from_slice(&bytes);
+        map.sync()?;
+        self.model[range.start..end].copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn allocate(&self, range: Range, flags: FallocateFlags) -> io::Result<()> {
+        rustix::fs::fallocate(self.file(false), flags, range.start as u64, range.length as u64)?;
+        Ok(())
+    }
+
+    /// Preallocation and zeroing grow the file; a file system may refuse them.
+    fn unless_unsupported(&mut self, range: Range, flags: FallocateFlags, zero: bool) -> io::Result<()> {
+        match self.allocate(range, flags) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(()),
+            other => other?,
+        }
+        if self.model.len() < range.end() {
+            self.model.resize(range.end(), 0);
+        }
+        if zero {
+            self.blank(range);
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, from: Range, to: usize) -> io::Result<()> {
+        let length = from.length.min(self.plan.size_max - to);
+        let apart = from.start + length <= to || to + length <= from.start;
+        let source = self.expected(Range { start: from.start, length }).to_vec();
+        if !apart || source.is_empty() {
+            return Ok(());
+        }
+        let file = self.file(false);
+        let (mut input, mut output) = (from.start as u64, to as u64);
+        let mut left = source.len();
+        while left > 0 {
+            match rustix::fs::copy_file_range(file, Some(&mut input), file, Some(&mut output), left)? {
+                0 => return Err(io::Error::other(format!("copy ended {left} bytes early"))),
+                count => left -= count,
+            }
+        }
+        self.store(Range { start: to, length: source.len() }, &source);
+        Ok(())
+    }
+
+    fn compare_size(&self) -> io::Result<()> {
+        let size = self.file(false).metadata()?.len();
+        match size == self.model.len() as u64 {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("size is {size} instead of {}", self.model.len()))),
+        }
+    }
+}
+
+fn same(found: &[u8], expected: &[u8], start: usize) -> io::Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let (found_length, expected_length) = (found.len(), expected.len());
+    if found_length != expected_length {
+        let message = format!("got {found_length} bytes at {start} instead of {expected_length}");
+        return Err(io::Error::other(message));
+    }
+    let first = found.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
+    let wrong = found.iter().zip(expected).filter(|(a, b)| a != b).count();
+    let (got, want) = (found[first], expected[first]);
+    let at = start + first;
+    Err(io::Error::other(format!("byte {at} is {got:#x} instead of {want:#x}; {wrong} bytes differ")))
+}
+
+/// Memory on a page boundary.
+struct Block {
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Block {
+    fn new(length: usize) -> Block {
+        let memory = vec![0; length + DIRECT];
+        let start = memory.as_ptr().align_offset(DIRECT);
+        Block { memory, start, length }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.length]
+    }
+}
+
+/// A shared map of the first bytes of a file; unmapped with this value.
+pub struct Map {
+    address: *mut libc::c_void,
+    length: usize,
+}
+
+impl Map {
+    /// Maps the first `length` bytes, which must exist: a touch beyond the end of the file is a SIGBUS.
+    ///
+    /// # Errors
+    ///
+    /// ENODEV where files cannot be mapped, EINVAL for a length of 0.
+    pub fn new(file: &File, length: usize) -> io::Result<Map> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new map at an address of the kernel's choice overlaps nothing.
+        let address = unsafe {
+            libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        match address == libc::MAP_FAILED {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(Map { address, length }),
+        }
+    }
+
+    /// What the map shows now.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the map has `length` bytes for as long as `self` lives; tests write to it through `self` only.
+        unsafe { std::slice::from_raw_parts(self.address.cast(), self.length) }
+    }
+
+    /// The map for writing.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.length) }
+    }
+
+    /// Writes what was changed to the file.
+    ///
+    /// # Errors
+    ///
+    /// EIO when the file system could not take it.
+    pub fn sync(&self) -> io::Result<()> {
+        // SAFETY: address and length are those of our own map.
+        match unsafe { libc::msync(self.address, self.length, libc::MS_SYNC) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: address and length are those of our own map, which nobody uses any more.
+        unsafe { libc::munmap(self.address, self.length) };
+    }
+}
+
+/// Marsaglia's xorshift64.
+pub struct Random(u64);
+
+impl Random {
+    /// A sequence from a seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number below `bound`, which is at least 1.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 11) as usize % bound
+    }
+
+    /// Random bytes, of which none is zero, so that data and holes can be told apart.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let word = (self.next() | 0x0101_0101_0101_0101).to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Run;
+
+    #[test]
+    fn a_correct_file_system_passes() {
+        let run = Run::new();
+        // tmpfs and ext4 both take everything; whichever holds temporary files will do.
+        Exercise::new(1, 2_000).run(&run.directory().join("file"));
+    }
+
+    #[test]
+    fn an_alias_is_another_name_of_the_file() {
+        let run = Run::new();
+        let path = run.directory().join("file");
+        let alias = run.directory().join("alias");
+        std::os::unix::fs::symlink(&path, &alias).expect("symlink");
+        let exercise = Exercise { aliases: vec![alias], ..Exercise::new(2, 500) };
+        exercise.run(&path);
+    }
+
+    #[test]
+    #[should_panic(expected = "size is")]
+    fn a_wrong_size_is_found_and_the_operations_are_told() {
+        let run = Run::new();
+        let path = run.directory().join("file");
+        let exercise = Exercise::new(3, 0);
+        exercise.run(&path);
+        let mut state = State {
+            plan: &exercise,
+            random: Random::new(3),
+            model: vec![1, 2, 3],
+            handles: None,
+            path,
+            history: VecDeque::new(),
+        };
+        if let Err(message) = state.perform(&Operation::Size) {
+            panic!("{message}");
+        }
+    }
+}

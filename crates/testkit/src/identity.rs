@@ -1,0 +1,83 @@
+//! Closures as another user: in Linux a thread has its own credentials, as long as they are set by system call.
+
+use std::os::raw::c_long;
+
+/// Who a thread is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// User, real and effective.
+    pub uid: u32,
+    /// Primary group, real and effective.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Identity {
+    /// User `uid` with the group of the same number and no others.
+    pub fn user(uid: u32) -> Identity {
+        Identity { uid, gid: uid, groups: Vec::new() }
+    }
+
+    /// The same user with these supplementary groups.
+    pub fn with_groups(mut self, groups: &[u32]) -> Identity {
+        self.groups = groups.to_vec();
+        self
+    }
+
+    /// Runs `work` on a new thread as this user, without capabilities unless it is root.
+    ///
+    /// # Panics
+    ///
+    /// Without the privilege to change user, and when `work` panics.
+    pub fn act<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.assume();
+                work()
+            });
+            match thread.join() {
+                Ok(value) => value,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// The functions of the C library change all threads of a process; the bare system calls only this one.
+    fn assume(&self) {
+        let (uid, gid) = (c_long::from(self.uid), c_long::from(self.gid));
+        // SAFETY: the kernel reads `groups.len()` numbers from the list and nothing else; no call writes memory.
+        let results = unsafe {
+            [
+                libc::syscall(libc::SYS_setgroups, self.groups.len(), self.groups.as_ptr()),
+                libc::syscall(libc::SYS_setresgid, gid, gid, gid),
+                libc::syscall(libc::SYS_setresuid, uid, uid, uid),
+            ]
+        };
+        assert_eq!(results, [0, 0, 0], "only root can become {self:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_new_thread_becomes_somebody_else() {
+        if !crate::requirements::is_root() {
+            return;
+        }
+        let inside = Identity::user(12345).with_groups(&[7]).act(|| {
+            let status = std::fs::read_to_string("/proc/thread-self/status").expect("/proc is mounted");
+            let line = |name: &str| {
+                let line = status.lines().find(|line| line.starts_with(name)).expect("known line");
+                line.split_whitespace().nth(1).map(str::to_owned)
+            };
+            (line("Uid:"), line("Groups:"), line("CapEff:"))
+        });
+        assert_eq!(inside.0.as_deref(), Some("12345"));
+        assert_eq!(inside.1.as_deref(), Some("7"));
+        assert_eq!(inside.2.as_deref(), Some("0000000000000000"));
+        assert!(crate::requirements::is_root());
+    }
+}

@@ -1,0 +1,113 @@
+//! The mount table.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// One line of the mount table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// File system type, e.g. `fuse.nacre`.
+    pub kind: String,
+    /// What is mounted, e.g. `0@lo:/nacre`.
+    pub source: String,
+    /// Options of the mount and of the file system, e.g. `rw`, `nosuid`.
+    pub options: Vec<String>,
+}
+
+/// All mounts that this process sees, in the order in which they were made.
+///
+/// # Panics
+///
+/// Without /proc.
+pub fn all() -> Vec<Entry> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
+    table.lines().filter_map(parse).collect()
+}
+
+/// The uppermost mount on `point`, if there is one.
+pub fn at(point: &Path) -> Option<Entry> {
+    all().into_iter().rfind(|entry| entry.point == point)
+}
+
+/// Mounts on `directory` or below.
+pub fn below(directory: &Path) -> Vec<Entry> {
+    all().into_iter().filter(|entry| entry.point.starts_with(directory)).collect()
+}
+
+/// Takes a mount away at once, whoever uses it.
+///
+/// # Errors
+///
+/// EINVAL when nothing is mounted there; EPERM without privilege.
+pub fn detach(point: &Path) -> io::Result<()> {
+    let path = CString::new(point.as_os_str().as_bytes())?;
+    // SAFETY: `path` ends in a zero byte and lives across the call.
+    match unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+fn parse(line: &str) -> Option<Entry> {
+    let (mount, file_system) = line.split_once(" - ")?;
+    let mut words = mount.split(' ').skip(4);
+    let point = unescape(words.next()?);
+    let mount_options = words.next()?;
+    let mut words = file_system.split(' ');
+    let kind = words.next()?.to_owned();
+    let source = unescape(words.next()?).to_string_lossy().into_owned();
+    let options = mount_options.split(',').chain(words.next()?.split(',')).map(str::to_owned).collect();
+    Some(Entry { point, kind, source, options })
+}
+
+/// Blanks, tabs, newlines and backslashes stand as three octal digits after a backslash.
+fn unescape(word: &str) -> PathBuf {
+    let bytes = word.as_bytes();
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let code = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) if byte == b'\\' => {
+                plain.push(escaped);
+                rest = &tail[3..];
+            }
+            _ => {
+                plain.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_mount_table_are_understood() {
+        let line =
+            r"36 35 0:44 / /mnt/with\040blank rw,nosuid shared:1 - fuse.nacre 0@lo:/nacre rw,user_id=0";
+        let entry = parse(line).expect("a line as the kernel writes it");
+        assert_eq!(entry.point, Path::new("/mnt/with blank"));
+        assert_eq!((entry.kind.as_str(), entry.source.as_str()), ("fuse.nacre", "0@lo:/nacre"));
+        assert!(
+            entry.options.contains(&"nosuid".to_owned()) && entry.options.contains(&"user_id=0".to_owned())
+        );
+        assert_eq!(parse("nonsense"), None);
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(at(Path::new("/")).is_some());
+        assert!(at(Path::new("/no/such/place")).is_none());
+        assert!(detach(Path::new("/no/such/place")).is_err());
+    }
+}

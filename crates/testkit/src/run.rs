@@ -1,0 +1,285 @@
+//! Everything that a test leaves on the machine belongs to a [`Run`], and goes with it.
+//!
+//! A run is a directory whose name says which process owns it. Processes of a run have its directory in their
+//! environment, whoever started them; mounts of a run lie below its directory. So a run can be ended by anybody who
+//! knows the directory: by the value when it is dropped (also on a panic), by a thread of the test program when a signal
+//! arrives, and by the next test program when the owner was killed. Nothing else on the machine is touched.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
+
+use crate::{mounts, wait};
+
+/// Environment variable that marks the processes of a run.
+pub const MARK: &str = "NACRE_TEST_RUN";
+
+static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static START: Once = Once::new();
+
+/// A directory, the processes that are marked with it, and the mounts below it.
+#[derive(Debug)]
+pub struct Run {
+    directory: PathBuf,
+}
+
+impl Run {
+    /// A new run. The first one of a program takes away what killed programs have left, and from then on the program
+    /// ends its runs when it is interrupted.
+    ///
+    /// # Panics
+    ///
+    /// When the directory for temporary files cannot be written to.
+    pub fn new() -> Run {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        START.call_once(|| {
+            sweep(&base());
+            end_on_signals();
+        });
+        let me = std::process::id();
+        let start = start_time(me).expect("/proc is mounted");
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = base().join(format!("{me}.{start}.{number}"));
+        // Other users must reach the mounts inside.
+        let made = fs::DirBuilder::new().mode(0o755).recursive(true).create(&directory);
+        made.unwrap_or_else(|error| panic!("create {}: {error}", directory.display()));
+        LIVE.lock().unwrap_or_else(PoisonError::into_inner).push(directory.clone());
+        Run { directory }
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A new directory inside.
+    ///
+    /// # Panics
+    ///
+    /// When it exists already, or the disk is full.
+    pub fn make(&self, name: &str) -> PathBuf {
+        let path = self.directory.join(name);
+        let made = fs::DirBuilder::new().mode(0o755).create(&path);
+        made.unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
+        path
+    }
+
+    /// A command whose process, with all its descendants, ends with the run.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env(MARK, &self.directory);
+        command
+    }
+
+    /// The processes of this run, with their command lines, in the order of their numbers.
+    pub fn processes(&self) -> Vec<(u32, Vec<String>)> {
+        marked(&self.directory)
+    }
+}
+
+impl Default for Run {
+    fn default() -> Run {
+        Run::new()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            show_logs(&self.directory);
+            if std::env::var_os("NACRE_TEST_KEEP").is_some() {
+                eprintln!("kept: {}", self.directory.display());
+                end_processes(&self.directory);
+                end_mounts(&self.directory);
+                LIVE.lock().unwrap_or_else(PoisonError::into_inner).retain(|run| *run != self.directory);
+                return;
+            }
+        }
+        let left = end(&self.directory);
+        LIVE.lock().unwrap_or_else(PoisonError::into_inner).retain(|run| *run != self.directory);
+        if let (Err(message), false) = (left, std::thread::panicking()) {
+            panic!("{message}");
+        }
+    }
+}
+
+/// Where all runs of this user are.
+fn base() -> PathBuf {
+    std::env::temp_dir().join(format!("nacre-test-{}", rustix::process::getuid().as_raw()))
+}
+
+/// Ends runs whose owner is gone.
+fn sweep(base: &Path) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if let Some((pid, start)) = owner(&path)
+            && start_time(pid) != Some(start)
+        {
+            eprintln!("taking away what an earlier run has left: {}", path.display());
+            if let Err(message) = end(&path) {
+                eprintln!("{message}");
+            }
+        }
+    }
+}
+
+/// Process number and start time from the name of a run.
+fn owner(path: &Path) -> Option<(u32, u64)> {
+    let mut words = path.file_name()?.to_str()?.split('.');
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+}
+
+/// When a process was started, in ticks since boot: with the number it names a process for ever.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program may have blanks and parentheses in it; the 20th word after it is the time.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Kills the processes of a run, unmounts what it has mounted, and removes its directory.
+fn end(directory: &Path) -> Result<(), String> {
+    end_processes(directory);
+    end_mounts(directory);
+    let left = mounts::below(directory);
+    if !left.is_empty() {
+        return Err(format!("still mounted, so {} stays: {left:?}", directory.display()));
+    }
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("remove {}: {error}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn end_processes(directory: &Path) {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    // Again and again: a process may have started another one after we looked.
+    let over = wait::within(PATIENCE, || {
+        let processes = marked(directory);
+        for (pid, _) in &processes {
+            // SAFETY: kill touches no memory. The process carries our mark, so it is ours.
+            unsafe { libc::kill(*pid as libc::pid_t, libc::SIGKILL) };
+        }
+        processes.is_empty().then_some(())
+    });
+    if over.is_none() {
+        eprintln!("processes do not end: {:?}", marked(directory));
+    }
+}
+
+fn end_mounts(directory: &Path) {
+    for entry in mounts::below(directory).iter().rev() {
+        if mounts::detach(&entry.point).is_err() {
+            // Users unmount FUSE file systems with the help of a set-user-id program.
+            let _ = Command::new("fusermount3").arg("-uz").arg(&entry.point).status();
+        }
+    }
+}
+
+/// Living processes with the mark of a run (zombies have no environment any more).
+fn marked(directory: &Path) -> Vec<(u32, Vec<String>)> {
+    let mark = [MARK.as_bytes(), b"=", directory.as_os_str().as_bytes()].concat();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if environment.split(|&byte| byte == 0).any(|variable| variable == mark) {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let words = line.split(|&byte| byte == 0).filter(|word| !word.is_empty());
+            found.push((pid, words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The ends of all logs, for whoever reads why a test failed.
+fn show_logs(directory: &Path) {
+    const LINES: usize = 40;
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.extension() != Some(OsStr::new("log")) {
+            continue;
+        }
+        let text = String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        let skipped = lines.len().saturating_sub(LINES);
+        eprintln!("--- {} ---\n{}", path.display(), lines[skipped..].join("\n"));
+    }
+}
+
+static SIGNAL_PIPE: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn on_signal(signal: libc::c_int) {
+    let byte = [signal as u8];
+    // SAFETY: write is allowed in signal handlers; the descriptor is never closed, `byte` lives across the call.
+    unsafe { libc::write(SIGNAL_PIPE.load(Ordering::Relaxed), byte.as_ptr().cast(), 1) };
+}
+
+/// Ends all runs when somebody interrupts the program. A handler may do next to nothing, so a thread does it.
+fn end_on_signals() {
+    let (mut reader, writer) = std::io::pipe().expect("a pipe can be made");
+    SIGNAL_PIPE.store(std::os::fd::IntoRawFd::into_raw_fd(writer), Ordering::Relaxed);
+    std::thread::spawn(move || {
+        let mut byte = [0u8];
+        if reader.read_exact(&mut byte).is_err() {
+            return;
+        }
+        let runs = LIVE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for run in runs {
+            let _ = end(&run);
+        }
+        let _ = writeln!(std::io::stderr(), "interrupted by signal {}: all runs were ended", byte[0]);
+        std::process::exit(128 + i32::from(byte[0]));
+    });
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: `on_signal` has the signature that signal() wants and calls only write.
+        unsafe { libc::signal(signal, on_signal as *const () as libc::sighandler_t) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_ends_with_its_processes_and_files() {
+        let run = Run::new();
+        let directory = run.directory().to_owned();
+        let mut command = run.command("sh");
+        let mut child = command.args(["-c", "sleep 1000 & sleep 1000"]).spawn().expect("sh starts");
+        wait::until(wait::SOON, "both sleeps run", || (run.processes().len() >= 3).then_some(()));
+        drop(run);
+        assert!(!directory.exists());
+        assert!(marked(&directory).iter().all(|(pid, _)| *pid == child.id()));
+        assert!(!child.wait().expect("our child").success());
+    }
+
+    #[test]
+    fn a_run_whose_owner_is_gone_is_swept_and_others_are_left() {
+        let outer = Run::new();
+        let base = outer.make("base");
+        let gone = base.join("4194304.1.0");
+        let alive =
+            base.join(format!("{0}.{1}.0", std::process::id(), start_time(std::process::id()).expect("us")));
+        let foreign = base.join("not-ours");
+        for directory in [&gone, &alive, &foreign] {
+            fs::create_dir(directory).expect("create");
+        }
+        let mut child = Command::new("sleep").arg("1000").env(MARK, &gone).spawn().expect("sleep starts");
+        wait::until(wait::SOON, "sleep is marked", || (!marked(&gone).is_empty()).then_some(()));
+        sweep(&base);
+        assert!(!child.wait().expect("our child").success(), "its process was killed");
+        assert!(!gone.exists() && alive.exists() && foreign.exists());
+    }
+}
