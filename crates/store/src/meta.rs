@@ -104,13 +104,7 @@ impl MetaStore {
     ///
     /// # Errors
     /// [`MetaError::Corrupt`] if stored bytes do not match their checksum.
-    pub fn scan(
-        &self,
-        table: Table,
-        prefix: &[u8],
-        from: Bound<&[u8]>,
-        f: &mut Visitor<'_>,
-    ) -> Result<()> {
+    pub fn scan(&self, table: Table, prefix: &[u8], from: Bound<&[u8]>, f: &mut Visitor<'_>) -> Result<()> {
         self.engine.scan(table, prefix, from, f)
     }
 

@@ -169,7 +169,7 @@ fn refused_batches_change_nothing() {
     batch.put(Table(0), b"k", &vec![0; 64 << 10]);
     refuse(&batch, "metadata batch of");
     assert_eq!(contents(&store), Model::new());
-    assert_eq!(store.get(Table(0), &too_long, |value| value.is_none()).unwrap(), true);
+    assert!(store.get(Table(0), &too_long, |value| value.is_none()).unwrap());
 }
 
 #[test]
