@@ -46,3 +46,46 @@ pub fn errno<T: std::fmt::Debug, E: Into<std::io::Error>>(result: Result<T, E>) 
         }
     }
 }
+
+/// Makes two tests of each function, one over an embedded file system and one over separate processes. The functions
+/// take `&mut Cluster`, a new one each; after it, the targets are checked.
+///
+/// ```no_run
+/// nacre_testkit::on_every_shape! {
+///     fn a_file_can_be_made(cluster) {
+///         std::fs::write(cluster.mount().join("file"), "text").expect("write");
+///     }
+/// }
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! on_every_shape {
+    ($(fn $name:ident($cluster:ident) $body:block)*) => {
+        mod cases {
+            #[allow(unused_imports, reason = "small test files use little of what is around them")]
+            use super::*;
+            $(pub fn $name($cluster: &mut $crate::Cluster) $body)*
+        }
+        mod embedded {
+            $(#[test] fn $name() { $crate::in_shape($crate::Shape::Embedded, super::cases::$name); })*
+        }
+        mod separate {
+            $(#[test] fn $name() { $crate::in_shape($crate::Shape::Separate, super::cases::$name); })*
+        }
+    };
+}
+
+/// Runs `case` over a new file system of this shape and has the targets checked afterwards. Without what a mount
+/// needs, it says so and does nothing.
+///
+/// # Panics
+///
+/// When the case does, when the check finds anything, and in CI without what a mount needs.
+pub fn in_shape(shape: Shape, case: fn(&mut Cluster)) {
+    if !requirements::have(&["/dev/fuse", "fusermount3"]) || !requirements::have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start(shape);
+    case(&mut cluster);
+    cluster.stop_and_check();
+}
