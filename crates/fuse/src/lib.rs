@@ -41,6 +41,7 @@ pub mod abi;
 mod config;
 mod device;
 mod error;
+pub mod front;
 mod handler;
 mod mount;
 mod notify;

@@ -35,4 +35,9 @@ impl Client {
             Err(_) => Ok(self.handles.dir(handle)?.fid),
         }
     }
+
+    /// True if the handle is an open for writing.
+    pub fn is_writable(&self, handle: u64) -> bool {
+        self.handles.file(handle).is_ok_and(|open| open.writable())
+    }
 }

@@ -1,0 +1,262 @@
+//! From kernel requests to the client and back; nothing else.
+//!
+//! # What the kernel may cache
+//!
+//! While the client's lease is exclusive nobody else changes anything, so attributes and the absence and presence of
+//! names are valid for ever. Two exceptions: names in a directory that not everybody may search are looked up each time,
+//! because the kernel walks cached names without asking for permission; and kernels that cannot be told to look all
+//! names up again (before 7.44) get a second. Under a shared lease nothing is cached, which makes files consistent from
+//! close to open. See [`open_mode`] for file data.
+//!
+//! # Not possible here
+//!
+//! `sync(2)` and `syncfs(2)` end in the kernel: it passes them on for other kinds of FUSE mounts only. `fsync` works.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nacre_client::{Caller, Client, KernelCaches};
+use nacre_types::{Fid, Status, StatusResult};
+
+use crate::abi::{InitFlags, StatFs};
+use crate::config::SessionConfig;
+use crate::handler::{Handler, InitConfig};
+use crate::notify::Notifier;
+use crate::reply::Reply;
+use crate::request::{InitRequest, Operation, Request};
+
+mod attr;
+mod data;
+mod dir;
+pub mod ioctl;
+mod lock;
+mod names;
+pub mod open_mode;
+mod xattr;
+
+pub use open_mode::CacheMode;
+
+/// Protocol version from which on all cached names can be made to be looked up again.
+const MINOR_WITH_EPOCH: u32 = 44;
+/// For how long names are cached on kernels before that.
+const NAMES_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
+/// Longest name in bytes.
+const NAME_MAX: u32 = nacre_types::limits::NAME_MAX as u32;
+
+/// Who decides about file locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LockScope {
+    /// The kernel, for this mount alone (`localflock`).
+    #[default]
+    Local,
+    /// The MDT, for all mounts (`flock`). Costs a request per close.
+    Cluster,
+}
+
+/// Options of the translation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FrontOptions {
+    /// Which files go through the page cache.
+    pub cache: CacheMode,
+    /// Who decides about file locks.
+    pub locks: LockScope,
+}
+
+/// Answers the kernel's requests with a [`Client`].
+pub struct Front {
+    client: Arc<Client>,
+    options: FrontOptions,
+    notifier: OnceLock<Notifier>,
+    /// For how long names may be cached if nothing speaks against it.
+    name_timeout: OnceLock<Duration>,
+}
+
+impl Front {
+    /// A handler for [`crate::Session::mount`] with the options that [`Front::configure`] sets.
+    pub fn new(client: Arc<Client>, options: FrontOptions) -> Front {
+        Front { client, options, notifier: OnceLock::new(), name_timeout: OnceLock::new() }
+    }
+
+    /// Sets the protocol options that this handler relies on.
+    pub fn configure(&self, config: &mut SessionConfig) {
+        let protocol = &mut config.protocol;
+        protocol.posix_locks = self.options.locks == LockScope::Cluster;
+        protocol.flock_locks = self.options.locks == LockScope::Cluster;
+        protocol.export_support = true;
+        protocol.readdirplus = true;
+        protocol.cache_symlinks = true;
+        protocol.writeback_cache = false;
+        protocol.auto_inval_data = false;
+        protocol.no_open = false;
+        config.mount.default_permissions = false;
+    }
+
+    /// The client behind it.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    fn fid(&self, node: u64) -> StatusResult<Fid> {
+        self.client.fid_of(node)
+    }
+
+    /// For how long the kernel may use attributes.
+    fn attr_timeout(&self) -> Duration {
+        if self.client.lease().exclusive() { Duration::MAX } else { Duration::ZERO }
+    }
+
+    /// For how long the kernel may use a name (or its absence) in a directory.
+    fn entry_timeout(&self, public: bool) -> Duration {
+        if public && self.client.lease().exclusive() {
+            self.name_timeout.get().copied().unwrap_or(Duration::ZERO)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// A directory was closed to some who could search it: names in it must not be walked any more without asking.
+    fn expire_names(&self) {
+        if let Some(notifier) = self.notifier.get() {
+            notify_expired(notifier);
+        }
+    }
+
+    fn dispatch(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        match request.op {
+            Operation::Forget { nlookup } => {
+                self.client.forget(request.node_id, nlookup);
+                reply.none();
+                Ok(())
+            }
+            Operation::BatchForget { forgets } => {
+                forgets.iter().for_each(|(node, lookups)| self.client.forget(node, lookups));
+                reply.none();
+                Ok(())
+            }
+            Operation::NotifyReply { .. } => {
+                reply.none();
+                Ok(())
+            }
+            Operation::Destroy => {
+                reply.ok();
+                Ok(())
+            }
+            Operation::StatFs => self.statfs(reply),
+            Operation::SyncFs => {
+                self.client.sync_all()?;
+                reply.ok();
+                Ok(())
+            }
+            _ => self.dispatch_file(request, reply),
+        }
+    }
+
+    fn dispatch_file(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        match request.op {
+            Operation::Read { .. }
+            | Operation::Write(_)
+            | Operation::Open { .. }
+            | Operation::Release { .. }
+            | Operation::Flush { .. }
+            | Operation::Fsync { .. }
+            | Operation::FAllocate { .. }
+            | Operation::LSeek { .. }
+            | Operation::CopyFileRange(_) => self.file_operation(request, reply),
+            Operation::GetAttr { .. }
+            | Operation::Statx { .. }
+            | Operation::SetAttr(_)
+            | Operation::Access { .. } => self.attr_operation(request, reply),
+            Operation::OpenDir { .. }
+            | Operation::ReadDir { .. }
+            | Operation::ReadDirPlus { .. }
+            | Operation::ReleaseDir { .. }
+            | Operation::FsyncDir { .. } => self.dir_operation(request, reply),
+            Operation::GetXattr { .. }
+            | Operation::ListXattr { .. }
+            | Operation::SetXattr { .. }
+            | Operation::RemoveXattr { .. } => self.xattr_operation(request, reply),
+            Operation::GetLk { .. } | Operation::SetLk { .. } => self.lock_operation(request, reply),
+            Operation::Ioctl(call) => self.ioctl(request, &call, reply),
+            _ => self.name_operation(request, reply),
+        }
+    }
+
+    fn statfs(&self, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let space = self.client.statfs()?;
+        reply.statfs(&StatFs {
+            blocks: space.blocks,
+            bfree: space.blocks_free,
+            bavail: space.blocks_available,
+            files: space.files,
+            ffree: space.files_free,
+            bsize: space.block_size,
+            frsize: space.block_size,
+            namelen: NAME_MAX,
+            ..StatFs::default()
+        });
+        Ok(())
+    }
+}
+
+fn caller(request: &Request<'_>) -> Caller {
+    Caller { uid: request.uid, gid: request.gid, pid: request.pid }
+}
+
+fn notify_expired(notifier: &Notifier) {
+    match notifier.inc_epoch() {
+        Ok(()) => {}
+        // Older kernels: names time out by themselves, see `NAMES_WITHOUT_EPOCH`.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+        // The mount has gone, and all its names with it.
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
+        Err(error) => log::warn!("the kernel did not let go of cached names: {error}"),
+    }
+}
+
+/// The kernel's caches, as the client sees them.
+struct Caches {
+    notifier: Notifier,
+}
+
+impl KernelCaches for Caches {
+    fn expire_names(&self) {
+        notify_expired(&self.notifier);
+    }
+
+    fn drop_inode(&self, node: u64) {
+        // What fails here is an inode that the kernel has just forgotten, or a mount that has gone.
+        if let Err(error) = self.notifier.inval_inode(node, 0, 0) {
+            log::debug!("node {node} could not be invalidated: {error}");
+        }
+    }
+}
+
+impl Handler for Front {
+    fn attached(&self, notifier: &Notifier) {
+        if self.notifier.set(notifier.clone()).is_ok() {
+            self.client.set_kernel_caches(Arc::new(Caches { notifier: notifier.clone() }));
+        }
+    }
+
+    fn init(&self, kernel: &InitRequest, negotiated: &mut InitConfig) {
+        // Cached data goes when attributes show another size: that is how it is noticed that somebody else wrote.
+        negotiated.flags.remove(InitFlags::EXPLICIT_INVAL_DATA);
+        let timeout = if kernel.minor >= MINOR_WITH_EPOCH { Duration::MAX } else { NAMES_WITHOUT_EPOCH };
+        let _ = self.name_timeout.set(timeout);
+    }
+
+    fn handle(&self, request: &Request<'_>, reply: &mut Reply<'_>) {
+        if let Err(status) = self.dispatch(request, reply) {
+            reply.error(status.errno());
+        }
+    }
+
+    fn destroy(&self) {
+        self.client.shutdown();
+    }
+}
+
+/// A request that is not served; the kernel then does without it for ever.
+fn unsupported() -> StatusResult<()> {
+    Err(Status::ENOSYS)
+}

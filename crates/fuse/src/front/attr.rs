@@ -1,0 +1,190 @@
+//! Attributes and permissions.
+
+use std::time::Duration;
+
+use nacre_types::{SetAttr, SetAttrValid, Status, StatusResult, Timestamp};
+
+use super::{Front, caller};
+use crate::abi::{self, Attr, Statx, SxTime};
+use crate::reply::Reply;
+use crate::request::{self, Operation, Request, SetTime};
+
+/// Preferred I/O size shown to programs, in bytes. Programs that copy use it as their buffer size; much larger ones would
+/// cost those memory that open many files with buffers of this size.
+const PREFERRED_IO_BYTES: u32 = 256 << 10;
+/// statx: everything of stat(2), and the creation time.
+const STATX_FIELDS: u32 = 0x7ff | 0x800;
+
+/// The protocol's form of attributes.
+pub(super) fn to_wire(attr: &nacre_types::Attr) -> Attr {
+    Attr {
+        ino: attr.fid.inode_number(),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: attr.atime.sec as u64,
+        mtime: attr.mtime.sec as u64,
+        ctime: attr.ctime.sec as u64,
+        atimensec: attr.atime.nsec,
+        mtimensec: attr.mtime.nsec,
+        ctimensec: attr.ctime.nsec,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: PREFERRED_IO_BYTES,
+        flags: 0,
+    }
+}
+
+fn to_statx(attr: &nacre_types::Attr) -> Statx {
+    let time = |time: Timestamp| SxTime { tv_sec: time.sec, tv_nsec: time.nsec, reserved: 0 };
+    Statx {
+        mask: STATX_FIELDS,
+        blksize: PREFERRED_IO_BYTES,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: attr.mode as u16,
+        ino: attr.fid.inode_number(),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime),
+        btime: time(attr.btime),
+        ctime: time(attr.ctime),
+        mtime: time(attr.mtime),
+        rdev_major: attr.rdev >> 8 & 0xfff,
+        rdev_minor: attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00,
+        ..Statx::default()
+    }
+}
+
+fn set_time(set: &mut SetAttr, time: Option<SetTime>, at: SetAttrValid, now: SetAttrValid) -> Timestamp {
+    match time {
+        None => Timestamp::default(),
+        Some(SetTime::Now) => {
+            set.valid |= now;
+            Timestamp::default()
+        }
+        Some(SetTime::At { seconds, nanoseconds }) => {
+            set.valid |= at;
+            Timestamp::new(seconds, nanoseconds)
+        }
+    }
+}
+
+fn to_set(change: &request::SetAttr) -> SetAttr {
+    let mut set = SetAttr::default();
+    for (value, field, flag) in [
+        (change.mode, &mut set.mode, SetAttrValid::MODE),
+        (change.uid, &mut set.uid, SetAttrValid::UID),
+        (change.gid, &mut set.gid, SetAttrValid::GID),
+    ] {
+        if let Some(value) = value {
+            *field = value;
+            set.valid |= flag;
+        }
+    }
+    if let Some(size) = change.size {
+        set.size = size;
+        set.valid |= SetAttrValid::SIZE;
+    }
+    set.atime = set_time(&mut set, change.atime, SetAttrValid::ATIME, SetAttrValid::ATIME_NOW);
+    set.mtime = set_time(&mut set, change.mtime, SetAttrValid::MTIME, SetAttrValid::MTIME_NOW);
+    set.ctime = set_time(&mut set, change.ctime, SetAttrValid::CTIME, SetAttrValid::CTIME);
+    // The kernel leaves it to us to drop set-id bits when the owner changes.
+    if change.kill_suid_gid || change.uid.is_some() || change.gid.is_some() {
+        set.valid |= SetAttrValid::KILL_PRIV;
+    }
+    set
+}
+
+impl Front {
+    pub(super) fn attr_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let fid = self.fid(request.node_id)?;
+        match request.op {
+            Operation::GetAttr { .. } => {
+                let attr = self.client.getattr(fid)?;
+                reply.attr(&to_wire(&attr), self.attr_timeout());
+            }
+            Operation::Statx { .. } => {
+                let attr = self.client.getattr(fid)?;
+                reply.statx(&to_statx(&attr), self.attr_timeout());
+            }
+            Operation::SetAttr(change) => {
+                let mut set = to_set(&change);
+                if let Some(handle) = change.fh
+                    && self.client.is_writable(handle)
+                {
+                    set.valid |= SetAttrValid::OPEN_FOR_WRITE;
+                }
+                let (attr, closed) = self.client.setattr(&caller(request), fid, set)?;
+                if closed {
+                    self.expire_names();
+                }
+                reply.attr(&to_wire(&attr), self.attr_timeout());
+            }
+            Operation::Access { mask } => {
+                let mask = (mask & 7) as u8;
+                if mask != 0 {
+                    self.client.access(&caller(request), fid, mask)?;
+                }
+                reply.ok();
+            }
+            _ => return Err(Status::ENOSYS),
+        }
+        Ok(())
+    }
+
+    /// The protocol's form of a name that was found or made.
+    pub(super) fn entry(&self, attr: &nacre_types::Attr, node: u64, public: bool) -> crate::reply::Entry {
+        crate::reply::Entry {
+            node_id: node,
+            // FIDs are never used again, so neither are node ids.
+            generation: 0,
+            entry_timeout: self.entry_timeout(public),
+            attr_timeout: self.attr_timeout(),
+            attr: to_wire(attr),
+        }
+    }
+
+    /// A name that does not exist, to be remembered as such.
+    pub(super) fn absent(&self, timeout: Duration) -> crate::reply::Entry {
+        crate::reply::Entry {
+            node_id: 0,
+            generation: 0,
+            entry_timeout: timeout,
+            attr_timeout: Duration::ZERO,
+            attr: abi::Attr::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_kernel_sets_is_changed() {
+        let change = request::SetAttr {
+            mode: Some(0o600),
+            mtime: Some(SetTime::At { seconds: -5, nanoseconds: 7 }),
+            atime: Some(SetTime::Now),
+            ..request::SetAttr::default()
+        };
+        let set = to_set(&change);
+        assert_eq!(set.valid, SetAttrValid::MODE | SetAttrValid::MTIME | SetAttrValid::ATIME_NOW);
+        assert_eq!((set.mode, set.mtime), (0o600, Timestamp::new(-5, 7)));
+        let chown = request::SetAttr { uid: Some(5), ..request::SetAttr::default() };
+        assert!(to_set(&chown).valid.contains(SetAttrValid::KILL_PRIV));
+    }
+
+    #[test]
+    fn device_numbers_are_taken_apart_as_the_kernel_put_them_together() {
+        // makedev(259, 70000) in the kernel's 32-bit form.
+        let (major, minor) = (259u32, 70000u32);
+        let rdev = minor & 0xff | major << 8 | (minor & !0xff) << 12;
+        let stat = to_statx(&nacre_types::Attr { rdev, ..nacre_types::Attr::default() });
+        assert_eq!((stat.rdev_major, stat.rdev_minor), (major, minor));
+    }
+}

@@ -1,0 +1,149 @@
+//! Open files and their data. Reads and writes go between the transport's buffer and the client without a copy.
+
+use nacre_client::{FallocateKind, OpenFlags, OpenedFile, SeekKind, WriteOptions};
+use nacre_types::{Status, StatusResult};
+
+use super::open_mode::{OpenCase, open_flags};
+use super::{Front, LockScope, caller};
+use crate::reply::{Opened, Reply};
+use crate::request::{Operation, Request};
+
+/// The kernel opens the file to execute it (`FMODE_EXEC` among the flags of open(2)).
+const OPEN_TO_EXECUTE: u32 = 0x20;
+
+const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
+const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+
+/// How a file is opened, from the flags of open(2); and whether each write is to be durable.
+pub(super) fn to_open(flags: u32, kill_suid_gid: bool) -> (OpenFlags, bool) {
+    let mut open = match flags as i32 & libc::O_ACCMODE {
+        libc::O_WRONLY => OpenFlags::WRITE,
+        libc::O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
+        // Who may execute need not be allowed to read.
+        _ if flags & OPEN_TO_EXECUTE != 0 => OpenFlags::EXEC,
+        _ => OpenFlags::READ,
+    };
+    for (bit, flag) in [(libc::O_TRUNC, OpenFlags::TRUNCATE), (libc::O_APPEND, OpenFlags::APPEND)] {
+        open.set(flag, flags as i32 & bit != 0);
+    }
+    open.set(OpenFlags::KILL_PRIV, kill_suid_gid);
+    (open, flags as i32 & libc::O_DSYNC != 0)
+}
+
+fn to_fallocate(mode: u32) -> StatusResult<FallocateKind> {
+    Ok(match mode {
+        0 => FallocateKind::Allocate,
+        KEEP_SIZE => FallocateKind::AllocateKeepSize,
+        mode if mode == PUNCH_HOLE | KEEP_SIZE => FallocateKind::Punch,
+        ZERO_RANGE => FallocateKind::Zero,
+        mode if mode == ZERO_RANGE | KEEP_SIZE => FallocateKind::ZeroKeepSize,
+        _ => return Err(Status::EOPNOTSUPP),
+    })
+}
+
+impl Front {
+    pub(super) fn file_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        match request.op {
+            Operation::Read { fh, offset, size, .. } => {
+                let buffer = reply.read_buffer(size as usize);
+                let bytes = self.client.read(fh, offset, buffer)?;
+                reply.read_done(bytes);
+            }
+            Operation::Write(write) => {
+                let flags = write.flags as i32;
+                // The kernel's own write-back has settled on its offsets, whatever the handle's flags.
+                let options = WriteOptions {
+                    append: flags & libc::O_APPEND != 0 && !write.from_cache,
+                    sync: flags & libc::O_DSYNC != 0,
+                    kill_priv: write.kill_suid_gid,
+                };
+                let bytes =
+                    self.client.write(&caller(request), write.fh, write.offset, write.data, options)?;
+                reply.written(bytes as u32);
+            }
+            Operation::Open { flags, kill_suid_gid } => {
+                let fid = self.fid(request.node_id)?;
+                let (open, sync) = to_open(flags, kill_suid_gid);
+                let opened = self.client.open(&caller(request), fid, open, sync)?;
+                reply.opened(&self.opened(&opened, open));
+            }
+            Operation::Release { fh, lock_owner, flock_unlock, .. } => {
+                if flock_unlock {
+                    self.unlock(request, fh, lock_owner, true)?;
+                }
+                self.client.release(fh)?;
+                reply.ok();
+            }
+            Operation::Flush { fh, lock_owner } => {
+                let outcome = self.client.flush(fh);
+                if self.options.locks == LockScope::Cluster {
+                    self.unlock(request, fh, lock_owner, false)?;
+                }
+                outcome?;
+                reply.ok();
+            }
+            Operation::Fsync { fh, .. } => {
+                self.client.fsync(fh)?;
+                reply.ok();
+            }
+            Operation::FAllocate { fh, offset, length, mode } => {
+                self.client.fallocate(&caller(request), fh, to_fallocate(mode)?, offset, length)?;
+                reply.ok();
+            }
+            Operation::LSeek { fh, offset, whence } => {
+                let kind = match whence as i32 {
+                    libc::SEEK_DATA => SeekKind::Data,
+                    libc::SEEK_HOLE => SeekKind::Hole,
+                    _ => return Err(Status::EINVAL),
+                };
+                reply.lseek(self.client.seek(fh, offset, kind)?);
+            }
+            Operation::CopyFileRange(copy) => {
+                let (from, to) = ((copy.fh_in, copy.offset_in), (copy.fh_out, copy.offset_out));
+                reply.copied(self.client.copy_range(&caller(request), from, to, copy.len)?);
+            }
+            _ => return Err(Status::ENOSYS),
+        }
+        Ok(())
+    }
+
+    /// What the kernel is told about an open file.
+    pub(super) fn opened(&self, opened: &OpenedFile, open: OpenFlags) -> Opened {
+        let case = OpenCase {
+            write_only: !open.intersects(OpenFlags::READ | OpenFlags::EXEC),
+            created: opened.created,
+            executed: open.contains(OpenFlags::EXEC),
+            size: opened.attr.size,
+            exclusive: self.client.lease().exclusive(),
+            local_locks: self.options.locks == LockScope::Local,
+        };
+        Opened { fh: opened.handle, flags: open_flags(self.options.cache, &case), backing_id: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_flags_say_which_rights_are_needed() {
+        let open = |flags: i32| to_open(flags as u32, false);
+        assert_eq!(open(libc::O_RDONLY), (OpenFlags::READ, false));
+        assert_eq!(open(libc::O_RDONLY | 0x20), (OpenFlags::EXEC, false));
+        let (flags, sync) = open(libc::O_RDWR | libc::O_TRUNC | libc::O_APPEND | libc::O_SYNC);
+        assert_eq!(flags, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::TRUNCATE | OpenFlags::APPEND);
+        assert!(sync);
+    }
+
+    #[test]
+    fn unknown_fallocate_modes_are_refused() {
+        assert_eq!(
+            to_fallocate(PUNCH_HOLE),
+            Err(Status::EOPNOTSUPP),
+            "a hole without KEEP_SIZE does not exist"
+        );
+        assert_eq!(to_fallocate(libc::FALLOC_FL_COLLAPSE_RANGE as u32), Err(Status::EOPNOTSUPP));
+        assert_eq!(to_fallocate(PUNCH_HOLE | KEEP_SIZE), Ok(FallocateKind::Punch));
+    }
+}

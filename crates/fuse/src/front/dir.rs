@@ -1,0 +1,56 @@
+//! Directories.
+
+use nacre_types::{Status, StatusResult};
+
+use super::{Front, caller};
+use crate::reply::{DirEntry, Opened, Reply};
+use crate::request::{Operation, Request};
+
+impl Front {
+    pub(super) fn dir_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        match request.op {
+            Operation::OpenDir { .. } => {
+                let fid = self.fid(request.node_id)?;
+                let fh = self.client.opendir(&caller(request), fid)?;
+                reply.opened(&Opened { fh, ..Opened::default() });
+            }
+            Operation::ReadDir { fh, offset, size } => self.readdir(fh, offset, size, false, reply)?,
+            Operation::ReadDirPlus { fh, offset, size } => self.readdir(fh, offset, size, true, reply)?,
+            Operation::ReleaseDir { fh, .. } => {
+                self.client.releasedir(fh);
+                reply.ok();
+            }
+            Operation::FsyncDir { fh, .. } => {
+                self.client.fsyncdir(fh)?;
+                reply.ok();
+            }
+            _ => return Err(Status::ENOSYS),
+        }
+        Ok(())
+    }
+
+    fn readdir(
+        &self,
+        fh: u64,
+        offset: u64,
+        size: u32,
+        plus: bool,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let mut buffer = reply.directory(size);
+        self.client.readdir(fh, offset, size, plus, &mut |listed| {
+            let entry = DirEntry {
+                ino: listed.node,
+                next_offset: listed.next,
+                kind: listed.kind as u32,
+                name: listed.name,
+            };
+            let full = match (&listed.attr, plus) {
+                (Some(attr), true) => buffer.push_plus(&self.entry(attr, listed.node, listed.public), &entry),
+                (None, true) => buffer.push_name_only(&entry),
+                (_, false) => buffer.push(&entry),
+            };
+            !full
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! File locks that the MDT keeps for all mounts.
+
+use nacre_client::{FileLock, LockMode, LockOwner};
+use nacre_types::{Status, StatusResult};
+
+use super::{Front, caller};
+use crate::abi;
+use crate::reply::Reply;
+use crate::request::{Operation, Request};
+
+/// The kernel's word for "to the end of the file".
+const KERNEL_END: u64 = i64::MAX as u64;
+
+/// # Errors
+/// `EINVAL` for a kind of lock that does not exist.
+fn to_lock(lock: &abi::FileLock, owner: u64, flock: bool) -> StatusResult<FileLock> {
+    let mode = match lock.typ as i32 {
+        libc::F_RDLCK => LockMode::Read,
+        libc::F_WRLCK => LockMode::Write,
+        libc::F_UNLCK => LockMode::Unlock,
+        _ => return Err(Status::EINVAL),
+    };
+    let last = if lock.end >= KERNEL_END { u64::MAX } else { lock.end };
+    Ok(FileLock { whole_file: flock, owner: LockOwner(owner), mode, start: lock.start, last, pid: lock.pid })
+}
+
+fn to_wire(lock: Option<FileLock>) -> abi::FileLock {
+    let Some(lock) = lock else {
+        return abi::FileLock { typ: libc::F_UNLCK as u32, ..abi::FileLock::default() };
+    };
+    let typ = if lock.mode == LockMode::Write { libc::F_WRLCK } else { libc::F_RDLCK };
+    abi::FileLock { start: lock.start, end: lock.last.min(KERNEL_END), typ: typ as u32, pid: lock.pid }
+}
+
+impl Front {
+    pub(super) fn lock_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let (fid, caller) = (self.fid(request.node_id)?, caller(request));
+        match request.op {
+            Operation::GetLk { owner, lock, flock, .. } => {
+                let conflict = self.client.get_lock(&caller, fid, to_lock(&lock, owner, flock)?)?;
+                reply.lock(&to_wire(conflict));
+            }
+            Operation::SetLk { owner, lock, flock, wait, .. } => {
+                self.client.set_lock(&caller, fid, to_lock(&lock, owner, flock)?, wait)?;
+                reply.ok();
+            }
+            _ => return Err(Status::ENOSYS),
+        }
+        Ok(())
+    }
+
+    /// A descriptor was closed: locks of its owner go.
+    pub(super) fn unlock(&self, request: &Request<'_>, fh: u64, owner: u64, flock: bool) -> StatusResult<()> {
+        let fid = self.client.fid_of_handle(fh)?;
+        let lock = FileLock {
+            whole_file: flock,
+            owner: LockOwner(owner),
+            mode: LockMode::Unlock,
+            start: 0,
+            last: u64::MAX,
+            pid: request.pid,
+        };
+        self.client.set_lock(&caller(request), fid, lock, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_file_is_translated_both_ways() {
+        let kernel = abi::FileLock { start: 5, end: KERNEL_END, typ: libc::F_WRLCK as u32, pid: 9 };
+        let lock = to_lock(&kernel, 1, false).expect("a write lock");
+        assert_eq!((lock.start, lock.last, lock.mode), (5, u64::MAX, LockMode::Write));
+        assert_eq!(to_wire(Some(lock)), kernel);
+        assert_eq!(to_wire(None).typ, libc::F_UNLCK as u32);
+        assert_eq!(to_lock(&abi::FileLock { typ: 77, ..kernel }, 1, false), Err(Status::EINVAL));
+    }
+}

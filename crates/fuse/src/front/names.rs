@@ -1,0 +1,106 @@
+//! Names found, made, moved and removed.
+
+use nacre_client::{Created, Found, NewFile, RenameFlags};
+use nacre_types::{FileKind, Status, StatusResult};
+
+use super::data::to_open;
+use super::{Front, caller, unsupported};
+use crate::reply::Reply;
+use crate::request::{Operation, Request};
+
+impl Front {
+    pub(super) fn name_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let caller = caller(request);
+        let fid = || self.fid(request.node_id);
+        match request.op {
+            Operation::Lookup { name } => return self.lookup(request, name, reply),
+            Operation::Create { name, flags, mode, umask, kill_suid_gid } => {
+                let (open, sync) = to_open(flags, kill_suid_gid);
+                let what = Created { new: NewFile::Node { rdev: 0 }, mode: regular(mode), umask };
+                let exclusive = flags as i32 & libc::O_EXCL != 0;
+                let (found, opened) =
+                    self.client.create_open(&caller, fid()?, name, &what, (open, sync), exclusive)?;
+                reply.created(&self.found(&found), &self.opened(&opened, open));
+            }
+            Operation::TmpFile { flags, mode, umask } => {
+                let (open, sync) = to_open(flags, false);
+                let (found, opened) =
+                    self.client.tmpfile(&caller, fid()?, regular(mode), umask, (open, sync))?;
+                reply.created(&self.found(&found), &self.opened(&opened, open));
+            }
+            Operation::MkDir { name, mode, umask } => {
+                let mode = FileKind::Directory.mode_bits() | mode & 0o7777;
+                let what = Created { new: NewFile::Directory, mode, umask };
+                reply.entry(&self.found(&self.client.create(&caller, fid()?, name, &what)?));
+            }
+            Operation::MkNod { name, mode, rdev, umask } => {
+                let what = Created::node(mode, rdev, umask)?;
+                reply.entry(&self.found(&self.client.create(&caller, fid()?, name, &what)?));
+            }
+            Operation::Symlink { name, target } => {
+                let mode = FileKind::Symlink.mode_bits() | 0o777;
+                let what = Created { new: NewFile::Symlink { target }, mode, umask: 0 };
+                reply.entry(&self.found(&self.client.create(&caller, fid()?, name, &what)?));
+            }
+            Operation::Link { node_id, new_name } => {
+                let found = self.client.link(&caller, self.fid(node_id)?, fid()?, new_name)?;
+                reply.entry(&self.found(&found));
+            }
+            Operation::Unlink { name } => {
+                self.client.unlink(&caller, fid()?, name, false)?;
+                reply.ok();
+            }
+            Operation::RmDir { name } => {
+                self.client.unlink(&caller, fid()?, name, true)?;
+                reply.ok();
+            }
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let flags = rename_flags(flags)?;
+                let to = (self.fid(new_parent)?, new_name);
+                self.client.rename(&caller, (fid()?, name), to, flags)?;
+                reply.ok();
+            }
+            Operation::ReadLink => reply.bytes(&self.client.readlink(fid()?)?),
+            _ => return unsupported(),
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request<'_>, name: &[u8], reply: &mut Reply<'_>) -> StatusResult<()> {
+        let fid = self.fid(request.node_id)?;
+        // Asked by those who hold a file handle: the inode need not be a directory.
+        if name == b"." {
+            reply.entry(&self.found(&self.client.lookup_self(fid)?));
+            return Ok(());
+        }
+        match self.client.lookup(&caller(request), fid, name)? {
+            Ok(found) => reply.entry(&self.found(&found)),
+            Err(public) => {
+                let timeout = self.entry_timeout(public);
+                if timeout.is_zero() {
+                    return Err(Status::ENOENT);
+                }
+                reply.entry(&self.absent(timeout));
+            }
+        }
+        Ok(())
+    }
+
+    fn found(&self, found: &Found) -> crate::reply::Entry {
+        self.entry(&found.attr, found.node, found.public)
+    }
+}
+
+fn regular(mode: u32) -> u32 {
+    FileKind::Regular.mode_bits() | mode & 0o7777
+}
+
+/// # Errors
+/// `EINVAL` for flags that we do not have (whiteouts).
+fn rename_flags(flags: u32) -> StatusResult<RenameFlags> {
+    let mut known = RenameFlags::empty();
+    known.set(RenameFlags::NOREPLACE, flags & libc::RENAME_NOREPLACE != 0);
+    known.set(RenameFlags::EXCHANGE, flags & libc::RENAME_EXCHANGE != 0);
+    let rest = flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE);
+    if rest == 0 { Ok(known) } else { Err(Status::EINVAL) }
+}

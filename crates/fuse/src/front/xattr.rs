@@ -1,0 +1,48 @@
+//! Extended attributes.
+
+use nacre_client::XattrFlags;
+use nacre_types::{Status, StatusResult};
+
+use super::{Front, caller};
+use crate::reply::Reply;
+use crate::request::{Operation, Request};
+
+impl Front {
+    pub(super) fn xattr_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let (fid, caller) = (self.fid(request.node_id)?, caller(request));
+        match request.op {
+            Operation::GetXattr { name, size } => {
+                answer(&self.client.getxattr(&caller, fid, name)?, size, reply)
+            }
+            Operation::ListXattr { size } => answer(&self.client.listxattr(&caller, fid)?, size, reply),
+            Operation::SetXattr { name, value, flags, kill_sgid } => {
+                let mut wish = XattrFlags::empty();
+                wish.set(XattrFlags::CREATE, flags & libc::XATTR_CREATE as u32 != 0);
+                wish.set(XattrFlags::REPLACE, flags & libc::XATTR_REPLACE as u32 != 0);
+                wish.set(XattrFlags::KILL_SGID, kill_sgid);
+                if self.client.setxattr(&caller, fid, name, value, wish)? {
+                    self.expire_names();
+                }
+                reply.ok();
+                Ok(())
+            }
+            Operation::RemoveXattr { name } => {
+                if self.client.removexattr(&caller, fid, name)? {
+                    self.expire_names();
+                }
+                reply.ok();
+                Ok(())
+            }
+            _ => Err(Status::ENOSYS),
+        }
+    }
+}
+
+fn answer(value: &[u8], size: u32, reply: &mut Reply<'_>) -> StatusResult<()> {
+    match size {
+        0 => reply.xattr_size(value.len() as u32),
+        _ if value.len() > size as usize => return Err(Status::ERANGE),
+        _ => reply.bytes(value),
+    }
+    Ok(())
+}
