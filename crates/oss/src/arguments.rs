@@ -1,0 +1,76 @@
+//! Checks of what the network sent. Nothing is done before all of a request was found to make sense.
+
+use crate::service::{DESTROY_MAX, PRECREATE_MAX};
+use nacre_types::limits::{BULK_MAX, FILE_SIZE_MAX};
+use nacre_types::{Fid, Status, StatusResult};
+
+/// A sequence that this target's objects can have.
+///
+/// Sequences of MDT0 carry the index of the OST; those of other MDTs are taken as they are.
+pub(crate) fn check_sequence(sequence: u64, ost_index: u16) -> StatusResult<()> {
+    if sequence == 0 {
+        return Err(Status::EINVAL);
+    }
+    let is_elsewhere =
+        Fid::new(sequence, 1, 0).is_idif() && Fid::ost_object(ost_index, 1).seq >> 16 != sequence >> 16;
+    if is_elsewhere { Err(Status::WRONG_TARGET) } else { Ok(()) }
+}
+
+/// An object that can be on this target.
+pub(crate) fn check_object(object: Fid, ost_index: u16) -> StatusResult<()> {
+    if object.oid == 0 || object.ver != 0 {
+        return Err(Status::EINVAL);
+    }
+    check_sequence(object.seq, ost_index)
+}
+
+/// A range that an object can have. Returns `EFBIG` if it ends too late.
+pub(crate) fn check_range(offset: u64, len: u64) -> StatusResult<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= FILE_SIZE_MAX => Ok(()),
+        _ => Err(Status::EFBIG),
+    }
+}
+
+/// An amount of bulk data that one request may carry.
+pub(crate) fn check_bulk(len: usize) -> StatusResult<()> {
+    if len <= BULK_MAX { Ok(()) } else { Err(Status::E2BIG) }
+}
+
+/// A list of objects to destroy.
+pub(crate) fn check_objects(objects: &[Fid], ost_index: u16) -> StatusResult<()> {
+    if objects.len() > DESTROY_MAX {
+        return Err(Status::E2BIG);
+    }
+    objects.iter().try_for_each(|&object| check_object(object, ost_index))
+}
+
+/// A number of ids to reserve.
+pub(crate) fn check_count(count: u32) -> StatusResult<()> {
+    if count <= PRECREATE_MAX { Ok(()) } else { Err(Status::E2BIG) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_of_other_targets_and_impossible_ones_are_refused() {
+        assert_eq!(check_object(Fid::ost_object(3, 9), 3), Ok(()));
+        assert_eq!(check_object(Fid::ost_object(3, 9), 4), Err(Status::WRONG_TARGET));
+        assert_eq!(check_object(Fid::ost_object(0xffdf, 9), 0xffdf), Ok(()));
+        assert_eq!(check_object(Fid::new(0x2_0000_0401, 9, 0), 4), Ok(()), "another MDT's sequence");
+        for bad in [Fid::ZERO, Fid::ost_object(3, 0), Fid::new(Fid::ost_object(3, 1).seq, 1, 1)] {
+            assert_eq!(check_object(bad, 3), Err(Status::EINVAL), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_end_where_files_do() {
+        assert_eq!(check_range(FILE_SIZE_MAX - 1, 1), Ok(()));
+        assert_eq!(check_range(FILE_SIZE_MAX, 1), Err(Status::EFBIG));
+        assert_eq!(check_range(u64::MAX, u64::MAX), Err(Status::EFBIG));
+        assert_eq!(check_bulk(BULK_MAX), Ok(()));
+        assert_eq!(check_bulk(BULK_MAX + 1), Err(Status::E2BIG));
+    }
+}

@@ -1,0 +1,185 @@
+//! Requests against a file store.
+
+use super::*;
+use nacre_store::object::{FileStore, FileStoreOptions};
+use nacre_types::Cred;
+use nacre_types::limits::BULK_MAX;
+use proptest::prelude::*;
+
+struct World {
+    server: ObjectServer,
+    _dir: tempfile::TempDir,
+}
+
+fn world() -> World {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(&dir.path().join("ost"), FileStoreOptions::create()).unwrap();
+    World { server: ObjectServer::new(Arc::new(store), 3), _dir: dir }
+}
+
+impl World {
+    fn call(&self, request: OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        let cred = Cred::system();
+        self.server.handle(&Call::new(&cred), &request, bulk)
+    }
+
+    fn ask(&self, request: OssRequest) -> StatusResult<OssReply> {
+        self.call(request, Bulk::None)
+    }
+
+    fn write(&self, object: Fid, offset: u64, data: &[u8]) -> StatusResult<OssReply> {
+        self.call(OssRequest::Write { object, offset, sync: false }, Bulk::Send(data))
+    }
+
+    fn read(&self, object: Fid, offset: u64, len: u32) -> StatusResult<Vec<u8>> {
+        let mut buffer = vec![0xee; len as usize];
+        let request = OssRequest::Read { object, offset, len, ahead: u32::MAX };
+        match self.call(request, Bulk::Receive(&mut buffer))? {
+            OssReply::Read(read) => {
+                buffer.truncate(read as usize);
+                Ok(buffer)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn fid(oid: u32) -> Fid {
+    Fid::ost_object(3, oid)
+}
+
+#[test]
+fn objects_are_written_read_measured_and_destroyed() {
+    let world = world();
+    let reserve = OssRequest::Precreate { sequence: fid(1).seq, count: 32 };
+    assert_eq!(world.ask(reserve.clone()), Ok(OssReply::Precreated { first: 1, count: 32 }));
+    assert_eq!(world.ask(reserve), Ok(OssReply::Precreated { first: 33, count: 32 }));
+    assert_eq!(world.write(fid(1), 3, b"abc"), Ok(OssReply::Written(3)));
+    assert_eq!(world.read(fid(1), 0, 100), Ok(b"\0\0\0abc".to_vec()));
+    let synced = OssRequest::Write { object: fid(1), offset: 6, sync: true };
+    assert_eq!(world.call(synced, Bulk::Send(b"d")), Ok(OssReply::Written(1)));
+    match world.ask(OssRequest::GetAttr { object: fid(1) }) {
+        Ok(OssReply::Attr(attr)) => assert_eq!((attr.size, attr.mtime.is_some()), (7, true)),
+        other => panic!("{other:?}"),
+    }
+    let seek = OssRequest::Seek { object: fid(1), offset: 0, kind: SeekKind::Hole };
+    assert_eq!(world.ask(seek), Ok(OssReply::Position(7)));
+    assert!(matches!(
+        world.ask(OssRequest::Truncate { object: fid(1), size: 2 }),
+        Ok(OssReply::Attr(oss::ObjectAttr { size: 2, .. }))
+    ));
+    assert_eq!(world.ask(OssRequest::Sync { object: Some(fid(1)) }), Ok(OssReply::Done));
+    assert_eq!(world.ask(OssRequest::Sync { object: None }), Ok(OssReply::Done));
+    assert_eq!(world.ask(OssRequest::Destroy { objects: vec![fid(1), fid(2)] }), Ok(OssReply::Done));
+    assert_eq!(world.read(fid(1), 0, 100), Ok(vec![]));
+    let orphans = OssRequest::DestroyOrphans { sequence: fid(1).seq, last_used: 5 };
+    assert_eq!(world.ask(orphans), Ok(OssReply::Precreated { first: 65, count: 0 }));
+    let stats = world.server.stats();
+    assert_eq!((stats.of(Operation::Write).count, stats.of(Operation::Write).sum), (2, 4));
+    assert_eq!((stats.of(Operation::Sync).count, stats.of(Operation::Destroy).sum), (3, 1));
+    assert_eq!((stats.of(Operation::Precreate).sum, stats.in_progress), (64, 0));
+}
+
+#[test]
+fn senseless_requests_are_refused_and_change_nothing() {
+    let world = world();
+    assert_eq!(world.write(Fid::ost_object(4, 1), 0, b"x"), Err(Status::WRONG_TARGET));
+    assert_eq!(world.write(Fid::ZERO, 0, b"x"), Err(Status::EINVAL));
+    assert_eq!(world.write(fid(1), u64::MAX, b"x"), Err(Status::EFBIG));
+    assert_eq!(world.write(fid(1), 0, &vec![0; BULK_MAX + 1]), Err(Status::E2BIG));
+    assert_eq!(world.ask(OssRequest::Write { object: fid(1), offset: 0, sync: false }), Err(Status::EPROTO));
+    let read = OssRequest::Read { object: fid(1), offset: 0, len: 10, ahead: 0 };
+    assert_eq!(world.call(read.clone(), Bulk::Receive(&mut [0; 9])), Err(Status::EINVAL));
+    assert_eq!(world.call(read, Bulk::Send(b"x")), Err(Status::EPROTO));
+    let huge = OssRequest::Precreate { sequence: fid(1).seq, count: PRECREATE_MAX + 1 };
+    assert_eq!(world.ask(huge), Err(Status::E2BIG));
+    assert_eq!(world.ask(OssRequest::Destroy { objects: vec![fid(1); DESTROY_MAX + 1] }), Err(Status::E2BIG));
+    let foreign = OssRequest::Destroy { objects: vec![fid(1), Fid::ost_object(4, 1)] };
+    assert_eq!(world.ask(foreign), Err(Status::WRONG_TARGET));
+    assert_eq!(world.ask(OssRequest::Truncate { object: fid(1), size: u64::MAX }), Err(Status::EFBIG));
+    assert_eq!(world.server.store().stats().objects, 0);
+    assert_eq!(world.server.stats().of(Operation::Write).errors, 5);
+}
+
+#[test]
+fn space_is_told_in_blocks_with_the_states_of_the_target() {
+    let world = world();
+    let statfs = || match world.ask(OssRequest::Statfs) {
+        Ok(OssReply::Statfs(statfs)) => statfs,
+        other => panic!("{other:?}"),
+    };
+    let first = statfs();
+    assert!(first.blocks_available <= first.blocks_free && first.blocks_free <= first.blocks);
+    assert!(first.files_free > 0 && first.files_free <= first.files);
+    assert_eq!(first.state, 0);
+    world.server.set_state(true, true);
+    assert_eq!(statfs().state, 5);
+    let full = Space { block_size: 4096, is_read_only: true, ..Space::default() };
+    assert_eq!(statfs_of(&full, 0).state, 0x62);
+}
+
+#[test]
+fn a_stopped_service_refuses_and_has_everything_durable() {
+    let world = world();
+    world.write(fid(1), 0, b"kept").unwrap();
+    world.server.stop(Duration::from_secs(10)).unwrap();
+    assert_eq!(world.ask(OssRequest::Ping), Err(Status::ESHUTDOWN));
+    assert_eq!(world.server.store().stats().objects, 1);
+}
+
+fn any_fid() -> impl Strategy<Value = Fid> {
+    prop_oneof![
+        (1u32..6).prop_map(fid),
+        any::<(u64, u32, u32)>().prop_map(|(seq, oid, ver)| Fid::new(seq, oid, ver)),
+        Just(Fid::ZERO),
+    ]
+}
+
+fn any_offset() -> impl Strategy<Value = u64> {
+    prop_oneof![0u64..1 << 20, any::<u64>(), Just(u64::MAX), Just(i64::MAX as u64)]
+}
+
+fn any_request() -> impl Strategy<Value = OssRequest> {
+    prop_oneof![
+        (any_fid(), any_offset(), any::<bool>()).prop_map(|(object, offset, sync)| OssRequest::Write {
+            object,
+            offset,
+            sync
+        }),
+        (any_fid(), any_offset(), any::<u32>(), any::<u32>())
+            .prop_map(|(object, offset, len, ahead)| OssRequest::Read { object, offset, len, ahead }),
+        (any_fid(), any_offset()).prop_map(|(object, size)| OssRequest::Truncate { object, size }),
+        (any_fid(), any_offset(), any_offset(), 0u8..5).prop_map(|(object, offset, len, kind)| {
+            // Allocation of huge ranges is left to the limits of the file system, zeroing and punching are cheap.
+            let kind = match kind {
+                0 => FallocateKind::Punch,
+                1 => FallocateKind::Zero,
+                _ => FallocateKind::ZeroKeepSize,
+            };
+            OssRequest::Fallocate { object, kind, offset, len: len % (1 << 30) }
+        }),
+        (any_fid(), any_offset()).prop_map(|(object, offset)| OssRequest::Seek {
+            object,
+            offset,
+            kind: SeekKind::Data
+        }),
+        any_fid().prop_map(|object| OssRequest::GetAttr { object }),
+        (any::<u64>(), any::<u32>()).prop_map(|(sequence, count)| OssRequest::Precreate { sequence, count }),
+        (any::<u64>(), any::<u32>())
+            .prop_map(|(sequence, last_used)| OssRequest::DestroyOrphans { sequence, last_used }),
+        proptest::collection::vec(any_fid(), 0..10).prop_map(|objects| OssRequest::Destroy { objects }),
+        Just(OssRequest::Statfs),
+    ]
+}
+
+#[test]
+fn no_request_whatever_its_numbers_brings_the_service_down() {
+    let world = world();
+    proptest!(ProptestConfig::with_cases(300), |(request in any_request(), data in proptest::collection::vec(any::<u8>(), 0..9000))| {
+        let mut buffer = data.clone();
+        let bulk = if matches!(request, OssRequest::Read { .. }) { Bulk::Receive(&mut buffer) } else { Bulk::Send(&data) };
+        let _ = world.call(request, bulk);
+    });
+    let report = world.server.store().verify(true, &mut |_| {}).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}
