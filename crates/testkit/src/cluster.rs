@@ -1,13 +1,13 @@
-//! File systems of real processes.
+//! File systems of real processes, started and stopped the way users do it.
 
-mod grammar;
 mod slot;
 
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::program::{self, Outcome};
@@ -15,10 +15,8 @@ use crate::run::Run;
 use crate::{binary, mounts, wait};
 use slot::Slot;
 
-/// How long a file system may take to come up on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long a server may take to stop on request.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+/// How long a file system may take to come up, or to end, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// How the parts of a file system are spread over processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,33 +34,15 @@ pub struct Options {
     pub osts: usize,
     /// Embedded: other clients may connect, too.
     pub listen: bool,
-    /// Directory for the data of the targets, when it is not to lie in the run's own.
+    /// Directory of the targets, when it is not to lie in the run's own.
     pub data: Option<PathBuf>,
-    /// More arguments for the process that mounts.
-    pub mount_arguments: Vec<String>,
+    /// Mount options, separated by commas.
+    pub mount_options: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { osts: 4, listen: false, data: None, mount_arguments: Vec::new() }
-    }
-}
-
-/// One process of a file system.
-#[derive(Debug)]
-pub struct Server {
-    /// What it does: `up`, `mgs`, `mds`, `oss0`.., `mount0`..
-    pub role: String,
-    arguments: Vec<OsString>,
-    child: Option<Child>,
-    /// Where it mounts, if it does.
-    point: Option<PathBuf>,
-}
-
-impl Server {
-    /// Its process number while it runs.
-    pub fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+        Options { osts: 4, listen: false, data: None, mount_options: None }
     }
 }
 
@@ -70,11 +50,11 @@ impl Server {
 #[derive(Debug)]
 pub struct Cluster {
     shape: Option<Shape>,
+    options: Options,
     data: PathBuf,
     mount: PathBuf,
-    servers: Vec<Server>,
     address: String,
-    // Ends processes and mounts; after the servers, whose children are waited for first.
+    more_mounts: Vec<PathBuf>,
     run: Run,
     _slot: Slot,
 }
@@ -97,33 +77,30 @@ impl Cluster {
     pub fn start_with(shape: Shape, options: &Options) -> Cluster {
         let slot = Slot::take();
         let run = Run::new();
-        if let Some(directory) = std::env::var_os("NACRE_TEST_DIRECTORY") {
-            return Cluster::foreign(PathBuf::from(directory), run, slot);
-        }
-        let data = options.data.clone().unwrap_or_else(|| run.make("data"));
-        let mount = run.make("mnt");
-        let address = grammar::free_address();
-        let servers = match shape {
-            Shape::Embedded => vec![grammar::up(&data, &mount, &address, options)],
-            Shape::Separate => {
-                let mut servers = grammar::servers(&run, &data, &address, options);
-                servers.push(grammar::mount("mount0", &mount, &address, options));
-                servers
-            }
+        let mut cluster = Cluster {
+            shape: Some(shape),
+            options: options.clone(),
+            data: options.data.clone().unwrap_or_else(|| run.directory().join("data")),
+            mount: run.make("mnt"),
+            address: free_address(),
+            more_mounts: Vec::new(),
+            run,
+            _slot: slot,
         };
-        let mut cluster = Cluster { shape: Some(shape), data, mount, servers, address, run, _slot: slot };
-        cluster.start_all();
+        match std::env::var_os("NACRE_TEST_DIRECTORY") {
+            Some(directory) => cluster.become_foreign(Path::new(&directory)),
+            None => cluster.start_all(),
+        }
         cluster
     }
 
     /// A directory of some other file system, to test the tests.
-    fn foreign(directory: PathBuf, run: Run, slot: Slot) -> Cluster {
-        let name = run.directory().file_name().expect("runs have names");
-        let mount = directory.join(name);
-        fs::create_dir(&mount).unwrap_or_else(|error| panic!("create {}: {error}", mount.display()));
-        let data = run.make("data");
-        let (servers, address) = (Vec::new(), String::new());
-        Cluster { shape: None, data, mount, servers, address, run, _slot: slot }
+    fn become_foreign(&mut self, directory: &Path) {
+        let name = self.run.directory().file_name().expect("runs have names");
+        self.mount = directory.join(name);
+        self.shape = None;
+        fs::create_dir(&self.mount)
+            .unwrap_or_else(|error| panic!("create {}: {error}", self.mount.display()));
     }
 
     /// Whether this is no file system of ours (`NACRE_TEST_DIRECTORY`): then nothing can be killed or checked.
@@ -131,12 +108,17 @@ impl Cluster {
         self.shape.is_none()
     }
 
+    /// How it is spread; embedded when it is none of ours.
+    pub fn shape(&self) -> Shape {
+        self.shape.unwrap_or(Shape::Embedded)
+    }
+
     /// The mount point.
     pub fn mount(&self) -> &Path {
         &self.mount
     }
 
-    /// Where the targets keep their data.
+    /// The directory of the targets.
     pub fn data(&self) -> &Path {
         &self.data
     }
@@ -144,11 +126,6 @@ impl Cluster {
     /// The directory, processes and mounts of this file system.
     pub fn run(&self) -> &Run {
         &self.run
-    }
-
-    /// Where other clients find the MGS: a NID with a port, for `nacre mount`.
-    pub fn address(&self) -> &str {
-        &self.address
     }
 
     /// A new directory at the root of the mount, open to everybody.
@@ -164,155 +141,140 @@ impl Cluster {
         path
     }
 
-    /// Its processes.
-    pub fn servers(&self) -> &[Server] {
-        &self.servers
+    /// What `nacre mount` is given to reach this file system from another client.
+    ///
+    /// # Panics
+    ///
+    /// When its servers do not say where they listen.
+    pub fn source(&self) -> String {
+        if self.shape == Some(Shape::Embedded) {
+            return format!("{}:/nacre", self.address);
+        }
+        let text =
+            self.nacre(&["status".as_ref(), "--json".as_ref(), self.data.as_os_str()]).success().stdout;
+        // Port numbers are all that is wanted of it; the test of the status command looks at the rest.
+        let after = text.split_once("\"MGT\"").map(|(_, after)| after).unwrap_or_default();
+        let nid = after.split('"').find(|word| word.ends_with("@tcp"));
+        format!("{}:/nacre", nid.unwrap_or_else(|| panic!("no address of the MGT in {text}")))
     }
 
-    /// The roles of its processes, those that mount left out.
-    pub fn server_roles(&self) -> Vec<String> {
-        let servers = self.servers.iter().filter(|server| server.role != "up" && server.point.is_none());
-        servers.map(|server| server.role.clone()).collect()
-    }
-
-    /// Another mount by a client process of its own.
+    /// Another mount by a client process of its own. The embedded shape must listen.
     ///
     /// # Panics
     ///
     /// When it does not come up.
     pub fn add_mount(&mut self) -> PathBuf {
-        let number = self.servers.iter().filter(|server| server.point.is_some()).count();
-        let name = format!("mount{number}");
-        let point = self.run.make(&format!("mnt{number}"));
-        let server = grammar::mount(&name, &point, &self.address, &Options::default());
-        self.servers.push(server);
-        self.start_role(&name);
+        let point = self.run.make(&format!("mnt{}", self.more_mounts.len() + 1));
+        self.nacre(&["mount".as_ref(), OsStr::new(&self.source()), point.as_os_str()]).success();
+        assert!(mounts::at(&point).is_some(), "{} is not mounted", point.display());
+        self.more_mounts.push(point.clone());
         point
     }
 
-    /// Starts every process that does not run, in order, and waits for the mounts.
+    /// Starts whatever does not run, as `nacre up` does, and waits for the mount.
     ///
     /// # Panics
     ///
-    /// When one ends early or does not mount.
+    /// When it does not come up.
     pub fn start_all(&mut self) {
-        let roles: Vec<String> = self.servers.iter().map(|server| server.role.clone()).collect();
-        for role in roles {
-            self.start_role(&role);
+        let mut command = self.command();
+        command.arg("up").arg(&self.data).arg("--mount").arg(&self.mount);
+        command.args(["--osts", &self.options.osts.to_string()]);
+        if self.shape == Some(Shape::Separate) {
+            command.arg("--separate");
+        } else if self.options.listen {
+            command.args(["--listen", &self.address]);
         }
+        command.args(self.options.mount_options.iter().flat_map(|options| ["-o", options]));
+        program::run_command(command, LIMIT).success();
+        let kind = mounts::at(&self.mount).map(|mount| mount.kind);
+        assert_eq!(kind.as_deref(), Some("fuse.nacre"), "what is mounted on {}", self.mount.display());
     }
 
-    /// Starts one process again, exactly as it was started before; nothing happens when it runs.
+    /// The processes that run, by role: `node` in one process, else `mgs`, `mdt0000`, `ost0000`.. and `mount`; and
+    /// `mount` again for every further mount.
+    pub fn processes(&self) -> Vec<(String, u32)> {
+        let mut found = Vec::new();
+        for (pid, words) in self.run.processes() {
+            let role = words.iter().position(|word| word == "--role").and_then(|index| words.get(index + 1));
+            found.extend(role.map(|role| (role.clone(), pid)));
+        }
+        found
+    }
+
+    /// The roles of the servers that run, mounts left out.
+    pub fn servers(&self) -> Vec<String> {
+        let roles = self.processes().into_iter().map(|(role, _)| role);
+        roles.filter(|role| role != "mount").collect()
+    }
+
+    /// The process number of the one process with this role.
     ///
     /// # Panics
     ///
-    /// When it ends early or does not mount.
-    pub fn start_role(&mut self, role: &str) {
-        let log = self.run.directory().join(format!("{role}.log"));
-        let mut command = self.run.command(binary::nacre());
-        let server = self.server(role);
-        if server.child.is_some() {
-            return;
-        }
-        let file = File::options().create(true).append(true).open(&log).expect("the run's directory is ours");
-        let error_file = file.try_clone().expect("descriptors are left");
-        command.args(&server.arguments).stdin(Stdio::null()).stdout(file).stderr(error_file);
-        command.env("RUST_BACKTRACE", "1");
-        let child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", binary::nacre().display()));
-        server.child = Some(child);
-        if let Some(point) = server.point.clone() {
-            self.wait_until_mounted(role, &point);
-        }
+    /// When there is none.
+    pub fn pid(&self, role: &str) -> u32 {
+        let processes = self.processes();
+        let found = processes.iter().find(|(name, _)| name == role);
+        found.unwrap_or_else(|| panic!("no {role} runs: {processes:?}")).1
     }
 
-    fn wait_until_mounted(&mut self, role: &str, point: &Path) {
-        let server = self.server(role);
-        wait::until(START_LIMIT, &format!("{role} has mounted {}", point.display()), || {
-            let child = server.child.as_mut().expect("it was started");
-            if let Some(status) = child.try_wait().expect("our own child") {
-                server.child = None;
-                panic!("{role} ended with {status} instead of mounting");
-            }
-            let mounted = mounts::at(point).is_some_and(|mount| mount.kind.starts_with("fuse"));
-            (mounted && fs::metadata(point).is_ok()).then_some(())
-        });
-    }
-
-    /// Kills a process as a crash would, and waits until it is gone.
+    /// Kills all processes of this role as a crash would, and waits until they are gone.
     ///
     /// # Panics
     ///
-    /// When there is no such process.
-    pub fn kill(&mut self, role: &str) {
-        let server = self.server(role);
-        if let Some(mut child) = server.child.take() {
-            child.kill().unwrap_or_else(|error| panic!("kill {role}: {error}"));
-            child.wait().unwrap_or_else(|error| panic!("wait for {role}: {error}"));
-        }
+    /// When there is no such process, or it does not go.
+    pub fn kill(&self, role: &str) {
+        self.signal(self.pid(role), libc::SIGKILL);
+        self.end_of(|name| name == role);
     }
 
     /// Kills all processes, as if the plug had been pulled on everything but the kernel.
-    pub fn kill_all(&mut self) {
-        let roles: Vec<String> = self.servers.iter().map(|server| server.role.clone()).collect();
-        // First the signals, then the waits: nobody should see the others go.
-        for server in &mut self.servers {
-            if let Some(child) = &mut server.child {
-                let _ = child.kill();
-            }
+    pub fn kill_all(&self) {
+        // All signals before any wait: nobody should see the others go.
+        for (_, pid) in self.processes() {
+            self.signal(pid, libc::SIGKILL);
         }
-        for role in roles {
-            self.kill(&role);
-        }
+        self.end_of(|_| true);
     }
 
-    /// Asks a process to stop and returns how it ended; `None` when it does not run.
+    fn end_of(&self, chosen: impl Fn(&str) -> bool) {
+        wait::until(LIMIT, "killed processes are gone", || {
+            let mut left = self.processes().into_iter().filter(|(role, _)| chosen(role));
+            left.next().is_none().then_some(())
+        });
+    }
+
+    /// Sends a signal to a process of this file system; one that is gone already is fine.
+    pub fn signal(&self, pid: u32, signal: i32) {
+        // SAFETY: kill touches no memory.
+        unsafe { libc::kill(pid as libc::pid_t, signal) };
+    }
+
+    /// Unmounts and stops everything as users do.
     ///
     /// # Panics
     ///
-    /// When it goes on.
-    pub fn stop_role(&mut self, role: &str) -> Option<ExitStatus> {
-        let mut child = self.server(role).child.take()?;
-        // SAFETY: kill touches no memory; the process is our own child and was not waited for.
-        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
-        let status = wait::within(STOP_LIMIT, || child.try_wait().expect("our own child"));
-        if status.is_none() {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!("{role} did not stop within {STOP_LIMIT:?}");
-        }
-        status
-    }
-
-    /// Asks all processes to stop, clients first.
-    ///
-    /// # Panics
-    ///
-    /// When one goes on, ends with an error, or leaves its mount.
+    /// When something goes on, fails, or leaves its mount.
     pub fn stop(&mut self) {
-        let roles: Vec<String> = self.servers.iter().map(|server| server.role.clone()).collect();
-        for role in roles.iter().rev() {
-            if let Some(status) = self.stop_role(role) {
-                assert!(status.success(), "{role} ended with {status}");
-            }
+        for point in std::mem::take(&mut self.more_mounts) {
+            self.nacre(&[OsStr::new("umount"), point.as_os_str()]).success();
         }
-        for server in &self.servers {
-            if let Some(point) = &server.point {
-                assert_eq!(mounts::at(point), None, "{} is still mounted", point.display());
-            }
-        }
+        self.nacre(&[OsStr::new("down"), self.data.as_os_str()]).success();
+        assert_eq!(self.processes(), [], "nothing runs any more");
+        assert_eq!(mounts::below(self.run.directory()), [], "nothing is mounted any more");
     }
 
-    /// Stops everything and has the targets checked.
+    /// Stops everything and has the targets checked; nothing happens on a foreign file system.
     ///
     /// # Panics
     ///
     /// When something does not stop, or the check finds anything.
     pub fn stop_and_check(&mut self) {
-        if self.is_foreign() {
-            return;
+        if !self.is_foreign() {
+            self.stop();
+            self.check();
         }
-        self.stop();
-        self.check();
     }
 
     /// Has the targets checked; nothing may be running.
@@ -321,14 +283,12 @@ impl Cluster {
     ///
     /// When the check finds anything.
     pub fn check(&self) {
-        for arguments in grammar::checks(&self.data) {
-            self.nacre(&arguments).success();
-        }
+        self.nacre(&[OsStr::new("check"), self.data.as_os_str()]).success();
     }
 
     /// Runs the binary with these arguments.
     #[track_caller]
-    pub fn nacre<A: AsRef<std::ffi::OsStr>>(&self, arguments: &[A]) -> Outcome {
+    pub fn nacre<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Outcome {
         let mut command = self.command();
         command.args(arguments);
         program::run_command(command, program::LIMIT)
@@ -336,7 +296,7 @@ impl Cluster {
 
     /// Runs `lfs` with these arguments.
     #[track_caller]
-    pub fn lfs<A: AsRef<std::ffi::OsStr>>(&self, arguments: &[A]) -> Outcome {
+    pub fn lfs<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Outcome {
         let mut command = self.command();
         command.arg("lfs").args(arguments);
         program::run_command(command, program::LIMIT)
@@ -346,11 +306,6 @@ impl Cluster {
     pub fn command(&self) -> Command {
         self.run.command(binary::nacre())
     }
-
-    fn server(&mut self, role: &str) -> &mut Server {
-        let server = self.servers.iter_mut().find(|server| server.role == role);
-        server.unwrap_or_else(|| panic!("no process has the role {role}"))
-    }
 }
 
 impl Drop for Cluster {
@@ -358,6 +313,12 @@ impl Drop for Cluster {
         if self.is_foreign() {
             let _ = fs::remove_dir_all(&self.mount);
         }
-        self.kill_all();
     }
+}
+
+/// A NID of the loopback interface with a port that is free now.
+pub fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback interface is up");
+    let port = listener.local_addr().expect("a bound socket has an address").port();
+    format!("127.0.0.1:{port}@tcp")
 }

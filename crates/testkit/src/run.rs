@@ -206,7 +206,8 @@ fn marked(directory: &Path) -> Vec<(u32, Vec<String>)> {
 /// The ends of all logs, for whoever reads why a test failed.
 fn show_logs(directory: &Path) {
     const LINES: usize = 40;
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+    let logs = [directory.to_owned(), directory.join("data/run")];
+    for entry in logs.iter().flat_map(fs::read_dir).flatten().flatten() {
         let path = entry.path();
         if path.extension() != Some(OsStr::new("log")) {
             continue;
