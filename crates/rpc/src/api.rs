@@ -98,9 +98,13 @@ pub trait OssEndpoint: Send + Sync {
     /// Runs one request.
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply>;
 
-    /// Sends a request without waiting, if this transport can have several in flight; otherwise runs it. Only
-    /// [`crate::api::run_all`] calls this, which waits for all before it returns.
-    fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
+    /// Sends a request without waiting, if this transport can have several in flight; otherwise runs it. Callers use
+    /// [`crate::api::run_all`], which waits for all before it returns.
+    ///
+    /// # Safety
+    /// The returned value is not leaked: its function is called, or it is dropped, before `'a` ends. Until then the reply's
+    /// data may be written to the buffer in `bulk` by any thread.
+    unsafe fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
         Started::Finished(self.call(request, bulk))
     }
     /// Changes whenever data that was written but not synced may have been lost (the server's host restarted).
@@ -111,7 +115,7 @@ pub trait OssEndpoint: Send + Sync {
 pub enum Started<'a> {
     /// It has already run.
     Finished(StatusResult<OssReply>),
-    /// It is in flight; the function waits for its answer.
+    /// It is in flight; the function waits for its answer. Dropping it gives the answer up and the buffers free.
     InFlight(Box<dyn FnOnce() -> StatusResult<OssReply> + 'a>),
 }
 
@@ -141,8 +145,14 @@ pub fn run_all(calls: Vec<IoCall<'_>>) -> Vec<StatusResult<OssReply>> {
         requests.push(call.request);
         rest.push((call.endpoint, call.bulk));
     }
-    let started: Vec<Started<'_>> =
-        requests.iter().zip(rest).map(|(request, (endpoint, bulk))| endpoint.start(request, bulk)).collect();
+    let started: Vec<Started<'_>> = requests
+        .iter()
+        .zip(rest)
+        .map(|(request, (endpoint, bulk))| {
+            // SAFETY: what is started is called below, or dropped by unwinding; `requests` outlives it.
+            unsafe { endpoint.start(request, bulk) }
+        })
+        .collect();
     started
         .into_iter()
         .map(|started| match started {

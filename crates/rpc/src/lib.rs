@@ -5,8 +5,14 @@
 //! over what it was serving. See `docs/protocol/`.
 
 pub mod api;
+pub mod config;
+pub mod lo;
+pub mod tcp;
 
 pub use api::{
     Call, ClientCallbacks, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsService, OssEndpoint,
     OssService, ReplySlot, Started, run_all,
 };
+pub use config::{ClientConfig, ServerConfig};
+pub use lo::{LoMds, LoMgs, LoOss};
+pub use nacre_session::Recovery;

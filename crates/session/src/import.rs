@@ -66,12 +66,20 @@ pub struct Import {
     backoff: Backoff,
     /// The loss was reported to the log and the return was not yet.
     outage_reported: bool,
+    /// What has to be restored and was not yet; outlives failed attempts.
+    pending: Recovery,
 }
 
 impl Import {
     /// Never connected.
     pub fn new(backoff: Backoff) -> Import {
-        Import { state: ImportState::New, instance: 0, backoff, outage_reported: false }
+        Import {
+            state: ImportState::New,
+            instance: 0,
+            backoff,
+            outage_reported: false,
+            pending: Recovery::None,
+        }
     }
 
     /// Where the client stands.
@@ -111,12 +119,15 @@ impl Import {
             Recovery::Evicted
         };
         self.instance = instance;
+        let recovery = if recovery == Recovery::None { self.pending } else { recovery };
+        self.pending = recovery;
         self.state = if recovery == Recovery::None { ImportState::Full } else { ImportState::Recovering };
         recovery
     }
 
     /// Handles are open again.
     pub fn on_recovered(&mut self) {
+        self.pending = Recovery::None;
         self.state = ImportState::Full;
     }
 
@@ -192,6 +203,21 @@ mod tests {
         assert_eq!(import.state(), ImportState::Evicted);
         import.on_connecting();
         assert_eq!(import.on_connected(7, false), Recovery::Evicted);
+    }
+
+    #[test]
+    fn a_recovery_that_failed_is_due_at_the_next_connect() {
+        let mut import = import();
+        import.on_connecting();
+        import.on_connected(7, false);
+        import.on_connecting();
+        assert_eq!(import.on_connected(8, false), Recovery::ServerRestarted);
+        import.on_failed();
+        import.on_connecting();
+        assert_eq!(import.on_connected(8, true), Recovery::ServerRestarted);
+        import.on_recovered();
+        import.on_connecting();
+        assert_eq!(import.on_connected(8, true), Recovery::None);
     }
 
     #[test]

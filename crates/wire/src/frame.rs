@@ -18,6 +18,10 @@ pub const HEADER_VERSION: u16 = 1;
 pub const BODY_MAX: usize = 16 << 20;
 /// Tag of requests that need no reply slot.
 pub const TAG_NONE: u16 = u16::MAX;
+/// Offset of the body's length in a header, for those who look before they read.
+pub const BODY_LEN_OFFSET: usize = 20;
+/// Offset of the bulk data's length in a header.
+pub const BULK_LEN_OFFSET: usize = 28;
 /// Offset of the header's checksum.
 const CRC_OFFSET: usize = 16;
 

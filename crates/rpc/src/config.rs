@@ -1,0 +1,100 @@
+//! Options of the TCP transport.
+
+use std::time::Duration;
+
+/// Options of a client's connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// One attempt to reach one NID. Default 3 s.
+    pub connect_timeout: Duration,
+    /// The server's answer to a connect; it may have to call another client's caches back first. Default 20 s.
+    pub handshake_timeout: Duration,
+    /// First pause between attempts; it doubles. Default 50 ms.
+    pub backoff_min: Duration,
+    /// Longest pause between attempts. Default 2 s.
+    pub backoff_max: Duration,
+    /// How long the first connect of an endpoint is tried. Default 30 s.
+    pub first_connect_deadline: Duration,
+    /// How long a request waits for a server that is away before it fails with `ETIMEDOUT`. Default: for ever.
+    pub deadline: Option<Duration>,
+    /// A connection that somebody waits on and that has been silent for so long is pinged. Default 5 s.
+    pub ping_interval: Duration,
+    /// A connection is taken for dead after so much silence. Default 20 s.
+    pub dead_after: Duration,
+    /// How long an interrupted request waits for the server to end it, so that the caller learns what became of it.
+    /// Default 1 s.
+    pub interrupt_grace: Duration,
+    /// Checksums on file data. Default on.
+    pub bulk_checksums: bool,
+    /// Damaged bulk data is sent again so many times before `EIO`. Default 5.
+    pub bulk_retries: u32,
+    /// Requests in flight per connection; the server may ask for fewer. Default 32.
+    pub in_flight_max: u32,
+    /// File locks that wait at the server at the same time, per target; more of them are tried again and again by the
+    /// client, so that waiting locks never fill a connection. Default 8.
+    pub waiting_locks_max: u32,
+}
+
+impl Default for ClientConfig {
+    fn default() -> ClientConfig {
+        ClientConfig {
+            connect_timeout: Duration::from_secs(3),
+            handshake_timeout: Duration::from_secs(20),
+            backoff_min: Duration::from_millis(50),
+            backoff_max: Duration::from_secs(2),
+            first_connect_deadline: Duration::from_secs(30),
+            deadline: None,
+            ping_interval: Duration::from_secs(5),
+            dead_after: Duration::from_secs(20),
+            interrupt_grace: Duration::from_secs(1),
+            bulk_checksums: true,
+            bulk_retries: 5,
+            in_flight_max: 32,
+            waiting_locks_max: 8,
+        }
+    }
+}
+
+/// Options of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Name of the file system; clients that name another one are refused. Empty: anybody is served.
+    pub fsname: String,
+    /// Threads per connection; a thread is added when all others wait. Default 64.
+    pub threads_max: usize,
+    /// Threads per connection that stay although they have nothing to do. Default 2.
+    pub threads_idle_max: usize,
+    /// Requests in flight that a client may have on one connection; below `threads_max`, so that pings are always
+    /// answered. Default 32.
+    pub in_flight_max: u32,
+    /// Connections at the same time; more are closed at once. Default 4096.
+    pub connections_max: usize,
+    /// A client of a metadata target that has not been heard of for so long loses its handles and locks. Default 60 s.
+    pub client_grace: Duration,
+    /// The same for a client on this host all of whose connections are closed: no network lies between, so its process
+    /// has ended. Default 2 s.
+    pub client_grace_local: Duration,
+    /// A peer that stops in the middle of a frame, or does not take replies, is cut off after so long. Default 20 s.
+    pub stall_max: Duration,
+    /// How long [`crate::tcp::Server::stop`] lets running requests finish before it interrupts them. Default 10 s.
+    pub stop_grace: Duration,
+    /// Checksums on file data, if the client wants them too. Default on.
+    pub bulk_checksums: bool,
+}
+
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig {
+            fsname: String::new(),
+            threads_max: 64,
+            threads_idle_max: 2,
+            in_flight_max: 32,
+            connections_max: 4096,
+            client_grace: Duration::from_secs(60),
+            client_grace_local: Duration::from_secs(2),
+            stall_max: Duration::from_secs(20),
+            stop_grace: Duration::from_secs(10),
+            bulk_checksums: true,
+        }
+    }
+}

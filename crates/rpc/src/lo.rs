@@ -1,0 +1,92 @@
+//! The transport inside one process: a direct call on the caller's thread, nothing is encoded or copied.
+
+use crate::api::{
+    Call, ClientCallbacks, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsService, OssEndpoint, OssService,
+};
+use nacre_types::{ClientUuid, Cred, Nid, StatusResult};
+use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
+use nacre_wire::mgs::{MgsReply, MgsRequest};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::sync::Arc;
+
+/// A metadata target in this process. Dropping it disconnects the client.
+pub struct LoMds {
+    service: Arc<dyn MdsService>,
+    export: Arc<Export>,
+}
+
+impl LoMds {
+    /// Connects `client`. Its callbacks are called on threads of the service.
+    ///
+    /// # Errors
+    /// Whatever the service refuses the connect with.
+    pub fn connect(
+        service: Arc<dyn MdsService>,
+        client: ClientUuid,
+        callbacks: Arc<dyn ClientCallbacks>,
+    ) -> StatusResult<(LoMds, LeaseGrant)> {
+        let export = Arc::new(Export { client, nid: Nid::Lo, callbacks });
+        let grant = service.connect(&export)?;
+        Ok((LoMds { service, export }, grant))
+    }
+}
+
+impl MdsEndpoint for LoMds {
+    fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        self.service.handle(&self.export, &Call::new(cred), request)
+    }
+
+    fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
+        if let Err(status) = self.call(cred, request) {
+            log::warn!("request without waiting for its answer failed: {status}");
+        }
+    }
+}
+
+impl Drop for LoMds {
+    fn drop(&mut self) {
+        self.service.disconnect(self.export.client);
+    }
+}
+
+/// An object target in this process.
+pub struct LoOss {
+    service: Arc<dyn OssService>,
+    system: Cred,
+}
+
+impl LoOss {
+    /// An endpoint that calls `service`.
+    pub fn new(service: Arc<dyn OssService>) -> LoOss {
+        LoOss { service, system: Cred::system() }
+    }
+}
+
+impl OssEndpoint for LoOss {
+    fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        self.service.handle(&Call::new(&self.system), request, bulk)
+    }
+
+    /// Never changes: client and server live and die together.
+    fn durability_epoch(&self) -> u64 {
+        0
+    }
+}
+
+/// The management server in this process.
+pub struct LoMgs {
+    service: Arc<dyn MgsService>,
+}
+
+impl LoMgs {
+    /// An endpoint that calls `service`.
+    pub fn new(service: Arc<dyn MgsService>) -> LoMgs {
+        LoMgs { service }
+    }
+}
+
+impl MgsEndpoint for LoMgs {
+    fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
+        self.service.handle(request)
+    }
+}

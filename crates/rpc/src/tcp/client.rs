@@ -1,0 +1,11 @@
+//! The calling side.
+
+pub(super) mod conn;
+mod control;
+mod endpoints;
+mod peer;
+pub(super) mod posts;
+mod waiter;
+
+pub use endpoints::{TcpMds, TcpMgs, TcpOss};
+pub use peer::{ClientIdentity, ClientStats, MdsEvents};

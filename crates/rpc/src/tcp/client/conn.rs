@@ -1,0 +1,550 @@
+//! One connection to a target.
+//!
+//! Callers send their requests themselves. Of those that wait, one reads: it puts the replies of the others where they
+//! belong and wakes them, until its own is there; then another one reads on.
+
+use super::posts::Flights;
+use super::waiter::{Outcome, Place, Reply, Waiter};
+use crate::config::ClientConfig;
+use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
+use nacre_types::{Nid, TargetId, Xid};
+use nacre_wire::connect::{Connected, Features};
+use nacre_wire::frame::{FrameKind, Header};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Who wants the reply of a request in flight.
+enum Interest {
+    /// A caller that waits or will wait.
+    Waiter(Arc<Waiter>),
+    /// Nobody; it is kept for a resend.
+    Posted,
+    /// Nobody any more.
+    Abandoned,
+}
+
+struct Entry {
+    xid: u64,
+    interest: Interest,
+    /// The waiter sleeps, or is about to.
+    parked: bool,
+    /// Bulk data is being received into the waiter's buffer.
+    receiving: bool,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: Vec<Entry>,
+    /// Somebody reads.
+    reading: bool,
+    closed: bool,
+    /// Somebody waits for room.
+    crowded: bool,
+}
+
+impl Table {
+    fn find(&mut self, xid: u64) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.xid == xid)
+    }
+
+    fn take(&mut self, xid: u64) -> Option<Entry> {
+        let index = self.entries.iter().position(|entry| entry.xid == xid)?;
+        Some(self.entries.swap_remove(index))
+    }
+}
+
+/// Why a request did not get a reply on this connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoReply {
+    /// The connection has ended; the request may have run.
+    Lost,
+    /// The caller was interrupted and the request is abandoned; it may have run.
+    Interrupted,
+    /// The caller was interrupted before the request was sent.
+    NotSent,
+}
+
+/// A connection after its handshake.
+pub(crate) struct Conn {
+    pub(crate) target: TargetId,
+    pub(crate) nid: Nid,
+    pub(crate) bulk_checksums: bool,
+    socket: Socket,
+    flights: Arc<Flights>,
+    in_flight_max: usize,
+    ping_interval: Duration,
+    dead_after: Duration,
+    interrupt_grace: Duration,
+    sending: Mutex<()>,
+    inbox: Mutex<Inbox>,
+    table: Mutex<Table>,
+    room: Condvar,
+    closed: AtomicBool,
+    opened: Instant,
+    /// Milliseconds since `opened` at which the peer was last heard, or began to owe us something.
+    quiet_since_ms: AtomicU64,
+    pinged_ms: AtomicU64,
+}
+
+impl Conn {
+    pub(crate) fn new(
+        target: TargetId,
+        nid: Nid,
+        socket: Socket,
+        inbox: Inbox,
+        connected: &Connected,
+        config: &ClientConfig,
+        flights: Arc<Flights>,
+    ) -> Conn {
+        Conn {
+            target,
+            nid,
+            bulk_checksums: connected.features & Features::BULK_CHECKSUM.bits() != 0,
+            socket,
+            flights,
+            in_flight_max: connected.in_flight_max.min(config.in_flight_max).max(1) as usize,
+            ping_interval: config.ping_interval,
+            dead_after: config.dead_after,
+            interrupt_grace: config.interrupt_grace,
+            sending: Mutex::new(()),
+            inbox: Mutex::new(inbox),
+            table: Mutex::default(),
+            room: Condvar::new(),
+            closed: AtomicBool::new(false),
+            opened: Instant::now(),
+            quiet_since_ms: AtomicU64::new(0),
+            pinged_ms: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.opened.elapsed().as_millis() as u64
+    }
+
+    /// Ends the connection and tells everybody who waits on it. Says whether it was open.
+    pub(crate) fn close(&self, why: Option<&Closed>) -> bool {
+        let entries = {
+            let mut table = self.table.lock();
+            if table.closed {
+                return false;
+            }
+            table.closed = true;
+            self.closed.store(true, Ordering::Release);
+            // An entry whose data is being received is finished by its reader, which sees the end of the socket.
+            let (receiving, others) =
+                std::mem::take(&mut table.entries).into_iter().partition(|e| e.receiving);
+            table.entries = receiving;
+            others
+        };
+        self.socket.shut_down(Shutdown::Both);
+        self.room.notify_all();
+        if let Some(why) = why {
+            log::debug!("connection to {} at {} ended: {why}", self.target, self.nid);
+        }
+        for entry in entries {
+            self.lose(entry);
+        }
+        true
+    }
+
+    fn lose(&self, entry: Entry) {
+        match entry.interest {
+            Interest::Waiter(waiter) => waiter.finish(Outcome::Lost, entry.parked),
+            Interest::Posted => self.flights.post_lost(entry.xid),
+            Interest::Abandoned => self.flights.finish(entry.xid),
+        }
+    }
+
+    /// Puts a request into the table, waiting for room.
+    fn register(&self, xid: u64, interest: Interest) -> Result<(), NoReply> {
+        let mut table = self.table.lock();
+        loop {
+            if table.closed {
+                return Err(NoReply::Lost);
+            }
+            if table.entries.len() < self.in_flight_max {
+                break;
+            }
+            if nacre_env::interrupted() {
+                return Err(NoReply::NotSent);
+            }
+            if table.reading {
+                table.crowded = true;
+                self.room.wait_for(&mut table, TICK);
+            } else {
+                table.reading = true;
+                drop(table);
+                self.read(|| true);
+                table = self.table.lock();
+            }
+        }
+        if table.entries.is_empty() {
+            self.quiet_since_ms.store(self.now_ms(), Ordering::Relaxed);
+        }
+        table.entries.push(Entry { xid, interest, parked: false, receiving: false });
+        Ok(())
+    }
+
+    fn transmit(&self, header: &Header, body: &[u8], bulk: &[u8]) -> Result<(), NoReply> {
+        let bytes = header.to_bytes();
+        let sent = {
+            let _guard = self.sending.lock();
+            self.socket.send_rest(&[&bytes, body, bulk], 0)
+        };
+        match sent {
+            Ok(()) => Ok(()),
+            Err(LinkError::Interrupted | LinkError::Idle) => Err(NoReply::NotSent),
+            Err(LinkError::Closed(why)) => {
+                self.close(Some(&why));
+                Err(NoReply::Lost)
+            }
+        }
+    }
+
+    /// Sends a request.
+    ///
+    /// # Safety
+    /// `place` stays valid until the returned value was waited for or dropped, and that happens: it is not leaked.
+    pub(crate) unsafe fn submit(
+        self: &Arc<Self>,
+        header: &Header,
+        body: &[u8],
+        bulk: &[u8],
+        place: Place,
+    ) -> Result<InFlight, NoReply> {
+        let waiter = Arc::new(Waiter::new(header.xid.0, place));
+        self.register(header.xid.0, Interest::Waiter(waiter.clone()))?;
+        let flight = InFlight { conn: self.clone(), waiter, settled: false };
+        match self.transmit(header, body, bulk) {
+            // What was lost is told by the waiter, like any later loss.
+            Ok(()) | Err(NoReply::Lost | NoReply::Interrupted) => Ok(flight),
+            Err(NoReply::NotSent) => {
+                self.table.lock().take(header.xid.0);
+                flight.waiter.finish(Outcome::Lost, false);
+                Err(NoReply::NotSent)
+            }
+        }
+    }
+
+    /// Sends a request that nobody waits for.
+    pub(crate) fn post(&self, header: &Header, body: &[u8]) {
+        let xid = header.xid.0;
+        let sent = self.register(xid, Interest::Posted).and_then(|()| self.transmit(header, body, &[]));
+        if sent.is_err() {
+            self.table.lock().take(xid);
+            self.flights.post_lost(xid);
+        }
+    }
+
+    /// Tells the server that nobody wants the answer any more.
+    fn cancel(&self, xid: u64) {
+        let header = Header::new(FrameKind::Cancel, self.target, Xid(xid));
+        self.send_small(&header);
+    }
+
+    /// Sends a frame without body, unless the way is blocked.
+    fn send_small(&self, header: &Header) {
+        let Some(_guard) = self.sending.try_lock() else { return };
+        let bytes = header.to_bytes();
+        let parts = [&bytes[..], &[], &[]];
+        let result = match self.socket.try_send(&parts) {
+            Ok(0) => Ok(()),
+            Ok(sent) => self.socket.send_rest(&parts, sent),
+            Err(error) => Err(error),
+        };
+        if let Err(LinkError::Closed(why)) = result {
+            self.close(Some(&why));
+        }
+    }
+
+    /// Reads until `done` says so, asked after each frame and each idle tick. The caller holds the reader's role, which
+    /// goes on to a sleeping waiter at the end.
+    fn read(&self, mut done: impl FnMut() -> bool) {
+        let mut inbox = self.inbox.lock();
+        loop {
+            match self.receive_one(&mut inbox, true) {
+                Ok(()) => {}
+                Err(LinkError::Idle | LinkError::Interrupted) => self.check_alive(),
+                Err(LinkError::Closed(why)) => {
+                    self.close(Some(&why));
+                    break;
+                }
+            }
+            if done() || self.is_closed() {
+                break;
+            }
+        }
+        // Frames that are here already are delivered now: whoever reads next would have to be woken for them.
+        while !self.is_closed() && inbox.has_whole_frame() {
+            if let Err(LinkError::Closed(why)) = self.receive_one(&mut inbox, false) {
+                self.close(Some(&why));
+            }
+        }
+        drop(inbox);
+        let mut table = self.table.lock();
+        table.reading = false;
+        hand_on(table);
+    }
+
+    /// Reads what has arrived without waiting, if nobody else reads: answers of posted requests, the end of the stream.
+    pub(crate) fn sweep(&self) {
+        {
+            let mut table = self.table.lock();
+            if table.closed || table.reading {
+                return;
+            }
+            table.reading = true;
+        }
+        let mut inbox = self.inbox.lock();
+        loop {
+            match self.receive_one(&mut inbox, false) {
+                Ok(()) => {}
+                Err(LinkError::Idle | LinkError::Interrupted) => break,
+                Err(LinkError::Closed(why)) => {
+                    self.close(Some(&why));
+                    break;
+                }
+            }
+        }
+        drop(inbox);
+        let mut table = self.table.lock();
+        table.reading = false;
+        if !table.entries.is_empty() {
+            drop(table);
+            self.check_alive();
+            table = self.table.lock();
+        }
+        hand_on(table);
+    }
+
+    /// Pings a peer that owes something and is silent; gives it up after too long.
+    fn check_alive(&self) {
+        let now = self.now_ms();
+        let silent = Duration::from_millis(now.saturating_sub(self.quiet_since_ms.load(Ordering::Relaxed)));
+        if silent >= self.dead_after {
+            let error = io::Error::new(ErrorKind::TimedOut, "the server is silent");
+            self.close(Some(&Closed::Io(error)));
+        } else if silent >= self.ping_interval {
+            let pinged = self.pinged_ms.load(Ordering::Relaxed);
+            if pinged == 0 || Duration::from_millis(now.saturating_sub(pinged)) >= self.ping_interval {
+                self.pinged_ms.store(now, Ordering::Relaxed);
+                self.send_small(&Header::new(FrameKind::Ping, self.target, Xid(0)));
+            }
+        }
+    }
+
+    fn receive_one(&self, inbox: &mut Inbox, wait: bool) -> Result<(), LinkError> {
+        let header = inbox.header(&self.socket, wait)?;
+        self.quiet_since_ms.store(self.now_ms(), Ordering::Relaxed);
+        let waiter = {
+            let mut table = self.table.lock();
+            match table.find(header.xid.0) {
+                Some(entry) if header.kind == FrameKind::Reply => match &entry.interest {
+                    Interest::Waiter(waiter) => {
+                        entry.receiving = header.bulk_len > 0;
+                        Some(waiter.clone())
+                    }
+                    Interest::Posted | Interest::Abandoned => None,
+                },
+                _ => None,
+            }
+        };
+        let received = self.receive_rest(inbox, &header, waiter.as_deref());
+        if header.kind != FrameKind::Reply {
+            return received.map(|_| ());
+        }
+        let entry = self.table.lock().take(header.xid.0);
+        match (received, entry) {
+            (Ok((body, bulk_intact)), Some(entry)) => {
+                self.deliver(entry, Reply { header, body, bulk_intact })
+            }
+            // A reply to nobody: the answer to a request that was given up before it was sent.
+            (Ok(_), None) => {}
+            (Err(error), entry) => {
+                if let Some(entry) = entry {
+                    self.lose(entry);
+                }
+                return Err(error);
+            }
+        }
+        self.make_room();
+        Ok(())
+    }
+
+    /// Receives body and bulk data; says whether the bulk data is complete and undamaged.
+    fn receive_rest(
+        &self,
+        inbox: &mut Inbox,
+        header: &Header,
+        waiter: Option<&Waiter>,
+    ) -> Result<(Vec<u8>, bool), LinkError> {
+        let mut body = Vec::new();
+        inbox.body(&self.socket, header, &mut body)?;
+        if header.bulk_len == 0 {
+            return Ok((body, true));
+        }
+        // SAFETY: the waiter's entry was marked as receiving under the table's lock, and only the reader, which we are,
+        // takes marked entries out of the table; so its owner waits in `abandon` or before it until we are done.
+        let target = waiter.and_then(|waiter| unsafe { waiter.place.slice(header.bulk_len as usize) });
+        let intact = match target {
+            Some(buffer) => inbox.bulk(&self.socket, header, buffer)?,
+            None => {
+                inbox.skip_bulk(&self.socket, header)?;
+                false
+            }
+        };
+        Ok((body, intact))
+    }
+
+    fn deliver(&self, entry: Entry, reply: Reply) {
+        match entry.interest {
+            Interest::Waiter(waiter) => waiter.finish(Outcome::Reply(reply), entry.parked),
+            Interest::Posted => self.flights.post_answered(entry.xid, reply.header.status),
+            Interest::Abandoned => self.flights.finish(entry.xid),
+        }
+    }
+
+    fn make_room(&self) {
+        let crowded = std::mem::take(&mut self.table.lock().crowded);
+        if crowded {
+            self.room.notify_all();
+        }
+    }
+
+    /// The owner of a waiter gives up. After this nobody touches its buffer. The reply, if it came just now.
+    fn abandon(&self, waiter: &Waiter) -> Result<Reply, NoReply> {
+        let mut table = self.table.lock();
+        let free = !table.reading;
+        match table.find(waiter.xid) {
+            Some(entry) if !entry.receiving => {
+                entry.interest = Interest::Abandoned;
+                if free {
+                    // We may have been asked to read and do not.
+                    hand_on(table);
+                }
+                return Err(NoReply::Interrupted);
+            }
+            Some(entry) => {
+                // Data comes into our buffer at this moment. The peer may take its time, we cannot.
+                entry.parked = true;
+                drop(table);
+                self.socket.shut_down(Shutdown::Both);
+            }
+            None => drop(table),
+        }
+        while !waiter.is_done() {
+            waiter.sleep(TICK);
+        }
+        match waiter.take_outcome() {
+            Some(Outcome::Reply(reply)) => Ok(reply),
+            _ => Err(NoReply::Interrupted),
+        }
+    }
+}
+
+/// Wakes one sleeping waiter to read, if nobody reads.
+fn hand_on(table: MutexGuard<'_, Table>) {
+    if table.reading {
+        return;
+    }
+    let next = table.entries.iter().find_map(|entry| match &entry.interest {
+        Interest::Waiter(waiter) if entry.parked => Some(waiter.clone()),
+        _ => None,
+    });
+    drop(table);
+    if let Some(waiter) = next {
+        waiter.promote();
+    }
+}
+
+/// A request that was sent. Its buffer is in use until this was waited for or dropped.
+pub(crate) struct InFlight {
+    conn: Arc<Conn>,
+    waiter: Arc<Waiter>,
+    settled: bool,
+}
+
+impl InFlight {
+    /// The connection that it went out on.
+    pub(crate) fn conn(&self) -> &Arc<Conn> {
+        &self.conn
+    }
+
+    /// Waits for the reply, reading the connection if nobody does.
+    ///
+    /// An interrupt tells the server to end the request and waits a little for what became of it.
+    pub(crate) fn wait(self) -> Result<Reply, NoReply> {
+        self.wait_until(None)
+    }
+
+    /// As [`InFlight::wait`], but gives up at `deadline` as if interrupted.
+    pub(crate) fn wait_until(mut self, deadline: Option<Instant>) -> Result<Reply, NoReply> {
+        let late = || deadline.is_some_and(|at| Instant::now() >= at);
+        let (conn, waiter) = (self.conn.clone(), self.waiter.clone());
+        let mut give_up_at = None;
+        loop {
+            if waiter.is_done() {
+                self.settled = true;
+                return match waiter.take_outcome() {
+                    Some(Outcome::Reply(reply)) => Ok(reply),
+                    _ => Err(NoReply::Lost),
+                };
+            }
+            if late() {
+                self.settled = true;
+                return conn.abandon(&waiter);
+            }
+            if nacre_env::interrupted() {
+                let now = Instant::now();
+                match give_up_at {
+                    None => {
+                        give_up_at = Some(now + conn.interrupt_grace);
+                        conn.cancel(waiter.xid);
+                    }
+                    Some(at) if now >= at => {
+                        self.settled = true;
+                        return conn.abandon(&waiter);
+                    }
+                    Some(_) => {}
+                }
+            }
+            if conn.take_reading(waiter.xid) {
+                conn.read(|| waiter.is_done() || nacre_env::interrupted() || late());
+            } else {
+                waiter.sleep(TICK);
+            }
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if !self.settled {
+            // The answer does not matter: nobody can ask for it any more.
+            let _ = self.conn.abandon(&self.waiter);
+        }
+    }
+}
+
+impl Conn {
+    /// Becomes the reader; if somebody else is, notes that the waiter sleeps.
+    fn take_reading(&self, xid: u64) -> bool {
+        let mut table = self.table.lock();
+        if !table.reading {
+            table.reading = true;
+            return true;
+        }
+        if let Some(entry) = table.find(xid) {
+            entry.parked = true;
+        }
+        false
+    }
+}

@@ -1,0 +1,123 @@
+//! The control connection of a metadata client: callbacks come in, pings go out.
+
+use super::peer::{MdsEvents, Peer};
+use crate::tcp::socket::{Inbox, LinkError, Socket};
+use nacre_types::Xid;
+use nacre_wire::Decode;
+use nacre_wire::frame::{FrameKind, Header};
+use nacre_wire::mds::LeaseGrant;
+use parking_lot::Mutex;
+use std::io;
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Pause after the control connection was lost although the target is there.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The thread that holds the control connection. Stops when dropped.
+pub(crate) struct Control {
+    peer: Arc<Peer>,
+    socket: Arc<Mutex<Option<Arc<Socket>>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    pub(crate) fn start(peer: &Arc<Peer>, events: Arc<dyn MdsEvents>) -> io::Result<Control> {
+        let socket: Arc<Mutex<Option<Arc<Socket>>>> = Arc::default();
+        let (thread_peer, thread_socket) = (peer.clone(), socket.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("ctl-{}", peer.target))
+            .spawn(move || run(&thread_peer, events.as_ref(), &thread_socket))?;
+        Ok(Control { peer: peer.clone(), socket, thread: Some(thread) })
+    }
+}
+
+impl Control {
+    /// Ends all connections of the target.
+    pub(crate) fn stop(&self) {
+        self.peer.stop();
+        if let Some(socket) = self.socket.lock().as_ref() {
+            socket.shut_down(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(peer: &Arc<Peer>, events: &dyn MdsEvents, place: &Mutex<Option<Arc<Socket>>>) {
+    while !peer.is_stopping() {
+        // A data connection first: it reconnects, restores handles and reports losses, also when nobody calls.
+        let greeting = peer.conn(None).and_then(|conn| {
+            conn.sweep();
+            peer.greet(u32::MAX, true, None)
+        });
+        match greeting {
+            Ok(greeting) => {
+                let socket = Arc::new(greeting.socket);
+                *place.lock() = Some(socket.clone());
+                // A stop that came before the socket was in its place is seen by `listen`, which asks first.
+                listen(peer, events, &socket, greeting.inbox);
+                *place.lock() = None;
+            }
+            Err(status) => log::debug!("control connection to {}: {status}", peer.name()),
+        }
+        if !peer.is_stopping() {
+            // `ESHUTDOWN` ends the loop above.
+            let _ = peer.rest(RETRY);
+        }
+    }
+}
+
+/// Serves one control connection until it ends.
+fn listen(peer: &Arc<Peer>, events: &dyn MdsEvents, socket: &Socket, mut inbox: Inbox) {
+    let mut heard = Instant::now();
+    let mut pinged = Instant::now();
+    let mut body = Vec::new();
+    while !peer.is_stopping() {
+        match inbox.header(socket, true) {
+            Ok(header) => {
+                heard = Instant::now();
+                if inbox.body(socket, &header, &mut body).is_err()
+                    || inbox.skip_bulk(socket, &header).is_err()
+                {
+                    break;
+                }
+                if header.kind == FrameKind::Callback {
+                    match LeaseGrant::from_bytes(&body) {
+                        Ok(grant) => events.lease_changed(grant),
+                        Err(error) => log::warn!("callback of {} not understood: {error}", peer.name()),
+                    }
+                }
+            }
+            Err(LinkError::Idle | LinkError::Interrupted) => {}
+            Err(LinkError::Closed(why)) => {
+                log::debug!("control connection to {} ended: {why}", peer.name());
+                break;
+            }
+        }
+        if heard.elapsed() >= peer.config.dead_after {
+            log::warn!("{} is silent: connecting again", peer.name());
+            peer.drop_connections();
+            break;
+        }
+        if pinged.elapsed() >= peer.config.ping_interval {
+            pinged = Instant::now();
+            let bytes = Header::new(FrameKind::Ping, peer.target, Xid(0)).to_bytes();
+            if socket.send_rest(&[&bytes, &[], &[]], 0).is_err() {
+                break;
+            }
+            peer.sweep();
+        }
+    }
+    socket.shut_down(Shutdown::Both);
+}

@@ -1,0 +1,110 @@
+//! Requests under way to a target, over all its connections, and those whose answers nobody waits for.
+
+use nacre_session::{Requests, Ticket};
+use nacre_types::{Status, StatusResult, Xid};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::tcp::socket::TICK;
+
+/// Posted requests that may be under way; beyond, the caller waits for its answer.
+pub(crate) const POSTS_MAX: usize = 128;
+
+/// A request that nobody waits for; kept until it is answered, so that it can be sent again.
+#[derive(Clone)]
+pub(crate) struct Post {
+    pub(crate) ticket: Ticket,
+    pub(crate) body: Arc<[u8]>,
+    /// It is on its way on some connection.
+    sent: bool,
+    /// It was on its way before.
+    pub(crate) resent: bool,
+}
+
+/// Requests under way to one target.
+pub(crate) struct Flights {
+    requests: Mutex<Requests>,
+    tag_freed: Condvar,
+    posts: Mutex<BTreeMap<u64, Post>>,
+}
+
+impl Flights {
+    pub(crate) fn new() -> Flights {
+        Flights { requests: Mutex::new(Requests::new(1)), tag_freed: Condvar::new(), posts: Mutex::default() }
+    }
+
+    /// Numbers for a new request; waits while all tags are in use.
+    pub(crate) fn begin(&self, modifying: bool) -> StatusResult<Ticket> {
+        let mut requests = self.requests.lock();
+        loop {
+            if let Some(ticket) = requests.begin(modifying) {
+                return Ok(ticket);
+            }
+            if nacre_env::interrupted() {
+                return Err(Status::EINTR);
+            }
+            nacre_env::blocking(|| self.tag_freed.wait_for(&mut requests, TICK));
+        }
+    }
+
+    /// A request has ended for good.
+    pub(crate) fn finish(&self, xid: u64) {
+        if self.requests.lock().finish(Xid(xid)) {
+            self.tag_freed.notify_one();
+        }
+    }
+
+    /// The lowest xid under way.
+    pub(crate) fn acked(&self) -> Xid {
+        self.requests.lock().acked()
+    }
+
+    /// Requests under way.
+    pub(crate) fn count(&self) -> usize {
+        self.requests.lock().len()
+    }
+
+    /// Keeps a posted request; `false` if there are too many.
+    pub(crate) fn add_post(&self, ticket: Ticket, body: &[u8]) -> bool {
+        let mut posts = self.posts.lock();
+        if posts.len() >= POSTS_MAX {
+            return false;
+        }
+        posts.insert(ticket.xid.0, Post { ticket, body: body.into(), sent: false, resent: false });
+        true
+    }
+
+    /// The posted requests that are on no connection, marked as sent: the caller sends them now.
+    pub(crate) fn take_unsent(&self) -> Vec<Post> {
+        let mut posts = self.posts.lock();
+        let mut unsent = Vec::new();
+        for post in posts.values_mut().filter(|post| !post.sent) {
+            unsent.push(post.clone());
+            post.sent = true;
+            post.resent = true;
+        }
+        unsent
+    }
+
+    /// A posted request was answered.
+    pub(crate) fn post_answered(&self, xid: u64, status: Status) {
+        self.posts.lock().remove(&xid);
+        self.finish(xid);
+        if status != Status::OK {
+            log::warn!("a request whose answer nobody waits for failed: {status}");
+        }
+    }
+
+    /// The connection of a posted request has ended.
+    pub(crate) fn post_lost(&self, xid: u64) {
+        if let Some(post) = self.posts.lock().get_mut(&xid) {
+            post.sent = false;
+        }
+    }
+
+    /// Posted requests under way.
+    pub(crate) fn post_count(&self) -> usize {
+        self.posts.lock().len()
+    }
+}

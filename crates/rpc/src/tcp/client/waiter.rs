@@ -1,0 +1,150 @@
+//! A request that waits for its reply.
+
+use nacre_wire::frame::Header;
+use parking_lot::Mutex;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// The reply is not there yet.
+const PENDING: u32 = 0;
+/// Nobody reads the connection any more: the waiter is to read.
+const PROMOTED: u32 = 1;
+/// The outcome is there.
+const DONE: u32 = 2;
+
+/// Where bulk data of a reply goes: an exclusive borrow for `'a` that a resend can use again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination<'a> {
+    place: Place,
+    buffer: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Destination<'a> {
+    pub(crate) fn new(buffer: &'a mut [u8]) -> Destination<'a> {
+        Destination { place: Place { start: buffer.as_mut_ptr(), len: buffer.len() }, buffer: PhantomData }
+    }
+
+    pub(crate) fn none() -> Destination<'a> {
+        Destination { place: Place { start: std::ptr::null_mut(), len: 0 }, buffer: PhantomData }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+}
+
+/// A [`Destination`] without its lifetime, as the reader of a connection knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Place {
+    /// The first `len` bytes, `None` if it is smaller.
+    ///
+    /// # Safety
+    /// The waiter that this belongs to is in the table of its connection and marked as receiving, so its owner does not
+    /// return from waiting; nobody else receives for it.
+    pub(crate) unsafe fn slice<'a>(self, len: usize) -> Option<&'a mut [u8]> {
+        if len == 0 || len > self.len {
+            return None;
+        }
+        // SAFETY: the buffer is valid for writes of `self.len` bytes as long as its owner waits, which the caller
+        // guarantees; it was made from an exclusive borrow that nobody uses meanwhile.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start, len) })
+    }
+}
+
+/// A reply as it came.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) header: Header,
+    pub(crate) body: Vec<u8>,
+    /// False if bulk data was damaged, or did not fit.
+    pub(crate) bulk_intact: bool,
+}
+
+/// How a wait ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Reply(Reply),
+    /// The connection has ended; the request may or may not have run.
+    Lost,
+}
+
+/// One request in flight. Shared between its caller and whoever reads the connection.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) xid: u64,
+    pub(crate) place: Place,
+    state: AtomicU32,
+    outcome: Mutex<Option<Outcome>>,
+}
+
+// SAFETY: the only part that is not Send and Sync by itself is the pointer in `place`. It is written through only by
+// `Place::slice`, whose contract gives one thread at a time exclusive use while the owner of the buffer waits.
+unsafe impl Send for Waiter {}
+// SAFETY: as above.
+unsafe impl Sync for Waiter {}
+
+impl Waiter {
+    pub(crate) fn new(xid: u64, place: Place) -> Waiter {
+        Waiter { xid, place, state: AtomicU32::new(PENDING), outcome: Mutex::new(None) }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DONE
+    }
+
+    pub(crate) fn take_outcome(&self) -> Option<Outcome> {
+        self.outcome.lock().take()
+    }
+
+    /// Stores the outcome. `wake` if the owner may sleep.
+    pub(crate) fn finish(&self, outcome: Outcome, wake: bool) {
+        *self.outcome.lock() = Some(outcome);
+        self.state.store(DONE, Ordering::Release);
+        if wake {
+            futex_wake(&self.state);
+        }
+    }
+
+    /// Tells the sleeping owner to read the connection.
+    pub(crate) fn promote(&self) {
+        if self.state.compare_exchange(PENDING, PROMOTED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            futex_wake(&self.state);
+        }
+    }
+
+    /// Sleeps until the outcome is there, the waiter is promoted, a signal comes, or `limit` is over.
+    pub(crate) fn sleep(&self, limit: Duration) {
+        futex_wait(&self.state, PENDING, limit);
+        // The promotion is used up; the caller looks whether somebody reads.
+        let _ = self.state.compare_exchange(PROMOTED, PENDING, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+fn futex_wait(word: &AtomicU32, expected: u32, limit: Duration) {
+    let timeout = libc::timespec {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_nsec: limit.subsec_nanos() as libc::c_long,
+    };
+    // SAFETY: the word and the timeout live for the call; FUTEX_WAIT reads the word atomically. Any way of returning
+    // (woken, changed, timed out, signal) is fine: the caller looks at the state.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            expected,
+            &raw const timeout,
+        );
+    }
+}
+
+fn futex_wake(word: &AtomicU32) {
+    // SAFETY: FUTEX_WAKE uses the word's address only.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+}

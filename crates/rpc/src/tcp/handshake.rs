@@ -1,0 +1,219 @@
+//! The client's half of setting a connection up.
+
+use super::client::conn::Conn;
+use super::client::posts::Flights;
+use super::host::boot_id;
+use super::socket::{Inbox, LinkError, Socket, TICK};
+use crate::config::ClientConfig;
+use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, Xid};
+use nacre_wire::connect::{Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN};
+use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
+use nacre_wire::{Decode, Encode};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Largest answer to a connect that is believed, in bytes.
+const ANSWER_MAX: u32 = 4096;
+
+/// What a client asks a server for.
+pub(crate) struct Asked<'a> {
+    pub(crate) target: TargetId,
+    pub(crate) nid: Nid,
+    pub(crate) client: ClientUuid,
+    pub(crate) fsname: &'a str,
+    pub(crate) cpu: u32,
+    pub(crate) instance: u64,
+    pub(crate) control: bool,
+}
+
+/// A connection on which both sides agreed.
+pub(crate) struct Greeting {
+    pub(crate) nid: Nid,
+    pub(crate) connected: Connected,
+    pub(crate) socket: Socket,
+    pub(crate) inbox: Inbox,
+}
+
+impl Greeting {
+    pub(crate) fn into_conn(self, target: TargetId, config: &ClientConfig, flights: Arc<Flights>) -> Conn {
+        Conn::new(target, self.nid, self.socket, self.inbox, &self.connected, config, flights)
+    }
+}
+
+/// Connects to one NID. `may_wait` is asked from time to time and ends the attempt with its error.
+///
+/// # Errors
+/// `may_wait`'s, the operating system's, `ETIMEDOUT`, or the status that the server refuses with.
+pub(crate) fn connect(
+    asked: &Asked<'_>,
+    config: &ClientConfig,
+    may_wait: &dyn Fn() -> StatusResult<()>,
+) -> StatusResult<Greeting> {
+    let Nid::Tcp(addr) = asked.nid else { return Err(Status::EINVAL) };
+    let stream = connect_stream(addr, Instant::now() + config.connect_timeout, may_wait)?;
+    let tick = if asked.control { config.ping_interval.min(Duration::from_secs(1)) } else { TICK };
+    let socket = Socket::new(stream, config.dead_after, tick).map_err(|error| Status::from_io(&error))?;
+    let wanted = if config.bulk_checksums { Features::all() } else { Features::empty() };
+    let connect = Connect {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        features: wanted.bits(),
+        flags: if asked.control { ConnectFlags::CONTROL } else { ConnectFlags::empty() },
+        client: asked.client,
+        fsname: asked.fsname.to_owned(),
+        boot_id: boot_id(),
+        cpu: asked.cpu,
+        instance: asked.instance,
+    };
+    let body = connect.to_bytes();
+    let mut header = Header::new(FrameKind::Connect, asked.target, Xid(0));
+    header.set_body(&body)?;
+    let bytes: [u8; HEADER_BYTES] = header.to_bytes();
+    socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
+    let mut inbox = Inbox::new();
+    let connected = answer(asked, &socket, &mut inbox, Instant::now() + config.handshake_timeout, may_wait)?;
+    Ok(Greeting { nid: asked.nid, connected, socket, inbox })
+}
+
+fn answer(
+    asked: &Asked<'_>,
+    socket: &Socket,
+    inbox: &mut Inbox,
+    deadline: Instant,
+    may_wait: &dyn Fn() -> StatusResult<()>,
+) -> StatusResult<Connected> {
+    let header = loop {
+        match inbox.header(socket, true) {
+            Ok(header) => break header,
+            Err(LinkError::Closed(why)) => {
+                log::debug!("connect to {} at {}: {why}", asked.target, asked.nid);
+                return Err(status_of(LinkError::Closed(why)));
+            }
+            Err(_) => may_wait()?,
+        }
+        if Instant::now() >= deadline {
+            return Err(Status::ETIMEDOUT);
+        }
+    };
+    if header.kind != FrameKind::Connected || header.bulk_len != 0 || header.body_len > ANSWER_MAX {
+        return Err(Status::EPROTO);
+    }
+    let mut body = Vec::new();
+    inbox.body(socket, &header, &mut body).map_err(status_of)?;
+    match header.status {
+        Status::OK => {}
+        Status::BAD_VERSION => {
+            if let Ok(refusal) = Refusal::from_bytes(&body) {
+                log::error!(
+                    "{} at {} speaks protocol versions {} to {}, this client {VERSION_MIN} to {VERSION_MAX}",
+                    asked.target,
+                    asked.nid,
+                    refusal.version_min,
+                    refusal.version_max
+                );
+            }
+            return Err(Status::BAD_VERSION);
+        }
+        status => return Err(status),
+    }
+    let connected = Connected::from_bytes(&body).map_err(|_| Status::EPROTO)?;
+    if !(VERSION_MIN..=VERSION_MAX).contains(&connected.version) {
+        return Err(Status::BAD_VERSION);
+    }
+    Ok(connected)
+}
+
+fn status_of(error: LinkError) -> Status {
+    match error {
+        LinkError::Idle => Status::ETIMEDOUT,
+        LinkError::Interrupted => Status::EINTR,
+        LinkError::Closed(super::socket::Closed::Io(error)) => Status::from_io(&error),
+        LinkError::Closed(super::socket::Closed::End) => Status::ECONNREFUSED,
+        LinkError::Closed(super::socket::Closed::Frame(_)) => Status::EPROTO,
+    }
+}
+
+/// Number that stands for a boot of a host; never 0.
+pub(crate) fn durability_epoch(boot_id: &[u8; 16]) -> u64 {
+    // Boot ids are random, so folding them keeps them apart.
+    let (low, high) = boot_id.split_at(8);
+    let number = |half: &[u8]| half.iter().fold(0u64, |sum, &byte| (sum << 8) | u64::from(byte));
+    (number(low) ^ number(high).rotate_left(1)).max(1)
+}
+
+/// Connects without being stuck: an interrupt or the deadline ends the attempt.
+fn connect_stream(
+    addr: SocketAddr,
+    deadline: Instant,
+    may_wait: &dyn Fn() -> StatusResult<()>,
+) -> StatusResult<TcpStream> {
+    let io_status = |error: io::Error| Status::from_io(&error);
+    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: socket takes no memory.
+    let raw =
+        unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    if raw < 0 {
+        return Err(io_status(io::Error::last_os_error()));
+    }
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    let stream = TcpStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
+    let (storage, len) = socket_address(addr);
+    // SAFETY: `storage` holds a socket address of `len` bytes and lives for the call.
+    let result = unsafe { libc::connect(raw, (&raw const storage).cast(), len) };
+    if result == 0 {
+        return Ok(stream);
+    }
+    let error = io::Error::last_os_error();
+    if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) {
+        return Err(io_status(error));
+    }
+    loop {
+        let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one pollfd that lives for the call.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, TICK.as_millis() as libc::c_int) };
+        if ready > 0 {
+            return match stream.take_error().map_err(io_status)? {
+                None => Ok(stream),
+                Some(error) => Err(io_status(error)),
+            };
+        }
+        may_wait()?;
+        if Instant::now() >= deadline {
+            return Err(Status::ETIMEDOUT);
+        }
+    }
+}
+
+fn socket_address(addr: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: sockaddr_storage is plain data for which zeroes are valid.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let len = match addr {
+        SocketAddr::V4(v4) => {
+            let address = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: sockaddr_storage is large enough and aligned for every socket address.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(address) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let address = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(address) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len as libc::socklen_t)
+}

@@ -1,0 +1,289 @@
+//! The serving side: listening, and what all connections share.
+
+mod clients;
+mod connection;
+mod dispatch;
+
+use super::host::{boot_id, random_instance};
+use super::threads::ThreadGroup;
+use crate::api::{MdsService, MgsService, OssService};
+use crate::config::ServerConfig;
+use clients::Clients;
+use connection::Connection;
+use nacre_types::{TargetId, TargetKind};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time between two looks for clients that have gone.
+const REAP_INTERVAL: Duration = Duration::from_millis(500);
+/// Pause after a failed accept (out of descriptors), so that the loop does not spin.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// A service that a target belongs to.
+#[derive(Clone)]
+enum Service {
+    Mds(Arc<dyn MdsService>),
+    Oss(Arc<dyn OssService>),
+    Mgs(Arc<dyn MgsService>),
+}
+
+/// The targets that a server serves.
+#[derive(Clone, Default)]
+pub struct Targets {
+    services: HashMap<TargetId, Service>,
+}
+
+impl Targets {
+    /// None yet.
+    pub fn new() -> Targets {
+        Targets::default()
+    }
+
+    /// Adds a metadata target.
+    pub fn with_mdt(mut self, index: u16, service: Arc<dyn MdsService>) -> Targets {
+        self.services.insert(TargetId::mdt(index), Service::Mds(service));
+        self
+    }
+
+    /// Adds an object target.
+    pub fn with_ost(mut self, index: u16, service: Arc<dyn OssService>) -> Targets {
+        self.services.insert(TargetId::ost(index), Service::Oss(service));
+        self
+    }
+
+    /// Adds the management target.
+    pub fn with_mgt(mut self, service: Arc<dyn MgsService>) -> Targets {
+        self.services.insert(TargetId::mgt(), Service::Mgs(service));
+        self
+    }
+
+    /// The targets, in order.
+    pub fn ids(&self) -> Vec<TargetId> {
+        let mut ids: Vec<_> = self.services.keys().copied().collect();
+        ids.sort();
+        ids
+    }
+}
+
+/// What all connections of a server share.
+struct Shared {
+    pub(super) config: ServerConfig,
+    pub(super) targets: Targets,
+    /// Tells this start of the server from others.
+    pub(super) instance: u64,
+    pub(super) boot_id: [u8; 16],
+    pub(super) clients: Clients,
+    pub(super) threads: ThreadGroup,
+    pub(super) stopping: AtomicBool,
+    started: Instant,
+    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    connection_ended: Condvar,
+    next_connection: AtomicU64,
+}
+
+impl Shared {
+    /// Milliseconds since the server started.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn connection_gone(&self, id: u64) {
+        self.connections.lock().remove(&id);
+        self.connection_ended.notify_all();
+    }
+}
+
+/// A server that listens on one or more addresses. Dropping it stops it.
+///
+/// Metadata clients stay known for [`ServerConfig::client_grace`] after their last connection has ended. Replies of
+/// modifying requests are kept per client, so that a resent one is answered and not run again.
+pub struct Server {
+    shared: Arc<Shared>,
+    listeners: Vec<Arc<TcpListener>>,
+    addrs: Vec<SocketAddr>,
+    reaper_stop: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Server {
+    /// Listens on `addrs` (port 0 picks a free one) and serves `targets`.
+    ///
+    /// # Errors
+    /// The first address that cannot be listened on, named in the error; `AddrInUse` if somebody else does.
+    pub fn bind(addrs: &[SocketAddr], targets: Targets, config: ServerConfig) -> io::Result<Server> {
+        if addrs.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
+        }
+        let mut listeners = Vec::with_capacity(addrs.len());
+        for addr in addrs {
+            // The standard library sets SO_REUSEADDR, so a restarted server need not wait for old connections.
+            let listener = TcpListener::bind(addr)
+                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}")))?;
+            listeners.push(Arc::new(listener));
+        }
+        let addrs = listeners.iter().map(|l| l.local_addr()).collect::<io::Result<Vec<_>>>()?;
+        let shared = Arc::new(Shared {
+            config,
+            targets,
+            instance: random_instance(),
+            boot_id: boot_id(),
+            clients: Clients::default(),
+            threads: ThreadGroup::default(),
+            stopping: AtomicBool::new(false),
+            started: Instant::now(),
+            connections: Mutex::default(),
+            connection_ended: Condvar::new(),
+            next_connection: AtomicU64::new(1),
+        });
+        let server = Server { shared, listeners, addrs, reaper_stop: Arc::default() };
+        server.start_threads()?;
+        Ok(server)
+    }
+
+    fn start_threads(&self) -> io::Result<()> {
+        for listener in &self.listeners {
+            let (shared, listener) = (self.shared.clone(), listener.clone());
+            self.shared.threads.spawn("rpc-accept".into(), move || accept(&shared, &listener))?;
+        }
+        let (shared, stop) = (self.shared.clone(), self.reaper_stop.clone());
+        self.shared.threads.spawn("rpc-clients".into(), move || {
+            let mut stopped = stop.0.lock();
+            while !*stopped {
+                stop.1.wait_for(&mut stopped, REAP_INTERVAL);
+                parking_lot::MutexGuard::unlocked(&mut stopped, || shared.clients.reap(&shared));
+            }
+        })
+    }
+
+    /// The addresses that are listened on, with the ports that port 0 became.
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// Number of this start of the server; clients see by it that it restarted.
+    pub fn instance(&self) -> u64 {
+        self.shared.instance
+    }
+
+    /// Connections that are open now.
+    pub fn connection_count(&self) -> usize {
+        self.shared.connections.lock().len()
+    }
+
+    /// Clients that metadata targets know now.
+    pub fn client_count(&self) -> usize {
+        self.shared.clients.len()
+    }
+
+    /// Stops: no new connections or requests; running requests are finished and answered, or interrupted after
+    /// [`ServerConfig::stop_grace`]; all threads are joined. Clients stay connected at the services, as in a crash: it is
+    /// for them to reconnect. Returns at once if the server has been stopped already.
+    pub fn stop(&self) {
+        if self.shared.stopping.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        for listener in &self.listeners {
+            // SAFETY: shutdown takes a descriptor that this listener owns and no memory; it wakes the accepting thread.
+            unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+        *self.reaper_stop.0.lock() = true;
+        self.reaper_stop.1.notify_all();
+        for connection in self.connections() {
+            connection.stop_reading();
+        }
+        self.wait_for_connections(self.shared.config.stop_grace);
+        for connection in self.connections() {
+            connection.interrupt_all();
+        }
+        self.wait_for_connections(self.shared.config.stop_grace);
+        for connection in self.connections() {
+            connection.shut_down(Shutdown::Both);
+        }
+        self.shared.threads.join_all();
+    }
+
+    fn connections(&self) -> Vec<Arc<Connection>> {
+        self.shared.connections.lock().values().cloned().collect()
+    }
+
+    fn wait_for_connections(&self, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        let mut connections = self.shared.connections.lock();
+        while !connections.is_empty() {
+            if self.shared.connection_ended.wait_until(&mut connections, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    loop {
+        match listener.accept() {
+            _ if shared.is_stopping() => return,
+            Ok((stream, peer)) => start_connection(shared, stream, peer),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                log::warn!("accepting a connection failed: {error}");
+                std::thread::sleep(ACCEPT_RETRY);
+            }
+        }
+    }
+}
+
+fn start_connection(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
+    let mut connections = shared.connections.lock();
+    if connections.len() >= shared.config.connections_max {
+        log::warn!("connection from {peer} refused: {} are open already", connections.len());
+        return;
+    }
+    let id = shared.next_connection.fetch_add(1, Ordering::Relaxed);
+    let connection = match Connection::new(shared.clone(), id, stream, peer) {
+        Ok(connection) => Arc::new(connection),
+        Err(error) => {
+            log::warn!("connection from {peer}: {error}");
+            return;
+        }
+    };
+    connections.insert(id, connection.clone());
+    drop(connections);
+    if let Err(error) = connection.start() {
+        log::warn!("no thread for the connection from {peer}: {error}");
+        shared.connection_gone(id);
+    }
+    if shared.is_stopping() {
+        connection_after_stop(&connection);
+    }
+}
+
+/// A connection that came while the server was stopping may have been missed by it.
+fn connection_after_stop(connection: &Connection) {
+    connection.stop_reading();
+}
+
+/// The target kind's service exists and is of that kind.
+fn service_of(shared: &Shared, target: TargetId) -> Option<Service> {
+    let service = shared.targets.services.get(&target)?;
+    let fits = matches!(
+        (target.kind, service),
+        (TargetKind::Mdt, Service::Mds(_))
+            | (TargetKind::Ost, Service::Oss(_))
+            | (TargetKind::Mgt, Service::Mgs(_))
+    );
+    fits.then(|| service.clone())
+}

@@ -1,0 +1,231 @@
+//! The clients of a server's targets: kept while connections come and go.
+
+use super::connection::Connection;
+use super::{Service, Shared};
+use crate::api::{ClientCallbacks, Export, MdsService};
+use nacre_session::ReplyCache;
+use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId};
+use nacre_wire::mds::LeaseGrant;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A reply that is kept for a resend.
+#[derive(Debug)]
+pub(super) struct StoredReply {
+    pub(super) status: Status,
+    pub(super) body: Vec<u8>,
+}
+
+/// One client of one metadata target.
+pub(super) struct Client {
+    pub(super) export: Arc<Export>,
+    pub(super) replies: Mutex<ReplyCache<Arc<StoredReply>>>,
+    pub(super) reply_stored: Condvar,
+    callbacks: Arc<RemoteCallbacks>,
+    service: Arc<dyn MdsService>,
+    target: TargetId,
+    /// Held by whoever makes the service know the client, so that it happens once.
+    connected: Mutex<Option<LeaseGrant>>,
+    local: AtomicBool,
+    /// The service dropped the client, or it left.
+    gone: AtomicBool,
+    last_heard_ms: AtomicU64,
+    connections: Mutex<Vec<Weak<Connection>>>,
+}
+
+impl Client {
+    /// Something came from the client.
+    pub(super) fn heard(&self, now_ms: u64) {
+        self.last_heard_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// Makes the service know the client, if it does not; says what may be cached and whether the client was known.
+    fn connect(&self) -> StatusResult<(LeaseGrant, bool)> {
+        let mut connected = self.connected.lock();
+        if let Some(grant) = *connected {
+            return Ok((self.callbacks.latest().unwrap_or(grant), true));
+        }
+        let grant = self.service.connect(&self.export)?;
+        *connected = Some(grant);
+        Ok((grant, false))
+    }
+
+    fn open_connections(&self) -> Vec<Arc<Connection>> {
+        let mut connections = self.connections.lock();
+        connections.retain(|connection| connection.strong_count() > 0);
+        connections.iter().filter_map(Weak::upgrade).filter(|connection| !connection.is_closed()).collect()
+    }
+}
+
+/// Way back to a client: the control connection that it opened, if it has one now.
+#[derive(Default)]
+struct RemoteCallbacks {
+    control: Mutex<Weak<Connection>>,
+    latest: Mutex<Option<LeaseGrant>>,
+}
+
+impl RemoteCallbacks {
+    fn latest(&self) -> Option<LeaseGrant> {
+        *self.latest.lock()
+    }
+
+    /// A control connection was opened; what changed while there was none is told now.
+    fn attach(&self, connection: &Arc<Connection>) {
+        *self.control.lock() = Arc::downgrade(connection);
+        if let Some(grant) = self.latest() {
+            connection.send_callback(grant);
+        }
+    }
+}
+
+impl ClientCallbacks for RemoteCallbacks {
+    fn lease_changed(&self, grant: LeaseGrant) {
+        {
+            let mut latest = self.latest.lock();
+            if latest.is_some_and(|known| known.epoch > grant.epoch) {
+                return;
+            }
+            *latest = Some(grant);
+        }
+        let control = self.control.lock().upgrade();
+        if let Some(connection) = control {
+            connection.send_callback(grant);
+        }
+    }
+}
+
+/// All clients of metadata targets.
+#[derive(Default)]
+pub(super) struct Clients {
+    known: Mutex<HashMap<(TargetId, ClientUuid), Arc<Client>>>,
+}
+
+/// A client that is served now.
+pub(super) struct Attached {
+    pub(super) client: Arc<Client>,
+    pub(super) grant: LeaseGrant,
+    pub(super) known: bool,
+}
+
+impl Clients {
+    pub(super) fn len(&self) -> usize {
+        self.known.lock().len()
+    }
+
+    /// A connection of a client is set up.
+    pub(super) fn attach(
+        &self,
+        connection: &Arc<Connection>,
+        service: &Arc<dyn MdsService>,
+        target: TargetId,
+        uuid: ClientUuid,
+        local: bool,
+    ) -> StatusResult<Attached> {
+        let now = connection.now_ms();
+        let client = {
+            let mut known = self.known.lock();
+            let client = known
+                .entry((target, uuid))
+                .or_insert_with(|| Arc::new(new_client(service.clone(), target, uuid, connection.peer())));
+            client.connections.lock().push(Arc::downgrade(connection));
+            client.heard(now);
+            client.local.store(local, Ordering::Relaxed);
+            client.clone()
+        };
+        match client.connect() {
+            Ok((grant, known)) => {
+                client.heard(connection.now_ms());
+                Ok(Attached { client, grant, known })
+            }
+            Err(status) => {
+                self.forget(&client);
+                Err(status)
+            }
+        }
+    }
+
+    /// The client has opened its control connection.
+    pub(super) fn attach_control(&self, client: &Client, connection: &Arc<Connection>) {
+        client.callbacks.attach(connection);
+    }
+
+    /// The client is no longer known here; its connections end, and the next connect starts afresh.
+    pub(super) fn forget(&self, client: &Arc<Client>) {
+        client.gone.store(true, Ordering::SeqCst);
+        let key = (client.target, client.export.client);
+        let mut known = self.known.lock();
+        if known.get(&key).is_some_and(|current| Arc::ptr_eq(current, client)) {
+            known.remove(&key);
+        }
+    }
+
+    /// The client leaves: the service closes what it holds.
+    pub(super) fn disconnect(&self, client: &Arc<Client>) {
+        if client.is_gone() {
+            return;
+        }
+        self.forget(client);
+        client.service.disconnect(client.export.client);
+    }
+
+    /// Disconnects clients that have not been heard of for too long.
+    pub(super) fn reap(&self, shared: &Shared) {
+        let clients: Vec<Arc<Client>> = self.known.lock().values().cloned().collect();
+        for client in clients {
+            let connections = client.open_connections();
+            let config = &shared.config;
+            let closed_locally = connections.is_empty() && client.local.load(Ordering::Relaxed);
+            let grace = if closed_locally { config.client_grace_local } else { config.client_grace };
+            let silent = shared.now_ms().saturating_sub(client.last_heard_ms.load(Ordering::Relaxed));
+            if Duration::from_millis(silent) < grace || client.connected.try_lock().is_none() {
+                continue;
+            }
+            log::warn!(
+                "client {} of {} at {} has not been heard of for {} s: its handles and locks are given up",
+                client.export.client,
+                client.target,
+                client.export.nid,
+                silent / 1000
+            );
+            self.disconnect(&client);
+            for connection in connections {
+                connection.shut_down(Shutdown::Both);
+            }
+        }
+    }
+}
+
+fn new_client(service: Arc<dyn MdsService>, target: TargetId, uuid: ClientUuid, peer: SocketAddr) -> Client {
+    let callbacks = Arc::new(RemoteCallbacks::default());
+    Client {
+        export: Arc::new(Export { client: uuid, nid: Nid::Tcp(peer), callbacks: callbacks.clone() }),
+        replies: Mutex::default(),
+        reply_stored: Condvar::new(),
+        callbacks,
+        service,
+        target,
+        connected: Mutex::new(None),
+        local: AtomicBool::new(false),
+        gone: AtomicBool::new(false),
+        last_heard_ms: AtomicU64::new(0),
+        connections: Mutex::default(),
+    }
+}
+
+impl Service {
+    /// The metadata service, if it is one.
+    pub(super) fn as_mds(&self) -> Option<&Arc<dyn MdsService>> {
+        match self {
+            Service::Mds(service) => Some(service),
+            Service::Oss(_) | Service::Mgs(_) => None,
+        }
+    }
+}

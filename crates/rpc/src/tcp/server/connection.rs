@@ -1,0 +1,471 @@
+//! One connection of a client and the threads that serve it.
+//!
+//! One thread leads: it reads a request, runs it and sends the reply. When the request is about to wait (the thread's
+//! blocking hook is called), the lead goes to an idle thread or a new one. A thread that comes back from a wait takes
+//! the lead if nobody has it, and otherwise becomes idle or ends.
+
+use super::clients::Client;
+use super::dispatch::Work;
+use super::{Service, Shared, service_of};
+use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
+use nacre_env::{BlockingHook, InterruptTarget};
+use nacre_types::{Status, StatusResult, TargetId, Xid};
+use nacre_wire::connect::{
+    Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN, agree_version,
+};
+use nacre_wire::frame::{FrameKind, Header};
+use nacre_wire::mds::LeaseGrant;
+use nacre_wire::{Decode, Encode};
+use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long a new connection may take to say who it is.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// An idle thread ends after so long.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// What was agreed when the connection was set up.
+pub(super) struct Session {
+    pub(super) target: TargetId,
+    pub(super) service: Service,
+    /// The client, on metadata targets.
+    pub(super) client: Option<Arc<Client>>,
+    pub(super) bulk_checksums: bool,
+}
+
+#[derive(Default)]
+struct Roles {
+    /// A thread reads, or handles what it has read without waiting.
+    led: bool,
+    idle: usize,
+    threads: usize,
+    /// Nothing more is to be read.
+    ended: bool,
+}
+
+/// A connection. Its threads hold it; it goes when the last of them ends.
+pub(super) struct Connection {
+    pub(super) shared: Arc<Shared>,
+    id: u64,
+    peer: SocketAddr,
+    pub(super) socket: Socket,
+    session: OnceLock<Session>,
+    sending: Mutex<()>,
+    inbox: Mutex<Inbox>,
+    roles: Mutex<Roles>,
+    lead_free: Condvar,
+    closed: AtomicBool,
+    /// The client opened it for callbacks.
+    control: AtomicBool,
+    targets: Mutex<Vec<Arc<InterruptTarget>>>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        id: u64,
+        stream: TcpStream,
+        peer: SocketAddr,
+    ) -> io::Result<Connection> {
+        let socket = Socket::new(stream, shared.config.stall_max, TICK)?;
+        Ok(Connection {
+            shared,
+            id,
+            peer,
+            socket,
+            session: OnceLock::new(),
+            sending: Mutex::new(()),
+            inbox: Mutex::new(Inbox::new()),
+            roles: Mutex::default(),
+            lead_free: Condvar::new(),
+            closed: AtomicBool::new(false),
+            control: AtomicBool::new(false),
+            targets: Mutex::default(),
+        })
+    }
+
+    /// Starts the first thread.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
+        let mut roles = self.roles.lock();
+        roles.led = true;
+        roles.threads = 1;
+        let connection = self.clone();
+        let started = self.shared.threads.spawn(format!("rpc-{}", self.id), move || connection.run_first());
+        if started.is_err() {
+            roles.threads = 0;
+        }
+        started
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        self.shared.now_ms()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn shut_down(&self, how: Shutdown) {
+        if how == Shutdown::Both {
+            self.closed.store(true, Ordering::SeqCst);
+        }
+        self.socket.shut_down(how);
+    }
+
+    /// No further request is read; those that run are finished and answered.
+    pub(super) fn stop_reading(&self) {
+        self.roles.lock().ended = true;
+        self.lead_free.notify_all();
+        self.shut_down(Shutdown::Read);
+    }
+
+    /// Calls off whatever runs now.
+    pub(super) fn interrupt_all(&self) {
+        for target in self.targets.lock().iter() {
+            target.raise(target.current());
+        }
+    }
+
+    /// Calls off one request, if it runs.
+    pub(super) fn cancel(&self, xid: Xid) {
+        for target in self.targets.lock().iter() {
+            if target.raise(xid.0) {
+                return;
+            }
+        }
+    }
+
+    /// Sends a frame. While the peer does not take it the thread counts as waiting.
+    pub(super) fn send(&self, header: &Header, body: &[u8], bulk: &[u8]) {
+        let bytes = header.to_bytes();
+        let parts = [&bytes[..], body, bulk];
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let sent = match self.sending.try_lock() {
+            Some(guard) => match self.socket.try_send(&parts) {
+                Ok(sent) if sent == total => return,
+                // The peer is slow: others read on while this thread waits with the lock.
+                Ok(sent) => nacre_env::blocking(|| {
+                    let result = self.socket.send_rest(&parts, sent);
+                    drop(guard);
+                    result
+                }),
+                Err(error) => Err(error),
+            },
+            None => nacre_env::blocking(|| {
+                let _guard = self.sending.lock();
+                self.socket.send_rest(&parts, 0)
+            }),
+        };
+        if let Err(error) = sent {
+            // An interrupted request must not cost the connection its framing; its reply is lost with it.
+            if let LinkError::Closed(why) = error {
+                log::debug!("reply to {} not sent: {why}", self.peer);
+            }
+            self.shut_down(Shutdown::Both);
+        }
+    }
+
+    /// Sends a callback; a peer that does not take so little is cut off and told when it comes back.
+    pub(super) fn send_callback(&self, grant: LeaseGrant) {
+        let Some(session) = self.session.get() else { return };
+        let body = grant.to_bytes();
+        let mut header = Header::new(FrameKind::Callback, session.target, Xid(0));
+        if header.set_body(&body).is_err() {
+            return;
+        }
+        let bytes = header.to_bytes();
+        let _guard = self.sending.lock();
+        match self.socket.try_send(&[&bytes, &body, &[]]) {
+            Ok(sent) if sent == bytes.len() + body.len() => {}
+            _ => self.shut_down(Shutdown::Both),
+        }
+    }
+
+    fn run_first(self: Arc<Self>) {
+        let end = ThreadEnd { connection: &self };
+        match self.handshake() {
+            Ok(session) => {
+                if self.session.set(session).is_ok() {
+                    self.finish_handshake();
+                    self.serve(true);
+                }
+            }
+            Err(reason) => log::warn!("connection from {} refused: {reason}", self.peer),
+        }
+        drop(end);
+    }
+
+    fn run_further(self: Arc<Self>) {
+        let end = ThreadEnd { connection: &self };
+        if self.take_lead() {
+            self.serve(true);
+        }
+        drop(end);
+    }
+
+    /// Reads and runs requests until the connection ends or this thread is not needed.
+    fn serve(self: &Arc<Self>, leading: bool) {
+        let Some(session) = self.session.get() else { return };
+        let guard = InterruptTarget::install();
+        let target = guard.target().clone();
+        self.targets.lock().push(target.clone());
+        let lead = Rc::new(Lead { connection: self.clone(), leading: Cell::new(leading) });
+        let hook = nacre_env::install_hook(lead.clone());
+        let mut work = Work::new(self, session);
+        loop {
+            if !lead.leading.get() {
+                if !self.take_lead() {
+                    break;
+                }
+                lead.leading.set(true);
+            }
+            let frame = work.receive(&mut self.inbox.lock());
+            match frame {
+                Ok(header) => {
+                    if header.kind == FrameKind::Request {
+                        target.begin(header.xid.0);
+                    }
+                    work.run(&header);
+                    target.end();
+                }
+                Err(LinkError::Idle | LinkError::Interrupted) => {
+                    if self.roles.lock().ended {
+                        break;
+                    }
+                }
+                Err(LinkError::Closed(why)) => {
+                    self.on_end(&why);
+                    break;
+                }
+            }
+        }
+        drop(hook);
+        self.targets.lock().retain(|other| !Arc::ptr_eq(other, &target));
+    }
+
+    fn on_end(&self, why: &Closed) {
+        match why {
+            Closed::Frame(error) => log::warn!("connection from {} closed: {error}", self.peer),
+            Closed::End | Closed::Io(_) => log::debug!("connection from {} ended: {why}", self.peer),
+        }
+        self.roles.lock().ended = true;
+        self.lead_free.notify_all();
+    }
+
+    /// Becomes the leader, waiting as an idle thread if there are few. `false`: this thread is to end.
+    fn take_lead(&self) -> bool {
+        let mut roles = self.roles.lock();
+        loop {
+            if roles.ended {
+                return false;
+            }
+            if !roles.led {
+                roles.led = true;
+                return true;
+            }
+            if roles.idle >= self.shared.config.threads_idle_max {
+                return false;
+            }
+            roles.idle += 1;
+            let timed_out = self.lead_free.wait_for(&mut roles, IDLE_MAX).timed_out();
+            roles.idle -= 1;
+            if timed_out && roles.led {
+                return false;
+            }
+        }
+    }
+
+    /// The leader is about to wait: somebody else reads on.
+    fn give_up_lead(self: &Arc<Self>) {
+        let mut roles = self.roles.lock();
+        roles.led = false;
+        if roles.ended {
+            return;
+        }
+        if roles.idle > 0 {
+            self.lead_free.notify_one();
+            return;
+        }
+        if roles.threads >= self.shared.config.threads_max {
+            // Back-pressure: requests stay in the socket until a thread is free.
+            return;
+        }
+        roles.threads += 1;
+        drop(roles);
+        let connection = self.clone();
+        if let Err(error) =
+            self.shared.threads.spawn(format!("rpc-{}", self.id), move || connection.run_further())
+        {
+            log::warn!("no further thread for the connection from {}: {error}", self.peer);
+            self.roles.lock().threads -= 1;
+        }
+    }
+
+    /// Reads the connect, checks it, and answers a refusal.
+    fn handshake(self: &Arc<Self>) -> Result<Session, String> {
+        let mut inbox = self.inbox.lock();
+        let deadline = Instant::now() + HANDSHAKE_MAX;
+        let header = loop {
+            match inbox.header(&self.socket, true) {
+                Ok(header) => break header,
+                Err(LinkError::Closed(why)) => return Err(why.to_string()),
+                Err(_) if Instant::now() < deadline && !self.shared.is_stopping() => {}
+                Err(_) => return Err("it did not say who it is".to_owned()),
+            }
+        };
+        if header.kind != FrameKind::Connect || header.bulk_len != 0 || header.body_len > 4096 {
+            return Err("it does not begin with a connect".to_owned());
+        }
+        let mut body = Vec::new();
+        if let Err(LinkError::Closed(why)) = inbox.body(&self.socket, &header, &mut body) {
+            return Err(why.to_string());
+        }
+        drop(inbox);
+        let connect = match Connect::from_bytes(&body) {
+            Ok(connect) => connect,
+            Err(error) => {
+                self.refuse(&header, Status::EPROTO, &[]);
+                return Err(error.to_string());
+            }
+        };
+        self.check(&header, &connect).inspect_err(|_| self.shut_down(Shutdown::Write))
+    }
+
+    fn check(self: &Arc<Self>, header: &Header, connect: &Connect) -> Result<Session, String> {
+        let Some(version) = agree_version(connect.version_min, connect.version_max) else {
+            let refusal = Refusal { version_min: VERSION_MIN, version_max: VERSION_MAX };
+            self.refuse(header, Status::BAD_VERSION, &refusal.to_bytes());
+            return Err(format!(
+                "it speaks protocol versions {} to {}, this server {VERSION_MIN} to {VERSION_MAX}",
+                connect.version_min, connect.version_max
+            ));
+        };
+        let fsname = &self.shared.config.fsname;
+        if !fsname.is_empty() && !connect.fsname.is_empty() && *fsname != connect.fsname {
+            self.refuse(header, Status::WRONG_FSNAME, &[]);
+            return Err(format!("it wants file system '{}', this is '{fsname}'", connect.fsname));
+        }
+        let Some(service) = service_of(&self.shared, header.target) else {
+            self.refuse(header, Status::ENODEV, &[]);
+            return Err(format!("target {} is not served here", header.target));
+        };
+        self.accept(header, connect, version, service).map_err(|status| {
+            self.refuse(header, status, &[]);
+            format!("{} does not take the client: {status}", header.target)
+        })
+    }
+
+    fn accept(
+        self: &Arc<Self>,
+        header: &Header,
+        connect: &Connect,
+        version: u16,
+        service: Service,
+    ) -> StatusResult<Session> {
+        let config = &self.shared.config;
+        let local = connect.boot_id == self.shared.boot_id && connect.boot_id != [0; 16];
+        let mut connected = Connected {
+            version,
+            features: connect.features & if config.bulk_checksums { Features::all().bits() } else { 0 },
+            instance: self.shared.instance,
+            boot_id: self.shared.boot_id,
+            known: connect.instance == self.shared.instance,
+            in_flight_max: config.in_flight_max,
+            lease: None,
+        };
+        let mut session = Session {
+            target: header.target,
+            service,
+            client: None,
+            bulk_checksums: connected.features & Features::BULK_CHECKSUM.bits() != 0,
+        };
+        if let Some(mds) = session.service.as_mds() {
+            let attached = self.shared.clients.attach(self, mds, header.target, connect.client, local)?;
+            connected.known = attached.known;
+            connected.lease = Some(attached.grant);
+            session.client = Some(attached.client);
+        }
+        if local && let Ok(cpu) = usize::try_from(connect.cpu) {
+            // Wake-ups between CPUs cost more than a request. A CPU that is not ours is no error.
+            if let Err(error) = nacre_env::pin_to_cpu(cpu) {
+                log::debug!("connection from {} stays on all CPUs: {error}", self.peer);
+            }
+        }
+        let body = connected.to_bytes();
+        let mut reply = Header::new(FrameKind::Connected, header.target, header.xid);
+        reply.set_body(&body)?;
+        self.send(&reply, &body, &[]);
+        if connect.flags.contains(ConnectFlags::CONTROL) {
+            self.control.store(true, Ordering::Relaxed);
+        }
+        Ok(session)
+    }
+
+    fn finish_handshake(self: &Arc<Self>) {
+        if self.control.load(Ordering::Relaxed)
+            && let Some(client) = self.session.get().and_then(|session| session.client.as_ref())
+        {
+            self.shared.clients.attach_control(client, self);
+        }
+    }
+
+    fn refuse(&self, header: &Header, status: Status, body: &[u8]) {
+        let mut reply = Header::new(FrameKind::Connected, header.target, header.xid);
+        reply.status = status;
+        if reply.set_body(body).is_ok() {
+            self.send(&reply, body, &[]);
+        }
+    }
+}
+
+/// Tells the connection that a thread ends, also when it panics.
+struct ThreadEnd<'a> {
+    connection: &'a Connection,
+}
+
+impl Drop for ThreadEnd<'_> {
+    fn drop(&mut self) {
+        let connection = self.connection;
+        let mut roles = connection.roles.lock();
+        roles.threads -= 1;
+        if std::thread::panicking() || connection.session.get().is_none() {
+            roles.ended = true;
+            connection.lead_free.notify_all();
+        }
+        let last = roles.threads == 0;
+        drop(roles);
+        if last {
+            connection.shut_down(Shutdown::Both);
+            if let Some(client) = connection.session.get().and_then(|session| session.client.as_ref()) {
+                client.heard(connection.now_ms());
+            }
+            connection.shared.connection_gone(connection.id);
+        }
+    }
+}
+
+/// The blocking hook of a serving thread.
+struct Lead {
+    connection: Arc<Connection>,
+    leading: Cell<bool>,
+}
+
+impl BlockingHook for Lead {
+    fn enter(&self) {
+        if self.leading.replace(false) {
+            self.connection.give_up_lead();
+        }
+    }
+
+    fn exit(&self) {}
+}

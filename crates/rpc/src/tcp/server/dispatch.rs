@@ -1,0 +1,279 @@
+//! Running what a connection brings.
+
+use super::Service;
+use super::clients::{Client, StoredReply};
+use super::connection::{Connection, Session};
+use crate::api::{Call, MdsService, OssService, ReplySlot};
+use crate::tcp::buffer::AlignedBuffer;
+use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
+use nacre_session::Begin;
+use nacre_types::limits::BULK_MAX;
+use nacre_types::{Cred, Status, StatusResult};
+use nacre_wire::frame::{FrameFlags, FrameKind, Header, TAG_NONE};
+use nacre_wire::mds::{MdsAnswer, MdsRequest};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use nacre_wire::{Decode, DecodeError, Encode, MgsRequest, Reader};
+use std::net::Shutdown;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// What one thread works with: its buffers are used again for each request.
+pub(super) struct Work<'a> {
+    connection: &'a Arc<Connection>,
+    session: &'a Session,
+    body: Vec<u8>,
+    bulk: AlignedBuffer,
+    bulk_intact: bool,
+    reply: Vec<u8>,
+    system: Cred,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(connection: &'a Arc<Connection>, session: &'a Session) -> Work<'a> {
+        Work {
+            connection,
+            session,
+            body: Vec::new(),
+            bulk: AlignedBuffer::new(),
+            bulk_intact: true,
+            reply: Vec::new(),
+            system: Cred::system(),
+        }
+    }
+
+    /// The next frame, its body and its bulk data.
+    pub(super) fn receive(&mut self, inbox: &mut Inbox) -> Result<Header, LinkError> {
+        let socket = &self.connection.socket;
+        let header = inbox.header(socket, true)?;
+        inbox.body(socket, &header, &mut self.body)?;
+        self.bulk_intact = match header.bulk_len {
+            0 => true,
+            len => inbox.bulk(socket, &header, self.bulk.get(len as usize))?,
+        };
+        if header.target != self.session.target {
+            let error = DecodeError::Invalid { what: "target of a frame on this connection" };
+            return Err(LinkError::Closed(Closed::Frame(error.into())));
+        }
+        Ok(header)
+    }
+
+    /// Runs a frame that was received and answers it.
+    pub(super) fn run(&mut self, header: &Header) {
+        if let Some(client) = &self.session.client {
+            client.heard(self.connection.now_ms());
+        }
+        match header.kind {
+            FrameKind::Request => self.run_request(header),
+            FrameKind::Ping => {
+                let pong = Header::new(FrameKind::Pong, header.target, header.xid);
+                self.connection.send(&pong, &[], &[]);
+            }
+            FrameKind::Cancel => self.connection.cancel(header.xid),
+            FrameKind::Disconnect => {
+                if let Some(client) = &self.session.client {
+                    self.connection.shared.clients.disconnect(client);
+                }
+                self.answer(header, Status::OK, 0);
+            }
+            FrameKind::Connect
+            | FrameKind::Connected
+            | FrameKind::Reply
+            | FrameKind::Callback
+            | FrameKind::Pong => {
+                log::warn!(
+                    "connection from {} closed: a client does not send {:?}",
+                    self.connection.peer(),
+                    header.kind
+                );
+                self.connection.shut_down(Shutdown::Both);
+            }
+        }
+    }
+
+    fn run_request(&mut self, header: &Header) {
+        if !self.bulk_intact {
+            log::warn!("data from {} was damaged on its way: it is sent again", self.connection.peer());
+            let mut reply = Header::new(FrameKind::Reply, header.target, header.xid);
+            reply.flags = FrameFlags::BULK_DAMAGED;
+            reply.status = Status::EBADMSG;
+            self.connection.send(&reply, &[], &[]);
+            return;
+        }
+        let session = self.session;
+        match (&session.service, &session.client) {
+            (Service::Mds(service), Some(client)) => self.run_mds(header, service.as_ref(), client),
+            (Service::Oss(service), _) => self.run_oss(header, service.as_ref()),
+            (Service::Mgs(service), _) => {
+                self.reply.clear();
+                let result = MgsRequest::from_bytes(&self.body)
+                    .map_err(|error| self.undecodable(error))
+                    .and_then(|request| guarded(|| service.handle(&request)));
+                let status = encode_result(&result, &mut self.reply);
+                self.answer(header, status, 0);
+            }
+            (Service::Mds(_), None) => self.answer(header, Status::ENOTCONN, 0),
+        }
+    }
+
+    fn run_mds(&mut self, header: &Header, service: &dyn MdsService, client: &Arc<Client>) {
+        self.reply.clear();
+        if client.is_gone() {
+            return self.answer(header, Status::EVICTED, 0);
+        }
+        let body = std::mem::take(&mut self.body);
+        let mut reader = Reader::new(&body);
+        let decoded = Cred::decode(&mut reader).and_then(|cred| {
+            let request = MdsRequest::decode(&mut reader)?;
+            reader.finish()?;
+            Ok((cred, request))
+        });
+        match decoded {
+            Err(error) => {
+                let status = self.undecodable(error);
+                self.answer(header, status, 0);
+            }
+            Ok((cred, request)) if request.is_modifying() && header.tag != TAG_NONE => {
+                self.run_once(header, service, client, &cred, &request);
+            }
+            Ok((cred, request)) => {
+                let call = Call::new(&cred);
+                let result = guarded(|| service.handle(&client.export, &call, &request));
+                self.answer_mds(header, client, &result);
+            }
+        }
+        self.body = body;
+    }
+
+    /// Runs a modifying request unless it has run before; then its reply is sent again.
+    fn run_once(
+        &mut self,
+        header: &Header,
+        service: &dyn MdsService,
+        client: &Arc<Client>,
+        cred: &Cred,
+        request: &MdsRequest<'_>,
+    ) {
+        match self.begin_once(header, client) {
+            Begin::Execute => {}
+            Begin::Answered(stored) => {
+                self.reply.extend_from_slice(&stored.body);
+                return self.answer(header, stored.status, 0);
+            }
+            Begin::Refused => return self.answer(header, Status::EPROTO, 0),
+            Begin::Stale | Begin::Wait => return,
+        }
+        let slot = ReplySlot { client: client.export.client, tag: header.tag, xid: header.xid };
+        let stored =
+            if header.flags.contains(FrameFlags::RESENT) { service.stored_answer(&slot) } else { None };
+        let result = stored.unwrap_or_else(|| {
+            let call = Call { cred, reply_slot: Some(slot) };
+            guarded(|| service.handle(&client.export, &call, request))
+        });
+        let mut replies = client.replies.lock();
+        if matches!(result, Err(Status::EVICTED)) {
+            replies.forget(header.tag, header.xid);
+        } else {
+            let status = encode_result(&result, &mut self.reply);
+            let stored = StoredReply { status, body: self.reply.clone() };
+            replies.finish(header.tag, header.xid, Arc::new(stored));
+        }
+        drop(replies);
+        client.reply_stored.notify_all();
+        self.reply.clear();
+        self.answer_mds(header, client, &result);
+    }
+
+    /// Asks the reply cache, and waits as long as it says so.
+    fn begin_once(&self, header: &Header, client: &Client) -> Begin<Arc<StoredReply>> {
+        let mut replies = client.replies.lock();
+        loop {
+            match replies.begin(header.tag, header.xid, header.acked) {
+                Begin::Wait if !client.is_gone() && !nacre_env::interrupted() => {}
+                begin => return begin,
+            }
+            nacre_env::blocking(|| client.reply_stored.wait_for(&mut replies, TICK));
+        }
+    }
+
+    fn answer_mds(&mut self, header: &Header, client: &Arc<Client>, result: &StatusResult<MdsAnswer>) {
+        let status = encode_result(result, &mut self.reply);
+        if status == Status::EVICTED {
+            self.connection.shared.clients.forget(client);
+        }
+        self.answer(header, status, 0);
+    }
+
+    fn run_oss(&mut self, header: &Header, service: &dyn OssService) {
+        self.reply.clear();
+        let request = match OssRequest::from_bytes(&self.body) {
+            Ok(request) => request,
+            Err(error) => {
+                let status = self.undecodable(error);
+                return self.answer(header, status, 0);
+            }
+        };
+        let call = Call::new(&self.system);
+        let result = match &request {
+            OssRequest::Read { len, .. } if *len as usize > BULK_MAX => Err(Status::E2BIG),
+            OssRequest::Read { len, .. } => {
+                let buffer = self.bulk.get(*len as usize);
+                guarded(|| service.handle(&call, &request, Bulk::Receive(buffer)))
+            }
+            OssRequest::Write { .. } => {
+                let data = self.bulk.get(header.bulk_len as usize);
+                guarded(|| service.handle(&call, &request, Bulk::Send(data)))
+            }
+            _ => guarded(|| service.handle(&call, &request, Bulk::None)),
+        };
+        let bulk_len = match (&request, &result) {
+            (OssRequest::Read { len, .. }, Ok(OssReply::Read(got))) => (*got).min(*len) as usize,
+            _ => 0,
+        };
+        let status = encode_result(&result, &mut self.reply);
+        self.answer(header, status, bulk_len);
+    }
+
+    fn undecodable(&self, error: DecodeError) -> Status {
+        log::warn!("request from {} refused: {error}", self.connection.peer());
+        Status::EPROTO
+    }
+
+    /// Sends the reply that is in the reply buffer, with the first `bulk_len` bytes of the bulk buffer.
+    fn answer(&mut self, request: &Header, status: Status, bulk_len: usize) {
+        let mut header = Header::new(FrameKind::Reply, request.target, request.xid);
+        header.status = status;
+        let bulk: &[u8] = self.bulk.get(bulk_len);
+        let checked = header
+            .set_body(&self.reply)
+            .and_then(|()| header.set_bulk(bulk, self.session.bulk_checksums && bulk_len > 0));
+        match checked {
+            Ok(()) => self.connection.send(&header, &self.reply, bulk),
+            Err(status) => {
+                header = Header::new(FrameKind::Reply, request.target, request.xid);
+                header.status = status;
+                self.connection.send(&header, &[], &[]);
+            }
+        }
+    }
+}
+
+/// Appends the reply and gives the status; errors have no body.
+fn encode_result<T: Encode>(result: &StatusResult<T>, out: &mut Vec<u8>) -> Status {
+    match result {
+        Ok(reply) => {
+            reply.encode(out);
+            Status::OK
+        }
+        // "No error" is no error to tell; a service that says so has a bug.
+        Err(Status::OK) => Status::EIO,
+        Err(status) => *status,
+    }
+}
+
+/// Runs a service. A panic there costs its request, not the connection of the client.
+fn guarded<T>(run: impl FnOnce() -> StatusResult<T>) -> StatusResult<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        log::error!("a request failed because of a fault in this program");
+        Err(Status::EIO)
+    })
+}

@@ -1,0 +1,366 @@
+//! A connected TCP socket: gathered sends, receives that give up after a tick, and buffers.
+
+use nacre_env::interrupted;
+use nacre_wire::frame::{BODY_LEN_OFFSET, BULK_LEN_OFFSET, Crc32c, FrameError, HEADER_BYTES, Header};
+use std::io::{self, ErrorKind};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// A blocked system call returns at least so often, so that its thread can look at deadlines and interrupts whose
+/// signal it missed.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// Idle time before the kernel asks the peer's host whether it is there, in seconds.
+const KEEPALIVE_IDLE_S: i32 = 30;
+/// Seconds between such questions.
+const KEEPALIVE_INTERVAL_S: i32 = 10;
+/// Unanswered questions before the connection is dead.
+const KEEPALIVE_COUNT: i32 = 3;
+/// Longest time that sent data may stay unacknowledged, in milliseconds.
+const USER_TIMEOUT_MS: i32 = 30_000;
+/// Bytes that one receive may get beyond what is needed: a header, a body and data of the short-I/O size arrive in one
+/// system call, and at most this much is copied a second time.
+const INBOX_BYTES: usize = nacre_types::limits::SHORT_IO_BYTES + 1024;
+
+/// Why nothing more comes from, or goes to, a connection.
+#[derive(Debug)]
+pub(crate) enum LinkError {
+    /// Nothing happened for a tick, or a signal came, and no frame was begun: try again if you like.
+    Idle,
+    /// The thread's request was interrupted before a byte of its frame was sent.
+    Interrupted,
+    /// The connection has ended; the text says why.
+    Closed(Closed),
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(crate) enum Closed {
+    /// The peer closed it between two frames.
+    End,
+    /// The operating system reported an error, or the peer stopped in the middle of a frame.
+    Io(io::Error),
+    /// The bytes were not a valid frame.
+    Frame(FrameError),
+}
+
+impl std::fmt::Display for Closed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Closed::End => f.write_str("closed by the peer"),
+            Closed::Io(error) => error.fmt(f),
+            Closed::Frame(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<FrameError> for LinkError {
+    fn from(error: FrameError) -> LinkError {
+        LinkError::Closed(Closed::Frame(error))
+    }
+}
+
+fn closed(kind: ErrorKind, text: &'static str) -> LinkError {
+    LinkError::Closed(Closed::Io(io::Error::new(kind, text)))
+}
+
+/// A connected socket. Sends and receives may run at the same time on different threads.
+pub(crate) struct Socket {
+    stream: TcpStream,
+    /// A peer that makes no progress inside a frame for so long is given up.
+    stall_max: Duration,
+    /// A blocked receive returns after so long.
+    tick: Duration,
+}
+
+impl Socket {
+    /// Takes a connected stream and sets its options.
+    pub(crate) fn new(stream: TcpStream, stall_max: Duration, tick: Duration) -> io::Result<Socket> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(tick))?;
+        stream.set_write_timeout(Some(TICK))?;
+        let socket = Socket { stream, stall_max, tick };
+        socket.option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        socket.option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S)?;
+        socket.option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)?;
+        socket.option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_COUNT)?;
+        socket.option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, USER_TIMEOUT_MS)?;
+        Ok(socket)
+    }
+
+    fn option(&self, level: i32, name: i32, value: i32) -> io::Result<()> {
+        // SAFETY: `value` is an int that lives for the call, and its size is passed.
+        let result = unsafe {
+            libc::setsockopt(
+                self.stream.as_raw_fd(),
+                level,
+                name,
+                (&raw const value).cast(),
+                size_of::<i32>() as libc::socklen_t,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Ends the connection: receives and sends of all threads return.
+    pub(crate) fn shut_down(&self, how: Shutdown) {
+        // It fails only when the connection has ended already.
+        let _ = self.stream.shutdown(how);
+    }
+
+    /// Sends a frame; the caller keeps others from sending meanwhile. `flags` are for the first system call.
+    ///
+    /// Returns how many bytes went out: all of them, unless `flags` has `MSG_DONTWAIT`.
+    fn send_some(&self, parts: &[&[u8]; 3], skip: usize, flags: i32) -> io::Result<usize> {
+        let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 3];
+        let mut count = 0;
+        let mut skip = skip;
+        for part in parts {
+            let rest = part.get(skip.min(part.len())..).unwrap_or_default();
+            skip -= skip.min(part.len());
+            if !rest.is_empty()
+                && let Some(slot) = iov.get_mut(count)
+            {
+                *slot = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
+                count += 1;
+            }
+        }
+        // SAFETY: msghdr is plain data, zeroes mean "no address, no control data".
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = iov.as_mut_ptr();
+        message.msg_iovlen = count;
+        // SAFETY: `message` names `count` buffers that are borrowed for the call and only read.
+        let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL | flags) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends as much of a frame as the kernel takes without waiting.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub(crate) fn try_send(&self, parts: &[&[u8]; 3]) -> Result<usize, LinkError> {
+        loop {
+            match self.send_some(parts, 0, libc::MSG_DONTWAIT) {
+                Ok(sent) => return Ok(sent),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(LinkError::Closed(Closed::Io(error))),
+            }
+        }
+    }
+
+    /// Sends what is left of a frame of which `sent` bytes are out, waiting as needed.
+    ///
+    /// # Errors
+    /// `Interrupted` only if nothing of the frame was sent; otherwise an interrupt of a sender whose peer does not
+    /// take data ends the connection, as does a stall.
+    pub(crate) fn send_rest(&self, parts: &[&[u8]; 3], mut sent: usize) -> Result<(), LinkError> {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let mut stalled = Duration::ZERO;
+        while sent < total {
+            match self.send_some(parts, sent, 0) {
+                Ok(more) => {
+                    sent += more;
+                    stalled = Duration::ZERO;
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    if error.kind() == ErrorKind::WouldBlock {
+                        stalled += TICK;
+                    }
+                    if interrupted() && sent == 0 {
+                        return Err(LinkError::Interrupted);
+                    }
+                    if stalled >= self.stall_max || (interrupted() && stalled > TICK) {
+                        return Err(closed(ErrorKind::TimedOut, "the peer does not take data"));
+                    }
+                }
+                Err(error) => return Err(LinkError::Closed(Closed::Io(error))),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
+        // SAFETY: the buffer is borrowed for the call and its length is passed.
+        let got =
+            unsafe { libc::recv(self.stream.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// The receiving side of a socket: one thread at a time uses it. Bytes that arrived early stay in it.
+pub(crate) struct Inbox {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Inbox {
+        Inbox { buffer: vec![0; INBOX_BYTES].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    fn buffered(&self) -> &[u8] {
+        self.buffer.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// True if the next frame has arrived in full, so that it can be taken without a system call.
+    pub(crate) fn has_whole_frame(&self) -> bool {
+        let bytes = self.buffered();
+        let number = |at: usize| {
+            let field = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
+            field.map(|field| u32::from_le_bytes(*field) as usize)
+        };
+        match (number(BODY_LEN_OFFSET), number(BULK_LEN_OFFSET)) {
+            (Some(body), Some(bulk)) => {
+                bytes.len() >= HEADER_BYTES && bytes.len() - HEADER_BYTES >= body.saturating_add(bulk)
+            }
+            _ => false,
+        }
+    }
+
+    fn consume(&mut self, len: usize) {
+        self.start += len;
+        if self.start >= self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    /// The header of the next frame. `wait` says whether to wait for its first byte.
+    ///
+    /// # Errors
+    /// `Idle` if none has begun to arrive; `Closed`.
+    pub(crate) fn header(&mut self, socket: &Socket, wait: bool) -> Result<Header, LinkError> {
+        let mut stalled = Duration::ZERO;
+        loop {
+            if let Some(bytes) = self.buffered().first_chunk::<HEADER_BYTES>() {
+                let header = Header::from_bytes(bytes)?;
+                self.consume(HEADER_BYTES);
+                return Ok(header);
+            }
+            if self.start > 0 {
+                self.buffer.copy_within(self.start..self.end, 0);
+                self.end -= self.start;
+                self.start = 0;
+            }
+            let begun = self.end > 0;
+            let flags = if wait || begun { 0 } else { libc::MSG_DONTWAIT };
+            match socket.receive(self.buffer.get_mut(self.end..).unwrap_or_default(), flags) {
+                Ok(0) if begun => {
+                    return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
+                }
+                Ok(0) => return Err(LinkError::Closed(Closed::End)),
+                Ok(got) => self.end += got,
+                Err(error) => on_receive_error(error, begun, &mut stalled, socket)?,
+            }
+        }
+    }
+
+    /// Fills `target` with the next bytes of the frame, adding them to `crc`.
+    fn fill(
+        &mut self,
+        socket: &Socket,
+        target: &mut [u8],
+        mut crc: Option<&mut Crc32c>,
+    ) -> Result<(), LinkError> {
+        let early = self.buffered().len().min(target.len());
+        let (head, mut rest) = target.split_at_mut(early);
+        head.copy_from_slice(self.buffered().get(..early).unwrap_or_default());
+        self.consume(early);
+        if let Some(crc) = &mut crc {
+            crc.update(head);
+        }
+        let mut stalled = Duration::ZERO;
+        while !rest.is_empty() {
+            match socket.receive(rest, 0) {
+                Ok(0) => return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame")),
+                Ok(got) => {
+                    stalled = Duration::ZERO;
+                    let (new, later) = rest.split_at_mut(got);
+                    // The piece that has just arrived is still in the cache.
+                    if let Some(crc) = &mut crc {
+                        crc.update(new);
+                    }
+                    rest = later;
+                }
+                Err(error) => on_receive_error(error, true, &mut stalled, socket)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives the body that follows `header` into `body` (its old content goes) and checks it.
+    ///
+    /// # Errors
+    /// `Closed`, also for a damaged body.
+    pub(crate) fn body(
+        &mut self,
+        socket: &Socket,
+        header: &Header,
+        body: &mut Vec<u8>,
+    ) -> Result<(), LinkError> {
+        body.clear();
+        body.resize(header.body_len as usize, 0);
+        self.fill(socket, body, None)?;
+        header.check_body(body)?;
+        Ok(())
+    }
+
+    /// Receives bulk data that fills `target`; says whether its checksum is right.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub(crate) fn bulk(
+        &mut self,
+        socket: &Socket,
+        header: &Header,
+        target: &mut [u8],
+    ) -> Result<bool, LinkError> {
+        if !header.flags.contains(nacre_wire::frame::FrameFlags::BULK_CRC) {
+            self.fill(socket, target, None)?;
+            return Ok(true);
+        }
+        let mut crc = Crc32c::default();
+        self.fill(socket, target, Some(&mut crc))?;
+        Ok(header.bulk_matches(crc.finish()))
+    }
+
+    /// Receives bulk data that nobody wants.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub(crate) fn skip_bulk(&mut self, socket: &Socket, header: &Header) -> Result<(), LinkError> {
+        let mut left = header.bulk_len as usize;
+        let mut waste = [0u8; 4096];
+        while left > 0 {
+            let piece = left.min(waste.len());
+            self.fill(socket, waste.get_mut(..piece).unwrap_or_default(), None)?;
+            left -= piece;
+        }
+        Ok(())
+    }
+}
+
+/// What a failed receive means: `Ok` to go on waiting.
+fn on_receive_error(
+    error: io::Error,
+    begun: bool,
+    stalled: &mut Duration,
+    socket: &Socket,
+) -> Result<(), LinkError> {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::Interrupted if !begun => Err(LinkError::Idle),
+        ErrorKind::Interrupted => Ok(()),
+        ErrorKind::WouldBlock => {
+            *stalled += socket.tick;
+            // An interrupted caller does not wait for a peer that has stopped in the middle of a frame.
+            if *stalled >= socket.stall_max || (interrupted() && *stalled > socket.tick) {
+                return Err(closed(ErrorKind::TimedOut, "the peer stopped in a frame"));
+            }
+            Ok(())
+        }
+        _ => Err(LinkError::Closed(Closed::Io(error))),
+    }
+}

@@ -1,0 +1,263 @@
+//! Services and a client that only count and remember.
+
+use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets};
+use nacre_rpc::{
+    Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, MgsService, OssService, Recovery,
+    ReplySlot, ServerConfig,
+};
+use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Nid, Status, StatusResult, TransNo};
+use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
+use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// How long tests wait for what must happen.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gate that requests wait at.
+#[derive(Default)]
+pub struct Gate {
+    closed: Mutex<bool>,
+    changed: Condvar,
+    pub waiting: AtomicU64,
+}
+
+impl Gate {
+    pub fn set_closed(&self, closed: bool) {
+        *self.closed.lock().unwrap() = closed;
+        self.changed.notify_all();
+    }
+
+    /// Waits while the gate is closed; `EINTR` if the request is called off.
+    pub fn pass(&self) -> StatusResult<()> {
+        let mut closed = self.closed.lock().unwrap();
+        if !*closed {
+            return Ok(());
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut result = Ok(());
+        while *closed {
+            if nacre_env::interrupted() {
+                result = Err(Status::EINTR);
+                break;
+            }
+            closed = nacre_env::blocking(|| {
+                self.changed.wait_timeout(closed, Duration::from_millis(10)).unwrap().0
+            });
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+}
+
+/// Counts how often each name was created. Survives restarts of its server, like a disk.
+#[derive(Default)]
+pub struct FakeMds {
+    pub created: Mutex<HashMap<Vec<u8>, u32>>,
+    pub stored: Mutex<HashMap<(ClientUuid, u16), (u64, StatusResult<MdsAnswer>)>>,
+    pub connects: AtomicU64,
+    pub disconnects: AtomicU64,
+    pub requests: AtomicU64,
+    pub evict_next: AtomicBool,
+    pub gate: Gate,
+    pub exports: Mutex<HashMap<ClientUuid, Arc<Export>>>,
+}
+
+pub fn answer(reply: MdsReply) -> MdsAnswer {
+    MdsAnswer { transno: TransNo(1), last_committed: TransNo(1), reply }
+}
+
+pub fn attr() -> Attr {
+    Attr { mode: FileKind::Regular.mode_bits() | 0o644, ..Attr::default() }
+}
+
+impl MdsService for FakeMds {
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
+        let number = self.connects.fetch_add(1, Ordering::SeqCst);
+        self.exports.lock().unwrap().insert(export.client, export.clone());
+        Ok(LeaseGrant { exclusive: number == 0, epoch: number + 1 })
+    }
+
+    fn disconnect(&self, client: ClientUuid) {
+        self.disconnects.fetch_add(1, Ordering::SeqCst);
+        self.exports.lock().unwrap().remove(&client);
+    }
+
+    fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        if self.evict_next.swap(false, Ordering::SeqCst) {
+            return Err(Status::EVICTED);
+        }
+        match request {
+            MdsRequest::Create { name, .. } => {
+                *self.created.lock().unwrap().entry(name.to_vec()).or_default() += 1;
+                self.gate.pass()?;
+                let reply = MdsReply::Created { attr: attr(), created: true, layout: None, parent: attr() };
+                let result = Ok(answer(reply));
+                let slot = call.reply_slot.expect("modifying requests over a network have a slot");
+                assert_eq!(slot.client, export.client);
+                self.stored.lock().unwrap().insert((slot.client, slot.tag), (slot.xid.0, result.clone()));
+                result
+            }
+            MdsRequest::SetLock { .. } => {
+                self.gate.pass()?;
+                Ok(answer(MdsReply::Done))
+            }
+            MdsRequest::Lookup { name, .. } if *name == b"absent" => Err(Status::ENOENT),
+            MdsRequest::Lookup { name, .. } if *name == b"panic" => panic!("on purpose"),
+            MdsRequest::GetXattr { name, .. } => Ok(answer(MdsReply::Bytes(name.to_vec()))),
+            _ => Ok(answer(MdsReply::Done)),
+        }
+    }
+
+    fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>> {
+        let stored = self.stored.lock().unwrap();
+        stored
+            .get(&(slot.client, slot.tag))
+            .filter(|(xid, _)| *xid == slot.xid.0)
+            .map(|(_, result)| result.clone())
+    }
+}
+
+/// Objects in memory.
+#[derive(Default)]
+pub struct FakeOss {
+    pub objects: Mutex<HashMap<Fid, Vec<u8>>>,
+    pub requests: AtomicU64,
+    /// Requests for objects with an odd number wait here.
+    pub gate: Gate,
+}
+
+impl OssService for FakeOss {
+    fn handle(&self, _call: &Call<'_>, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        match (request, bulk) {
+            (OssRequest::Write { object, offset, .. }, Bulk::Send(data)) => {
+                let mut objects = self.objects.lock().unwrap();
+                let content = objects.entry(*object).or_default();
+                let end = *offset as usize + data.len();
+                content.resize(content.len().max(end), 0);
+                content[*offset as usize..end].copy_from_slice(data);
+                Ok(OssReply::Written(data.len() as u32))
+            }
+            (OssRequest::Read { object, offset, .. }, Bulk::Receive(buffer)) => {
+                if object.oid % 2 == 1 {
+                    self.gate.pass()?;
+                }
+                let objects = self.objects.lock().unwrap();
+                let content =
+                    objects.get(object).map_or(&[][..], |c| c.get(*offset as usize..).unwrap_or(&[]));
+                let len = content.len().min(buffer.len());
+                buffer[..len].copy_from_slice(&content[..len]);
+                Ok(OssReply::Read(len as u32))
+            }
+            _ => Ok(OssReply::Done),
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct FakeMgs;
+
+impl MgsService for FakeMgs {
+    fn handle(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
+        match request {
+            MgsRequest::GetConfig { fsname, .. } => {
+                Ok(MgsReply::Config(FsConfig { fsname: fsname.clone(), version: 3, ..FsConfig::default() }))
+            }
+            _ => Ok(MgsReply::Done),
+        }
+    }
+}
+
+/// What a metadata client was told.
+#[derive(Default)]
+pub struct Events {
+    pub grants: Mutex<Vec<LeaseGrant>>,
+    pub recoveries: Mutex<Vec<Recovery>>,
+}
+
+impl ClientCallbacks for Events {
+    fn lease_changed(&self, grant: LeaseGrant) {
+        self.grants.lock().unwrap().push(grant);
+    }
+}
+
+impl MdsEvents for Events {
+    fn reconnected(
+        &self,
+        endpoint: &dyn MdsEndpoint,
+        recovery: Recovery,
+        _grant: LeaseGrant,
+    ) -> StatusResult<()> {
+        endpoint.call(&Cred::system(), &MdsRequest::GetAttr { fid: Fid::ROOT })?;
+        self.recoveries.lock().unwrap().push(recovery);
+        Ok(())
+    }
+}
+
+/// All three services behind one server.
+#[derive(Default, Clone)]
+pub struct Services {
+    pub mds: Arc<FakeMds>,
+    pub oss: Arc<FakeOss>,
+}
+
+impl Services {
+    pub fn serve(&self, addr: SocketAddr, config: ServerConfig) -> Server {
+        let targets = Targets::new()
+            .with_mdt(0, self.mds.clone())
+            .with_ost(0, self.oss.clone())
+            .with_mgt(Arc::new(FakeMgs));
+        Server::bind(&[addr], targets, config).expect("a free port")
+    }
+}
+
+pub fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().expect("valid")
+}
+
+pub fn nid(addr: SocketAddr) -> Nid {
+    Nid::Tcp(addr)
+}
+
+pub fn identity(number: u8) -> ClientIdentity {
+    ClientIdentity { client: ClientUuid([number; 16]), fsname: "nacre".to_owned() }
+}
+
+/// Short times, so that tests are quick.
+pub fn quick() -> ClientConfig {
+    ClientConfig {
+        backoff_min: Duration::from_millis(5),
+        backoff_max: Duration::from_millis(50),
+        ping_interval: Duration::from_millis(200),
+        dead_after: Duration::from_secs(2),
+        ..ClientConfig::default()
+    }
+}
+
+pub fn create(name: &[u8]) -> MdsRequest<'_> {
+    MdsRequest::Create {
+        parent: Fid::ROOT,
+        name,
+        fid: Fid::new(0x200000400, 7, 0),
+        new: nacre_wire::mds::NewFile::Node { rdev: 0 },
+        mode: 0o100644,
+        umask: 0,
+        open: None,
+        exclusive: true,
+    }
+}
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "{what} did not happen");
+        std::thread::yield_now();
+    }
+}
