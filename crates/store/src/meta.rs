@@ -13,6 +13,7 @@ mod batch;
 mod checkpoint;
 mod engine;
 mod error;
+mod key;
 mod log;
 mod options;
 mod overlay;

@@ -66,22 +66,25 @@ impl Engine {
     pub(crate) fn try_freeze(&self) {
         if let Some(mut state) = self.checkpointer.state.try_lock()
             && !state.is_pending
+            && let Err(error) = self.freeze(&mut state)
         {
-            self.freeze(&mut state);
+            // The commit that led here succeeded; the next that needs the room will hear of it.
+            log::debug!("cannot begin a new log segment: {error}");
         }
     }
 
-    fn freeze(&self, state: &mut State) {
+    fn freeze(&self, state: &mut State) -> Result<()> {
         assert!(!state.is_pending, "one freeze at a time");
         let mut locked = self.overlay.lock(u64::MAX);
         if self.log.is_active_empty() {
-            return;
+            return Ok(());
         }
+        self.log.activate()?;
         locked.freeze();
-        self.log.activate();
         state.frozen_transno = self.log.base_transno();
         state.is_pending = true;
         self.checkpointer.wake.notify_one();
+        Ok(())
     }
 
     /// Called when a batch did not fit below `limit`: freezes, or waits for the checkpoint, or says that space is out.
@@ -89,8 +92,7 @@ impl Engine {
         let mut state = self.checkpointer.state.lock();
         if !state.is_pending {
             if !self.log.is_active_empty() {
-                self.freeze(&mut state);
-                return Ok(());
+                return self.freeze(&mut state);
             }
             // An empty segment is too small only for a batch restricted to half of it. Otherwise the segment was changed
             // between the attempt and now, and the next attempt will do.
@@ -111,7 +113,7 @@ impl Engine {
         self.log.latch().check()?;
         let mut state = self.checkpointer.state.lock();
         self.wait_for_pending(&mut state)?;
-        self.freeze(&mut state);
+        self.freeze(&mut state)?;
         self.wait_for_pending(&mut state)
     }
 
@@ -166,16 +168,16 @@ impl Engine {
 
     fn attempt(&self, state: &mut MutexGuard<'_, State>) {
         let transno = state.frozen_transno;
-        let result = MutexGuard::unlocked(state, || self.move_frozen(transno));
+        let result = MutexGuard::unlocked(state, || self.move_frozen(transno)).and_then(|()| {
+            // After a replay both segments had been waiting for this.
+            if self.log.has_active() { Ok(()) } else { self.log.activate() }
+        });
         state.attempts += 1;
         match result {
             Ok(()) => {
                 state.successes += 1;
                 state.is_pending = false;
                 state.is_refused = false;
-                if !self.log.has_active() {
-                    self.log.activate();
-                }
             }
             Err(MetaError::NoSpace) => {
                 state.failures += 1;
@@ -191,8 +193,11 @@ impl Engine {
     /// Writes the frozen maps to the base and drops them.
     fn move_frozen(&self, transno: u64) -> Result<()> {
         let maps = self.overlay.frozen();
-        let mut entries: Vec<(&[u8], Option<&[u8]>)> =
-            maps.iter().flat_map(|map| map.iter()).map(|(key, value)| (&key[..], value.as_deref())).collect();
+        let mut entries: Vec<(&[u8], Option<&[u8]>)> = maps
+            .iter()
+            .flat_map(|map| map.iter())
+            .map(|(key, value)| (key.as_slice(), value.as_deref()))
+            .collect();
         // Neighbours in the tree are written together, whatever shards they came from.
         entries.sort_unstable_by_key(|&(key, _)| key);
         let target = Some((&self.uuid, transno));

@@ -71,7 +71,7 @@ impl Engine {
             self.log.latch().check()?;
             let limit = self.append_limit(batch);
             let mut locked = self.overlay.lock(batch.shard_mask);
-            if let Some(appended) = self.log.append(batch, crc, floor.0, limit) {
+            if let Some(appended) = self.log.append(batch, crc, floor.0, limit)? {
                 for (op, &shard) in batch.ops().zip(&batch.shards) {
                     locked.apply(shard, &op);
                 }
@@ -127,7 +127,7 @@ impl Engine {
         self.check_open()?;
         let mut report = VerifyReport::default();
         self.base.verify(&mut report, progress)?;
-        let (records, bad) = self.log.verify_active();
+        let (records, bad) = self.log.verify_active()?;
         report.wal_records = records;
         if let Some((segment, offset)) = bad {
             report.add(VerifyProblem::Record { segment, offset });

@@ -3,14 +3,15 @@
 //! One segment is *active*. When it is full, or the overlay is, the other becomes active and the old one is *pending*: it
 //! must not be reused before the base holds its transactions durably ([`Log::release_pending`]).
 //!
-//! Appending copies the record into the mapping while the lock is held. So no record that was acknowledged can lie
-//! behind one that a killed process left half-written.
+//! Appending hands the record to the kernel while the lock is held. So no record that was acknowledged can lie behind one
+//! that a killed process left half-written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::base::is_no_space;
 use super::batch::Batch;
 use super::error::{MetaError, Result};
 use super::segment::Segment;
@@ -163,13 +164,22 @@ impl Log {
     }
 
     /// Appends a batch, or returns `None`, with nothing changed, if it does not fit below `limit` bytes of the segment.
-    pub(crate) fn append(&self, batch: &Batch, body_crc: u32, floor: u64, limit: usize) -> Option<Appended> {
+    ///
+    /// # Errors
+    /// [`MetaError::NoSpace`] changes nothing; any other failure sets the latch.
+    pub(crate) fn append(
+        &self,
+        batch: &Batch,
+        body_crc: u32,
+        floor: u64,
+        limit: usize,
+    ) -> Result<Option<Appended>> {
         let len = record_len(batch.bytes.len());
         let mut state = self.state.lock();
-        let slot = state.active?;
+        let Some(slot) = state.active else { return Ok(None) };
         let offset = state.slots[slot].end;
         if len > limit.min(self.segments[slot].len()).saturating_sub(offset) {
-            return None;
+            return Ok(None);
         }
         let transno = (state.last_transno + 1).max(floor);
         let header = RecordHeader {
@@ -180,17 +190,27 @@ impl Log {
             body_crc,
             op_count: batch.shards.len() as u32,
         };
-        let header = header.encode(state.salt);
-        // SAFETY: the state's lock is held, so nobody else writes, and nobody reads beyond `end`.
-        unsafe {
-            self.segments[slot].write(offset + RECORD_HEADER_LEN, &batch.bytes);
-            self.segments[slot].write(offset, &header);
-        }
+        let parts = [&header.encode(state.salt)[..], &batch.bytes];
+        // SAFETY: writes happen only under the state's lock, which is held.
+        let written = unsafe { self.segments[slot].write(offset, &parts) };
+        written.map_err(|source| self.write_failed(slot, source))?;
         state.slots[slot].end = offset + len;
         state.last_transno = transno;
         state.commits += 1;
         state.appended_bytes += len as u64;
-        Some(Appended { transno, end: offset + len, len })
+        Ok(Some(Appended { transno, end: offset + len, len }))
+    }
+
+    /// A full disk can be waited out; after anything else nothing is certain.
+    fn write_failed(&self, slot: usize, source: std::io::Error) -> MetaError {
+        if is_no_space(&source) {
+            return MetaError::NoSpace;
+        }
+        self.latch.set(&MetaError::Io {
+            action: "write",
+            path: self.segments[slot].path().to_owned(),
+            source,
+        })
     }
 
     /// Whether there is a segment to append to.
@@ -211,9 +231,12 @@ impl Log {
 
     /// Makes the active segment pending and a free one active. The caller excludes commits and has frozen the overlay.
     ///
+    /// # Errors
+    /// As [`Log::append`]; on a full disk nothing has changed.
+    ///
     /// # Panics
     /// If no segment is free.
-    pub(crate) fn activate(&self) {
+    pub(crate) fn activate(&self) -> Result<()> {
         let mut state = self.state.lock();
         let old = state.active;
         let next = match old {
@@ -221,22 +244,24 @@ impl Log {
             None => (0..SEGMENTS).min_by_key(|&i| state.slots[i].sequence).expect("there are two segments"),
         };
         assert!(!state.slots[next].is_pending, "a segment is reused only when the base has its content");
-        if let Some(slot) = old {
-            state.slots[slot].is_pending = true;
-        }
-        state.header = SegmentHeader {
+        let header = SegmentHeader {
             uuid: self.uuid,
             sequence: state.header.sequence + 1,
             base_transno: state.last_transno,
             durable_transno: self.durable_transno(),
         };
-        state.salt = state.header.salt();
-        let bytes = state.header.encode();
-        // SAFETY: the state's lock is held and the segment was free.
-        unsafe { self.segments[next].write(0, &bytes) };
+        // SAFETY: writes happen only under the state's lock, which is held.
+        let written = unsafe { self.segments[next].write(0, &[&header.encode(), &[]]) };
+        written.map_err(|source| self.write_failed(next, source))?;
+        if let Some(slot) = old {
+            state.slots[slot].is_pending = true;
+        }
+        state.header = header;
+        state.salt = header.salt();
         state.slots[next] =
             Slot { end: SEGMENT_HEADER_LEN, synced: 0, is_pending: false, sequence: state.header.sequence };
         state.active = Some(next);
+        Ok(())
     }
 
     /// The base durably holds everything up to `transno`, which ends the pending segments.
@@ -282,7 +307,7 @@ impl Log {
             if seen.synced >= seen.end {
                 continue;
             }
-            if let Err(source) = self.segments[i].persist(seen.synced, seen.end) {
+            if let Err(source) = self.segments[i].persist() {
                 let path = self.segments[i].path().to_owned();
                 return Err(self.latch.set(&MetaError::Io { action: "sync", path, source }));
             }
@@ -297,15 +322,18 @@ impl Log {
     }
 
     /// Reads the active segment again and returns the number of good records, and the place of the first bad one.
-    pub(crate) fn verify_active(&self) -> (u64, Option<(u32, u64)>) {
+    ///
+    /// # Errors
+    /// Only if reading fails.
+    pub(crate) fn verify_active(&self) -> Result<(u64, Option<(u32, u64)>)> {
         let state = self.state.lock();
-        let Some(slot) = state.active else { return (0, None) };
-        // SAFETY: the state's lock is held, so nobody writes.
-        let bytes = unsafe { self.segments[slot].bytes() };
+        let Some(slot) = state.active else { return Ok((0, None)) };
+        // The lock keeps the segment from being reused for another sequence meanwhile.
+        let bytes = self.segments[slot].read()?;
         let mut records = Records::new(&bytes[..state.slots[slot].end], &state.header);
         let count = records.by_ref().count() as u64;
         let bad = (records.offset < state.slots[slot].end).then_some((slot as u32, records.offset as u64));
-        (count, bad)
+        Ok((count, bad))
     }
 }
 

@@ -13,6 +13,9 @@ pub struct MetaStoreOptions {
     /// Bytes of one log segment; there are two. A multiple of 4096 from 64 KiB to 2 GiB. Fixed when the store is made;
     /// the value on disk wins afterwards.
     pub wal_segment_bytes: u64,
+    /// Whether the log is written through a shared mapping (cheap) or by system calls (safe on file systems that do not
+    /// overwrite in place, where a mapped write could find no space and end the process). `None` chooses by file system.
+    pub wal_mapped: Option<bool>,
     /// Longest time in milliseconds that an acknowledged change stays without durability if nobody asks for it;
     /// 0 switches the periodic sync off.
     pub commit_interval_ms: u64,
@@ -28,6 +31,7 @@ impl Default for MetaStoreOptions {
             create: false,
             overlay_bytes: 32 << 20,
             wal_segment_bytes: 64 << 20,
+            wal_mapped: None,
             commit_interval_ms: 1000,
             map_bytes: 1 << 40,
             reserve_bytes: 8 << 20,

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{RwLock, RwLockWriteGuard};
 
 use super::batch::Op;
+use super::key::Key;
 use super::{KEY_LEN_MAX, Table};
 
 /// Number of shards; fits the bit set of a batch.
@@ -22,7 +23,7 @@ pub(crate) const SHARD_PREFIX_LEN: usize = 16;
 const ENTRY_OVERHEAD: usize = 96;
 
 /// Ordered entries; `None` hides an entry of the base.
-pub(crate) type Map = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
+pub(crate) type Map = BTreeMap<Key, Option<Box<[u8]>>>;
 
 /// The shard of a key. Only memory depends on it, so it may change between versions.
 pub(crate) fn shard_of(table: Table, key: &[u8]) -> u8 {
@@ -97,7 +98,7 @@ pub(crate) fn apply(map: &mut Map, key: &[u8], value: Option<&[u8]>) -> i64 {
         }
         return new_len - old_len;
     }
-    map.insert(Box::from(key), value.map(Box::from));
+    map.insert(Key::from(key), value.map(Box::from));
     (key.len() + ENTRY_OVERHEAD) as i64 + new_len
 }
 
@@ -189,6 +190,6 @@ pub(crate) fn range<'a>(
     prefix: &'a [u8],
 ) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
     map.range::<[u8], _>((from, Bound::Unbounded))
-        .take_while(move |(key, _)| key.starts_with(prefix))
-        .map(|(key, value)| (&key[..], value.as_deref()))
+        .take_while(move |(key, _)| key.as_slice().starts_with(prefix))
+        .map(|(key, value)| (key.as_slice(), value.as_deref()))
 }

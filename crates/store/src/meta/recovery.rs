@@ -102,7 +102,8 @@ fn create(dir: &Path, options: &MetaStoreOptions) -> Result<()> {
     for slot in 0..SEGMENTS {
         let header = SegmentHeader { uuid, sequence: slot as u64, base_transno: 0, durable_transno: 0 };
         let len = segment_len(options.wal_segment_bytes)?;
-        Segment::create(&segment_path(dir, slot), len, &header.encode())?;
+        let path = segment_path(dir, slot);
+        Segment::create(&path, len, &header.encode()).map_err(io_error("write", &path))?;
     }
     Base::create(&base, options.map_bytes, &uuid)?;
     let superblock = Superblock { uuid, wal_segment_bytes: options.wal_segment_bytes };
@@ -140,12 +141,12 @@ fn segment_len(bytes: u64) -> Result<usize> {
 fn recover(dir: &Path, options: MetaStoreOptions, superblock: &Superblock) -> Result<Engine> {
     let len = segment_len(superblock.wal_segment_bytes)?;
     let paths: [PathBuf; SEGMENTS] = std::array::from_fn(|slot| segment_path(dir, slot));
-    let segments = [Segment::open(&paths[0], len)?, Segment::open(&paths[1], len)?];
+    let open = |slot: usize| Segment::open(&paths[slot], len, options.wal_mapped);
+    let segments = [open(0)?, open(1)?];
     let (base, base_transno) = Base::open(&dir.join(BASE_NAME), options.map_bytes, &superblock.uuid)?;
     let (recovered, maps) = {
-        // SAFETY: the store's lock is held and no log exists yet that could write to the segments.
-        let bytes = unsafe { [segments[0].bytes(), segments[1].bytes()] };
-        replay(&bytes, &paths, &superblock.uuid, base_transno)?
+        let bytes = [segments[0].read()?, segments[1].read()?];
+        replay(&[&bytes[0], &bytes[1]], &paths, &superblock.uuid, base_transno)?
     };
     let engine = Engine {
         overlay: Overlay::new(),
@@ -166,7 +167,7 @@ fn recover(dir: &Path, options: MetaStoreOptions, superblock: &Superblock) -> Re
         engine.attempt_pending();
         engine.log.latch().check()?;
     } else {
-        engine.log.activate();
+        engine.log.activate()?;
     }
     Ok(engine)
 }

@@ -1,16 +1,17 @@
-//! One segment file of the log: allocated once, mapped shared for the life of the store, reused for ever.
+//! One segment file of the log: allocated once, reused for ever.
 //!
-//! A store into the mapping is in the kernel's page cache at once, so it outlives the process; [`Segment::persist`] makes a
-//! range durable. All blocks are written when the file is made, so that a store into the mapping never needs
-//! new space (which would be a SIGBUS) on a file system that overwrites in place.
+//! A record goes into the kernel's page cache and so outlives the process; [`Segment::persist`] makes it durable. Where
+//! the file system overwrites in place, the file is mapped and a record is a copy into the mapping: no system call, and
+//! no SIGBUS, as all blocks were written when the file was made. Elsewhere (a copy-on-write file system may be full at any
+//! write) a record is one `pwritev`, which can say so. Costs of both: decision 0001.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 
 use super::error::{MetaError, Result};
 
@@ -19,68 +20,87 @@ pub(crate) fn segment_path(dir: &Path, slot: usize) -> PathBuf {
     dir.join(format!("wal.{slot}"))
 }
 
-/// A mapped segment file.
+/// An open segment file.
 pub(crate) struct Segment {
     path: PathBuf,
+    file: File,
+    len: usize,
+    mapping: Option<Mapping>,
+}
+
+/// A shared, writable mapping of a whole file.
+struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping lives as long as the value and is not tied to a thread; writers are kept apart by the callers of
-// `write`, whose contract says so.
-unsafe impl Send for Segment {}
-// SAFETY: as above.
-unsafe impl Sync for Segment {}
+// SAFETY: the mapping lives as long as the value and is tied to no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: `copy_in` is the only access, and its contract keeps callers apart.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: &File, len: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
+        let base = NonNull::new(base.cast()).expect("mmap without a fixed address never returns page 0");
+        Ok(Mapping { base, len })
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Safety
+    /// The range is inside the mapping and nobody else writes to it meanwhile.
+    unsafe fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        // SAFETY: the caller promises the range and exclusion, the mapping is writable, and nothing borrows from it.
+        unsafe { self.base.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length, and nothing borrows from it.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "unmapping our own mapping");
+    }
+}
+
+/// Whether the file system holding `file` overwrites written blocks in place, so that a mapped store cannot fail for space.
+fn overwrites_in_place(file: &File) -> bool {
+    // From statfs(2): ext2/3/4, XFS (files made here share no blocks), tmpfs.
+    const IN_PLACE: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+    rustix::fs::fstatfs(file).is_ok_and(|fs| IN_PLACE.contains(&(fs.f_type as u64)))
+}
 
 impl Segment {
     /// Makes the file of `len` bytes, begins it with `header`, and makes it durable (but not its directory entry).
-    pub(crate) fn create(path: &Path, len: usize, header: &[u8]) -> Result<()> {
-        let io = |action| move |source| MetaError::Io { action, path: path.to_owned(), source };
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(io("create"))?;
+    pub(crate) fn create(path: &Path, len: usize, header: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         let mut block = vec![0u8; 1 << 20];
         block[..header.len()].copy_from_slice(header);
         let mut left = len;
         while left > 0 {
             let part = left.min(block.len());
-            file.write_all(&block[..part]).map_err(io("allocate"))?;
+            file.write_all(&block[..part])?;
             left -= part;
             block[..header.len()].fill(0);
         }
-        file.sync_all().map_err(io("sync"))
+        file.sync_all()
     }
 
-    /// Maps an existing file, which must have exactly `len` bytes.
-    pub(crate) fn open(path: &Path, len: usize) -> Result<Self> {
+    /// Opens an existing file, which must have exactly `len` bytes; `mapped` overrides the choice of how to write.
+    pub(crate) fn open(path: &Path, len: usize, mapped: Option<bool>) -> Result<Self> {
         let io = |action| move |source| MetaError::Io { action, path: path.to_owned(), source };
-        let file: File = OpenOptions::new().read(true).write(true).open(path).map_err(io("open"))?;
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(io("open"))?;
         let found = file.metadata().map_err(io("stat"))?.len();
         if found != len as u64 {
-            return Err(MetaError::Corrupt {
-                what: "wrong length of a log segment",
-                path: path.to_owned(),
-                offset: found,
-            });
+            let what = "wrong length of a log segment";
+            return Err(MetaError::Corrupt { what, path: path.to_owned(), offset: found });
         }
-        // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-        };
-        let base = base.map_err(|errno| io("map")(errno.into()))?;
-        let base = NonNull::new(base.cast()).expect("mmap without a fixed address never returns page 0");
-        Ok(Segment { path: path.to_owned(), base, len })
+        let maps = mapped.unwrap_or_else(|| overwrites_in_place(&file));
+        let mapping = maps.then(|| Mapping::new(&file, len)).transpose().map_err(io("map"))?;
+        Ok(Segment { path: path.to_owned(), file, len, mapping })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -91,42 +111,51 @@ impl Segment {
         &self.path
     }
 
-    /// Copies `bytes` to `offset`.
+    /// Writes `parts` one after the other from `offset` on.
     ///
     /// # Safety
-    /// Nobody else writes or reads the range meanwhile.
+    /// Nobody else writes to the range meanwhile.
     ///
     /// # Panics
     /// If the range is not inside the segment.
-    pub(crate) unsafe fn write(&self, offset: usize, bytes: &[u8]) {
-        assert!(offset <= self.len && bytes.len() <= self.len - offset, "write inside the segment");
-        // SAFETY: the range was checked, the mapping is writable, the caller excludes other users.
-        unsafe { self.base.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    pub(crate) unsafe fn write(&self, offset: usize, parts: &[&[u8]; 2]) -> io::Result<()> {
+        let total = parts[0].len() + parts[1].len();
+        assert!(offset <= self.len && total <= self.len - offset, "write inside the segment");
+        if let Some(mapping) = &self.mapping {
+            // SAFETY: the range was checked against the mapping's length, and the caller excludes other writers.
+            unsafe {
+                mapping.copy_in(offset, parts[0]);
+                mapping.copy_in(offset + parts[0].len(), parts[1]);
+            }
+            return Ok(());
+        }
+        let slices = [IoSlice::new(parts[0]), IoSlice::new(parts[1])];
+        match rustix::io::pwritev(&self.file, &slices, offset as u64) {
+            Ok(written) if written == total => Ok(()),
+            Err(errno) if errno != rustix::io::Errno::INTR => Err(errno.into()),
+            // Cut short, which regular files hardly do: write it all again in plain steps.
+            _ => {
+                self.file.write_all_at(parts[0], offset as u64)?;
+                self.file.write_all_at(parts[1], (offset + parts[0].len()) as u64)
+            }
+        }
     }
 
-    /// The whole segment.
-    ///
-    /// # Safety
-    /// Nobody writes to the segment while the slice lives.
-    pub(crate) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has `len` readable bytes and lives as long as `self`; the caller excludes writers.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    /// Reads the whole segment.
+    pub(crate) fn read(&self) -> Result<Vec<u8>> {
+        let io = |source| MetaError::Io { action: "read", path: self.path.clone(), source };
+        let mut bytes = Vec::with_capacity(self.len);
+        File::open(&self.path)
+            .and_then(|file| file.take(self.len as u64).read_to_end(&mut bytes))
+            .map_err(io)?;
+        if bytes.len() < self.len {
+            return Err(io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(bytes)
     }
 
-    /// Makes `[from, to)` durable.
-    pub(crate) fn persist(&self, from: usize, to: usize) -> io::Result<()> {
-        assert!(from <= to && to <= self.len, "sync inside the segment");
-        let start = from - from % rustix::param::page_size();
-        // SAFETY: the range lies inside our mapping; msync neither moves nor invalidates it.
-        unsafe { rustix::mm::msync(self.base.as_ptr().add(start).cast(), to - start, MsyncFlags::SYNC) }?;
-        Ok(())
-    }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made in `open` with this length, and nothing borrowed from it outlives `self`.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "unmapping our own mapping");
+    /// Makes everything written durable.
+    pub(crate) fn persist(&self) -> io::Result<()> {
+        self.file.sync_data()
     }
 }

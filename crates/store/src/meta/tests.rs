@@ -37,6 +37,7 @@ fn tiny_options() -> MetaStoreOptions {
         create: true,
         overlay_bytes: 32 << 10,
         wal_segment_bytes: 64 << 10,
+        wal_mapped: None,
         commit_interval_ms: 0,
         map_bytes: 1 << 30,
         reserve_bytes: 64 << 10,

@@ -96,6 +96,14 @@ fn store_agrees_with_an_ordered_map_when_all_stays_in_the_overlay() {
 }
 
 #[test]
+fn store_agrees_with_an_ordered_map_when_the_log_is_written_by_calls() {
+    let options = MetaStoreOptions { wal_mapped: Some(false), ..tiny_options() };
+    for seed in 200..204 {
+        run_against_model(seed, 1500, &options);
+    }
+}
+
+#[test]
 fn scan_crosses_many_chunks_of_overlay_and_base() {
     let dir = tempfile::tempdir().unwrap();
     let options = MetaStoreOptions { overlay_bytes: 64 << 20, wal_segment_bytes: 16 << 20, ..tiny_options() };
