@@ -1,0 +1,360 @@
+//! Servers and clients that are killed: nothing that was promised is lost, nothing hangs.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nacre_testkit::exerciser::Random;
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, mounts, program, wait};
+
+/// Longest time that a call may take around a crash: resends, recovery window, and a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn start(shape: Shape) -> Option<Cluster> {
+    let ready = have(&["/dev/fuse"]) && have_root();
+    let cluster = ready.then(|| Cluster::start(shape));
+    cluster.filter(|cluster| !cluster.is_foreign())
+}
+
+fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    Random::new(seed).fill(&mut bytes);
+    bytes
+}
+
+/// What a writer was promised: names of files that were fsynced, with the seed and length of their content.
+type Promises = BTreeMap<String, (u64, usize)>;
+
+/// Makes files until told to stop or the file system is gone; what is promised was fsynced, file and directory.
+struct Writer {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Promises>,
+    written: Arc<AtomicU64>,
+}
+
+impl Writer {
+    /// `patient`: errors are a failure of the test, as a server that comes back must not show.
+    fn start(directory: &Path, name: &str, patient: bool) -> Writer {
+        let stop = Arc::new(AtomicBool::new(false));
+        let written = Arc::new(AtomicU64::new(0));
+        let (directory, name) = (directory.to_owned(), name.to_owned());
+        let thread = std::thread::spawn({
+            let (stop, written) = (Arc::clone(&stop), Arc::clone(&written));
+            move || {
+                let mut promises = Promises::new();
+                let mut random = Random::new(name.len() as u64);
+                for number in 0..u64::MAX {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let file = format!("{name}-{number}");
+                    let length = 1 + random.below(400_000);
+                    match write_durably(&directory, &file, &content(number, length)) {
+                        Ok(()) => promises.insert(file, (number, length)),
+                        Err(error) if patient => panic!("{file}: {error}"),
+                        Err(_) => break,
+                    };
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+                promises
+            }
+        });
+        Writer { stop, thread, written }
+    }
+
+    fn wait_for(&self, count: u64) {
+        let goal = self.written.load(Ordering::Relaxed) + count;
+        wait::until(LIMIT, "files are written", || {
+            (self.written.load(Ordering::Relaxed) >= goal).then_some(())
+        });
+    }
+
+    fn promises(self) -> Promises {
+        self.stop.store(true, Ordering::Relaxed);
+        wait::until(LIMIT, "the writer ends", || self.thread.is_finished().then_some(()));
+        self.thread.join().expect("the writer does not panic")
+    }
+}
+
+/// Written under another name and renamed, as careful programs do.
+fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    let temporary = directory.join(format!("{name}.tmp"));
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    drop(file);
+    fs::rename(&temporary, directory.join(name))?;
+    File::open(directory)?.sync_all()
+}
+
+fn check_promises(directory: &Path, promises: &Promises) {
+    for (name, &(seed, length)) in promises {
+        let found = fs::read(directory.join(name)).unwrap_or_else(|error| panic!("{name} was lost: {error}"));
+        assert!(found == content(seed, length), "{name} of {length} bytes has changed");
+        let metadata = fs::metadata(directory.join(name)).expect("stat");
+        assert_eq!(metadata.len(), length as u64, "size of {name}");
+    }
+}
+
+/// What is neither promised nor temporary should not be there, and all of it can be removed.
+fn remove_everything(directory: &Path) {
+    fs::remove_dir_all(directory).expect("everything can be removed");
+    assert!(!directory.exists());
+}
+
+fn everything_is_killed_again_and_again(shape: Shape) {
+    let Some(mut cluster) = start(shape) else { return };
+    let directory = cluster.directory("d");
+    let mut promises = Promises::new();
+    for round in 0..4 {
+        let writers: Vec<Writer> =
+            (0..3).map(|n| Writer::start(&directory, &format!("r{round}w{n}"), false)).collect();
+        writers.iter().for_each(|writer| writer.wait_for(15));
+        cluster.kill_all();
+        for writer in writers {
+            promises.append(&mut writer.promises());
+        }
+        assert_eq!(nacre_testkit::errno(fs::metadata(&directory)), libc::ENOTCONN, "the mount is dead");
+        if round % 2 == 1 {
+            cluster.check();
+        }
+        cluster.start_all();
+        check_promises(&directory, &promises);
+    }
+    assert!(promises.len() > 150, "{} promises", promises.len());
+    remove_everything(&directory);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn embedded_fsynced_files_survive_kills_of_the_process() {
+    everything_is_killed_again_and_again(Shape::Embedded);
+}
+
+#[test]
+fn separate_fsynced_files_survive_kills_of_all_processes() {
+    everything_is_killed_again_and_again(Shape::Separate);
+}
+
+/// Nothing acknowledged is lost when processes are killed, fsync or not: only a crash of the host may cost it.
+fn acknowledged_work_survives_without_fsync(shape: Shape) {
+    let Some(mut cluster) = start(shape) else { return };
+    let directory = cluster.directory("d");
+    for index in 0..300 {
+        fs::write(directory.join(format!("f{index}")), content(index, 5_000)).expect("write");
+    }
+    for index in 0..100 {
+        fs::remove_file(directory.join(format!("f{index}"))).expect("unlink");
+        let (from, to) = (directory.join(format!("f{}", index + 100)), directory.join(format!("g{index}")));
+        fs::rename(from, to).expect("rename");
+    }
+    fs::create_dir_all(directory.join("a/b/c")).expect("mkdir");
+    cluster.kill_all();
+    cluster.start_all();
+    for index in 0..100 {
+        assert!(
+            !directory.join(format!("f{index}")).exists()
+                && !directory.join(format!("f{}", index + 100)).exists()
+        );
+        let found = fs::read(directory.join(format!("g{index}"))).expect("read");
+        assert!(found == content(index + 100, 5_000), "g{index}: {} bytes", found.len());
+        let found = fs::read(directory.join(format!("f{}", index + 200))).expect("read");
+        assert!(found == content(index + 200, 5_000), "f{}", index + 200);
+    }
+    assert!(directory.join("a/b/c").is_dir());
+    cluster.stop_and_check();
+}
+
+#[test]
+fn embedded_acknowledged_work_survives_kill_without_fsync() {
+    acknowledged_work_survives_without_fsync(Shape::Embedded);
+}
+
+#[test]
+fn separate_acknowledged_work_survives_kill_without_fsync() {
+    acknowledged_work_survives_without_fsync(Shape::Separate);
+}
+
+/// Kills one server while clients work; they wait and go on as if nothing had happened.
+fn one_server_is_killed(role: &str) {
+    let Some(mut cluster) = start(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    cluster.lfs(&["setstripe".as_ref(), "-c".as_ref(), "2".as_ref(), directory.as_os_str()]).success();
+    let mut open = File::create(directory.join("open")).expect("create");
+    open.write_all(b"before").expect("write");
+    let mut promises = Promises::new();
+    for round in 0..3 {
+        let writers: Vec<Writer> =
+            (0..2).map(|n| Writer::start(&directory, &format!("r{round}w{n}"), true)).collect();
+        writers.iter().for_each(|writer| writer.wait_for(10));
+        cluster.kill(role);
+        cluster.start_all();
+        writers.iter().for_each(|writer| writer.wait_for(10));
+        for writer in writers {
+            promises.append(&mut writer.promises());
+        }
+    }
+    wait::deadline(LIMIT, "a file that was open all the time", move || {
+        open.write_all(b" and after").expect("write");
+        open.sync_all().expect("fsync");
+    });
+    assert_eq!(fs::read(directory.join("open")).expect("read"), b"before and after");
+    check_promises(&directory, &promises);
+    remove_everything(&directory);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn clients_go_on_when_the_mds_is_killed_and_comes_back() {
+    one_server_is_killed("mdt0000");
+}
+
+#[test]
+fn clients_go_on_when_an_oss_is_killed_and_comes_back() {
+    one_server_is_killed("ost0001");
+}
+
+#[test]
+fn clients_go_on_when_the_mgs_is_killed_and_comes_back() {
+    one_server_is_killed("mgs");
+}
+
+#[test]
+fn requests_wait_for_a_dead_server_can_be_interrupted_and_go_on() {
+    let Some(mut cluster) = start(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    // A file with data on every OST.
+    cluster
+        .lfs(&[
+            "setstripe".as_ref(),
+            "-c".as_ref(),
+            "4".as_ref(),
+            "-S".as_ref(),
+            "64K".as_ref(),
+            directory.as_os_str(),
+        ])
+        .success();
+    let path = directory.join("file");
+    fs::write(&path, content(1, 1_000_000)).expect("write");
+    let reads = "exec dd if=\"$1/file\" bs=1M of=/dev/null iflag=direct";
+    for (role, line) in [("mdt0000", "exec touch \"$1/new\""), ("ost0000", reads)] {
+        cluster.kill(role);
+        let mut command = cluster.run().command("bash");
+        let mut child = command.args(["-c", line, "bash"]).arg(&directory).spawn().expect("bash starts");
+        let early = wait::within(Duration::from_millis(1500), || child.try_wait().expect("our child"));
+        assert_eq!(early, None, "it waits for {role}");
+        child.kill().expect("kill");
+        let started = Instant::now();
+        wait::until(LIMIT, "the waiting process has ended", || child.try_wait().expect("our child"));
+        assert!(started.elapsed() < Duration::from_secs(10), "{role}: an interrupt is heeded at once");
+        cluster.start_all();
+        let next = directory.join(format!("after-{role}"));
+        wait::deadline(LIMIT, "the next request", move || fs::write(next, "text").expect("write"));
+    }
+    assert!(fs::read(&path).expect("read") == content(1, 1_000_000));
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_stopped_server_delays_and_breaks_nothing() {
+    let Some(mut cluster) = start(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    for role in cluster.servers() {
+        let writer = Writer::start(&directory, &role, true);
+        writer.wait_for(3);
+        cluster.signal(cluster.pid(&role), libc::SIGSTOP);
+        // Long enough for requests to pile up in front of it: the condition is the passing of time itself.
+        wait::within(Duration::from_millis(700), || None::<()>);
+        cluster.signal(cluster.pid(&role), libc::SIGCONT);
+        writer.wait_for(5);
+        let promises = writer.promises();
+        check_promises(&directory, &promises);
+    }
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_file_unlinked_while_open_survives_the_crash_of_the_mds() {
+    let Some(mut cluster) = start(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    let path = directory.join("file");
+    let bytes = content(5, 3_000_000);
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("create");
+    file.write_all(&bytes).expect("write");
+    fs::remove_file(&path).expect("unlink");
+    cluster.kill("mdt0000");
+    cluster.start_all();
+    let file = wait::deadline(LIMIT, "reading and writing the orphan", move || {
+        file.write_all(b"more").expect("write");
+        let mut found = vec![0; 3_000_004];
+        file.read_exact_at(&mut found, 0).expect("read");
+        assert!(found[..3_000_000] == bytes && &found[3_000_000..] == b"more");
+        file
+    });
+    drop(file);
+    assert!(!path.exists());
+    cluster.stop_and_check();
+}
+
+#[test]
+fn space_of_removed_files_comes_back_after_crashes() {
+    let Some(mut cluster) = start(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    for index in 0..40 {
+        fs::write(directory.join(index.to_string()), content(index, 1 << 20)).expect("write");
+    }
+    program::run("sync", ["-f", directory.to_str().expect("UTF-8")]).success();
+    let objects = |cluster: &Cluster| -> u64 {
+        let output =
+            program::run("du", ["-s", "--block-size=1", cluster.data().to_str().expect("UTF-8")]).success();
+        output.stdout.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
+    };
+    assert!(objects(&cluster) > 40 << 20);
+    for index in 0..40 {
+        fs::remove_file(directory.join(index.to_string())).expect("unlink");
+        if index == 20 {
+            cluster.kill("ost0001");
+            cluster.start_all();
+        }
+    }
+    cluster.kill("mdt0000");
+    cluster.start_all();
+    wait::until(LIMIT, "objects of removed files are destroyed", || {
+        (objects(&cluster) < 35 << 20).then_some(())
+    });
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_killed_client_leaves_a_mount_that_the_next_one_clears() {
+    let Some(mut cluster) = start(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    fs::write(directory.join("file"), "text").expect("write");
+    let mut open = File::open(directory.join("file")).expect("open");
+    cluster.kill("mount");
+    assert!(mounts::at(cluster.mount()).is_some(), "the kernel keeps a dead mount");
+    assert_eq!(nacre_testkit::errno(open.read(&mut [0; 4])), libc::ENOTCONN);
+    cluster.start_all();
+    assert_eq!(fs::read(directory.join("file")).expect("read"), b"text");
+    drop(open);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn the_embedded_process_killed_while_idle_comes_back_with_everything() {
+    let Some(mut cluster) = start(Shape::Embedded) else { return };
+    let directory = cluster.directory("d");
+    fs::write(directory.join("file"), content(3, 1_000_000)).expect("write");
+    for _ in 0..5 {
+        cluster.kill("node");
+        cluster.start_all();
+        assert!(fs::read(directory.join("file")).expect("read") == content(3, 1_000_000));
+    }
+    cluster.stop_and_check();
+}
