@@ -168,7 +168,8 @@ impl Client {
     /// Asks the objects for the size and notes it.
     pub(crate) fn refresh_size(&self, file: &FileState) -> StatusResult<Glimpse> {
         let lease = self.lease.number();
-        let (changes, layout) = (file.lock().ranges.generation(), self.layout_of(file)?);
+        let changes = file.lock().ranges.generation();
+        let layout = self.layout_of(file)?;
         let glimpse = match &layout {
             Some(layout) => self.glimpse(layout)?,
             None => Glimpse::default(),

@@ -1,0 +1,379 @@
+//! An MDT in memory: enough of one to run the client against, without durability.
+
+use nacre_layout::{Layout, LayoutSpec, StripeObject};
+use nacre_rpc::{ClientCallbacks, MdsEndpoint};
+use nacre_types::perm;
+use nacre_types::{
+    Attr, AttrFlags, Cred, Fid, FileKind, SetAttr, SetAttrValid, SizeSource, Status, StatusResult, Timestamp,
+    TransNo,
+};
+use nacre_wire::mds::{
+    DataUpdate, DirEntry, DirPage, LeaseGrant, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags, Statfs,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+#[derive(Clone, Default)]
+struct Inode {
+    attr: Attr,
+    parent: Fid,
+    names: BTreeMap<Vec<u8>, Fid>,
+    target: Vec<u8>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    layout: Option<Arc<Layout>>,
+    /// Open handles by client and number.
+    opens: BTreeMap<(usize, u64), OpenFlags>,
+}
+
+impl Inode {
+    fn writers(&self) -> usize {
+        self.opens.values().filter(|flags| flags.contains(OpenFlags::WRITE)).count()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    inodes: BTreeMap<Fid, Inode>,
+    clients: Vec<Arc<dyn ClientCallbacks>>,
+    released: u64,
+    epoch: u64,
+    transno: u64,
+    next_object: u32,
+    next_sequence: u64,
+}
+
+/// The MDT.
+pub struct FakeMds {
+    state: Mutex<State>,
+    spec: LayoutSpec,
+    osts: u16,
+    pub commits: std::sync::atomic::AtomicU64,
+    /// Layouts instantiated.
+    pub intents: std::sync::atomic::AtomicU64,
+}
+
+/// One client's way to it.
+pub struct FakeEndpoint {
+    mds: Arc<FakeMds>,
+    client: usize,
+}
+
+fn attr_reply(inode: &Inode) -> StatusResult<MdsReply> {
+    Ok(MdsReply::Attr(inode.attr))
+}
+
+impl FakeMds {
+    pub fn new(spec: LayoutSpec, osts: u16) -> Arc<FakeMds> {
+        let mut root = Inode { parent: Fid::ROOT, ..Inode::default() };
+        root.attr = Attr {
+            fid: Fid::ROOT,
+            mode: FileKind::Directory.mode_bits() | 0o755,
+            nlink: 2,
+            ..Attr::default()
+        };
+        let mut state = State { next_sequence: 0x2_0000_0400, ..State::default() };
+        state.inodes.insert(Fid::ROOT, root);
+        Arc::new(FakeMds {
+            state: Mutex::new(state),
+            spec,
+            osts,
+            commits: Default::default(),
+            intents: Default::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics inside")
+    }
+
+    /// A new client. The second one takes exclusivity from the first and waits until that has let go.
+    pub fn connect(self: &Arc<FakeMds>, callbacks: Arc<dyn ClientCallbacks>) -> Arc<FakeEndpoint> {
+        let (first, epoch, client) = {
+            let mut state = self.lock();
+            state.clients.push(callbacks);
+            if state.clients.len() > 1 {
+                state.epoch += 1;
+            }
+            (state.clients[0].clone(), state.epoch, state.clients.len() - 1)
+        };
+        if client == 1 {
+            first.lease_changed(LeaseGrant { exclusive: false, epoch });
+            let started = std::time::Instant::now();
+            while self.lock().released < epoch {
+                assert!(started.elapsed().as_secs() < 10, "the first client does not let go");
+                std::thread::yield_now();
+            }
+        }
+        Arc::new(FakeEndpoint { mds: self.clone(), client })
+    }
+
+    /// Every client so far is dead: its handles are closed, and nobody waits for it.
+    pub fn evict_all(&self) {
+        let mut state = self.lock();
+        state.clients.clear();
+        state.inodes.values_mut().for_each(|inode| inode.opens.clear());
+    }
+
+    fn grant(state: &State) -> LeaseGrant {
+        LeaseGrant { exclusive: state.clients.len() == 1, epoch: state.epoch }
+    }
+
+    fn instantiate(&self, state: &mut State, fid: Fid) -> StatusResult<Option<Arc<Layout>>> {
+        let first = state.next_object;
+        let inode = state.inodes.get_mut(&fid).ok_or(Status::ENOENT)?;
+        if inode.layout.as_ref().is_some_and(|layout| layout.has_objects()) {
+            return Ok(inode.layout.clone());
+        }
+        self.intents.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut layout = self.spec.to_layout();
+        let component = &mut layout.components[0];
+        let count = component.stripe_count.min(self.osts);
+        component.objects = (0..count)
+            .map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, first + 1) })
+            .collect();
+        component.flags.instantiated = true;
+        layout.generation = 1;
+        inode.layout = Some(Arc::new(layout));
+        inode.attr.flags |= AttrFlags::HAS_OBJECTS;
+        inode.attr.size_source = SizeSource::Objects;
+        let layout = inode.layout.clone();
+        state.next_object += 1;
+        Ok(layout)
+    }
+
+    fn create(state: &mut State, client: usize, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+        let MdsRequest::Create { parent, name, fid, new, mode, open, exclusive, .. } = request else {
+            return Err(Status::EPROTO);
+        };
+        let directory = state.inodes.get_mut(parent).ok_or(Status::ENOENT)?;
+        if let Some(old) = directory.names.get(*name).copied() {
+            if *exclusive {
+                return Err(Status::EEXIST);
+            }
+            let parent = directory.attr;
+            let (handle, flags) = open.ok_or(Status::EEXIST)?;
+            let (attr, layout) = Self::open(state, client, old, handle.0, flags)?;
+            return Ok(MdsReply::Created { attr, created: false, layout, parent });
+        }
+        let unnamed = *new == NewFile::Unnamed;
+        if !unnamed {
+            directory.names.insert(name.to_vec(), *fid);
+        }
+        let parent_attr = directory.attr;
+        let mut inode = Inode { parent: *parent, ..Inode::default() };
+        inode.attr = Attr { fid: *fid, mode: *mode, nlink: u32::from(!unnamed), ..Attr::default() };
+        match new {
+            NewFile::Symlink { target } => inode.target = target.to_vec(),
+            NewFile::Node { rdev } => inode.attr.rdev = *rdev,
+            NewFile::Directory => inode.attr.nlink = 2,
+            NewFile::Unnamed => {}
+        }
+        if let Some((handle, flags)) = open {
+            inode.opens.insert((client, handle.0), *flags);
+        }
+        let attr = inode.attr;
+        state.inodes.insert(*fid, inode);
+        Ok(MdsReply::Created { attr, created: true, layout: None, parent: parent_attr })
+    }
+
+    fn open(
+        state: &mut State,
+        client: usize,
+        fid: Fid,
+        handle: u64,
+        flags: OpenFlags,
+    ) -> StatusResult<(Attr, Option<Arc<Layout>>)> {
+        let inode = state.inodes.get_mut(&fid).ok_or(Status::ENOENT)?;
+        let has_objects = inode.attr.flags.contains(AttrFlags::HAS_OBJECTS);
+        let before = inode.attr;
+        if flags.contains(OpenFlags::WRITE) && has_objects {
+            inode.attr.size_source = SizeSource::Objects;
+        }
+        if flags.contains(OpenFlags::TRUNCATE) {
+            inode.attr.size = 0;
+        }
+        inode.opens.insert((client, handle), flags);
+        Ok((before, inode.layout.clone()))
+    }
+
+    fn update(inode: &mut Inode, update: &DataUpdate, exact: bool) {
+        if let Some((size, blocks)) = update.size_blocks {
+            (inode.attr.size, inode.attr.blocks) = (size, blocks);
+            if exact || inode.writers() == 0 {
+                inode.attr.size_source = SizeSource::Exact;
+            }
+        }
+        inode.attr.mtime = update.mtime.unwrap_or(inode.attr.mtime);
+        inode.attr.atime = update.atime.unwrap_or(inode.attr.atime);
+    }
+
+    fn set_attr(inode: &mut Inode, set: &SetAttr) {
+        let valid = set.valid;
+        if valid.contains(SetAttrValid::MODE) {
+            inode.attr.mode = inode.attr.mode & nacre_types::attr::S_IFMT | set.mode & 0o7777;
+        }
+        if valid.contains(SetAttrValid::KILL_PRIV) {
+            inode.attr.mode &= !0o6000;
+        }
+        if valid.contains(SetAttrValid::SIZE) {
+            inode.attr.size = set.size;
+            if inode.attr.flags.contains(AttrFlags::HAS_OBJECTS) || set.size > 0 {
+                inode.attr.size_source = SizeSource::Objects;
+            }
+        }
+        if valid.contains(SetAttrValid::MTIME) {
+            inode.attr.mtime = set.mtime;
+        }
+        if valid.contains(SetAttrValid::MTIME_NOW) {
+            inode.attr.mtime = Timestamp::new(2_000_000_000, 0);
+        }
+    }
+
+    fn unlink(state: &mut State, parent: Fid, name: &[u8]) -> StatusResult<MdsReply> {
+        let directory = state.inodes.get_mut(&parent).ok_or(Status::ENOENT)?;
+        let fid = directory.names.remove(name).ok_or(Status::ENOENT)?;
+        let inode = state.inodes.get_mut(&fid).ok_or(Status::ENOENT)?;
+        inode.attr.nlink -= 1;
+        let attr = inode.attr;
+        if attr.nlink == 0 && inode.opens.is_empty() {
+            state.inodes.remove(&fid);
+        }
+        Ok(MdsReply::Removed { fid, attr: Some(attr) })
+    }
+
+    fn read_dir(state: &State, fid: Fid, cookie: u64, max_bytes: u32) -> StatusResult<MdsReply> {
+        let inode = state.inodes.get(&fid).ok_or(Status::ENOENT)?;
+        let mut page =
+            DirPage { end: true, public: perm::searchable_by_all(&inode.attr), ..DirPage::default() };
+        // Positions are ranks: good enough where nothing changes between two pages.
+        for (rank, (name, fid)) in inode.names.iter().enumerate() {
+            let position = rank as u64 + 4;
+            let attr = state.inodes[fid].attr;
+            let entry = DirEntry { cookie: position, fid: *fid, kind: attr.kind(), name, attr: Some(attr) };
+            if position > cookie && !page.push(&entry, max_bytes) {
+                page.end = false;
+                break;
+            }
+        }
+        Ok(MdsReply::Directory(page))
+    }
+
+    fn run(&self, client: usize, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        macro_rules! inode {
+            ($fid:expr) => {
+                state.inodes.get_mut($fid).ok_or(Status::ENOENT)?
+            };
+        }
+        match request {
+            MdsRequest::Ping => Ok(MdsReply::Lease(Self::grant(state))),
+            MdsRequest::LeaseReleased { epoch } => {
+                state.released = *epoch;
+                Ok(MdsReply::Lease(Self::grant(state)))
+            }
+            MdsRequest::AllocateSequence => {
+                state.next_sequence += 1;
+                Ok(MdsReply::Sequence(state.next_sequence))
+            }
+            MdsRequest::Statfs => Ok(MdsReply::Statfs(Statfs {
+                block_size: 4096,
+                files: 10,
+                files_free: 9,
+                ..Statfs::default()
+            })),
+            MdsRequest::Lookup { parent, name } => {
+                let directory = inode!(parent);
+                let public = perm::searchable_by_all(&directory.attr);
+                let found =
+                    if *name == b".." { Some(directory.parent) } else { directory.names.get(*name).copied() };
+                let attr = found.and_then(|fid| state.inodes.get(&fid)).map(|inode| inode.attr);
+                Ok(MdsReply::Entry { attr, public })
+            }
+            MdsRequest::GetAttr { fid } => attr_reply(inode!(fid)),
+            MdsRequest::Access { fid, mask } => {
+                let inode = inode!(fid);
+                perm::access(&inode.attr, None, cred, *mask).or(Status::EACCES)?;
+                attr_reply(inode)
+            }
+            MdsRequest::SetAttr { fid, set } => {
+                let inode = inode!(fid);
+                Self::set_attr(inode, set);
+                attr_reply(inode)
+            }
+            MdsRequest::Create { .. } => Self::create(state, client, request),
+            MdsRequest::Link { fid, parent, name } => {
+                inode!(parent).names.insert(name.to_vec(), *fid);
+                let inode = inode!(fid);
+                inode.attr.nlink += 1;
+                attr_reply(inode)
+            }
+            MdsRequest::Unlink { parent, name, .. } => Self::unlink(state, *parent, name),
+            MdsRequest::Rename { from_parent, from_name, to_parent, to_name, .. } => {
+                let fid = inode!(from_parent).names.remove(*from_name).ok_or(Status::ENOENT)?;
+                let removed = match Self::unlink(state, *to_parent, to_name) {
+                    Err(_) => MdsReply::Removed { fid: Fid::ZERO, attr: None },
+                    Ok(reply) => reply,
+                };
+                inode!(to_parent).names.insert(to_name.to_vec(), fid);
+                Ok(removed)
+            }
+            MdsRequest::Open { fid, handle, flags } => {
+                let (attr, layout) = Self::open(state, client, *fid, handle.0, *flags)?;
+                Ok(MdsReply::Opened { attr, layout })
+            }
+            MdsRequest::Close { fid, handle, update } => {
+                let inode = inode!(fid);
+                inode.opens.remove(&(client, handle.0)).ok_or(Status::EBADF)?;
+                Self::update(inode, update, false);
+                if inode.attr.nlink == 0 && inode.opens.is_empty() {
+                    state.inodes.remove(fid);
+                    return Ok(MdsReply::Done);
+                }
+                attr_reply(inode)
+            }
+            MdsRequest::UpdateData { fid, update, exact } => {
+                let inode = inode!(fid);
+                Self::update(inode, update, *exact);
+                attr_reply(inode)
+            }
+            MdsRequest::LayoutIntent { fid, .. } => self.instantiate(state, *fid).map(MdsReply::Layout),
+            MdsRequest::GetLayout { fid } => Ok(MdsReply::Layout(inode!(fid).layout.clone())),
+            MdsRequest::ReadDir { fid, cookie, max_bytes, .. } => {
+                Self::read_dir(state, *fid, *cookie, *max_bytes)
+            }
+            MdsRequest::ReadLink { fid } => Ok(MdsReply::Bytes(inode!(fid).target.clone())),
+            MdsRequest::GetXattr { fid, name } => {
+                inode!(fid).xattrs.get(*name).cloned().map(MdsReply::Bytes).ok_or(Status::ENODATA)
+            }
+            MdsRequest::SetXattr { fid, name, value, .. } => {
+                let inode = inode!(fid);
+                inode.xattrs.insert(name.to_vec(), value.to_vec());
+                inode.attr.flags |= AttrFlags::HAS_XATTRS;
+                attr_reply(inode)
+            }
+            MdsRequest::Commit { .. } => {
+                self.commits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                Ok(MdsReply::Done)
+            }
+            _ => Err(Status::EOPNOTSUPP),
+        }
+    }
+}
+
+impl MdsEndpoint for FakeEndpoint {
+    fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        let reply = self.mds.run(self.client, cred, request)?;
+        let mut transno = TransNo(0);
+        if request.is_modifying() {
+            let mut state = self.mds.lock();
+            state.transno += 1;
+            transno = TransNo(state.transno);
+        }
+        Ok(MdsAnswer { transno, last_committed: TransNo(0), reply })
+    }
+
+    fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
+        self.call(cred, request).expect("a close that nobody waits for must work here");
+    }
+}

@@ -1,0 +1,153 @@
+//! An OST in memory that counts what it is asked and fails on demand.
+
+use nacre_rpc::OssEndpoint;
+use nacre_types::{Fid, Status, StatusResult, Timestamp};
+use nacre_wire::mds::Statfs;
+use nacre_wire::oss::{Bulk, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE: u64 = 4096;
+
+#[derive(Default)]
+struct Object {
+    data: Vec<u8>,
+    /// Pages that were written and not punched since.
+    pages: BTreeSet<u64>,
+}
+
+impl Object {
+    fn resize(&mut self, size: u64) {
+        self.data.resize(size as usize, 0);
+        self.pages.retain(|page| page * PAGE < size);
+    }
+
+    fn fill(&mut self, offset: u64, bytes: &[u8]) {
+        let end = offset + bytes.len() as u64;
+        if self.data.len() < end as usize {
+            self.data.resize(end as usize, 0);
+        }
+        self.data[offset as usize..end as usize].copy_from_slice(bytes);
+        self.pages.extend(offset / PAGE..end.div_ceil(PAGE));
+    }
+
+    fn zero(&mut self, offset: u64, len: u64, keep: bool) {
+        let end = if keep { (offset + len).min(self.data.len() as u64) } else { offset + len };
+        if offset < end {
+            self.fill(offset, &vec![0; (end - offset) as usize]);
+        }
+    }
+
+    fn punch(&mut self, offset: u64, len: u64) {
+        self.zero(offset, len, true);
+        self.pages.retain(|page| page * PAGE < offset || (page + 1) * PAGE > offset + len);
+    }
+
+    fn seek(&self, offset: u64, kind: SeekKind) -> StatusResult<u64> {
+        let size = self.data.len() as u64;
+        if offset >= size {
+            return Err(Status::ENXIO);
+        }
+        let wanted = kind == SeekKind::Data;
+        let first = offset / PAGE;
+        let found = (first..size.div_ceil(PAGE)).find(|page| self.pages.contains(page) == wanted);
+        match (found, kind) {
+            (Some(page), _) => Ok((page * PAGE).max(offset)),
+            (None, SeekKind::Hole) => Ok(size),
+            (None, SeekKind::Data) => Err(Status::ENXIO),
+        }
+    }
+
+    fn attr(&self) -> ObjectAttr {
+        ObjectAttr {
+            size: self.data.len() as u64,
+            blocks: self.pages.len() as u64 * (PAGE / 512),
+            mtime: Some(Timestamp::new(1_000, 0)),
+        }
+    }
+}
+
+/// The OST.
+#[derive(Default)]
+pub struct FakeOss {
+    objects: Mutex<BTreeMap<Fid, Object>>,
+    /// Number of the last power failure.
+    pub epoch: AtomicU64,
+    /// The next write fails with this.
+    pub fail_write: Mutex<Option<Status>>,
+    pub syncs: AtomicU64,
+    pub attrs: AtomicU64,
+    pub reads: AtomicU64,
+}
+
+impl OssEndpoint for FakeOss {
+    fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        let mut objects = self.objects.lock().expect("no test panics inside");
+        match (request, bulk) {
+            (OssRequest::Write { object, offset, .. }, Bulk::Send(data)) => {
+                if let Some(status) = self.fail_write.lock().expect("no panic inside").take() {
+                    return Err(status);
+                }
+                objects.entry(*object).or_default().fill(*offset, data);
+                Ok(OssReply::Written(data.len() as u32))
+            }
+            (OssRequest::Read { object, offset, len, .. }, Bulk::Receive(buffer)) => {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(*len as usize, buffer.len());
+                let data = objects.get(object).map_or(&[][..], |object| &object.data);
+                let rest = data.get(*offset as usize..).unwrap_or(&[]);
+                let bytes = rest.len().min(buffer.len());
+                buffer[..bytes].copy_from_slice(&rest[..bytes]);
+                // What is not claimed must not be trusted.
+                buffer[bytes..].fill(0xee);
+                Ok(OssReply::Read(bytes as u32))
+            }
+            (OssRequest::GetAttr { object }, _) => {
+                self.attrs.fetch_add(1, Ordering::Relaxed);
+                Ok(OssReply::Attr(objects.get(object).map(Object::attr).unwrap_or_default()))
+            }
+            (OssRequest::Truncate { object, size }, _) => {
+                objects.entry(*object).or_default().resize(*size);
+                Ok(OssReply::Attr(objects[object].attr()))
+            }
+            (OssRequest::Fallocate { object, kind, offset, len }, _) => {
+                let entry = objects.entry(*object).or_default();
+                match kind {
+                    FallocateKind::Allocate => {
+                        let size = entry.data.len() as u64;
+                        entry.resize(size.max(offset + len));
+                        entry.pages.extend(offset / PAGE..(offset + len).div_ceil(PAGE));
+                    }
+                    FallocateKind::AllocateKeepSize => {}
+                    FallocateKind::Punch => entry.punch(*offset, *len),
+                    FallocateKind::Zero => entry.zero(*offset, *len, false),
+                    FallocateKind::ZeroKeepSize => entry.zero(*offset, *len, true),
+                }
+                Ok(OssReply::Attr(entry.attr()))
+            }
+            (OssRequest::Seek { object, offset, kind }, _) => {
+                let object = objects.get(object).ok_or(Status::ENXIO)?;
+                object.seek(*offset, *kind).map(OssReply::Position)
+            }
+            (OssRequest::Sync { .. }, _) => {
+                self.syncs.fetch_add(1, Ordering::Relaxed);
+                Ok(OssReply::Done)
+            }
+            (OssRequest::Statfs, _) => Ok(OssReply::Statfs(Statfs {
+                block_size: 4096,
+                blocks: 1000,
+                blocks_free: 900,
+                blocks_available: 800,
+                files: 100,
+                files_free: 90,
+                state: 0,
+            })),
+            _ => Err(Status::EOPNOTSUPP),
+        }
+    }
+
+    fn durability_epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+}

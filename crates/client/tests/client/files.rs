@@ -1,0 +1,219 @@
+//! Errors, durability, permissions and concurrency of open files.
+
+use super::*;
+use nacre_types::{SetAttr, SetAttrValid, Status, Timestamp};
+
+#[test]
+fn reading_a_file_that_was_never_written_asks_no_ost() {
+    let world = World::new(65536, 2);
+    let client = world.client();
+    let (_, handle) = create(&client, "empty");
+    assert_eq!(read(&client, handle, 0, 100), b"");
+    assert_eq!(world.mds.intents.load(Ordering::Relaxed), 0, "no objects were made");
+    assert_eq!(world.osts[0].reads.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_failed_write_tells_its_error_and_leaves_the_rest_readable() {
+    let world = World::new(65536, 2);
+    let client = world.client();
+    let (_, handle) = create(&client, "file");
+    assert_eq!(write(&client, handle, 0, &[1; 100]), Ok(100));
+    *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::ENOSPC);
+    assert_eq!(write(&client, handle, 10, &[2; 10]), Err(Status::ENOSPC));
+    assert_eq!(read(&client, handle, 0, 200), [1; 100]);
+    *world.osts[1].fail_write.lock().expect("no panic") = Some(Status::ENOSPC);
+    assert_eq!(write(&client, handle, 0, &[3; 100_000]), Ok(65536), "what arrived counts");
+    assert_eq!(client.fsync(handle), Ok(()), "a write error was told by the write");
+}
+
+#[test]
+fn lost_data_is_reported_once_by_each_open_file() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, first) = create(&client, "file");
+    let second = open(&client, fid, READ_WRITE);
+    assert_eq!(write(&client, first, 0, b"data"), Ok(4));
+    world.osts[0].epoch.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(client.fsync(first), Err(Status::EIO));
+    assert_eq!(client.fsync(first), Ok(()));
+    assert_eq!(client.flush(second), Err(Status::EIO));
+    assert_eq!(client.flush(second), Ok(()));
+    let late = open(&client, fid, READ_WRITE);
+    assert_eq!(client.fsync(late), Ok(()), "opened afterwards");
+}
+
+#[test]
+fn synced_data_survives_a_power_failure_without_error() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (_, handle) = create(&client, "file");
+    assert_eq!(write(&client, handle, 0, b"data"), Ok(4));
+    assert_eq!(client.fsync(handle), Ok(()));
+    world.osts[0].epoch.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(client.fsync(handle), Ok(()));
+    assert_eq!(client.flush(handle), Ok(()));
+}
+
+#[test]
+fn append_and_fsync_cost_one_object_sync_and_no_commit_once_the_file_is_committed() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (_, handle) = create(&client, "log");
+    append(&client, handle, b"first").expect("written");
+    client.fsync(handle).expect("synced");
+    let before = (world.osts[0].syncs.load(Ordering::Relaxed), world.mds.commits.load(Ordering::Relaxed));
+    for _ in 0..10 {
+        append(&client, handle, b"more").expect("written");
+        client.fsync(handle).expect("synced");
+    }
+    client.fsync(handle).expect("nothing is dirty");
+    assert_eq!(world.osts[0].syncs.load(Ordering::Relaxed), before.0 + 10);
+    assert_eq!(world.mds.commits.load(Ordering::Relaxed), before.1);
+}
+
+#[test]
+fn the_first_fsync_of_a_file_written_earlier_syncs_all_its_objects() {
+    let world = World::new(65536, 3);
+    let client = world.client();
+    let (fid, handle) = create(&client, "file");
+    write(&client, handle, 0, &[1; 200_000]).expect("written");
+    client.release(handle).expect("open");
+    let handle = open(&client, fid, READ_WRITE);
+    client.fsync(handle).expect("synced");
+    assert!(world.osts.iter().all(|ost| ost.syncs.load(Ordering::Relaxed) == 1));
+}
+
+#[test]
+fn a_time_that_was_set_survives_the_close() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, handle) = create(&client, "file");
+    write(&client, handle, 0, b"data").expect("written");
+    let mtime = Timestamp::new(12345, 678);
+    let set = SetAttr { valid: SetAttrValid::MTIME, mtime, ..SetAttr::default() };
+    client.setattr(&root(), fid, set).expect("set");
+    assert_eq!(client.getattr(fid).expect("there").mtime, mtime);
+    client.release(handle).expect("open");
+    assert_eq!(client.getattr(fid).expect("there").mtime, mtime);
+}
+
+#[test]
+fn writing_moves_the_time_of_change_and_reading_the_time_of_access() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, handle) = create(&client, "file");
+    let before = client.getattr(fid).expect("there");
+    write(&client, handle, 0, b"data").expect("written");
+    client.release(handle).expect("open");
+    let written = client.getattr(fid).expect("there");
+    assert!(written.mtime > before.mtime);
+    let handle = open(&client, fid, OpenFlags::READ);
+    read(&client, handle, 0, 4);
+    client.release(handle).expect("open");
+    assert!(client.getattr(fid).expect("there").atime >= written.mtime);
+}
+
+#[test]
+fn set_id_bits_go_with_the_first_write_of_somebody_else() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, handle) = create(&client, "program");
+    let set = SetAttr { valid: SetAttrValid::MODE, mode: 0o4755, ..SetAttr::default() };
+    client.setattr(&root(), fid, set).expect("set");
+    write(&client, handle, 0, b"x").expect("written");
+    assert_eq!(client.getattr(fid).expect("there").mode & 0o7777, 0o4755);
+    let options = WriteOptions { kill_priv: true, ..WriteOptions::default() };
+    client.write(&root(), handle, 0, b"y", options).expect("written");
+    assert_eq!(client.getattr(fid).expect("there").mode & 0o7777, 0o755);
+}
+
+#[test]
+fn groups_and_capabilities_are_looked_up_when_the_server_needs_them() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, _) = create(&client, "file");
+    let set = SetAttr { valid: SetAttrValid::MODE, mode: 0o600, ..SetAttr::default() };
+    client.setattr(&root(), fid, set).expect("set");
+    let stranger = Caller { uid: 4242, gid: 4242, pid: u32::MAX - 1 };
+    assert_eq!(client.access(&stranger, fid, 4), Err(Status::EACCES));
+    // Another user id, but this process with its capabilities.
+    let privileged = Caller { uid: 4242, gid: 4242, pid: std::process::id() };
+    let capable = std::fs::read_to_string("/proc/self/status").is_ok_and(|text| {
+        text.lines().any(|line| line.starts_with("CapEff:") && !line.ends_with("0000000000000000"))
+    });
+    let expected = if capable { Ok(()) } else { Err(Status::EACCES) };
+    assert_eq!(client.access(&privileged, fid, 4), expected);
+}
+
+#[test]
+fn appends_of_many_threads_never_overlap() {
+    let world = World::new(65536, 3);
+    let client = world.client();
+    let (fid, _) = create(&client, "log");
+    std::thread::scope(|scope| {
+        for byte in 1..=4u8 {
+            let client = client.clone();
+            scope.spawn(move || {
+                let handle = open(&client, fid, READ_WRITE);
+                for _ in 0..50 {
+                    assert_eq!(append(&client, handle, &[byte; 3000]), Ok(3000));
+                }
+                client.release(handle).expect("open");
+            });
+        }
+    });
+    let handle = open(&client, fid, OpenFlags::READ);
+    let all = read(&client, handle, 0, 4 * 50 * 3000 + 1);
+    assert_eq!(all.len(), 4 * 50 * 3000);
+    assert!(all.chunks(3000).all(|record| record.iter().all(|&byte| byte == record[0])));
+}
+
+#[test]
+fn overlapping_writes_are_atomic_for_readers() {
+    let world = World::new(65536, 4);
+    let client = world.client();
+    let (_, handle) = create(&client, "file");
+    const LEN: usize = 300_000;
+    write(&client, handle, 0, &[0; LEN]).expect("written");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for byte in 1..30 {
+                write(&client, handle, 0, &[byte; LEN]).expect("written");
+            }
+        });
+        while !writer.is_finished() {
+            let seen = read(&client, handle, 0, LEN);
+            assert!(seen.iter().all(|&byte| byte == seen[0]), "half of a write was seen");
+        }
+    });
+}
+
+#[test]
+fn one_layout_is_made_for_many_first_writers() {
+    let world = World::new(65536, 2);
+    let client = world.client();
+    let (_, handle) = create(&client, "file");
+    std::thread::scope(|scope| {
+        for i in 0..8 {
+            let client = &client;
+            scope.spawn(move || write(client, handle, i * 100_000, &[1; 100]).expect("written"));
+        }
+    });
+    assert_eq!(world.mds.intents.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn limits_are_refused_and_not_wrapped() {
+    let world = World::new(65536, 2);
+    let client = world.client();
+    let (fid, handle) = create(&client, "file");
+    assert_eq!(write(&client, handle, u64::MAX, b"x"), Err(Status::EFBIG));
+    assert_eq!(write(&client, handle, i64::MAX as u64, b"x"), Err(Status::EFBIG));
+    let set = SetAttr { valid: SetAttrValid::SIZE, size: u64::MAX, ..SetAttr::default() };
+    assert_eq!(client.setattr(&root(), fid, set).map(drop), Err(Status::EFBIG));
+    assert_eq!(read(&client, handle, u64::MAX, 10), b"");
+    let reader = open(&client, fid, OpenFlags::READ);
+    assert_eq!(write(&client, reader, 0, b"x"), Err(Status::EBADF));
+    assert_eq!(client.release(9999), Err(Status::EBADF));
+}

@@ -1,0 +1,103 @@
+//! The client against servers in memory.
+
+mod fake_mds;
+mod fake_oss;
+mod files;
+mod model;
+mod namespace;
+mod sharing;
+
+use fake_mds::FakeMds;
+use fake_oss::FakeOss;
+use nacre_client::{
+    Caller, Client, ClientConfig, Created, KernelCaches, Lease, NewFile, OpenFlags, WriteOptions,
+};
+use nacre_layout::LayoutSpec;
+use nacre_rpc::{MdsEndpoint, OssEndpoint};
+use nacre_types::{ClientUuid, Fid, StatusResult};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Root of this machine, whose capabilities can be looked up.
+fn root() -> Caller {
+    Caller { uid: 0, gid: 0, pid: std::process::id() }
+}
+
+/// Servers, and clients of them.
+struct World {
+    mds: Arc<FakeMds>,
+    osts: Vec<Arc<FakeOss>>,
+}
+
+/// Counts what the client tells the kernel.
+#[derive(Default)]
+struct Kernel {
+    expired: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl KernelCaches for Kernel {
+    fn expire_names(&self) {
+        self.expired.fetch_add(1, Ordering::Relaxed);
+    }
+    fn drop_inode(&self, _node: u64) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl World {
+    fn new(stripe_size: u32, stripe_count: u16) -> World {
+        let spec = LayoutSpec {
+            stripe_size: Some(stripe_size),
+            stripe_count: Some(stripe_count),
+            ..LayoutSpec::default()
+        };
+        let osts = (0..stripe_count).map(|_| Arc::new(FakeOss::default())).collect();
+        World { mds: FakeMds::new(spec, stripe_count), osts }
+    }
+
+    fn client(&self) -> Arc<Client> {
+        let lease = Lease::new();
+        let endpoint: Arc<dyn MdsEndpoint> = self.mds.connect(lease.callbacks(0));
+        let osts: BTreeMap<u16, Arc<dyn OssEndpoint>> = self
+            .osts
+            .iter()
+            .enumerate()
+            .map(|(index, ost)| (index as u16, ost.clone() as Arc<dyn OssEndpoint>))
+            .collect();
+        let config = ClientConfig::new("nacre", ClientUuid([7; 16]));
+        Client::new(config, lease, vec![endpoint], osts).expect("the fakes answer")
+    }
+}
+
+const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// Makes and opens a file in the root directory.
+fn create(client: &Client, name: &str) -> (Fid, u64) {
+    let what = Created { new: NewFile::Node { rdev: 0 }, mode: 0o100644, umask: 0o22 };
+    let (found, opened) = client
+        .create_open(&root(), Fid::ROOT, name.as_bytes(), &what, (READ_WRITE, false), true)
+        .expect("a new name");
+    (found.attr.fid, opened.handle)
+}
+
+fn open(client: &Client, fid: Fid, flags: OpenFlags) -> u64 {
+    client.open(&root(), fid, flags, false).expect("the file exists").handle
+}
+
+fn write(client: &Client, handle: u64, offset: u64, data: &[u8]) -> StatusResult<usize> {
+    client.write(&root(), handle, offset, data, WriteOptions::default())
+}
+
+fn append(client: &Client, handle: u64, data: &[u8]) -> StatusResult<usize> {
+    let options = WriteOptions { append: true, ..WriteOptions::default() };
+    client.write(&root(), handle, 0, data, options)
+}
+
+fn read(client: &Client, handle: u64, offset: u64, len: usize) -> Vec<u8> {
+    let mut buffer = vec![0xaa; len];
+    let bytes = client.read(handle, offset, &mut buffer).expect("reading works");
+    buffer.truncate(bytes);
+    buffer
+}

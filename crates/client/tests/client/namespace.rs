@@ -1,0 +1,114 @@
+//! Names and directories.
+
+use super::*;
+use nacre_types::{SetAttr, SetAttrValid, Status};
+use std::collections::BTreeSet;
+
+fn list(client: &Client, size: u32, plus: bool) -> Vec<(Vec<u8>, u64)> {
+    let handle = client.opendir(&root(), Fid::ROOT).expect("a directory");
+    let mut names = Vec::new();
+    let mut offset = 0;
+    loop {
+        let mut room = size as usize;
+        let before = names.len();
+        client
+            .readdir(handle, offset, size, plus, &mut |entry| {
+                let need = entry.name.len() + 180;
+                if room < need {
+                    return false;
+                }
+                room -= need;
+                names.push((entry.name.to_vec(), entry.node));
+                offset = entry.next;
+                true
+            })
+            .expect("listed");
+        if names.len() == before {
+            client.releasedir(handle);
+            return names;
+        }
+    }
+}
+
+#[test]
+fn a_listing_in_pages_has_every_name_once_and_counts_lookups() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    for i in 0..100 {
+        let (fid, handle) = create(&client, &format!("file{i}"));
+        client.release(handle).expect("open");
+        client.forget(fid.inode_number(), 1);
+    }
+    assert_eq!(client.known_nodes(), 0, "everything was forgotten");
+    let names = list(&client, 4096, true);
+    assert_eq!(names.len(), 102);
+    assert_eq!(names.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>().len(), 102);
+    assert_eq!(&names[0].0, b".");
+    assert_eq!(&names[1].0, b"..");
+    assert_eq!(client.known_nodes(), 100);
+    for (_, node) in &names[2..] {
+        client.forget(*node, 1);
+    }
+    assert_eq!(client.known_nodes(), 0);
+}
+
+#[test]
+fn unlinked_files_live_until_their_last_close() {
+    let world = World::new(65536, 2);
+    let client = world.client();
+    let (fid, handle) = create(&client, "doomed");
+    write(&client, handle, 0, b"still here").expect("written");
+    client.unlink(&root(), Fid::ROOT, b"doomed", false).expect("there");
+    assert_eq!(read(&client, handle, 0, 100), b"still here");
+    assert_eq!(client.getattr(fid).expect("open").nlink, 0);
+    client.release(handle).expect("open");
+    assert_eq!(client.getattr(fid).map(|attr| attr.nlink), Err(Status::ENOENT));
+}
+
+#[test]
+fn closing_a_public_directory_is_noticed() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let what = Created { new: NewFile::Directory, mode: 0o040755, umask: 0 };
+    let found = client.create(&root(), Fid::ROOT, b"dir", &what).expect("new");
+    assert!(found.public && client.is_public(found.attr.fid));
+    let set = |mode| SetAttr { valid: SetAttrValid::MODE, mode, ..SetAttr::default() };
+    let chmod = |mode| client.setattr(&root(), found.attr.fid, set(mode)).expect("owner").1;
+    assert!(!chmod(0o711), "everybody may still search");
+    assert!(chmod(0o700), "now not everybody may");
+    assert!(!chmod(0o600), "that was so before");
+    assert!(!client.is_public(found.attr.fid));
+}
+
+#[test]
+fn files_without_a_name_can_get_one() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (found, opened) = client.tmpfile(&root(), Fid::ROOT, 0o100600, 0, (READ_WRITE, false)).expect("made");
+    write(&client, opened.handle, 0, b"data").expect("written");
+    client.link(&root(), found.attr.fid, Fid::ROOT, b"named").expect("linked");
+    client.release(opened.handle).expect("open");
+    let found = client.lookup(&root(), Fid::ROOT, b"named").expect("answered").expect("there");
+    assert_eq!((found.attr.size, found.attr.nlink), (4, 1));
+}
+
+#[test]
+fn attributes_that_are_known_not_to_exist_cost_no_request() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, _) = create(&client, "file");
+    assert_eq!(client.getxattr(&root(), fid, b"security.selinux"), Err(Status::ENODATA));
+    let flags = nacre_client::XattrFlags::empty();
+    client.setxattr(&root(), fid, b"security.selinux", b"label", flags).expect("set");
+    assert_eq!(client.getxattr(&root(), fid, b"security.selinux").as_deref(), Ok(&b"label"[..]));
+}
+
+#[test]
+fn space_is_that_of_the_osts_and_inodes_those_of_the_mdt() {
+    let world = World::new(65536, 3);
+    let client = world.client();
+    let space = client.statfs().expect("answered");
+    assert_eq!((space.blocks, space.blocks_available, space.files), (3000, 2400, 10));
+    assert_eq!(client.targets().len(), 4);
+    assert_eq!(client.target_statfs(nacre_types::TargetId::ost(3)), Err(Status::ENODEV));
+}

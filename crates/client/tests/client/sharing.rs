@@ -1,0 +1,109 @@
+//! Several clients of one file system: what is cached, and when they see each other's changes.
+
+use super::*;
+use nacre_types::{SetAttr, SetAttrValid};
+
+#[test]
+fn the_first_client_drops_what_it_cached_before_the_second_gets_in() {
+    let world = World::new(65536, 1);
+    let first = world.client();
+    let kernel = Arc::new(Kernel::default());
+    first.set_kernel_caches(kernel.clone());
+    create(&first, "a");
+    create(&first, "b");
+    assert!(first.lease().exclusive());
+    let second = world.client();
+    assert!(!first.lease().exclusive() && !second.lease().exclusive());
+    assert!(kernel.expired.load(Ordering::Relaxed) > 0);
+    assert_eq!(kernel.dropped.load(Ordering::Relaxed), 3, "two files and the root");
+}
+
+#[test]
+fn a_size_that_only_the_first_client_knew_is_told_when_the_second_comes() {
+    let world = World::new(65536, 2);
+    let first = world.client();
+    let (fid, handle) = create(&first, "file");
+    write(&first, handle, 0, &[7; 100_000]).expect("written");
+    let second = world.client();
+    assert_eq!(second.getattr(fid).expect("there").size, 100_000);
+    // The first client still writes; its close is not needed to see more.
+    append(&first, handle, &[8; 5]).expect("written");
+    assert_eq!(second.getattr(fid).expect("there").size, 100_005);
+}
+
+#[test]
+fn what_was_written_before_a_close_is_read_after_an_open() {
+    let world = World::new(65536, 2);
+    let (one, two) = (world.client(), world.client());
+    let (fid, handle) = create(&one, "file");
+    for round in 1..20u8 {
+        let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let len = usize::from(round) * 10_000;
+        let out = open(writer, fid, READ_WRITE | OpenFlags::TRUNCATE);
+        write(writer, out, 0, &vec![round; len]).expect("written");
+        writer.release(out).expect("open");
+        let back = open(reader, fid, OpenFlags::READ);
+        assert!(read(reader, back, 0, 1 << 20) == vec![round; len], "round {round}");
+        assert_eq!(reader.getattr(fid).expect("there").size, len as u64);
+        reader.release(back).expect("open");
+    }
+    one.release(handle).expect("open");
+}
+
+#[test]
+fn an_append_goes_behind_what_the_other_client_wrote() {
+    let world = World::new(65536, 2);
+    let (one, two) = (world.client(), world.client());
+    let (fid, first) = create(&one, "log");
+    let second = open(&two, fid, READ_WRITE);
+    for _ in 0..10 {
+        append(&one, first, b"one").expect("written");
+        append(&two, second, b"two").expect("written");
+    }
+    assert_eq!(read(&one, first, 0, 1000), b"onetwo".repeat(10));
+    assert_eq!(read(&two, second, 0, 1000), b"onetwo".repeat(10));
+}
+
+#[test]
+fn a_reader_follows_a_file_that_another_client_extends() {
+    let world = World::new(65536, 2);
+    let (one, two) = (world.client(), world.client());
+    let (fid, writer) = create(&one, "log");
+    let reader = open(&two, fid, OpenFlags::READ);
+    assert_eq!(read(&two, reader, 0, 10), b"");
+    append(&one, writer, b"line").expect("written");
+    assert_eq!(read(&two, reader, 0, 10), b"line");
+}
+
+#[test]
+fn sizes_are_exact_after_the_last_close_and_need_no_ost() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, handle) = create(&client, "file");
+    write(&client, handle, 0, &[1; 5000]).expect("written");
+    client.release(handle).expect("open");
+    let attr = client.getattr(fid).expect("there");
+    assert_eq!((attr.size, attr.blocks), (5000, 16));
+    assert_eq!(world.osts[0].attrs.load(Ordering::Relaxed), 0, "nobody had to ask the OST");
+    let handle = open(&client, fid, READ_WRITE);
+    client.release(handle).expect("open");
+    assert_eq!(client.getattr(fid).expect("there").size, 5000);
+    let set = SetAttr { valid: SetAttrValid::SIZE, size: 10, ..SetAttr::default() };
+    client.setattr(&root(), fid, set).expect("cut");
+    assert_eq!(client.getattr(fid).expect("there").size, 10);
+}
+
+#[test]
+fn a_writer_that_vanished_leaves_a_size_that_can_be_found() {
+    let world = World::new(65536, 2);
+    let first = world.client();
+    let (fid, handle) = create(&first, "file");
+    write(&first, handle, 0, &[1; 100_000]).expect("written");
+    // No close: this client and what it knew are gone.
+    drop(first);
+    world.mds.evict_all();
+    let second = world.client();
+    assert_eq!(second.getattr(fid).expect("there").size, 100_000);
+    let found = second.lookup(&root(), Fid::ROOT, b"file").expect("answered").expect("there");
+    assert_eq!(found.attr.size, 100_000);
+}
