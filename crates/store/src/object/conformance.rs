@@ -10,6 +10,9 @@ use std::path::Path;
 /// Opens the store in a directory, making it if there is none.
 pub type Open<'a> = &'a dyn Fn(&Path) -> Box<dyn ObjectStore>;
 
+/// Name and body of a case.
+type Case = (&'static str, fn(&Path, Open<'_>));
+
 /// Objects of the tests.
 fn fid(oid: u32) -> Fid {
     Fid::ost_object(0, oid)
@@ -22,7 +25,7 @@ const SEQUENCE: u64 = nacre_types::fid::SEQ_IDIF;
 /// # Panics
 /// If the store does not do what it should.
 pub fn run(dir: &Path, open: Open<'_>) {
-    let cases: &[(&str, fn(&Path, Open<'_>))] = &[
+    let cases: &[Case] = &[
         ("missing-objects-are-empty", missing_objects_are_empty),
         ("reads-return-what-was-written", reads_return_what_was_written),
         ("holes-read-as-zeros", holes_read_as_zeros),

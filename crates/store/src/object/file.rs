@@ -30,8 +30,9 @@ mod space;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
-pub use options::{FileStoreOptions, default_reserve};
+pub use options::{DirectIo, FileStoreOptions, default_reserve};
 
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};
 use crate::object::{ObjectError, Result};
@@ -45,6 +46,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slots::Slots;
 use space::Reserve;
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,6 +72,8 @@ pub struct FileStore {
     releaser: Arc<Releaser>,
     release_thread: Option<JoinHandle<()>>,
     handles: Handles,
+    /// Slots that the index gives to two objects: damage. Their files are never emptied.
+    shared_slots: HashSet<u32>,
     /// One reservation at a time.
     reserving: Mutex<()>,
     is_closed: AtomicBool,
@@ -136,6 +140,7 @@ impl FileStore {
             reserve,
             releaser,
             release_thread: None,
+            shared_slots: HashSet::new(),
             reserving: Mutex::new(()),
             is_closed: AtomicBool::new(false),
             boot: boot_identity(),
@@ -241,17 +246,18 @@ impl FileStore {
         if let Some(handle) = self.find_locked(object)? {
             return Ok(handle);
         }
-        let slot = self.slots.take().ok_or(ObjectError::NoSpace)?;
+        let taken = self.slots.take().ok_or(ObjectError::NoSpace)?;
+        let slot = taken.slot;
         let give_back = |error| {
             self.slots.give_back(&[slot]);
             error
         };
-        let fresh = match self.slots.open_fresh(slot, object) {
+        let fresh = match self.slots.open_fresh(taken, object) {
             Err(ObjectError::Io { source, .. })
                 if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) =>
             {
                 self.handles.shrink();
-                self.slots.open_fresh(slot, object)
+                self.slots.open_fresh(taken, object)
             }
             other => other,
         };
@@ -288,6 +294,7 @@ impl FileStore {
         let mut gone = Vec::with_capacity(found.len());
         for &(object, slot) in &found {
             match self.handles.remove(object) {
+                _ if self.shared_slots.contains(&slot) => {}
                 Some(handle) => {
                     handle.set_destroyed();
                     gone.push(handle);

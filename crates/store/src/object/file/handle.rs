@@ -5,12 +5,14 @@
 
 use super::ops;
 use super::release::Releaser;
+use super::slots::Slots;
 use super::stream::{ReadStream, WriteStream};
+use super::transfer::DIRECT_ALIGN;
 use nacre_types::Fid;
 use parking_lot::{Mutex, MutexGuard};
-use rustix::fs::OFlags;
+use rustix::fs::{self, AtFlags, OFlags, StatxFlags};
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +22,7 @@ pub(super) struct Handle {
     pub(super) slot: u32,
     pub(super) fd: OwnedFd,
     /// The same file around the page cache; opened when first needed, `None` if the file system cannot do it.
-    direct: OnceLock<Option<OwnedFd>>,
+    direct: OnceLock<Option<Direct>>,
     /// Transaction up to which the index must be durable before the object is; 0 if it is known to be.
     pub(super) mapped_by: AtomicU64,
     /// The file's name in its directory may not be durable yet.
@@ -60,10 +62,35 @@ impl Handle {
         self.is_destroyed.store(true, Ordering::Release);
     }
 
-    /// The descriptor that goes around the page cache.
-    pub(super) fn direct_fd(&self) -> Option<BorrowedFd<'_>> {
-        let open = || self.releaser.slots().open_file(self.slot, OFlags::DIRECT).ok();
-        self.direct.get_or_init(open).as_ref().map(|fd| fd.as_fd())
+    /// The way around the page cache, if the file system has one.
+    pub(super) fn direct(&self) -> Option<&Direct> {
+        self.direct.get_or_init(|| Direct::open(self.releaser.slots(), self.slot)).as_ref()
+    }
+}
+
+/// A file open for transfers around the page cache.
+pub(super) struct Direct {
+    pub(super) fd: OwnedFd,
+    /// What offset and length have to be multiples of.
+    pub(super) offset_align: u32,
+    /// What the address of the memory has to be a multiple of.
+    pub(super) memory_align: u32,
+}
+
+impl Direct {
+    fn open(slots: &Slots, slot: u32) -> Option<Direct> {
+        let fd = slots.open_file(slot, OFlags::DIRECT).ok()?;
+        // Kernels before 6.1 do not tell; sectors of 512 bytes are what nearly all of them want of memory then.
+        let mut direct = Direct { fd, offset_align: DIRECT_ALIGN, memory_align: 512 };
+        let stat = fs::statx(&direct.fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+        if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) {
+            if stat.stx_dio_offset_align == 0 || stat.stx_dio_mem_align == 0 {
+                return None;
+            }
+            direct.offset_align = stat.stx_dio_offset_align.max(DIRECT_ALIGN);
+            direct.memory_align = stat.stx_dio_mem_align;
+        }
+        Some(direct)
     }
 }
 

@@ -6,10 +6,9 @@ use crate::object::{
     Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats, ObjectVerifyReport,
     Result, Seek, Space,
 };
-use nacre_types::{Fid, Timestamp, TransNo};
+use nacre_types::{Fid, Timestamp};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
-use rustix::io::{Errno, ReadWriteFlags};
-use std::io::IoSliceMut;
+use rustix::io::Errno;
 use std::ops::{Bound, ControlFlow, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -22,8 +21,6 @@ const WAITING_WRITE_MIN: usize = 128 << 10;
 const WAITED_MS: u64 = 8;
 /// See [`WAITED_MS`].
 const CONGESTED_MS: u64 = 1000;
-/// Offset, length and memory of a transfer around the page cache are multiples of this: no device needs more.
-const DIRECT_ALIGN: usize = 4096;
 /// Objects destroyed in one transaction, with their locks held.
 const DESTROY_AT_ONCE: usize = 64;
 
@@ -33,10 +30,6 @@ fn range_end(offset: u64, len: u64) -> Result<u64> {
         .checked_add(len)
         .filter(|&end| end <= nacre_types::limits::FILE_SIZE_MAX)
         .ok_or(ObjectError::TooLarge)
-}
-
-fn is_aligned(offset: u64, data: &[u8]) -> bool {
-    (offset | data.len() as u64 | data.as_ptr() as u64).is_multiple_of(DIRECT_ALIGN as u64)
 }
 
 fn attr_of(handle: &Handle) -> Result<ObjectAttr> {
@@ -72,100 +65,6 @@ impl FileStore {
         }
     }
 
-    fn write_to(&self, handle: &Handle, offset: u64, data: &[u8]) -> std::result::Result<(), Errno> {
-        if self.options.direct
-            && is_aligned(offset, data)
-            && let Some(direct) = handle.direct_fd()
-        {
-            // The kernel drops cached pages of the range; what it cannot do directly it refuses with EINVAL.
-            match ops::write_all(direct, offset, data) {
-                Err(Errno::INVAL) => {}
-                other => return other,
-            }
-        }
-        ops::write_all(handle.fd.as_fd(), offset, data)?;
-        handle.note_write(offset, data.len() as u64, self.options.write_out_bytes);
-        Ok(())
-    }
-
-    /// Reads what is in the page cache, without waiting. `Ok(None)` if nothing can be said without waiting.
-    fn read_cached(&self, handle: &Handle, offset: u64, buffer: &mut [u8]) -> Result<Option<usize>> {
-        if !self.can_read_nowait.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        let mut slices = [IoSliceMut::new(buffer)];
-        match rustix::io::preadv2(&handle.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
-            Ok(read) => Ok(Some(read)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                self.can_read_nowait.store(false, Ordering::Relaxed);
-                Ok(None)
-            }
-            Err(error) => Err(ObjectError::io("read", handle.object, error)),
-        }
-    }
-
-    fn read_from(&self, handle: &Handle, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize> {
-        let fail = |error| ObjectError::io("read", handle.object, error);
-        if self.options.direct
-            && is_aligned(offset, buffer)
-            && let Some(direct) = handle.direct_fd()
-        {
-            self.counters.reads_waited.fetch_add(1, Ordering::Relaxed);
-            match nacre_env::blocking(|| read_direct(direct, offset, buffer)) {
-                Err(Errno::INVAL) => {}
-                other => return other.map_err(fail),
-            }
-        }
-        if ahead > 0 {
-            handle.note_read(offset, buffer.len() as u64, ahead);
-        }
-        let cached = self.read_cached(handle, offset, buffer)?.unwrap_or(0);
-        if cached == buffer.len() {
-            return Ok(cached);
-        }
-        // A short answer may be the end of the object, which another try tells without waiting.
-        let rest = offset + cached as u64;
-        if cached > 0 && self.read_cached(handle, rest, &mut buffer[cached..])? == Some(0) {
-            return Ok(cached);
-        }
-        self.counters.reads_waited.fetch_add(1, Ordering::Relaxed);
-        let waited = nacre_env::blocking(|| ops::read_full(handle.fd.as_fd(), rest, &mut buffer[cached..]));
-        Ok(cached + waited.map_err(fail)?)
-    }
-
-    /// Makes one object durable.
-    fn sync_handle(&self, handle: &Handle) -> Result<()> {
-        let mapped_by = handle.mapped_by.load(Ordering::Relaxed);
-        let flush = || {
-            ops::retry(|| fs::fdatasync(&handle.fd))?;
-            if handle.is_new_file.load(Ordering::Relaxed) {
-                ops::retry(|| fs::fsync(self.slots.directory_fd(handle.slot)))?;
-                handle.is_new_file.store(false, Ordering::Relaxed);
-            }
-            Ok(())
-        };
-        nacre_env::blocking(|| {
-            flush().map_err(|error| self.sync_failed(handle.object, error))?;
-            if mapped_by != 0 {
-                if self.index.last_committed() < TransNo(mapped_by) {
-                    self.index.sync(TransNo(mapped_by))?;
-                }
-                handle.mapped_by.store(0, Ordering::Relaxed);
-            }
-            Ok(())
-        })
-    }
-
-    fn sync_failed(&self, object: Fid, error: Errno) -> ObjectError {
-        if error != Errno::INTR {
-            // The kernel has dropped what it could not write, and will not say so again.
-            self.counters.sync_failures.fetch_add(1, Ordering::Relaxed);
-            log::error!("data of object {object} could not be made durable: {error}");
-        }
-        ObjectError::io("sync", object, error)
-    }
-
     /// Zeroes where the file system has no operation for it.
     fn zero_by_punching(
         &self,
@@ -179,23 +78,6 @@ impl FileStore {
         ops::retry(|| fs::fallocate(&handle.fd, punch, offset, len))?;
         ops::retry(|| fs::fallocate(&handle.fd, allocate, offset, len))
     }
-}
-
-fn read_direct(
-    fd: std::os::fd::BorrowedFd<'_>,
-    offset: u64,
-    buffer: &mut [u8],
-) -> std::result::Result<usize, Errno> {
-    let mut done = 0;
-    while done < buffer.len() {
-        let read = ops::retry(|| rustix::io::pread(fd, &mut buffer[done..], offset + done as u64))?;
-        done += read;
-        // Only at the end of the file does a transfer end off a boundary.
-        if read == 0 || !done.is_multiple_of(DIRECT_ALIGN) {
-            break;
-        }
-    }
-    Ok(done)
 }
 
 impl ObjectStore for FileStore {

@@ -5,6 +5,7 @@ use crate::object::{ObjectError, Result};
 use nacre_ondisk::object::ObjectRecord;
 use rustix::fs::{self, AtFlags, OFlags};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -15,13 +16,18 @@ const MISSING_MAX: u32 = 4096;
 
 impl FileStore {
     /// Reads the index to learn which slots have owners.
-    pub(super) fn load(&self) -> Result<()> {
+    pub(super) fn load(&mut self) -> Result<()> {
         let mut objects = 0u64;
         let mut damaged = 0u64;
+        let mut shared = HashSet::new();
         self.index.scan(OBJECTS, &[], Bound::Unbounded, &mut |_, value| {
             objects += 1;
             match ObjectRecord::decode(value) {
-                Ok(record) => damaged += u64::from(!self.slots.claim(record.slot)),
+                Ok(record) if !self.slots.claim(record.slot) => {
+                    damaged += 1;
+                    shared.insert(record.slot);
+                }
+                Ok(_) => {}
                 Err(_) => damaged += 1,
             }
             ControlFlow::Continue(())
@@ -32,6 +38,7 @@ impl FileStore {
                 self.dir.display()
             );
         }
+        self.shared_slots = shared;
         self.counters.objects.store(objects, Ordering::Relaxed);
         Ok(())
     }

@@ -84,11 +84,11 @@ impl Map {
         }
     }
 
-    fn take(&mut self) -> Option<u32> {
+    fn take(&mut self) -> Option<Taken> {
         while let Some(slot) = self.recent.pop() {
             if !self.is_busy(slot) {
                 self.set_busy(slot);
-                return Some(slot);
+                return Some(Taken { slot, has_file: true });
             }
         }
         if self.free > 0 {
@@ -96,7 +96,7 @@ impl Map {
                 let slot = self.search_from as u32 * 64 + word.trailing_ones();
                 if *word != u64::MAX && slot < self.end {
                     self.set_busy(slot);
-                    return Some(slot);
+                    return Some(Taken { slot, has_file: true });
                 }
                 self.search_from += 1;
             }
@@ -106,8 +106,16 @@ impl Map {
             return None;
         }
         self.set_busy(slot);
-        Some(slot)
+        Some(Taken { slot, has_file: false })
     }
+}
+
+/// A slot that was taken for a new owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Taken {
+    pub(super) slot: u32,
+    /// Its file has probably been made.
+    pub(super) has_file: bool,
 }
 
 /// A file that was opened for a new owner.
@@ -185,7 +193,7 @@ impl Slots {
     }
 
     /// Takes a free slot; `None` if all numbers are used.
-    pub(super) fn take(&self) -> Option<u32> {
+    pub(super) fn take(&self) -> Option<Taken> {
         self.map.lock().take()
     }
 
@@ -222,9 +230,17 @@ impl Slots {
     }
 
     /// Opens the file of a slot that was just taken for `object`, making it if there is none.
-    pub(super) fn open_fresh(&self, slot: u32, object: Fid) -> Result<FreshFile> {
+    pub(super) fn open_fresh(&self, taken: Taken, object: Fid) -> Result<FreshFile> {
         let fail = |error| ObjectError::io("open file for new object", object, error);
-        match self.open_file(slot, OFlags::empty()) {
+        let make = || self.open_file(taken.slot, OFlags::CREATE | OFlags::EXCL);
+        if !taken.has_file {
+            match make() {
+                Ok(fd) => return Ok(self.made(fd)),
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(fail(error)),
+            }
+        }
+        match self.open_file(taken.slot, OFlags::empty()) {
             Ok(fd) => {
                 // Free slots are empty. One that was beyond the known end may be left over from before a power cut.
                 let stat = fs::fstat(&fd).map_err(fail)?;
@@ -234,13 +250,14 @@ impl Slots {
                 }
                 Ok(FreshFile { fd, is_new: false })
             }
-            Err(Errno::NOENT) => {
-                let fd = self.open_file(slot, OFlags::CREATE | OFlags::EXCL).map_err(fail)?;
-                self.files_made.fetch_add(1, Ordering::Relaxed);
-                Ok(FreshFile { fd, is_new: true })
-            }
+            Err(Errno::NOENT) => make().map(|fd| self.made(fd)).map_err(fail),
             Err(error) => Err(fail(error)),
         }
+    }
+
+    fn made(&self, fd: OwnedFd) -> FreshFile {
+        self.files_made.fetch_add(1, Ordering::Relaxed);
+        FreshFile { fd, is_new: true }
     }
 }
 
@@ -275,14 +292,14 @@ mod tests {
         let mut map = Map::default();
         map.set_busy(200);
         assert_eq!((map.free, map.end), (200, 201));
-        let mut taken: Vec<u32> = (0..200).map(|_| map.take().unwrap()).collect();
+        let mut taken: Vec<u32> = (0..200).map(|_| map.take().unwrap().slot).collect();
         taken.sort_unstable();
         assert_eq!(taken, (0..200).collect::<Vec<_>>());
-        assert_eq!(map.take(), Some(201));
+        assert_eq!(map.take(), Some(Taken { slot: 201, has_file: false }));
         map.set_free(77);
         map.set_free(77);
         assert_eq!(map.free, 1);
-        assert_eq!(map.take(), Some(77));
-        assert_eq!(map.take(), Some(202));
+        assert_eq!(map.take(), Some(Taken { slot: 77, has_file: true }));
+        assert_eq!(map.take(), Some(Taken { slot: 202, has_file: false }));
     }
 }

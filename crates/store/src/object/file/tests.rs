@@ -3,18 +3,98 @@
 use super::*;
 use crate::object::{ObjectStore, conformance};
 
-fn open_with(dir: &Path, direct: bool) -> FileStore {
-    FileStore::open(dir, FileStoreOptions { direct, ..FileStoreOptions::create() }).unwrap()
+fn options(direct: DirectIo) -> FileStoreOptions {
+    FileStoreOptions { direct, direct_write_min: 4096, ..FileStoreOptions::create() }
 }
 
 #[test]
-fn buffered_store_conforms() {
+fn store_in_the_page_cache_conforms() {
     let dir = tempfile::tempdir().unwrap();
-    conformance::run(dir.path(), &|dir| Box::new(open_with(dir, false)));
+    conformance::run(dir.path(), &|dir| Box::new(FileStore::open(dir, options(DirectIo::Never)).unwrap()));
 }
 
 #[test]
-fn direct_store_conforms() {
+fn store_with_direct_writes_conforms() {
     let dir = tempfile::tempdir().unwrap();
-    conformance::run(dir.path(), &|dir| Box::new(open_with(dir, true)));
+    conformance::run(dir.path(), &|dir| {
+        Box::new(FileStore::open(dir, options(DirectIo::LargeWrites)).unwrap())
+    });
+}
+
+#[test]
+fn store_around_the_page_cache_conforms() {
+    let dir = tempfile::tempdir().unwrap();
+    conformance::run(dir.path(), &|dir| Box::new(FileStore::open(dir, options(DirectIo::Always)).unwrap()));
+}
+
+mod crash;
+mod damage;
+mod full;
+mod opening;
+
+const SEQUENCE: u64 = nacre_types::fid::SEQ_IDIF;
+
+fn fid(oid: u32) -> Fid {
+    Fid::ost_object(0, oid)
+}
+
+fn open(dir: &Path) -> FileStore {
+    FileStore::open(dir, FileStoreOptions::create()).unwrap()
+}
+
+fn read(store: &FileStore, object: Fid, len: usize) -> Vec<u8> {
+    let mut buffer = vec![0xee; len];
+    let read = store.read(object, 0, &mut buffer, 0).unwrap();
+    buffer.truncate(read);
+    buffer
+}
+
+#[test]
+fn more_objects_than_open_files_are_served_and_files_are_reused() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileStoreOptions { open_files_max: 64, ..FileStoreOptions::create() };
+    let store = FileStore::open(dir.path(), options).unwrap();
+    for round in 0..3u32 {
+        let objects: Vec<Fid> = (1..=500).map(|oid| fid(round * 1000 + oid)).collect();
+        for (i, &object) in objects.iter().enumerate() {
+            store.write(object, 0, &[i as u8; 100]).unwrap();
+        }
+        for (i, &object) in objects.iter().enumerate() {
+            assert_eq!(read(&store, object, 1000), [i as u8; 100]);
+        }
+        assert!(store.stats().open_now <= 64);
+        store.destroy(&objects).unwrap();
+        store.releaser.drain();
+    }
+    assert_eq!(store.stats().files_made, 500, "later rounds use the files of the first");
+    assert_eq!(store.stats().files_free, 500);
+}
+
+#[test]
+fn a_second_sync_of_an_object_needs_no_sync_of_the_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = FileStoreOptions::create();
+    options.index.commit_interval_ms = 0;
+    let store = FileStore::open(dir.path(), options).unwrap();
+    store.write(fid(1), 0, b"a").unwrap();
+    assert!(store.index.last_committed() < store.index.last_transno());
+    store.sync(fid(1)).unwrap();
+    assert_eq!(store.index.last_committed(), store.index.last_transno());
+    let syncs = store.index.stats().syncs;
+    store.write(fid(2), 0, b"b").unwrap();
+    for i in 1..10 {
+        store.write(fid(1), i, b"a").unwrap();
+        store.sync(fid(1)).unwrap();
+    }
+    assert_eq!(store.index.stats().syncs, syncs);
+}
+
+#[test]
+fn the_epoch_of_durability_stays_over_a_restart_of_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let epoch = open(dir.path()).durability_epoch();
+    let store = open(dir.path());
+    assert_eq!(store.durability_epoch(), epoch);
+    store.counters.sync_failures.fetch_add(1, Ordering::Relaxed);
+    assert_ne!(store.durability_epoch(), epoch, "a failed sync is a loss");
 }

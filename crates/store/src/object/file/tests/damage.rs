@@ -1,0 +1,84 @@
+//! What `verify` finds and mends.
+
+use super::*;
+use crate::object::ObjectProblem;
+
+#[test]
+fn a_missing_file_and_strays_are_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.reserve(SEQUENCE, 10).unwrap();
+    for oid in 1..=3 {
+        store.write(fid(oid), 0, b"data").unwrap();
+    }
+    let slot = store.lookup(fid(2)).unwrap().unwrap();
+    drop(store);
+    let store = open(dir.path());
+    std::fs::remove_file(store.slots.path(slot)).unwrap();
+    let stray = dir.path().join("objects/00/core");
+    std::fs::write(&stray, b"?").unwrap();
+    let report = store.verify(true, &mut |_| {}).unwrap();
+    assert_eq!((report.objects, report.problem_count, report.repaired), (3, 2, 0));
+    assert!(report.problems.contains(&ObjectProblem::FileMissing { object: fid(2), slot }));
+    assert!(report.problems.contains(&ObjectProblem::Stray { path: stray }));
+    let mut buffer = [0; 10];
+    assert!(matches!(store.read(fid(2), 0, &mut buffer, 0), Err(ObjectError::Damaged { .. })));
+    assert_eq!(store.destroy(&[fid(2)]).unwrap(), 1, "a damaged object can be destroyed");
+}
+
+#[test]
+fn bytes_without_owner_are_emptied_and_marks_raised_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.write(fid(9), 0, b"data").unwrap();
+    let leftover = store.slots.path(5);
+    std::fs::write(&leftover, b"old bytes").unwrap();
+    let found = [
+        ObjectProblem::AboveReserved { object: fid(9), last_reserved: 0 },
+        ObjectProblem::FreeFileNotEmpty { slot: 5, size: 9 },
+    ];
+    let report = store.verify(false, &mut |_| {}).unwrap();
+    assert_eq!(report.problems, found);
+    assert!(!report.is_clean());
+    let report = store.verify(true, &mut |_| {}).unwrap();
+    assert_eq!(report.problems, found);
+    assert!(report.is_clean());
+    let report = store.verify(false, &mut |_| {}).unwrap();
+    assert_eq!(report.problem_count, 0);
+    assert_eq!(std::fs::metadata(&leftover).unwrap().len(), 0);
+    assert_eq!(store.last_reserved(SEQUENCE).unwrap(), 9);
+}
+
+#[test]
+fn two_objects_with_one_file_are_reported_and_destroying_one_spares_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.reserve(SEQUENCE, 10).unwrap();
+    store.write(fid(1), 0, b"data").unwrap();
+    let slot = store.lookup(fid(1)).unwrap().unwrap();
+    let mut batch = Batch::new();
+    batch.put(OBJECTS, &fid(2).to_key(), &ObjectRecord { slot }.encode());
+    batch.put(OBJECTS, &fid(3).to_key(), b"rubbish");
+    store.index.commit(&batch).unwrap();
+    drop(store);
+    let store = open(dir.path());
+    let report = store.verify(true, &mut |_| {}).unwrap();
+    assert_eq!((report.problem_count, report.repaired), (2, 0));
+    assert!(report.problems.contains(&ObjectProblem::FileShared { object: fid(2), slot }));
+    store.destroy(&[fid(2)]).unwrap();
+    assert_eq!(read(&store, fid(1), 10), b"data");
+    assert!(matches!(store.attr(fid(3)), Err(ObjectError::Damaged { .. })));
+}
+
+#[test]
+fn a_file_left_full_beyond_the_known_slots_gives_its_new_owner_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for slot in 0..4 {
+        std::fs::write(store.slots.path(slot), b"left over by a power cut").unwrap();
+    }
+    for oid in 1..=4 {
+        store.truncate(fid(oid), 100).unwrap();
+        assert_eq!(read(&store, fid(oid), 1000), [0; 100]);
+    }
+}
