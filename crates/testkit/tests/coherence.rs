@@ -135,10 +135,11 @@ with_two_mounts! {
             let name = format!("lock-{round}");
             let attempts: Vec<PathBuf> = vec![first.join(&name), second.join(&name)];
             let winners = AtomicU64::new(0);
+            let count = &winners;
             std::thread::scope(|scope| {
                 for path in &attempts {
-                    scope.spawn(|| match File::create_new(path) {
-                        Ok(_) => drop(winners.fetch_add(1, Ordering::Relaxed)),
+                    scope.spawn(move || match File::create_new(path) {
+                        Ok(_) => drop(count.fetch_add(1, Ordering::Relaxed)),
                         Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EEXIST)),
                     });
                 }
