@@ -31,6 +31,9 @@ const POOL_SLOTS: usize = 64;
 /// Reader slots in the lock file: pooled ones and transient ones of scans and nested reads.
 const READERS_MAX: u32 = 1022;
 
+/// LMDB writes at most 64 pages, or one large value, with one call; a disk with this much left did not cut one short.
+const SHORT_WRITE_MAX: u64 = 4 << 20;
+
 type Reader = RoTxn<'static, WithoutTls>;
 type Bytewise = Database<'static, Bytes, Bytes>;
 
@@ -47,6 +50,14 @@ pub(crate) struct Base {
     state: Bytewise,
     env: Env<WithoutTls>,
     path: PathBuf,
+}
+
+/// How large the base is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct BaseSizes {
+    pub(crate) entries: u64,
+    pub(crate) file_bytes: u64,
+    pub(crate) free_bytes: u64,
 }
 
 thread_local! {
@@ -235,7 +246,17 @@ impl Base {
         if let Some((uuid, transno)) = state {
             self.state.put(&mut txn, STATE_KEY, &encode_state(uuid, transno)).map_err(failed("write"))?;
         }
-        txn.commit().map_err(failed("commit"))
+        txn.commit().map_err(|error| self.commit_failed(error))
+    }
+
+    /// LMDB calls a write that was cut short an I/O error, and a disk that fills up in the middle of one cuts it short.
+    fn commit_failed(&self, error: heed::Error) -> MetaError {
+        let is_io = matches!(&error, heed::Error::Io(io) if io.raw_os_error() == Some(libc::EIO));
+        let free = rustix::fs::statvfs(&self.path).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+        if is_io && free.is_ok_and(|free| free < SHORT_WRITE_MAX) {
+            return MetaError::NoSpace;
+        }
+        failed("commit")(error)
     }
 
     /// Ends the kept readers, so that reads see the newest checkpoint and no old page stays pinned.
@@ -245,12 +266,19 @@ impl Base {
         }
     }
 
-    /// Entries, and bytes of the file in use (free pages included).
-    pub(crate) fn sizes(&self) -> Result<(u64, u64)> {
+    /// Entries, bytes of the file in use, and how many of these are in free pages.
+    pub(crate) fn sizes(&self) -> Result<BaseSizes> {
         let txn = self.env.read_txn().map_err(failed("begin"))?;
-        let entries = self.data.len(&txn).map_err(failed("read"))?;
         let page = rustix::param::page_size() as u64;
-        Ok((entries, (self.env.info().last_page_number as u64 + 1) * page))
+        let file_bytes = (self.env.info().last_page_number as u64 + 1) * page;
+        let mut used_pages = 0;
+        let mut entries = 0;
+        for database in [&self.state, &self.data] {
+            let stat = database.stat(&txn).map_err(failed("read"))?;
+            used_pages += (stat.branch_pages + stat.leaf_pages + stat.overflow_pages) as u64;
+            entries = stat.entries as u64;
+        }
+        Ok(BaseSizes { entries, file_bytes, free_bytes: file_bytes.saturating_sub(used_pages * page) })
     }
 
     /// Reads every entry and compares its checksum.

@@ -87,16 +87,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Called when a batch did not fit below `limit`: freezes, or waits for the checkpoint, or says that space is out.
-    pub(crate) fn make_room(&self, limit: usize) -> Result<()> {
+    /// Called when a batch did not fit: freezes, or waits for the checkpoint, or says that space is out.
+    pub(crate) fn make_room(&self) -> Result<()> {
         let mut state = self.checkpointer.state.lock();
         if !state.is_pending {
-            if !self.log.is_active_empty() {
-                return self.freeze(&mut state);
-            }
-            // An empty segment is too small only for a batch restricted to half of it. Otherwise the segment was changed
-            // between the attempt and now, and the next attempt will do.
-            return if limit == usize::MAX { Ok(()) } else { Err(MetaError::NoSpace) };
+            // Does nothing if somebody else has just done it; the batch fits into any empty segment.
+            return self.freeze(&mut state);
         }
         if state.is_refused {
             return Err(MetaError::NoSpace);
@@ -114,7 +110,12 @@ impl Engine {
         let mut state = self.checkpointer.state.lock();
         self.wait_for_pending(&mut state)?;
         self.freeze(&mut state)?;
-        self.wait_for_pending(&mut state)
+        self.wait_for_pending(&mut state)?;
+        drop(state);
+        if self.reserve.is_full() {
+            self.reserve.update(self.base.sizes()?.free_bytes);
+        }
+        Ok(())
     }
 
     fn wait_for_pending(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
@@ -209,9 +210,7 @@ impl Engine {
         self.base.retire_readers();
         self.log.release_pending(transno);
         self.overlay.clear_frozen();
-        if self.reserve.is_released() {
-            self.reserve.restore();
-        }
+        self.reserve.update(self.base.sizes()?.free_bytes);
         Ok(())
     }
 

@@ -69,9 +69,11 @@ impl Engine {
         loop {
             self.check_open()?;
             self.log.latch().check()?;
-            let limit = self.append_limit(batch);
+            if self.reserve.is_full() && !batch.releasing {
+                self.look_for_space()?;
+            }
             let mut locked = self.overlay.lock(batch.shard_mask);
-            if let Some(appended) = self.log.append(batch, crc, floor.0, limit)? {
+            if let Some(appended) = self.log.append(batch, crc, floor.0)? {
                 for (op, &shard) in batch.ops().zip(&batch.shards) {
                     locked.apply(shard, &op);
                 }
@@ -80,13 +82,16 @@ impl Engine {
                 return Ok(TransNo(appended.transno));
             }
             drop(locked);
-            self.make_room(limit)?;
+            self.make_room()?;
         }
     }
 
-    /// How much of a segment a batch may use: on a full disk the second half is for batches that free space.
-    fn append_limit(&self, batch: &Batch) -> usize {
-        if self.reserve.is_released() && !batch.releasing { self.log.body_len_max() / 2 } else { usize::MAX }
+    /// Refuses a batch on a full disk, unless a look (made now and then) finds that the disk is full no longer.
+    fn look_for_space(&self) -> Result<()> {
+        if self.reserve.is_look_due() {
+            self.reserve.update(self.base.sizes()?.free_bytes);
+        }
+        if self.reserve.is_full() { Err(MetaError::NoSpace) } else { Ok(()) }
     }
 
     fn freeze_if_large(&self, end: u64, len: u64) {
@@ -103,7 +108,7 @@ impl Engine {
 
     pub(crate) fn stats(&self) -> MetaStoreStats {
         let (commits, wal_bytes) = self.log.totals();
-        let (base_entries, base_bytes) = self.base.sizes().unwrap_or_default();
+        let base = self.base.sizes().unwrap_or_default();
         let (checkpoints, checkpoint_failures) = self.checkpointer.totals();
         MetaStoreStats {
             commits,
@@ -113,12 +118,13 @@ impl Engine {
             checkpoint_failures,
             stalls: self.stalls.load(Ordering::Relaxed),
             overlay_bytes: self.overlay.active_bytes(),
-            base_entries,
-            base_bytes,
+            base_entries: base.entries,
+            base_bytes: base.file_bytes,
+            base_free_bytes: base.free_bytes,
             replayed: self.replayed,
             last_transno: TransNo(self.log.last_transno()),
             last_committed: TransNo(self.log.durable_transno()),
-            is_full: self.reserve.is_released(),
+            is_full: self.reserve.is_full(),
             has_failed: self.log.latch().is_set(),
         }
     }

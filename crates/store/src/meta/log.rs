@@ -163,22 +163,16 @@ impl Log {
         (state.commits, state.appended_bytes)
     }
 
-    /// Appends a batch, or returns `None`, with nothing changed, if it does not fit below `limit` bytes of the segment.
+    /// Appends a batch, or returns `None`, with nothing changed, if it does not fit into the active segment.
     ///
     /// # Errors
     /// [`MetaError::NoSpace`] changes nothing; any other failure sets the latch.
-    pub(crate) fn append(
-        &self,
-        batch: &Batch,
-        body_crc: u32,
-        floor: u64,
-        limit: usize,
-    ) -> Result<Option<Appended>> {
+    pub(crate) fn append(&self, batch: &Batch, body_crc: u32, floor: u64) -> Result<Option<Appended>> {
         let len = record_len(batch.bytes.len());
         let mut state = self.state.lock();
         let Some(slot) = state.active else { return Ok(None) };
         let offset = state.slots[slot].end;
-        if len > limit.min(self.segments[slot].len()).saturating_sub(offset) {
+        if len > self.segments[slot].len() - offset {
             return Ok(None);
         }
         let transno = (state.last_transno + 1).max(floor);

@@ -21,7 +21,8 @@ pub struct MetaStoreOptions {
     pub commit_interval_ms: u64,
     /// Address space reserved for the base; also the largest size it can grow to. Costs neither memory nor disk.
     pub map_bytes: u64,
-    /// Bytes set aside on disk so that a full file system can still be emptied.
+    /// Bytes set aside on disk so that a full file system can still be emptied. When the disk is full, the changes
+    /// already accepted must fit into them: one and a half times two segments is always enough.
     pub reserve_bytes: u64,
 }
 
@@ -34,7 +35,7 @@ impl Default for MetaStoreOptions {
             wal_mapped: None,
             commit_interval_ms: 1000,
             map_bytes: 1 << 40,
-            reserve_bytes: 8 << 20,
+            reserve_bytes: 96 << 20,
         }
     }
 }
@@ -46,7 +47,7 @@ impl MetaStoreOptions {
             overlay_bytes: 4 << 20,
             wal_segment_bytes: 8 << 20,
             map_bytes: 64 << 30,
-            reserve_bytes: 1 << 20,
+            reserve_bytes: 12 << 20,
             ..Default::default()
         }
     }

@@ -148,11 +148,12 @@ fn recover(dir: &Path, options: MetaStoreOptions, superblock: &Superblock) -> Re
         let bytes = [segments[0].read()?, segments[1].read()?];
         replay(&[&bytes[0], &bytes[1]], &paths, &superblock.uuid, base_transno)?
     };
+    let free_inside = base.sizes()?.free_bytes;
     let engine = Engine {
         overlay: Overlay::new(),
         log: Log::new(segments, superblock.uuid, &recovered),
         base,
-        reserve: Reserve::open(dir, options.reserve_bytes),
+        reserve: Reserve::open(dir, options.reserve_bytes, free_inside),
         checkpointer: Checkpointer::default(),
         uuid: superblock.uuid,
         options,

@@ -23,13 +23,15 @@ pub struct MetaStoreStats {
     pub base_entries: u64,
     /// Bytes the base occupies in its file now, free pages included.
     pub base_bytes: u64,
+    /// Bytes of that in free pages, which new entries will use.
+    pub base_free_bytes: u64,
     /// Batches replayed from the log when the store was opened.
     pub replayed: u64,
     /// Newest transaction.
     pub last_transno: TransNo,
     /// Newest durable transaction.
     pub last_committed: TransNo,
-    /// Whether the disk is full and the space set aside has been given up.
+    /// Whether the disk is full: the space set aside has been given up, and only batches that free space are accepted.
     pub is_full: bool,
     /// Whether the store has failed and accepts no changes.
     pub has_failed: bool,

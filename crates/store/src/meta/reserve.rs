@@ -1,60 +1,98 @@
 //! Disk space set aside, given up when the disk is full so that a checkpoint, and with it deletes, can still succeed.
 
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// File name inside the store's directory.
 pub(crate) const RESERVE_NAME: &str = "reserve";
 
-/// The reserve of one store.
+/// Least time between two looks whether others have freed space, made on behalf of refused commits.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The reserve of one store, and with it the decision whether the disk counts as full.
+///
+/// Space is won back in two ways: others free some, and the file is allocated again; or deletes free pages inside the base,
+/// whose file never shrinks, and those pages serve as the reserve.
 pub(crate) struct Reserve {
     path: PathBuf,
     bytes: u64,
-    is_released: AtomicBool,
+    is_full: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    is_held: bool,
+    looked_at: Instant,
 }
 
 impl Reserve {
-    /// Takes the reserve; if the disk has no room for it, begins in the released state.
-    pub(crate) fn open(dir: &Path, bytes: u64) -> Self {
-        let reserve = Reserve { path: dir.join(RESERVE_NAME), bytes, is_released: AtomicBool::new(true) };
-        reserve.restore();
+    /// Takes the reserve if the disk has room for it; `free_inside` as for [`Reserve::update`].
+    pub(crate) fn open(dir: &Path, bytes: u64, free_inside: u64) -> Self {
+        let state = Mutex::new(State { is_held: false, looked_at: Instant::now() });
+        let reserve = Reserve { path: dir.join(RESERVE_NAME), bytes, is_full: AtomicBool::new(false), state };
+        reserve.update(free_inside);
         reserve
     }
 
-    /// Whether the disk was found full and the space is given up.
-    pub(crate) fn is_released(&self) -> bool {
-        self.is_released.load(Ordering::Relaxed)
+    /// Whether only batches that free space are accepted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Gives the space to whoever needs it now.
+    /// The disk is full: gives the space to the checkpoint that needs it.
     pub(crate) fn release(&self) {
-        if !self.is_released.swap(true, Ordering::Relaxed) {
+        let mut state = self.state.lock();
+        if !self.is_full.swap(true, Ordering::Relaxed) {
             log::warn!(
                 "the disk of the metadata store is full; giving up the reserve {}",
                 self.path.display()
             );
         }
+        self.remove(&mut state);
+    }
+
+    fn remove(&self, state: &mut State) {
+        state.is_held = false;
         if let Err(error) = fs::remove_file(&self.path)
-            && error.kind() != std::io::ErrorKind::NotFound
+            && error.kind() != io::ErrorKind::NotFound
         {
             log::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 
-    /// Tries to set the space aside again, leaving as much again free, so that full and not full do not alternate.
-    pub(crate) fn restore(&self) {
-        if self.bytes > 0 && self.allocate(self.bytes * 2).and_then(|()| self.allocate(self.bytes)).is_err() {
-            self.release();
+    /// Decides anew, knowing how many bytes of free pages the base has. Called after each checkpoint.
+    pub(crate) fn update(&self, free_inside: u64) {
+        let mut state = self.state.lock();
+        state.looked_at = Instant::now();
+        if state.is_held {
             return;
         }
-        self.is_released.store(false, Ordering::Relaxed);
+        // Twice the space must be there to begin with, so that full and not full do not alternate.
+        state.is_held = self.allocate(self.bytes * 2).and_then(|()| self.allocate(self.bytes)).is_ok();
+        if !state.is_held {
+            self.remove(&mut state);
+        }
+        let needed = self.bytes * if self.is_full() { 2 } else { 1 };
+        self.is_full.store(!state.is_held && free_inside < needed, Ordering::Relaxed);
     }
 
-    fn allocate(&self, bytes: u64) -> std::io::Result<()> {
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path)?;
+    /// Whether it is time to look again on behalf of a refused commit.
+    pub(crate) fn is_look_due(&self) -> bool {
+        self.state.lock().looked_at.elapsed() >= RETRY_INTERVAL
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&self.path)?;
         if file.metadata()?.len() > bytes {
             return file.set_len(bytes);
         }

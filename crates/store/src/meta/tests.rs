@@ -1,6 +1,10 @@
 //! Tests of the metadata store: against a model, through crashes, on full disks, and of its bytes.
 
+mod crash;
+mod format;
+mod full_disk;
 mod model;
+mod opening;
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
