@@ -330,3 +330,6 @@ impl Crc32c {
         self.0.finalize() as u32
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -187,3 +187,6 @@ impl Decode<'_> for FsConfig {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

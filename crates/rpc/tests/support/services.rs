@@ -1,5 +1,7 @@
 //! Services and a client that only count and remember.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets};
 use nacre_rpc::{
     Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, MgsService, OssService, Recovery,
@@ -54,11 +56,14 @@ impl Gate {
     }
 }
 
+/// The last result of each slot of a client, with its xid.
+type StoredAnswers = HashMap<(ClientUuid, u16), (u64, StatusResult<MdsAnswer>)>;
+
 /// Counts how often each name was created. Survives restarts of its server, like a disk.
 #[derive(Default)]
 pub struct FakeMds {
     pub created: Mutex<HashMap<Vec<u8>, u32>>,
-    pub stored: Mutex<HashMap<(ClientUuid, u16), (u64, StatusResult<MdsAnswer>)>>,
+    pub stored: Mutex<StoredAnswers>,
     pub connects: AtomicU64,
     pub disconnects: AtomicU64,
     pub requests: AtomicU64,

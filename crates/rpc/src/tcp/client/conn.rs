@@ -227,8 +227,7 @@ impl Conn {
             // What was lost is told by the waiter, like any later loss.
             Ok(()) | Err(NoReply::Lost | NoReply::Interrupted) => Ok(flight),
             Err(NoReply::NotSent) => {
-                self.table.lock().take(header.xid.0);
-                flight.waiter.finish(Outcome::Lost, false);
+                flight.withdraw();
                 Err(NoReply::NotSent)
             }
         }
@@ -419,13 +418,17 @@ impl Conn {
         }
     }
 
-    /// The owner of a waiter gives up. After this nobody touches its buffer. The reply, if it came just now.
-    fn abandon(&self, waiter: &Waiter) -> Result<Reply, NoReply> {
+    /// The owner of a waiter gives up. After this nobody touches its buffer. The reply, if it came just now. The entry of
+    /// a request that was sent stays until its reply comes.
+    fn abandon(&self, waiter: &Waiter, sent: bool) -> Result<Reply, NoReply> {
         let mut table = self.table.lock();
         let free = !table.reading;
         match table.find(waiter.xid) {
             Some(entry) if !entry.receiving => {
                 entry.interest = Interest::Abandoned;
+                if !sent {
+                    table.take(waiter.xid);
+                }
                 if free {
                     // We may have been asked to read and do not.
                     hand_on(table);
@@ -500,7 +503,7 @@ impl InFlight {
             }
             if late() {
                 self.settled = true;
-                return conn.abandon(&waiter);
+                return conn.abandon(&waiter, true);
             }
             if nacre_env::interrupted() {
                 let now = Instant::now();
@@ -511,7 +514,7 @@ impl InFlight {
                     }
                     Some(at) if now >= at => {
                         self.settled = true;
-                        return conn.abandon(&waiter);
+                        return conn.abandon(&waiter, true);
                     }
                     Some(_) => {}
                 }
@@ -525,11 +528,19 @@ impl InFlight {
     }
 }
 
+impl InFlight {
+    /// Takes back a request of which nothing was sent. A reply to it could only come from a peer that invents one.
+    fn withdraw(mut self) {
+        self.settled = true;
+        let _ = self.conn.abandon(&self.waiter, false);
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.settled {
             // The answer does not matter: nobody can ask for it any more.
-            let _ = self.conn.abandon(&self.waiter);
+            let _ = self.conn.abandon(&self.waiter, true);
         }
     }
 }

@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// How long a new connection may take to say who it is.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long a callback waits for its turn on a control connection.
+const CALLBACK_MAX: Duration = Duration::from_millis(100);
 /// An idle thread ends after so long.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
@@ -184,10 +186,13 @@ impl Connection {
             return;
         }
         let bytes = header.to_bytes();
-        let _guard = self.sending.lock();
-        match self.socket.try_send(&[&bytes, &body, &[]]) {
-            Ok(sent) if sent == bytes.len() + body.len() => {}
-            _ => self.shut_down(Shutdown::Both),
+        // A control connection carries little; one that is blocked belongs to a client that hangs.
+        let sent = match self.sending.try_lock_for(CALLBACK_MAX) {
+            Some(_guard) => self.socket.try_send(&[&bytes, &body, &[]]).ok(),
+            None => None,
+        };
+        if sent != Some(bytes.len() + body.len()) {
+            self.shut_down(Shutdown::Both);
         }
     }
 

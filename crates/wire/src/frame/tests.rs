@@ -1,0 +1,91 @@
+use super::*;
+use proptest::prelude::*;
+
+fn sample() -> Header {
+    let mut header = Header::new(FrameKind::Request, TargetId::ost(0x1f), Xid(0x0102_0304_0506_0708));
+    header.tag = 5;
+    header.acked = Xid(0x0102_0304_0506_0700);
+    header.flags = FrameFlags::RESENT;
+    header.set_body(b"body").expect("small");
+    header.set_bulk(b"bulk data", true).expect("small");
+    header
+}
+
+#[test]
+fn checksums_are_castagnoli() {
+    assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    let mut pieces = Crc32c::default();
+    pieces.update(b"1234");
+    pieces.update(b"");
+    pieces.update(b"56789");
+    assert_eq!(pieces.finish(), 0xe306_9283);
+}
+
+#[test]
+fn headers_have_the_bytes_of_the_table_in_the_protocol_description() {
+    let bytes = sample().to_bytes();
+    assert_eq!(&bytes[..4], b"NCRE");
+    assert_eq!(bytes[4..16], [1, 0, 3, 2, 0x1f, 0, 5, 0, 0, 0, 3, 0]);
+    assert_eq!(bytes[BODY_LEN_OFFSET..BODY_LEN_OFFSET + 4], [4, 0, 0, 0]);
+    assert_eq!(bytes[24..28], crc32c(b"body").to_le_bytes());
+    assert_eq!(bytes[BULK_LEN_OFFSET..BULK_LEN_OFFSET + 4], [9, 0, 0, 0]);
+    assert_eq!(bytes[32..36], crc32c(b"bulk data").to_le_bytes());
+    assert_eq!(bytes[36..40], [0; 4]);
+    assert_eq!(bytes[40..48], [8, 7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(bytes[48..56], [0, 7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(bytes[56..], [0; 8]);
+    assert_eq!(Header::from_bytes(&bytes), Ok(sample()));
+}
+
+#[test]
+fn any_flipped_bit_is_noticed() {
+    let good = sample().to_bytes();
+    for bit in 0..HEADER_BYTES * 8 {
+        let mut bytes = good;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let error = Header::from_bytes(&bytes).expect_err("damaged");
+        match bit / 8 {
+            0..4 => assert!(matches!(error, FrameError::Magic { .. })),
+            4..6 => assert!(matches!(error, FrameError::Version { .. })),
+            _ => assert!(matches!(error, FrameError::HeaderChecksum { .. }), "bit {bit}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn lengths_over_their_limits_are_refused_although_the_checksum_is_right() {
+    let mut header = sample();
+    header.body_len = BODY_MAX as u32 + 1;
+    assert!(matches!(
+        Header::from_bytes(&header.to_bytes()),
+        Err(FrameError::Field(DecodeError::TooLong { what: "body", .. }))
+    ));
+    let mut header = sample();
+    header.bulk_len = BULK_MAX as u32 + 1;
+    assert!(matches!(
+        Header::from_bytes(&header.to_bytes()),
+        Err(FrameError::Field(DecodeError::TooLong { .. }))
+    ));
+    assert_eq!(sample().set_bulk(&vec![0; BULK_MAX + 1], false), Err(Status::E2BIG));
+}
+
+#[test]
+fn bodies_are_checked() {
+    let header = sample();
+    assert_eq!(header.check_body(b"body"), Ok(()));
+    assert!(matches!(header.check_body(b"bodz"), Err(FrameError::BodyChecksum { .. })));
+    assert!(header.bulk_matches(crc32c(b"bulk data")));
+    assert!(!header.bulk_matches(crc32c(b"bulk datb")));
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::array::uniform32(any::<u8>()), magic in any::<bool>()) {
+        let mut header = [0u8; HEADER_BYTES];
+        header[..32].copy_from_slice(&bytes);
+        if magic {
+            header[..6].copy_from_slice(b"NCRE\x01\0");
+        }
+        let _ = Header::from_bytes(&header);
+    }
+}

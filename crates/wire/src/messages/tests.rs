@@ -1,0 +1,446 @@
+//! Golden bytes, round trips and fuzzing of every message.
+
+use super::*;
+use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
+use crate::mds::{DirEntry, DirPage};
+use nacre_layout::{
+    Component, ComponentFlags, Extent, Layout, LayoutForm, LayoutSpec, PoolName, StripeObject,
+};
+use nacre_types::{
+    Attr, AttrFlags, Caps, ClientUuid, Cred, FileKind, FullCred, OpenHandle, SetAttr, SetAttrValid,
+    SizeSource, TargetId, Timestamp, TransNo,
+};
+use proptest::prelude::*;
+use std::fmt::{Debug, Write as _};
+use std::sync::Arc;
+
+fn fid(oid: u32) -> Fid {
+    Fid::new(0x2_0000_0403, oid, 0)
+}
+
+fn attr() -> Attr {
+    Attr {
+        fid: fid(1),
+        mode: FileKind::Regular.mode_bits() | 0o644,
+        uid: 1000,
+        gid: 100,
+        projid: 7,
+        nlink: 2,
+        rdev: 0x0801,
+        size: 123_456_789,
+        blocks: 241_128,
+        atime: Timestamp::new(1, 2),
+        mtime: Timestamp::new(-3, 999_999_999),
+        ctime: Timestamp::new(5, 6),
+        btime: Timestamp::new(7, 8),
+        flags: AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS,
+        size_source: SizeSource::Objects,
+        version: 99,
+    }
+}
+
+fn layout() -> Arc<Layout> {
+    Arc::new(Layout {
+        form: LayoutForm::Plain,
+        generation: 3,
+        components: vec![Component {
+            id: 0,
+            extent: Extent::WHOLE,
+            flags: ComponentFlags { instantiated: true },
+            stripe_size: 1 << 20,
+            stripe_count: 2,
+            first_ost: Some(1),
+            pool: PoolName::new(b"flash"),
+            generation: 4,
+            objects: (0..2).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 9) }).collect(),
+        }],
+    })
+}
+
+fn file_lock() -> FileLock {
+    FileLock {
+        whole_file: false,
+        owner: LockOwner(0xabcd),
+        mode: LockMode::Write,
+        start: 10,
+        last: u64::MAX,
+        pid: 4321,
+    }
+}
+
+fn mds_requests() -> Vec<MdsRequest<'static>> {
+    let update =
+        DataUpdate { size_blocks: Some((4096, 8)), mtime: Some(Timestamp::new(11, 12)), atime: None };
+    let spec = LayoutSpec {
+        stripe_size: Some(1 << 20),
+        stripe_count: Some(4),
+        first_ost: None,
+        pool: PoolName::new(b"disk"),
+    };
+    let set = SetAttr {
+        valid: SetAttrValid::MODE | SetAttrValid::SIZE,
+        mode: 0o600,
+        size: 5,
+        ..SetAttr::default()
+    };
+    let create = |new| MdsRequest::Create {
+        parent: Fid::ROOT,
+        name: b"new",
+        fid: fid(2),
+        new,
+        mode: 0o100644,
+        umask: 0o022,
+        open: Some((OpenHandle(77), OpenFlags::READ | OpenFlags::WRITE)),
+        exclusive: true,
+    };
+    vec![
+        MdsRequest::Statfs,
+        MdsRequest::AllocateSequence,
+        MdsRequest::Lookup { parent: Fid::ROOT, name: b"name" },
+        MdsRequest::GetAttr { fid: fid(1) },
+        MdsRequest::SetAttr { fid: fid(1), set },
+        create(NewFile::Node { rdev: 0x0103 }),
+        create(NewFile::Directory),
+        create(NewFile::Symlink { target: b"../else" }),
+        create(NewFile::Unnamed),
+        MdsRequest::Link { fid: fid(1), parent: Fid::ROOT, name: b"l" },
+        MdsRequest::Unlink { parent: Fid::ROOT, name: b"u", directory: true },
+        MdsRequest::Rename {
+            from_parent: Fid::ROOT,
+            from_name: b"a",
+            to_parent: fid(3),
+            to_name: b"b",
+            flags: RenameFlags::EXCHANGE,
+        },
+        MdsRequest::Open { fid: fid(1), handle: OpenHandle(78), flags: OpenFlags::REPLAY },
+        MdsRequest::Close { fid: fid(1), handle: OpenHandle(78), update },
+        MdsRequest::UpdateData { fid: fid(1), update, exact: true },
+        MdsRequest::LayoutIntent { fid: fid(1), start: 0, end: 1 << 20 },
+        MdsRequest::GetLayout { fid: fid(1) },
+        MdsRequest::SetLayout { fid: fid(1), spec },
+        MdsRequest::GetDefaultLayout { fid: fid(1) },
+        MdsRequest::ReadDir { fid: Fid::ROOT, cookie: 4, max_bytes: 65536, plus: true },
+        MdsRequest::ReadLink { fid: fid(1) },
+        MdsRequest::GetXattr { fid: fid(1), name: b"user.a" },
+        MdsRequest::ListXattr { fid: fid(1) },
+        MdsRequest::SetXattr { fid: fid(1), name: b"user.a", value: b"v", flags: XattrFlags::CREATE },
+        MdsRequest::RemoveXattr { fid: fid(1), name: b"user.a" },
+        MdsRequest::Access { fid: fid(1), mask: 5 },
+        MdsRequest::Commit { upto: TransNo(u64::MAX) },
+        MdsRequest::FidToLink { fid: fid(1), index: 2 },
+        MdsRequest::SetLock { fid: fid(1), lock: file_lock(), wait: true },
+        MdsRequest::GetLock { fid: fid(1), lock: file_lock() },
+        MdsRequest::Ping,
+        MdsRequest::LeaseReleased { epoch: 6 },
+    ]
+}
+
+fn mds_replies() -> Vec<MdsReply> {
+    let mut page = DirPage { end: true, public: true, ..DirPage::default() };
+    let entry =
+        DirEntry { cookie: 5, fid: fid(1), kind: FileKind::Regular, name: b"entry", attr: Some(attr()) };
+    assert!(page.push(&entry, 4096));
+    let spec = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::default() };
+    vec![
+        MdsReply::Done,
+        MdsReply::Statfs(statfs()),
+        MdsReply::Sequence(0x2_0000_0500),
+        MdsReply::Attr(attr()),
+        MdsReply::Entry { attr: Some(attr()), public: true },
+        MdsReply::Entry { attr: None, public: false },
+        MdsReply::Created { attr: attr(), created: true, layout: Some(layout()), parent: attr() },
+        MdsReply::Opened { attr: attr(), layout: None },
+        MdsReply::Layout(Some(layout())),
+        MdsReply::DefaultLayout(Some(spec)),
+        MdsReply::Removed { fid: fid(1), attr: None },
+        MdsReply::Directory(page),
+        MdsReply::Bytes(b"value".to_vec()),
+        MdsReply::Link { parent: Fid::ROOT, name: b"n".to_vec() },
+        MdsReply::Lock(Some(file_lock())),
+        MdsReply::Lease(LeaseGrant { exclusive: true, epoch: 12 }),
+    ]
+}
+
+fn statfs() -> Statfs {
+    Statfs {
+        block_size: 4096,
+        blocks: 1,
+        blocks_free: 2,
+        blocks_available: 3,
+        files: 4,
+        files_free: 5,
+        state: 0x20,
+    }
+}
+
+fn oss_requests() -> Vec<OssRequest> {
+    let object = Fid::ost_object(1, 2);
+    vec![
+        OssRequest::Write { object, offset: 4096, sync: true },
+        OssRequest::Read { object, offset: 1 << 40, len: 1 << 20, ahead: 4 << 20 },
+        OssRequest::GetAttr { object },
+        OssRequest::Truncate { object, size: 77 },
+        OssRequest::Fallocate { object, kind: FallocateKind::Punch, offset: 1, len: 2 },
+        OssRequest::Seek { object, offset: 3, kind: SeekKind::Hole },
+        OssRequest::Sync { object: Some(object) },
+        OssRequest::Sync { object: None },
+        OssRequest::Statfs,
+        OssRequest::Precreate { sequence: object.seq, count: 32 },
+        OssRequest::DestroyOrphans { sequence: object.seq, last_used: 9 },
+        OssRequest::Destroy { objects: vec![object, Fid::ost_object(1, 3)] },
+        OssRequest::Ping,
+    ]
+}
+
+fn oss_replies() -> Vec<OssReply> {
+    vec![
+        OssReply::Done,
+        OssReply::Written(5),
+        OssReply::Read(6),
+        OssReply::Attr(ObjectAttr { size: 1, blocks: 2, mtime: Some(Timestamp::new(3, 4)) }),
+        OssReply::Position(8),
+        OssReply::Statfs(statfs()),
+        OssReply::Precreated { first: 10, count: 32 },
+    ]
+}
+
+fn target() -> TargetConfig {
+    let nids = ["10.0.0.1@tcp", "[::1]:9000@tcp", "0@lo"].map(|text| text.parse().expect("a NID")).to_vec();
+    TargetConfig { target: TargetId::ost(3), nids, active: true }
+}
+
+fn mgs_requests() -> Vec<MgsRequest> {
+    vec![
+        MgsRequest::GetConfig { fsname: "nacre".into(), newer_than: 4, wait_ms: 60_000 },
+        MgsRequest::RegisterTarget { fsname: "nacre".into(), fs_uuid: [9; 16], target: target() },
+        MgsRequest::SetParam { name: "lov.stripesize".into(), value: "4M".into() },
+        MgsRequest::Ping,
+    ]
+}
+
+fn mgs_replies() -> Vec<MgsReply> {
+    let config = FsConfig {
+        version: 5,
+        fsname: "nacre".into(),
+        fs_uuid: [9; 16],
+        targets: vec![target()],
+        params: vec![("a.b".into(), "c".into())],
+    };
+    vec![MgsReply::Done, MgsReply::Config(config)]
+}
+
+fn connect() -> Connect {
+    Connect {
+        version_min: 1,
+        version_max: 2,
+        features: 3,
+        flags: ConnectFlags::CONTROL,
+        client: ClientUuid([4; 16]),
+        fsname: "nacre".into(),
+        boot_id: [5; 16],
+        cpu: 6,
+        instance: 7,
+    }
+}
+
+fn connected() -> Connected {
+    Connected {
+        version: 1,
+        features: 1,
+        instance: 8,
+        boot_id: [9; 16],
+        known: true,
+        in_flight_max: 32,
+        lease: Some(LeaseGrant { exclusive: false, epoch: 10 }),
+    }
+}
+
+fn cred() -> Cred {
+    Cred {
+        uid: 1000,
+        gid: 100,
+        full: Some(FullCred { groups: vec![4, 27], caps: Caps::CHOWN | Caps::SYS_ADMIN }),
+    }
+}
+
+/// The variant's name and its bytes in hexadecimal, one line each.
+fn golden_lines<T: Encode + Debug>(kind: &str, values: &[T], out: &mut String) {
+    for value in values {
+        let text = format!("{value:?}");
+        let name: String = text.chars().take_while(char::is_ascii_alphanumeric).collect();
+        write!(out, "{kind} {name} ").expect("strings grow");
+        for byte in value.to_bytes() {
+            write!(out, "{byte:02x}").expect("strings grow");
+        }
+        out.push('\n');
+    }
+}
+
+fn golden_text() -> String {
+    let mut out = String::new();
+    golden_lines("value", &[cred()], &mut out);
+    golden_lines("value", &[attr()], &mut out);
+    golden_lines("value", &[layout().as_ref().clone()], &mut out);
+    golden_lines("connect", &[connect()], &mut out);
+    golden_lines("connect", &[connected()], &mut out);
+    golden_lines("connect", &[Refusal { version_min: 1, version_max: 2 }], &mut out);
+    golden_lines("mds-request", &mds_requests(), &mut out);
+    golden_lines("mds-reply", &mds_replies(), &mut out);
+    golden_lines(
+        "mds-answer",
+        &[MdsAnswer { transno: TransNo(2), last_committed: TransNo(1), reply: MdsReply::Done }],
+        &mut out,
+    );
+    golden_lines("oss-request", &oss_requests(), &mut out);
+    golden_lines("oss-reply", &oss_replies(), &mut out);
+    golden_lines("mgs-request", &mgs_requests(), &mut out);
+    golden_lines("mgs-reply", &mgs_replies(), &mut out);
+    out
+}
+
+#[test]
+fn every_message_has_its_golden_bytes() {
+    let found = golden_text();
+    let expected = include_str!("../../golden/version-1.txt");
+    for (found, expected) in found.lines().zip(expected.lines()) {
+        assert_eq!(
+            found, expected,
+            "a message changed its bytes: that needs a new protocol version (connect.rs)"
+        );
+    }
+    assert_eq!(found.lines().count(), expected.lines().count(), "messages were added or removed:\n{found}");
+}
+
+fn round_trip<'a, T: Encode + Decode<'a> + PartialEq + Debug>(values: &[T], buffers: &'a [Vec<u8>]) {
+    for (value, bytes) in values.iter().zip(buffers) {
+        assert_eq!(T::from_bytes(bytes).as_ref(), Ok(value));
+        for len in 0..bytes.len() {
+            assert!(T::from_bytes(&bytes[..len]).is_err(), "{value:?} cut to {len} bytes");
+        }
+    }
+}
+
+fn encoded<T: Encode>(values: &[T]) -> Vec<Vec<u8>> {
+    values.iter().map(Encode::to_bytes).collect()
+}
+
+#[test]
+fn every_message_survives_the_journey_and_no_cut_one_does() {
+    round_trip(&mds_requests(), &encoded(&mds_requests()));
+    round_trip(&mds_replies(), &encoded(&mds_replies()));
+    round_trip(&oss_requests(), &encoded(&oss_requests()));
+    round_trip(&oss_replies(), &encoded(&oss_replies()));
+    round_trip(&mgs_requests(), &encoded(&mgs_requests()));
+    round_trip(&mgs_replies(), &encoded(&mgs_replies()));
+    round_trip(&[cred()], &encoded(&[cred()]));
+    round_trip(&[connect()], &encoded(&[connect()]));
+    round_trip(&[connected()], &encoded(&[connected()]));
+}
+
+#[test]
+fn counts_are_checked_before_memory_is_taken() {
+    // A list that claims 2^32 - 1 objects in nine bytes.
+    let mut bytes = vec![11];
+    bytes.extend_from_slice(&u32::MAX.to_le_bytes());
+    assert!(matches!(OssRequest::from_bytes(&bytes), Err(DecodeError::TooLong { .. })));
+    let mut bytes = vec![11];
+    bytes.extend_from_slice(&4096u32.to_le_bytes());
+    assert!(matches!(OssRequest::from_bytes(&bytes), Err(DecodeError::Truncated { .. })));
+}
+
+#[test]
+fn values_that_arithmetic_could_not_bear_are_refused() {
+    let broken = |change: fn(&mut Component)| {
+        let mut layout = layout().as_ref().clone();
+        change(&mut layout.components[0]);
+        Layout::from_bytes(&layout.to_bytes())
+    };
+    assert!(broken(|_| ()).is_ok());
+    assert!(broken(|c| c.stripe_size = 0).is_err());
+    assert!(broken(|c| c.stripe_size = 1000).is_err());
+    assert!(broken(|c| c.objects.clear()).is_err());
+    assert!(broken(|c| c.extent.start = 5).is_err());
+    assert!(Timestamp::from_bytes(&[0xff; 12]).is_err());
+}
+
+/// Decodes with every decoder. What one accepts must encode to the same bytes again.
+fn decode_all(bytes: &[u8]) {
+    fn one<'a, T: Encode + Decode<'a> + PartialEq + Debug>(bytes: &'a [u8]) {
+        if let Ok(value) = T::from_bytes(bytes) {
+            assert_eq!(value.to_bytes(), bytes, "{value:?}");
+        }
+    }
+    one::<MdsRequest<'_>>(bytes);
+    one::<MdsReply>(bytes);
+    one::<MdsAnswer>(bytes);
+    one::<OssRequest>(bytes);
+    one::<OssReply>(bytes);
+    one::<MgsRequest>(bytes);
+    one::<MgsReply>(bytes);
+    one::<Connect>(bytes);
+    one::<Connected>(bytes);
+    one::<Attr>(bytes);
+    one::<Layout>(bytes);
+    // Capabilities that are not known are dropped, so bytes may differ.
+    let _ = Cred::from_bytes(bytes);
+}
+
+fn all_golden() -> Vec<Vec<u8>> {
+    let mut all = encoded(&mds_requests());
+    all.extend(encoded(&mds_replies()));
+    all.extend(encoded(&oss_requests()));
+    all.extend(encoded(&oss_replies()));
+    all.extend(encoded(&mgs_requests()));
+    all.extend(encoded(&mgs_replies()));
+    all.extend([cred().to_bytes(), connect().to_bytes(), connected().to_bytes(), attr().to_bytes()]);
+    all.push(layout().to_bytes());
+    all
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        decode_all(&bytes);
+    }
+
+    #[test]
+    fn damaged_messages_never_panic(
+        pick in any::<prop::sample::Index>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+        grow in prop::collection::vec(any::<u8>(), 0..20),
+    ) {
+        let all = all_golden();
+        let mut bytes = pick.get(&all).clone();
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        bytes.extend(grow);
+        decode_all(&bytes);
+    }
+
+    #[test]
+    fn random_requests_survive_the_journey(
+        seq in any::<u64>(), oid in any::<u32>(), name in prop::collection::vec(any::<u8>(), 0..300),
+        value in prop::collection::vec(any::<u8>(), 0..2000), number in any::<u64>(), flags in 0u32..8,
+    ) {
+        let fid = Fid::new(seq, oid, 0);
+        let requests = [
+            MdsRequest::SetXattr { fid, name: &name, value: &value, flags: XattrFlags::from_bits_truncate(flags) },
+            MdsRequest::ReadDir { fid, cookie: number, max_bytes: oid, plus: number % 2 == 0 },
+            MdsRequest::Create {
+                parent: fid, name: &name, fid, new: NewFile::Symlink { target: &value }, mode: oid, umask: flags,
+                open: (number % 3 == 0).then_some((OpenHandle(number), OpenFlags::from_bits_truncate(flags))),
+                exclusive: number % 5 == 0,
+            },
+        ];
+        for request in requests {
+            let bytes = request.to_bytes();
+            prop_assert_eq!(MdsRequest::from_bytes(&bytes), Ok(request));
+        }
+    }
+}
