@@ -1,2 +1,44 @@
-//! The multi-call binary.
-fn main() {}
+//! `nacre`: the file system and its tools in one program. What it does depends on the name that it was called by:
+//! `nacre`, `lfs`, `lctl` or `mount.nacre`; `nacre lfs ...` and `nacre lctl ...` work too.
+//!
+//! | module | what |
+//! |---|---|
+//! | `cli` | the `nacre` command, one module per sub-command |
+//! | `node` | a process: targets, server, mount, put together |
+//! | `instance` | the directory of a file system |
+//! | `process`, `control`, `registry`, `ports` | background processes and how they are found and asked |
+//! | `lfs`, `lctl`, `mount_helper` | Lustre's commands and what mount(8) calls |
+
+mod cli;
+mod control;
+mod failure;
+mod instance;
+mod lctl;
+mod lfs;
+mod logger;
+mod mount_helper;
+mod mounts;
+mod node;
+mod path;
+mod ports;
+mod process;
+mod progress;
+mod registry;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+fn main() {
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    let called = args.first().map(|name| Path::new(name).file_name().unwrap_or_default().to_owned());
+    if !args.is_empty() {
+        args.remove(0);
+    }
+    let code = match called.as_deref().and_then(|name| name.to_str()) {
+        Some("lfs") => lfs::main(&args),
+        Some("lctl") => lctl::main(&args),
+        Some("mount.nacre") => mount_helper::main(&args),
+        _ => cli::main(args),
+    };
+    std::process::exit(code);
+}

@@ -1,0 +1,53 @@
+# NacreFS: `make run` tries it, `make test` tests it, `make install` installs it.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+# Where `make run` keeps its file system.
+DATA ?= nacre-data
+CARGO ?= cargo
+BUILD ?= target/release
+
+.PHONY: help run stop build test lint deny install uninstall clean
+
+help:
+	@echo "make run        build, start a file system in ./$(DATA), mount it, show a striped file"
+	@echo "make stop       unmount and stop it"
+	@echo "make test       all tests"
+	@echo "make lint       formatting and clippy"
+	@echo "make install    install nacre, lfs, lctl and mount.nacre under PREFIX ($(PREFIX))"
+
+build:
+	@scripts/install-deps
+	$(CARGO) build --release --bin nacre
+
+run: build
+	@BUILD=$(BUILD) scripts/run $(DATA)
+
+stop:
+	@$(BUILD)/nacre down $(DATA)
+
+test:
+	@scripts/test
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@scripts/deny
+
+deny:
+	@scripts/deny
+
+# mount(8) looks for mount.nacre in /sbin only, whatever the prefix is.
+install: build
+	install -D -m 0755 $(BUILD)/nacre $(DESTDIR)$(PREFIX)/bin/nacre
+	ln -sf nacre $(DESTDIR)$(PREFIX)/bin/lfs
+	ln -sf nacre $(DESTDIR)$(PREFIX)/bin/lctl
+	install -d $(DESTDIR)/sbin
+	ln -sf $(PREFIX)/bin/nacre $(DESTDIR)/sbin/mount.nacre
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/bin/lfs $(DESTDIR)$(PREFIX)/bin/lctl
+	rm -f $(DESTDIR)/sbin/mount.nacre
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,269 @@
+//! The `nacre` command: what it takes, and which module does it.
+//!
+//! Exit codes: 0 success, 1 failure (or, from `status` and `check`, something is not as it should be), 2 wrong call.
+
+mod check;
+mod down;
+mod mount;
+mod serve;
+mod status;
+mod up;
+
+pub use mount::{MountOptions, mount as mount_source};
+
+use crate::failure::Failure;
+use clap::{Args, Parser, Subcommand};
+use nacre_types::Nid;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+Also here: 'nacre lfs ...' (layouts and state of a mounted file system) and 'nacre lctl ...' (parameters),
+the same as the commands lfs and lctl.
+
+Example: a file system with four OSTs in a directory, mounted, used, and stopped
+  nacre up /srv/fs --mount /mnt/nacre --osts 4
+  lfs setstripe -c 4 /mnt/nacre && dd if=/dev/zero of=/mnt/nacre/file bs=1M count=64
+  nacre status
+  nacre down /srv/fs
+
+Exit codes: 0 success, 1 failure, 2 wrong call.";
+
+/// A parallel file system in user space, with Lustre's architecture and commands.
+#[derive(Debug, Parser)]
+#[command(name = "nacre", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Up(UpArgs),
+    Status(StatusArgs),
+    Down(DownArgs),
+    Mount(MountArgs),
+    Umount(UmountArgs),
+    Check(CheckArgs),
+    Format(FormatArgs),
+    #[command(hide = true)]
+    Serve(ServeArgs),
+}
+
+/// Starts a file system, making it first if the directory is new, and mounts it.
+///
+/// One process does everything unless --separate is given. What runs already is left alone, what is missing is started,
+/// so it may be called again after a crash.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Example: nacre up /srv/fs --mount /mnt/nacre --osts 4
+         nacre up ./data --mount ./mnt --separate      one process per server, over TCP on this host")]
+struct UpArgs {
+    /// Directory of the file system: new, empty, or made by nacre
+    dir: PathBuf,
+    /// Where to mount it; made if it is missing
+    #[arg(long, value_name = "DIR")]
+    mount: PathBuf,
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// One process per server and one for the mount
+    #[arg(long)]
+    separate: bool,
+    /// First TCP port of the servers, used upwards; free ones are chosen and kept otherwise (with --separate)
+    #[arg(long, value_name = "PORT", requires = "separate")]
+    port: Option<u16>,
+    /// Also serve other hosts on this address, for example 10.0.0.1@tcp
+    #[arg(long, value_name = "NID", conflicts_with = "separate")]
+    listen: Option<Nid>,
+    /// Mount options, as for 'nacre mount'
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Stay in the foreground and log to standard error
+    #[arg(long, conflicts_with = "separate")]
+    foreground: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows processes, targets, space and mounts; exit code 1 if something does not run.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: nacre status /srv/fs\n         nacre status --json")]
+struct StatusArgs {
+    /// Directory of the file system; all that run here otherwise
+    dir: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Unmounts and stops a file system cleanly.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: nacre down /srv/fs")]
+struct DownArgs {
+    /// Directory of the file system
+    dir: PathBuf,
+    /// Unmount although files are open; their programs get errors
+    #[arg(long)]
+    force: bool,
+    /// Longest wait for each process to end, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u64,
+}
+
+/// Mounts a file system that is served elsewhere.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Options: ro rw allow_other noallow_other nodev nosuid noexec transport=auto|uring|dev
+Example: nacre mount 10.0.0.1@tcp:/nacre /mnt/nacre -o ro
+With 'make install' also: mount -t nacre 10.0.0.1@tcp:/nacre /mnt/nacre, and lines in /etc/fstab")]
+struct MountArgs {
+    /// NID[:NID..]:/FSNAME: where the management server is, and the file system's name
+    source: String,
+    /// An existing directory
+    mount_point: PathBuf,
+    /// Comma-separated options
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Stay in the foreground and log to standard error
+    #[arg(long)]
+    foreground: bool,
+}
+
+/// Unmounts a file system.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: nacre umount /mnt/nacre")]
+struct UmountArgs {
+    /// Where it is mounted
+    mount_point: PathBuf,
+}
+
+/// Checks a stopped file system: every target, and every object against the layouts.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code 0 if everything is well (or was repaired), 1 if damage is left.
+Example: nacre check /srv/fs
+         nacre check /srv/fs --repair --json")]
+struct CheckArgs {
+    /// Directory of the file system
+    dir: PathBuf,
+    /// Mend what can be mended
+    #[arg(long)]
+    repair: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Makes a file system without starting it.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: nacre format /srv/fs --osts 8")]
+struct FormatArgs {
+    /// Directory of the file system: new or empty
+    dir: PathBuf,
+    #[command(flatten)]
+    shape: ShapeArgs,
+}
+
+/// What a new file system is made of.
+#[derive(Debug, Clone, Args)]
+struct ShapeArgs {
+    /// Name of a new file system: 1 to 8 letters, digits, '_' or '-' [default: nacre]
+    #[arg(long)]
+    fsname: Option<String>,
+    /// Metadata targets of a new file system [default: 1]
+    #[arg(long, value_name = "N")]
+    mdts: Option<u16>,
+    /// Object targets of a new file system [default: 2]
+    #[arg(long, value_name = "N")]
+    osts: Option<u16>,
+}
+
+/// Runs one background process of a file system (used by the other commands).
+#[derive(Debug, Clone, Args)]
+struct ServeArgs {
+    /// What it is: node, mgs, mdt0000, ost0000 or mount
+    #[arg(long)]
+    role: String,
+    /// Directory of the file system
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Source to mount, for a mount without a directory
+    #[arg(long)]
+    source: Option<String>,
+    /// Where to mount
+    #[arg(long)]
+    mount: Option<PathBuf>,
+    /// Mount options
+    #[arg(short = 'o')]
+    options: Vec<String>,
+    /// Address to listen on
+    #[arg(long)]
+    listen: Option<Nid>,
+    /// Address of the management server
+    #[arg(long)]
+    mgs: Option<Nid>,
+    /// Ignore mount options that are not known
+    #[arg(long)]
+    sloppy: bool,
+    /// Leave the session of the caller and tell it on standard output when everything runs
+    #[arg(long)]
+    background: bool,
+}
+
+/// Runs `nacre ARGS` and returns the exit code.
+pub fn main(args: Vec<OsString>) -> i32 {
+    match args.first().and_then(|word| word.to_str()) {
+        Some("lfs") => return crate::lfs::main(&args[1..]),
+        Some("lctl") => return crate::lctl::main(&args[1..]),
+        _ => {}
+    }
+    let program = std::iter::once(OsString::from("nacre"));
+    let cli = match Cli::try_parse_from(program.chain(args)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output and is no failure; a closed pipe is not worth a message.
+            let _ = error.print();
+            return error.exit_code();
+        }
+    };
+    let result = match cli.command {
+        Command::Up(args) => up::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Down(args) => down::run(&args),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => mount::unmount(&args.mount_point).map(|()| 0),
+        Command::Check(args) => check::run(&args),
+        Command::Format(args) => up::format(&args),
+        Command::Serve(args) => return serve::run(&args),
+    };
+    match result {
+        Ok(exit) => exit,
+        Err(failure) => report(&failure),
+    }
+}
+
+/// Prints a failure and gives its exit code.
+pub fn report(failure: &Failure) -> i32 {
+    eprintln!("nacre: {failure}");
+    failure.exit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Example: "), "{}", command.get_name());
+        }
+    }
+}

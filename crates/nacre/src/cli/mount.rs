@@ -1,0 +1,261 @@
+//! `nacre mount` and `nacre umount`, also for `mount.nacre`.
+
+use super::MountArgs;
+use crate::failure::{Failure, Result};
+use crate::process::{self, MOUNT, RunDir};
+use crate::progress::Progress;
+use crate::{instance, mounts, node, path, registry};
+use nacre_fuse::TransportChoice;
+use nacre_fuse::front::LockScope;
+use nacre_types::Nid;
+use nacre_types::nid::MountSource;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Longest wait for a mount's process to end.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// Options of a mount, as given with `-o`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// No writes.
+    pub read_only: bool,
+    /// Other users may use the mount; `None` leaves it to who mounts.
+    pub allow_other: Option<bool>,
+    /// No device nodes.
+    pub nodev: bool,
+    /// No set-id bits.
+    pub nosuid: bool,
+    /// No programs.
+    pub noexec: bool,
+    /// How requests travel.
+    pub transport: TransportChoice,
+    /// Who decides about file locks.
+    pub locks: LockScope,
+    /// Access times are kept.
+    pub relatime: bool,
+}
+
+impl MountOptions {
+    /// Reads comma-separated options. `sloppy` ignores unknown ones, as `mount -s` asks.
+    ///
+    /// # Errors
+    /// The first option that is not known.
+    pub fn parse(lists: &[String], sloppy: bool) -> Result<MountOptions> {
+        let mut options = MountOptions {
+            read_only: false,
+            allow_other: None,
+            nodev: false,
+            nosuid: false,
+            noexec: false,
+            transport: TransportChoice::Auto,
+            locks: LockScope::Cluster,
+            relatime: true,
+        };
+        for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+            if !options.apply(word) && !sloppy {
+                return Err(Failure::usage(format!(
+                    "unknown mount option '{word}': see 'nacre mount --help' for those that exist"
+                )));
+            }
+        }
+        Ok(options)
+    }
+
+    fn apply(&mut self, word: &str) -> bool {
+        match word {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = Some(true),
+            "noallow_other" => self.allow_other = Some(false),
+            "dev" => self.nodev = false,
+            "nodev" => self.nodev = true,
+            "suid" => self.nosuid = false,
+            "nosuid" => self.nosuid = true,
+            "exec" => self.noexec = false,
+            "noexec" => self.noexec = true,
+            "transport=auto" => self.transport = TransportChoice::Auto,
+            "transport=uring" => self.transport = TransportChoice::Uring,
+            "transport=dev" => self.transport = TransportChoice::Dev,
+            "flock" => self.locks = LockScope::Cluster,
+            "localflock" => self.locks = LockScope::Local,
+            "relatime" | "atime" => self.relatime = true,
+            "noatime" => self.relatime = false,
+            // Meant for mount(8), or always so here.
+            "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
+            | "nofail" | "async" | "user_xattr" | "acl" | "nodiratime" | "diratime" | "lazystatfs" => {}
+            word => return word.starts_with("x-") || word.starts_with("comment="),
+        }
+        true
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &MountArgs) -> Result<i32> {
+    if args.foreground {
+        let options = MountOptions::parse(&args.options, false)?;
+        let source = parse_source(&args.source)?;
+        let mount_point = checked_mount_point(&args.mount_point)?;
+        return super::serve::foreground_mount(&source, &mount_point, options);
+    }
+    mount(&args.source, &args.mount_point, &args.options, false)?;
+    Ok(0)
+}
+
+fn parse_source(text: &str) -> Result<MountSource> {
+    let source: MountSource = text.parse().map_err(|error| Failure::usage(format!("{error}")))?;
+    if source.nids.contains(&Nid::Lo) {
+        return Err(Failure::usage(
+            "0@lo is inside the process that serves it: give the address that was listened on, for example 127.0.0.1@tcp:/nacre",
+        ));
+    }
+    Ok(source)
+}
+
+/// An existing directory where nothing is mounted; a dead mount of ours is cleared first.
+fn checked_mount_point(path: &Path) -> Result<PathBuf> {
+    let absolute = instance::absolute(path)?;
+    if !absolute.exists() && !mounts::is_dead_mount_point(&absolute) {
+        return Err(Failure::new(format!(
+            "the mount point {} does not exist: make the directory first",
+            path.display()
+        )));
+    }
+    super::up::prepare_mount_point(&absolute)?;
+    absolute.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))
+}
+
+/// Mounts `source` in the background.
+///
+/// # Errors
+/// If the source, the options or the mount point are wrong, or no server answers.
+pub fn mount(source: &str, mount_point: &Path, options: &[String], sloppy: bool) -> Result<()> {
+    MountOptions::parse(options, sloppy)?;
+    let source = parse_source(source)?;
+    let mount_point = checked_mount_point(mount_point)?;
+    let run = registry::mount_run_dir(&mount_point)?;
+    instance::make_dir(&run.path, 0o700)?;
+    registry::add(&run)?;
+    let mut words: Vec<OsString> = ["serve", "--background", "--role", MOUNT].map(OsString::from).to_vec();
+    words.extend(["--source".into(), source.to_string().into()]);
+    words.extend(["--mount".into(), mount_point.clone().into()]);
+    if sloppy {
+        words.push("--sloppy".into());
+    }
+    for option in options {
+        words.extend(["-o".into(), option.into()]);
+    }
+    process::start(&words, &run.log(MOUNT), &mut Progress::new(false))
+}
+
+/// Unmounts: the process behind the mount does it and ends; without one the mount itself is taken away.
+///
+/// # Errors
+/// If it is not a mount of ours, or busy.
+pub fn unmount(mount_point: &Path) -> Result<()> {
+    let absolute = instance::absolute(mount_point)?;
+    let dead = mounts::is_dead_mount_point(&absolute);
+    let real = if dead {
+        absolute
+    } else {
+        absolute.canonicalize().map_err(Failure::because(format!("look at {}", mount_point.display())))?
+    };
+    let table = mounts::mounted_on(&real).map_err(Failure::because("read the mount table"))?;
+    if table.is_none() {
+        return Err(Failure::new(format!("no NacreFS is mounted on {}", mount_point.display())));
+    }
+    if dead {
+        return detach(&real, true);
+    }
+    detach(&real, false)?;
+    // The process ends by itself; waiting for it means that all is written when we return.
+    for run in registry::running() {
+        if node::recorded_mount_point(&run).is_some_and(|recorded| recorded == real) {
+            let _ = run.wait_stopped(MOUNT, STOP_LIMIT);
+        }
+    }
+    Ok(())
+}
+
+/// Takes a mount away: directly as root, else with fusermount3.
+pub fn detach(mount_point: &Path, lazy: bool) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let flags = match lazy {
+            true => rustix::mount::UnmountFlags::DETACH,
+            false => rustix::mount::UnmountFlags::empty(),
+        };
+        return rustix::mount::unmount(mount_point, flags).map_err(|error| match error {
+            rustix::io::Errno::BUSY => busy(mount_point),
+            error => Failure::because(format!("unmount {}", mount_point.display()))(error),
+        });
+    }
+    let program = path::find_program("fusermount3").ok_or_else(|| {
+        Failure::new("fusermount3 is needed to unmount without root: install the package fuse3")
+    })?;
+    let how = if lazy { "-uz" } else { "-u" };
+    let output = Command::new(program)
+        .arg(how)
+        .arg(mount_point)
+        .output()
+        .map_err(Failure::because("run fusermount3"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    if text.contains("busy") {
+        return Err(busy(mount_point));
+    }
+    Err(Failure::new(format!("{} was not unmounted: {}", mount_point.display(), text.trim())))
+}
+
+fn busy(mount_point: &Path) -> Failure {
+    Failure::new(format!(
+        "{} is busy: close files and leave directories in it, then try again",
+        mount_point.display()
+    ))
+}
+
+/// Where a mount process of this run directory keeps its socket and log.
+pub fn run_dir_of(mount_point: &Path, dir: Option<&Path>) -> Result<RunDir> {
+    match dir {
+        Some(dir) => Ok(RunDir::new(dir.join("run"))),
+        None => registry::mount_run_dir(mount_point),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<MountOptions> {
+        MountOptions::parse(&[text.to_owned()], false)
+    }
+
+    #[test]
+    fn options_of_fstab_are_understood() {
+        let options = parse("ro,nosuid,_netdev,x-systemd.automount,defaults,transport=dev").expect("known");
+        assert!(options.read_only && options.nosuid && !options.nodev);
+        assert_eq!(options.transport, TransportChoice::Dev);
+        assert!(!parse("ro,rw").expect("the last counts").read_only);
+        assert_eq!(parse("noallow_other").expect("known").allow_other, Some(false));
+        assert_eq!(parse("localflock").expect("known").locks, LockScope::Local);
+    }
+
+    #[test]
+    fn unknown_options_are_named_unless_sloppy() {
+        let failure = parse("ro,bogus=1").expect_err("unknown");
+        assert!(failure.message.contains("'bogus=1'"), "{failure}");
+        assert_eq!(failure.exit, 2);
+        assert!(MountOptions::parse(&["bogus".to_owned()], true).is_ok());
+    }
+
+    #[test]
+    fn sources_inside_another_process_are_refused() {
+        let failure = parse_source("0@lo:/nacre").expect_err("not from here");
+        assert!(failure.message.contains("0@lo"), "{failure}");
+        assert!(parse_source("10.0.0.1@tcp:/nacre").is_ok());
+        assert!(parse_source("10.0.0.1:/nacre").is_err());
+    }
+}

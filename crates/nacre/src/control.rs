@@ -1,0 +1,242 @@
+//! The control socket of a running process: one line of JSON asks, one line answers.
+//!
+//! The socket is mode 0600 in a directory of mode 0700, so only its owner and root can ask.
+
+use crate::failure::{Failure, Result};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest line in bytes.
+const LINE_MAX: u64 = 1 << 20;
+/// Longest time that either side waits for the other.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What can be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// How are you? Answer: `status`.
+    Status,
+    /// Unmount and stop. Answer: `done` as soon as it is unmounted; an error while files are open.
+    Stop {
+        /// Unmount although files are open.
+        force: bool,
+    },
+    /// All parameters of the file system. Answer: `params`.
+    GetParams,
+    /// Sets one; an empty value removes it. Answer: `done`.
+    SetParam {
+        /// Name.
+        name: String,
+        /// Value.
+        value: String,
+    },
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// It is so.
+    Done,
+    /// State of the process.
+    Status(ProcessStatus),
+    /// Parameters as (name, value).
+    Params {
+        /// Those that exist, with the default where none is set.
+        params: Vec<(String, String)>,
+    },
+    /// It cannot be.
+    Error {
+        /// Errno.
+        errno: i32,
+        /// One sentence.
+        message: String,
+    },
+}
+
+/// State of one process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// `node`, `mgs`, `mdt0000`, `ost0000`, `mount`.
+    pub name: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_seconds: u64,
+    /// File system name.
+    pub fsname: String,
+    /// Targets that it serves.
+    pub targets: Vec<TargetStatus>,
+    /// What it has mounted.
+    pub mount: Option<MountStatus>,
+}
+
+/// State of one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// `MGT`, `MDT0000`, `OST0000`.
+    pub target: String,
+    /// Where it is reached.
+    pub nids: Vec<String>,
+    /// Clients connected, where the target knows them.
+    pub clients: Option<u64>,
+    /// Space in bytes, where the target has some.
+    pub space: Option<SpaceStatus>,
+}
+
+/// Space of a target in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceStatus {
+    /// All.
+    pub total_bytes: u64,
+    /// In use.
+    pub used_bytes: u64,
+    /// Left for ordinary users.
+    pub available_bytes: u64,
+    /// Inodes or objects that can still be made.
+    pub files_free: u64,
+}
+
+/// State of a mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountStatus {
+    /// Where.
+    pub mount_point: PathBuf,
+    /// `NID[:NID..]:/FSNAME`.
+    pub source: String,
+    /// How requests travel between kernel and this process: `io_uring` or `/dev/fuse`.
+    pub transport: String,
+}
+
+/// Answers requests; any thread may call it.
+pub trait Handler: Send + Sync {
+    /// Answers one request. Must not block for long.
+    fn handle(&self, request: &Request) -> Answer;
+}
+
+/// Serves `handler` on a socket at `path` in a thread of its own; the socket's file goes when this is dropped.
+#[derive(Debug)]
+pub struct ControlSocket {
+    path: PathBuf,
+}
+
+impl ControlSocket {
+    /// Binds the socket, replacing a dead one: the caller holds the lock that says nobody else serves here.
+    ///
+    /// # Errors
+    /// If the socket cannot be made.
+    pub fn serve(path: &Path, handler: std::sync::Arc<dyn Handler>) -> Result<ControlSocket> {
+        let fail = || Failure::because(format!("listen on {}", path.display()));
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail()(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => Failure::new(format!(
+                "the path {} is too long for a socket: use a shorter directory name",
+                path.display()
+            )),
+            _ => fail()(error),
+        })?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail())?;
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || accept(&listener, &*handler))
+            .map_err(fail())?;
+        Ok(ControlSocket { path: path.to_path_buf() })
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn accept(listener: &UnixListener, handler: &dyn Handler) {
+    for stream in listener.incoming() {
+        // One at a time: requests are few, short and come from the owner.
+        match stream.and_then(|stream| answer(&stream, handler)) {
+            Ok(()) => {}
+            Err(error) => log::debug!("control connection: {error}"),
+        }
+    }
+}
+
+fn answer(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(LINE_MAX)).read_line(&mut line)?;
+    let answer = match serde_json::from_str(&line) {
+        Ok(request) => handler.handle(&request),
+        Err(error) => {
+            Answer::Error { errno: libc::EINVAL, message: format!("request not understood: {error}") }
+        }
+    };
+    send(stream, &answer)
+}
+
+fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_string(message)?;
+    line.push('\n');
+    stream.write_all(line.as_bytes())
+}
+
+/// Asks the process behind `socket`.
+///
+/// # Errors
+/// If nobody listens or the answer cannot be read. An [`Answer::Error`] is not an error here.
+pub fn ask(socket: &Path, request: &Request) -> io::Result<Answer> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    send(&stream, request)?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    struct Echo;
+    impl Handler for Echo {
+        fn handle(&self, request: &Request) -> Answer {
+            match request {
+                Request::SetParam { name, .. } => Answer::Params { params: vec![(name.clone(), "1".into())] },
+                _ => Answer::Done,
+            }
+        }
+    }
+
+    #[test]
+    fn questions_are_answered_and_nonsense_is_refused() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("control.sock");
+        let socket = ControlSocket::serve(&path, Arc::new(Echo)).expect("serve");
+        assert_eq!(ask(&path, &Request::Stop { force: false }).expect("answer"), Answer::Done);
+        let set = Request::SetParam { name: "a".into(), value: "b".into() };
+        let expected = Answer::Params { params: vec![("a".into(), "1".into())] };
+        assert_eq!(ask(&path, &set).expect("answer"), expected);
+
+        let mut stream = UnixStream::connect(&path).expect("connect");
+        stream.write_all(b"what?\n").expect("write");
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("read");
+        assert!(line.contains("\"errno\":22"), "{line}");
+
+        let mode = fs::metadata(&path).expect("socket").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(socket);
+        assert!(ask(&path, &Request::Stop { force: false }).is_err());
+    }
+}

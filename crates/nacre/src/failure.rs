@@ -1,0 +1,43 @@
+//! Why a `nacre` command failed: one sentence for people, one number for scripts.
+
+use std::fmt;
+
+/// Exit code of a failure at run time.
+pub const EXIT_FAILURE: i32 = 1;
+/// Exit code of a wrong call.
+pub const EXIT_USAGE: i32 = 2;
+
+/// What ends a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Exit code.
+    pub exit: i32,
+    /// One sentence that says what is wrong and what to do.
+    pub message: String,
+}
+
+/// Shorthand for results of commands.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// A failure at run time.
+    pub fn new(message: impl Into<String>) -> Failure {
+        Failure { exit: EXIT_FAILURE, message: message.into() }
+    }
+
+    /// A wrong call.
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure { exit: EXIT_USAGE, message: message.into() }
+    }
+
+    /// For `map_err`: `what` is a verb phrase such as "create /srv/fs".
+    pub fn because<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
+        move |error| Failure::new(format!("cannot {what}: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}

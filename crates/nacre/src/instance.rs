@@ -1,0 +1,350 @@
+//! The directory of a file system: what lies where, formatting, and recognising what is not ours.
+//!
+//! ```text
+//! DIR/superblock   identity: name, UUID, format, number of targets
+//! DIR/mgs/         configuration
+//! DIR/mdt0000/     metadata
+//! DIR/ost0000/ ..  objects
+//! DIR/run/         of running processes: pid files, control sockets, logs, ports
+//! ```
+//!
+//! While formatting there is a file `formatting` and no superblock; a crash then leaves something that the next attempt
+//! recognises and removes. Nothing else is ever removed.
+
+use crate::failure::{Failure, Result};
+use nacre_ondisk::superblock::{FORMAT_VERSION, Superblock, SuperblockError};
+use nacre_types::{TargetId, TargetKind, Timestamp};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+const SUPERBLOCK: &str = "superblock";
+const FORMATTING: &str = "formatting";
+const FORMATTING_TEXT: &str = "NacreFS is being formatted here\n";
+
+/// A formatted directory.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// Absolute path.
+    pub dir: PathBuf,
+    /// What was formatted.
+    pub superblock: Superblock,
+}
+
+/// What formatting is told.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Name of the file system.
+    pub fsname: String,
+    /// Metadata targets.
+    pub mdt_count: u16,
+    /// Object targets.
+    pub ost_count: u16,
+}
+
+impl Instance {
+    /// Opens a formatted directory; `None` if there is nothing yet (missing, empty, or an unfinished formatting).
+    ///
+    /// # Errors
+    /// If the directory holds something else, another format, or belongs to another user.
+    pub fn open(dir: &Path) -> Result<Option<Instance>> {
+        let dir = absolute(dir)?;
+        let bytes = match fs::read(dir.join(SUPERBLOCK)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return check_unformatted(&dir).map(|()| None);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                return Err(Failure::new(format!("{} is not a directory: name one", dir.display())));
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(other_user(&dir)),
+            Err(error) => {
+                return Err(Failure::because(format!("read {}/{SUPERBLOCK}", dir.display()))(error));
+            }
+        };
+        let superblock = Superblock::decode(&bytes).map_err(|error| match error {
+            SuperblockError::Foreign => Failure::new(format!(
+                "{} holds something else that has a file named '{SUPERBLOCK}': choose an empty directory",
+                dir.display()
+            )),
+            error => Failure::new(format!("{} cannot be used: {error}", dir.display())),
+        })?;
+        let owner = fs::metadata(&dir).map_err(Failure::because(format!("look at {}", dir.display())))?.uid();
+        let me = rustix::process::geteuid().as_raw();
+        if me != 0 && owner != me {
+            return Err(other_user(&dir));
+        }
+        Ok(Some(Instance { dir, superblock }))
+    }
+
+    /// Like [`Instance::open`], for commands that need a file system to be there.
+    ///
+    /// # Errors
+    /// As [`Instance::open`], and if there is nothing.
+    pub fn open_existing(dir: &Path) -> Result<Instance> {
+        Instance::open(dir)?.ok_or_else(|| {
+            Failure::new(format!(
+                "there is no NacreFS file system in {}: make one with 'nacre up {} --mount MOUNT_POINT'",
+                dir.display(),
+                dir.display()
+            ))
+        })
+    }
+
+    /// Makes a file system in `dir`. `make_target` fills the directory of each target; `progress` gets a line of text
+    /// now and then.
+    ///
+    /// # Durability
+    /// Durable on return: the superblock comes last.
+    ///
+    /// # Errors
+    /// If the directory is not empty, or anything cannot be made.
+    pub fn format(
+        dir: &Path,
+        options: &FormatOptions,
+        make_target: impl Fn(&Instance, TargetId) -> Result<()>,
+        mut progress: impl FnMut(&str),
+    ) -> Result<Instance> {
+        let dir = absolute(dir)?;
+        make_dir(&dir, 0o711)?;
+        check_unformatted(&dir)?;
+        remove_unfinished(&dir)?;
+        write_durably(&dir, FORMATTING, FORMATTING_TEXT.as_bytes())?;
+        let superblock = Superblock {
+            version: FORMAT_VERSION,
+            fs_uuid: random_uuid()?,
+            created: Timestamp::from(SystemTime::now()),
+            mdt_count: options.mdt_count,
+            ost_count: options.ost_count,
+            fsname: options.fsname.clone(),
+        };
+        let instance = Instance { dir: dir.clone(), superblock };
+        for target in instance.targets() {
+            progress(&format!("formatting {target}"));
+            make_dir(&instance.target_dir(target), 0o700)?;
+            make_target(&instance, target)?;
+        }
+        make_dir(&instance.run_dir(), 0o700)?;
+        sync_dir(&dir)?;
+        write_durably(&dir, SUPERBLOCK, &instance.superblock.encode())?;
+        let marker = dir.join(FORMATTING);
+        fs::remove_file(&marker).map_err(Failure::because(format!("remove {}", marker.display())))?;
+        sync_dir(&dir)?;
+        Ok(instance)
+    }
+
+    /// All targets, the MGT first.
+    pub fn targets(&self) -> Vec<TargetId> {
+        let mdts = (0..self.superblock.mdt_count).map(TargetId::mdt);
+        let osts = (0..self.superblock.ost_count).map(TargetId::ost);
+        std::iter::once(TargetId::mgt()).chain(mdts).chain(osts).collect()
+    }
+
+    /// Directory of a target.
+    pub fn target_dir(&self, target: TargetId) -> PathBuf {
+        self.dir.join(target_name(target))
+    }
+
+    /// Directory for what belongs to running processes.
+    pub fn run_dir(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+}
+
+/// Name of a target's directory and process: `mgs`, `mdt0000`, `ost001f`.
+pub fn target_name(target: TargetId) -> String {
+    match target.kind {
+        TargetKind::Mgt => "mgs".to_owned(),
+        _ => target.to_string().to_lowercase(),
+    }
+}
+
+fn other_user(dir: &Path) -> Failure {
+    Failure::new(format!("{} belongs to another user: run this as that user or as root", dir.display()))
+}
+
+/// Makes a path absolute without following symbolic links.
+///
+/// # Errors
+/// If the current directory is gone.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(Failure::because(format!("tell where {} is", path.display())))
+}
+
+/// A directory without superblock may be formatted only if it is missing, empty, or an unfinished formatting.
+fn check_unformatted(dir: &Path) -> Result<()> {
+    let mut entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Err(Failure::new(format!("{} is not a directory: name one", dir.display())));
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(other_user(dir)),
+        Err(error) => return Err(Failure::because(format!("read {}", dir.display()))(error)),
+    };
+    if entries.next().is_none() || is_unfinished(dir) {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{} is not empty and holds no NacreFS file system: choose an empty or new directory",
+        dir.display()
+    )))
+}
+
+fn is_unfinished(dir: &Path) -> bool {
+    fs::read(dir.join(FORMATTING)).is_ok_and(|text| text == FORMATTING_TEXT.as_bytes())
+}
+
+/// Removes what an interrupted formatting left: only names that formatting makes.
+fn remove_unfinished(dir: &Path) -> Result<()> {
+    if !is_unfinished(dir) {
+        return Ok(());
+    }
+    let fail = |path: &Path| Failure::because(format!("remove unfinished {}", path.display()));
+    let entries = fs::read_dir(dir).map_err(Failure::because(format!("read {}", dir.display())))?;
+    for entry in entries {
+        let entry = entry.map_err(Failure::because(format!("read {}", dir.display())))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let target = name.to_uppercase().parse::<TargetId>().is_ok_and(|target| target_name(target) == name);
+        let path = entry.path();
+        if target || name == "mgs" || name == "run" {
+            fs::remove_dir_all(&path).map_err(fail(&path))?;
+        } else if name == "superblock.new" {
+            fs::remove_file(&path).map_err(fail(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a directory and what lies above it; an existing one keeps its mode.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn make_dir(path: &Path, mode: u32) -> Result<()> {
+    let fail = || Failure::because(format!("make directory {}", path.display()));
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent).map_err(fail())?;
+    }
+    DirBuilder::new().mode(mode).create(path).map_err(fail())?;
+    // The mode given to mkdir is cut by the umask; what others may not see must not depend on it either way.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(fail())
+}
+
+/// Writes a file as a whole: a temporary name, made durable, renamed, the directory made durable.
+///
+/// # Errors
+/// If any step fails; the old file is then untouched.
+pub fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let path = dir.join(name);
+    let fresh = dir.join(format!("{name}.new"));
+    let fail = || Failure::because(format!("write {}", path.display()));
+    let mut file = File::create(&fresh).map_err(fail())?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(fail())?;
+    fs::rename(&fresh, &path).map_err(fail())?;
+    sync_dir(dir)
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir)
+        .and_then(|file| file.sync_all())
+        .map_err(Failure::because(format!("make {} durable", dir.display())))
+}
+
+/// 16 random bytes, marked as a version 4 UUID.
+///
+/// # Errors
+/// If the system has no random numbers to give.
+pub fn random_uuid() -> Result<[u8; 16]> {
+    let mut uuid = [0u8; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut uuid))
+        .map_err(Failure::because("read /dev/urandom"))?;
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: FormatOptions = FormatOptions { fsname: String::new(), mdt_count: 1, ost_count: 2 };
+
+    fn options() -> FormatOptions {
+        FormatOptions { fsname: "nacre".to_owned(), ..OPTIONS }
+    }
+
+    fn format(dir: &Path) -> Result<Instance> {
+        Instance::format(dir, &options(), |_, _| Ok(()), |_| ())
+    }
+
+    #[test]
+    fn a_new_directory_is_formatted_and_opened_again() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let dir = scratch.path().join("deep/fs");
+        assert!(Instance::open(&dir).expect("nothing there").is_none());
+        let made = format(&dir).expect("format");
+        let opened = Instance::open_existing(&dir).expect("open");
+        assert_eq!(opened.superblock, made.superblock);
+        assert!(opened.target_dir(TargetId::ost(1)).is_dir());
+        let mode = fs::metadata(opened.run_dir()).expect("run directory").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert!(!dir.join(FORMATTING).exists());
+    }
+
+    #[test]
+    fn what_is_not_ours_is_left_alone() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        fs::write(scratch.path().join("thesis.tex"), "text").expect("write");
+        let failure = format(scratch.path()).expect_err("not empty");
+        assert!(failure.message.contains("not empty"), "{failure}");
+        fs::write(scratch.path().join(SUPERBLOCK), "text").expect("write");
+        let failure = Instance::open(scratch.path()).expect_err("not ours");
+        assert!(failure.message.contains("something else"), "{failure}");
+        let failure = Instance::open(&scratch.path().join("thesis.tex")).expect_err("a file");
+        assert!(failure.message.contains("not a directory"), "{failure}");
+        assert_eq!(fs::read(scratch.path().join("thesis.tex")).expect("still there"), b"text");
+    }
+
+    #[test]
+    fn an_interrupted_formatting_is_done_again() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let dir = scratch.path();
+        let broken = Instance::format(
+            dir,
+            &options(),
+            |_, target| {
+                if target == TargetId::ost(0) { Err(Failure::new("full")) } else { Ok(()) }
+            },
+            |_| (),
+        );
+        assert!(broken.is_err());
+        assert!(dir.join("mgs").is_dir());
+        fs::write(dir.join("mine.txt"), "x").expect("write");
+        format(dir).expect("format again");
+        assert!(dir.join("mine.txt").exists(), "only what formatting makes is removed");
+    }
+
+    #[test]
+    fn other_formats_are_named() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let instance = format(&scratch.path().join("fs")).expect("format");
+        let newer = Superblock { version: 9, ..instance.superblock.clone() };
+        fs::write(instance.dir.join(SUPERBLOCK), newer.encode()).expect("write");
+        let failure = Instance::open(&instance.dir).expect_err("too new");
+        assert!(failure.message.contains("newer"), "{failure}");
+    }
+
+    #[test]
+    fn uuids_differ_and_are_marked() {
+        let (a, b) = (random_uuid().expect("random"), random_uuid().expect("random"));
+        assert_ne!(a, b);
+        assert_eq!((a[6] >> 4, a[8] >> 6), (4, 2));
+    }
+}

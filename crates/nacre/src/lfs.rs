@@ -1,0 +1,326 @@
+//! `lfs`: Lustre's user command, with its grammar, output and exit codes for what NacreFS can do.
+//!
+//! Exit codes: 0 success; an errno for a failure at run time; 4 for a wrong call (usage goes to standard error); 1 for
+//! an unknown sub-command. Source: reference 2 "common rules".
+//!
+//! `getopt` and `number` read the command line; `mounted` talks to the mount (attributes and ioctls); `view`, `render`
+//! and `table` make text and touch nothing.
+
+mod getopt;
+mod getstripe;
+mod mounted;
+mod number;
+mod query;
+mod render;
+mod setstripe;
+mod table;
+mod view;
+
+use getopt::{OptionSpec, Parsed};
+use nacre_types::TargetKind;
+use std::ffi::OsString;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
+
+/// Exit code of a wrong call.
+const EXIT_USAGE: i32 = 4;
+/// Exit code of an unknown sub-command.
+const EXIT_UNKNOWN: i32 = 1;
+
+/// Why a command failed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Exit code.
+    exit: i32,
+    /// What is printed on standard error; empty if it was printed already.
+    message: String,
+    /// Usage to print after it.
+    usage: Option<&'static str>,
+}
+
+/// Result of a command.
+type Outcome = Result<(), Failure>;
+
+impl Failure {
+    fn new(exit: i32, message: String) -> Failure {
+        Failure { exit, message, usage: None }
+    }
+
+    fn usage(message: String, usage: &'static str) -> Failure {
+        Failure { exit: EXIT_USAGE, message, usage: Some(usage) }
+    }
+
+    fn unsupported(command: &str, what: &str) -> Failure {
+        let message = format!("{command}: {what} is not supported yet: Operation not supported (95)");
+        Failure::new(libc::EOPNOTSUPP, message)
+    }
+
+    fn report(&self) {
+        if !self.message.is_empty() {
+            eprintln!("{}", self.message);
+        }
+        if let Some(usage) = self.usage {
+            eprint!("{usage}");
+        }
+    }
+}
+
+struct Command {
+    name: &'static str,
+    summary: &'static str,
+    usage: &'static str,
+    run: fn(&[OsString]) -> Outcome,
+}
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "setstripe",
+        summary: "make a file with a layout, or set a directory's default",
+        usage: setstripe::USAGE,
+        run: setstripe::run,
+    },
+    Command { name: "getstripe", summary: "show layouts", usage: getstripe::USAGE, run: getstripe::run },
+    Command {
+        name: "check",
+        summary: "say which targets answer",
+        usage: query::CHECK_USAGE,
+        run: query::check,
+    },
+    Command {
+        name: "osts",
+        summary: "list OSTs",
+        usage: query::TARGETS_USAGE,
+        run: |args| query::targets(TargetKind::Ost, args),
+    },
+    Command {
+        name: "mdts",
+        summary: "list MDTs",
+        usage: query::TARGETS_USAGE,
+        run: |args| query::targets(TargetKind::Mdt, args),
+    },
+    Command { name: "df", summary: "space and inodes by target", usage: query::DF_USAGE, run: query::df },
+    Command {
+        name: "getname",
+        summary: "names of mounted file systems",
+        usage: query::GETNAME_USAGE,
+        run: query::getname,
+    },
+    Command {
+        name: "fid2path",
+        summary: "paths of a FID",
+        usage: query::FID2PATH_USAGE,
+        run: query::fid2path,
+    },
+    Command {
+        name: "path2fid",
+        summary: "FID of a path",
+        usage: query::PATH2FID_USAGE,
+        run: query::path2fid,
+    },
+];
+
+/// Lustre's other sub-commands: known, so that they are told from typing errors.
+const NOT_YET: &[&str] = &[
+    "setdirstripe",
+    "mkdir",
+    "getdirstripe",
+    "rm_entry",
+    "rmentry",
+    "unlink_foreign",
+    "pool_list",
+    "find",
+    "setquota",
+    "quota",
+    "project",
+    "flushctx",
+    "changelog",
+    "changelog_clear",
+    "rmfid",
+    "data_version",
+    "hsm_state",
+    "hsm_set",
+    "hsm_clear",
+    "hsm_action",
+    "hsm_archive",
+    "hsm_restore",
+    "hsm_release",
+    "hsm_remove",
+    "hsm_cancel",
+    "hsm",
+    "swap_layouts",
+    "migrate",
+    "mv",
+    "ladvise",
+    "mirror",
+    "getsom",
+    "somsync",
+    "heat_get",
+    "heat_set",
+    "pcc",
+];
+
+/// Runs `lfs ARGS` and returns the exit code.
+pub fn main(args: &[OsString]) -> i32 {
+    let outcome = match args.split_first() {
+        None => return interactive(),
+        Some((name, rest)) => command(name, rest),
+    };
+    exit_code(outcome)
+}
+
+fn exit_code(outcome: Outcome) -> i32 {
+    match outcome {
+        Ok(()) => 0,
+        Err(failure) => {
+            failure.report();
+            failure.exit
+        }
+    }
+}
+
+fn command(name: &OsString, args: &[OsString]) -> Outcome {
+    let name = name.to_string_lossy();
+    match name.as_ref() {
+        "--version" | "-v" | "version" => {
+            print(&format!("lfs {}_nacre\n", env!("CARGO_PKG_VERSION")));
+            return Ok(());
+        }
+        "--list-commands" => {
+            print(&list_commands());
+            return Ok(());
+        }
+        "help" | "--help" | "-h" => return help(args),
+        _ => {}
+    }
+    if let Some(command) = COMMANDS.iter().find(|command| command.name == name) {
+        return (command.run)(args);
+    }
+    if NOT_YET.contains(&name.as_ref()) {
+        return Err(Failure::unsupported("lfs", &format!("'{name}'")));
+    }
+    let message = format!("lfs: '{name}' is not a valid command. See 'lfs --list-commands'.");
+    Err(Failure::new(EXIT_UNKNOWN, message))
+}
+
+fn help(args: &[OsString]) -> Outcome {
+    let Some(name) = args.first() else {
+        print("Layouts and state of NacreFS file systems, with the grammar of Lustre's lfs.\n\n");
+        print("usage: lfs COMMAND [ARGUMENTS]\n\n");
+        for command in COMMANDS {
+            print(&format!("  {:<12} {}\n", command.name, command.summary));
+        }
+        print("\n'lfs help COMMAND' or 'lfs COMMAND --help' tells more, 'lfs --version' the version.\n");
+        print("Example: lfs setstripe -c 2 -S 1M /mnt/nacre/wide && lfs getstripe /mnt/nacre/wide\n");
+        return Ok(());
+    };
+    match COMMANDS.iter().find(|command| Some(command.name) == name.to_str()) {
+        Some(command) => print_usage(command.usage),
+        None => command(name, &[]),
+    }
+}
+
+/// Names in columns, as the original prints them for shell completion.
+fn list_commands() -> String {
+    let names: Vec<&str> =
+        COMMANDS.iter().map(|command| command.name).chain(["help", "exit", "quit"]).collect();
+    names
+        .chunks(4)
+        .map(|row| row.iter().map(|name| format!("{name:<20}")).collect::<String>() + "\n")
+        .collect()
+}
+
+/// Reads commands from standard input until its end, `exit` or `quit`; the last command's code is the result.
+fn interactive() -> i32 {
+    let prompt = io::stdin().is_terminal();
+    let mut code = 0;
+    let mut line = Vec::new();
+    let mut input = io::stdin().lock();
+    loop {
+        if prompt {
+            print("lfs > ");
+        }
+        line.clear();
+        match input.read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return code,
+            Ok(_) => {}
+        }
+        let words = getopt::words_of(&line);
+        match words.split_first() {
+            None => {}
+            Some((name, _)) if name == "exit" || name == "quit" => return code,
+            Some((name, rest)) => code = exit_code(command(name, rest)),
+        }
+    }
+}
+
+fn parse(
+    name: &str,
+    args: &[OsString],
+    specs: &[OptionSpec],
+    usage: &'static str,
+) -> Result<Parsed, Failure> {
+    getopt::parse(args, specs).map_err(|message| Failure::usage(format!("{name}: {message}"), usage))
+}
+
+/// Runs `work` for each path, reports each failure, and ends with the first one's code.
+fn for_each(paths: &[OsString], mut work: impl FnMut(&Path) -> Outcome) -> Outcome {
+    let mut first: Option<Failure> = None;
+    for path in paths {
+        if let Err(failure) = work(Path::new(path)) {
+            failure.report();
+            first.get_or_insert(Failure { message: String::new(), usage: None, ..failure });
+        }
+    }
+    first.map_or(Ok(()), Err)
+}
+
+fn print_usage(usage: &str) -> Outcome {
+    print(usage);
+    Ok(())
+}
+
+/// Prints to standard output. A reader that has gone away (`| head`) is no failure worth a message.
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// The errno of an error, `EIO` where it has none.
+fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// What the C library says for an errno, as other tools print it.
+fn error_text(errno: i32) -> String {
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_and_not_yet_supported_commands_are_told_apart() {
+        let run = |name: &str| command(&OsString::from(name), &[]).expect_err(name);
+        let unknown = run("foo");
+        assert_eq!(unknown.exit, 1);
+        assert_eq!(unknown.message, "lfs: 'foo' is not a valid command. See 'lfs --list-commands'.");
+        assert_eq!(run("find").exit, libc::EOPNOTSUPP);
+        assert_eq!(run("migrate").exit, libc::EOPNOTSUPP);
+    }
+
+    #[test]
+    fn every_usage_has_an_example() {
+        for command in COMMANDS {
+            assert!(command.usage.contains("Example: "), "{}", command.name);
+        }
+    }
+
+    #[test]
+    fn errors_read_as_in_other_tools() {
+        assert_eq!(error_text(libc::ENOTTY), "Inappropriate ioctl for device");
+    }
+}

@@ -1,0 +1,286 @@
+//! What `lfs` asks a mount: extended attributes and native ioctls. The only module here that makes system calls.
+
+use super::view::LayoutView;
+use nacre_layout::{LayoutSpec, user};
+use nacre_types::ioctl::{FidToPath, MountInfo, PathToFid, Payload, TargetList, TargetStatfs};
+use nacre_types::limits::STRIPE_SIZE_DEFAULT;
+use nacre_types::{Fid, TargetId, TargetKind};
+use rustix::fs::{Mode, OFlags, XattrFlags};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+const LAYOUT: &str = "lustre.lov";
+/// Largest value of an extended attribute.
+const XATTR_MAX: usize = 65536;
+/// Hard links of one inode that `fid2path` shows at most.
+const LINKS_MAX: u32 = 65536;
+
+/// A target of a mounted file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetRow {
+    /// Which.
+    pub target: TargetId,
+    /// In use.
+    pub active: bool,
+    /// Its space if it was asked for and answered.
+    pub space: Option<TargetSpace>,
+}
+
+/// Space of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetSpace {
+    /// Unit of the block counts in bytes.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for ordinary users.
+    pub blocks_available: u64,
+    /// Inodes or objects in all.
+    pub files: u64,
+    /// Free ones.
+    pub files_free: u64,
+    /// State bits, `OS_STATFS_*`.
+    pub state: u32,
+}
+
+/// A directory of a mounted NacreFS, open for questions.
+pub struct Mounted {
+    path: PathBuf,
+    directory: OwnedFd,
+    info: MountInfo,
+}
+
+impl Mounted {
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// `ENOTTY` if it is not on NacreFS.
+    pub fn open(path: &Path) -> io::Result<Mounted> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(path, flags, Mode::empty())?;
+        let info = ask(directory.as_fd(), &MountInfo::default())?;
+        Ok(Mounted { path: path.to_path_buf(), directory, info })
+    }
+
+    /// The directory that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Name of the file system.
+    pub fn fsname(&self) -> String {
+        self.info.fsname.clone()
+    }
+
+    /// Short number of the mount, as in `lov.FS-clilov-INSTANCE`.
+    pub fn instance(&self) -> String {
+        self.info.instance.clone()
+    }
+
+    /// Identity of the client.
+    pub fn client_uuid(&self) -> String {
+        self.info.instance.clone()
+    }
+
+    /// All targets, without their space.
+    ///
+    /// # Errors
+    /// Those of ioctl(2).
+    pub fn targets(&self) -> io::Result<Vec<TargetRow>> {
+        let mut rows = Vec::new();
+        for kind in [TargetKind::Mdt, TargetKind::Ost] {
+            let mut from = 0u16;
+            loop {
+                let list = ask(self.directory.as_fd(), &TargetList { kind, from, indexes: Vec::new() })?;
+                rows.extend(list.indexes.iter().map(|&index| TargetRow {
+                    target: TargetId { kind, index },
+                    active: true,
+                    space: None,
+                }));
+                match list.indexes.last().and_then(|last| last.checked_add(1)) {
+                    Some(next) if list.indexes.len() == nacre_types::ioctl::LIST_MAX => from = next,
+                    _ => break,
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The OSTs, without their space.
+    ///
+    /// # Errors
+    /// Those of ioctl(2).
+    pub fn osts(&self) -> io::Result<Vec<TargetRow>> {
+        Ok(self.targets()?.into_iter().filter(|row| row.target.kind == TargetKind::Ost).collect())
+    }
+
+    /// All targets with the space of those that answer.
+    ///
+    /// # Errors
+    /// Those of ioctl(2), other than a target's own.
+    pub fn targets_with_space(&self) -> io::Result<Vec<TargetRow>> {
+        let mut rows = self.targets()?;
+        for row in &mut rows {
+            row.space = ask(self.directory.as_fd(), &TargetStatfs::question(row.target)).ok().map(|found| {
+                let [blocks, blocks_free, blocks_available] = found.blocks;
+                let [files, files_free] = found.files;
+                let (block_size, state) = (found.block_size, found.state);
+                TargetSpace { block_size, blocks, blocks_free, blocks_available, files, files_free, state }
+            });
+        }
+        Ok(rows)
+    }
+
+    /// Paths of an inode relative to the mount point: one for each hard link, or only that of link `only`.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such inode, `EPERM` for users who may not search everything.
+    pub fn paths_of(&self, fid: &Fid, only: Option<u32>) -> io::Result<Vec<PathBuf>> {
+        let mut paths = Vec::new();
+        for link in only.unwrap_or(0)..only.map_or(LINKS_MAX, |link| link.saturating_add(1)) {
+            match ask(self.directory.as_fd(), &FidToPath { fid: *fid, link, path: Vec::new() }) {
+                Ok(found) => paths.push(PathBuf::from(OsString::from_vec(found.path))),
+                Err(error) if error.raw_os_error() == Some(libc::ENODATA) && !paths.is_empty() => break,
+                Err(error) if error.raw_os_error() == Some(libc::ENODATA) => {
+                    return Err(io::Error::from_raw_os_error(libc::ENOENT));
+                }
+                Err(error) => return Err(error),
+            }
+            // The root has no link but itself.
+            if *fid == Fid::ROOT {
+                break;
+            }
+        }
+        Ok(paths)
+    }
+
+    /// The default layout that a directory without its own has: that of the root, else the file system's.
+    ///
+    /// # Errors
+    /// Those of getxattr(2).
+    pub fn default_layout(&self) -> io::Result<Vec<u8>> {
+        let root = crate::mounts::mount_of(&self.path.canonicalize()?)?.map(|mount| mount.mount_point);
+        if let Some(bytes) = root.map_or(Ok(None), |root| layout_of(&root))? {
+            return Ok(bytes);
+        }
+        Ok(user::encode_spec(&Fid::ZERO, &LayoutSpec::default()))
+    }
+
+    /// Puts the file system's values where a default layout says "the default".
+    ///
+    /// # Errors
+    /// Those of getxattr(2) on the root.
+    pub fn resolve(&self, view: &mut LayoutView) -> io::Result<()> {
+        let root = LayoutView::decode(&self.default_layout()?).ok();
+        let fill = |own: u32, root: Option<u32>, builtin: u32| match (own, root) {
+            (0, Some(value)) if value != 0 => value,
+            (0, _) => builtin,
+            (own, _) => own,
+        };
+        let count = fill(u32::from(view.stripe_count), root.as_ref().map(|r| u32::from(r.stripe_count)), 1);
+        // Both come from 16-bit fields or are 1.
+        view.stripe_count = count as u16;
+        view.stripe_size = fill(view.stripe_size, root.map(|r| r.stripe_size), STRIPE_SIZE_DEFAULT);
+        Ok(())
+    }
+}
+
+/// FID of a file or directory.
+///
+/// # Errors
+/// `ENOTTY` if it is not on NacreFS.
+pub fn fid_of(path: &Path, follow: bool) -> io::Result<Fid> {
+    let metadata = if follow { path.metadata()? } else { path.symlink_metadata()? };
+    if metadata.is_file() || metadata.is_dir() {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        if let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) {
+            return Ok(ask(file.as_fd(), &PathToFid::default())?.fid);
+        }
+    }
+    // What cannot be opened (a symbolic link, a device, a file without read permission) has an attribute with its FID.
+    let mut buffer = [0u8; 64];
+    let len = match follow {
+        true => rustix::fs::getxattr(path, "trusted.fid", &mut buffer[..]),
+        false => rustix::fs::lgetxattr(path, "trusted.fid", &mut buffer[..]),
+    }?;
+    let bytes = buffer[..len].first_chunk().ok_or(io::Error::from_raw_os_error(libc::ENODATA))?;
+    Ok(Fid::from_le_bytes(bytes))
+}
+
+/// The bytes of a file's layout or a directory's own default; `None` if there is none.
+///
+/// # Errors
+/// `ENOTTY` if it is not on NacreFS.
+pub fn layout_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut buffer = vec![0u8; XATTR_MAX];
+    match rustix::fs::getxattr(path, LAYOUT, &mut buffer[..]) {
+        Ok(len) => {
+            buffer.truncate(len);
+            Ok(Some(buffer))
+        }
+        Err(rustix::io::Errno::NODATA) => Ok(None),
+        Err(error) => Err(not_lustre(error)),
+    }
+}
+
+/// Sets the default layout of a directory.
+///
+/// # Errors
+/// Those of setxattr(2); `ENOTTY` if it is not on NacreFS.
+pub fn set_layout(path: &Path, value: &[u8]) -> io::Result<()> {
+    rustix::fs::setxattr(path, LAYOUT, value, XattrFlags::empty()).map_err(not_lustre)
+}
+
+/// Removes the default layout of a directory; one that has none is as wanted.
+///
+/// # Errors
+/// Those of removexattr(2).
+pub fn remove_layout(path: &Path) -> io::Result<()> {
+    match rustix::fs::removexattr(path, LAYOUT) {
+        Ok(()) | Err(rustix::io::Errno::NODATA) => Ok(()),
+        Err(error) => Err(not_lustre(error)),
+    }
+}
+
+/// Makes a file if there is none, and sets its layout.
+///
+/// # Errors
+/// `EALREADY` or `EEXIST` if the file has objects; those of open(2) and setxattr(2).
+pub fn create_with_layout(path: &Path, mode: u32, value: &[u8]) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode))?;
+    rustix::fs::fsetxattr(&file, LAYOUT, value, XattrFlags::empty()).map_err(not_lustre)
+}
+
+/// Other file systems do not know the name space `lustre`.
+fn not_lustre(error: rustix::io::Errno) -> io::Error {
+    match error {
+        rustix::io::Errno::OPNOTSUPP => io::Error::from_raw_os_error(libc::ENOTTY),
+        error => error.into(),
+    }
+}
+
+/// Sends a question and reads the answer in its place.
+fn ask<T: Payload>(file: BorrowedFd<'_>, question: &T) -> io::Result<T> {
+    let mut bytes = question.to_bytes();
+    bytes.resize(T::SIZE, 0);
+    // SAFETY: the command number encodes T::SIZE, which is how many bytes the kernel reads and writes at most, and the
+    // buffer has that many; the descriptor is open for the length of the call.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), T::COMMAND as _, bytes.as_mut_ptr()) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        // Some file systems have other words for "no such ioctl".
+        return Err(match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => {
+                io::Error::from_raw_os_error(libc::ENOTTY)
+            }
+            _ => error,
+        });
+    }
+    T::from_bytes(&bytes).ok_or(io::Error::from_raw_os_error(libc::EPROTO))
+}

@@ -1,0 +1,344 @@
+//! The commands that ask a mounted file system about itself: `df`, `osts`, `mdts`, `check`, `getname`, `path2fid`,
+//! `fid2path`. Source: reference 2.5, 2.7 and 2.12.
+
+use super::getopt::{OptionSpec, Takes, long, opt};
+use super::mounted::{self, Mounted, TargetRow};
+use super::table::{self, DfStyle};
+use super::{Failure, Outcome};
+use crate::mounts::{self, MountEntry};
+use nacre_types::{Fid, TargetKind};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Usage of `lfs df`.
+pub const DF_USAGE: &str = "\
+usage: lfs df [-i] [-h|-H] [-m] [-o] [-s] [-v] [PATH]
+  -i, --inodes           inodes instead of space
+  -h, --human-readable   sizes with suffixes, powers of 1024
+  -H, --si               sizes with suffixes, powers of 1000
+  -m, --mdt              only MDTs
+  -o, --ost              only OSTs
+  -s, --summary          only the summary
+  -v, --verbose          all state letters
+Example: lfs df -h /mnt/nacre
+";
+/// Usage of `lfs osts` and `lfs mdts`.
+pub const TARGETS_USAGE: &str = "\
+usage: lfs osts|mdts [PATH]
+Lists the OSTs or MDTs of the file system at PATH, or of all that are mounted.
+Example: lfs osts /mnt/nacre
+";
+/// Usage of `lfs check`.
+pub const CHECK_USAGE: &str = "\
+usage: lfs check mgts|osts|mdts|all [PATH]
+Says of each target whether it answers.
+Example: lfs check all
+";
+/// Usage of `lfs getname`.
+pub const GETNAME_USAGE: &str = "\
+usage: lfs getname [-i|-n] [PATH...]
+  -i, --instance   only the number of the mount
+  -n, --fsname     only the name of the file system
+Example: lfs getname /mnt/nacre
+";
+/// Usage of `lfs path2fid`.
+pub const PATH2FID_USAGE: &str = "\
+usage: lfs path2fid PATH...
+Example: lfs path2fid /mnt/nacre/file
+";
+/// Usage of `lfs fid2path`.
+pub const FID2PATH_USAGE: &str = "\
+usage: lfs fid2path [-0] [-f] [-n] [-l LINK] FSNAME|MOUNT_POINT FID...
+  -0, --print0        end each path with NUL
+  -f, --print-fid     the FID before each path
+  -n, --name          only the last part of the path
+  -l, --link LINK     only this one of several hard links, from 0
+Example: lfs fid2path /mnt/nacre '[0x200000401:0x1:0x0]'
+";
+
+const HELP: OptionSpec = long('?', "help", Takes::Nothing);
+
+/// `lfs df`.
+pub fn df(args: &[OsString]) -> Outcome {
+    const OPTIONS: &[OptionSpec] = &[
+        opt('i', "inodes", Takes::Nothing),
+        opt('h', "human-readable", Takes::Nothing),
+        opt('H', "si", Takes::Nothing),
+        opt('l', "lazy", Takes::Nothing),
+        opt('m', "mdt", Takes::MaybeValue),
+        opt('o', "ost", Takes::MaybeValue),
+        opt('s', "summary", Takes::Nothing),
+        opt('v', "verbose", Takes::Nothing),
+        HELP,
+    ];
+    let parsed = super::parse("lfs df", args, OPTIONS, DF_USAGE)?;
+    if parsed.has('?') {
+        return super::print_usage(DF_USAGE);
+    }
+    let both = parsed.has('m') == parsed.has('o');
+    let human = match (parsed.has('h'), parsed.has('H')) {
+        (_, true) => Some(1000),
+        (true, false) => Some(1024),
+        (false, false) => None,
+    };
+    let style = DfStyle {
+        inodes: parsed.has('i'),
+        human,
+        verbose: parsed.has('v'),
+        summary_only: parsed.has('s'),
+        mdts: both || parsed.has('m'),
+        osts: both || parsed.has('o'),
+    };
+    let wanted = parsed.operands.first().map(Path::new);
+    let not_ours = |path: &Path| {
+        Failure::new(libc::EOPNOTSUPP, format!("df:{} Not a Lustre filesystem", path.display()))
+    };
+    for mount in chosen(wanted, "df", not_ours)? {
+        let opened = open(&mount, "df")?;
+        let rows = opened.targets_with_space().map_err(|error| failed("df", &mount.mount_point, &error))?;
+        super::print(&table::df(&mount.mount_point.display().to_string(), &rows, mount.fsname(), &style));
+    }
+    Ok(())
+}
+
+/// `lfs osts` and `lfs mdts`.
+pub fn targets(kind: TargetKind, args: &[OsString]) -> Outcome {
+    let name = if kind == TargetKind::Ost { "osts" } else { "mdts" };
+    let parsed = super::parse(&format!("lfs {name}"), args, &[HELP], TARGETS_USAGE)?;
+    if parsed.has('?') {
+        return super::print_usage(TARGETS_USAGE);
+    }
+    let wanted = parsed.operands.first().map(Path::new);
+    for mount in chosen(wanted, name, |path| not_on_lustre(name, path))? {
+        for row in rows_of(&mount, kind, name)? {
+            let state = if row.active { "ACTIVE" } else { "INACTIVE" };
+            super::print(&format!("{}: {} {state}\n", row.target.index, row.target.uuid(mount.fsname())));
+        }
+    }
+    Ok(())
+}
+
+/// `lfs check`.
+pub fn check(args: &[OsString]) -> Outcome {
+    let parsed = super::parse("lfs check", args, &[HELP], CHECK_USAGE)?;
+    if parsed.has('?') {
+        return super::print_usage(CHECK_USAGE);
+    }
+    let what = parsed.operands.first().and_then(|word| word.to_str()).unwrap_or("");
+    let kinds: &[TargetKind] = match what {
+        "osts" => &[TargetKind::Ost],
+        "mdts" => &[TargetKind::Mdt],
+        "all" | "servers" => &[TargetKind::Mdt, TargetKind::Ost],
+        "mgts" => &[],
+        _ => {
+            let message = format!("lfs check: '{what}' is none of mgts, osts, mdts and all");
+            return Err(Failure::usage(message, CHECK_USAGE));
+        }
+    };
+    let wanted = parsed.operands.get(1).map(Path::new);
+    let mut outcome = Ok(());
+    for mount in chosen(wanted, "check", |path| not_on_lustre("check", path))? {
+        let opened = open(&mount, "check")?;
+        let instance = opened.instance();
+        let rows =
+            opened.targets_with_space().map_err(|error| failed("check", &mount.mount_point, &error))?;
+        for row in rows.iter().filter(|row| kinds.contains(&row.target.kind)) {
+            let stub = if row.target.kind == TargetKind::Ost { "osc" } else { "mdc" };
+            let name = format!("{}-{}-{stub}-{instance}", mount.fsname(), row.target);
+            if row.space.is_some() {
+                super::print(&format!("{name}: active.\n"));
+            } else {
+                let message = format!("lfs check: error: check '{name}': Connection timed out (110)");
+                outcome = Err(Failure::new(libc::ETIMEDOUT, message));
+            }
+        }
+    }
+    outcome
+}
+
+/// `lfs getname`.
+pub fn getname(args: &[OsString]) -> Outcome {
+    const OPTIONS: &[OptionSpec] = &[
+        opt('i', "instance", Takes::Nothing),
+        opt('n', "fsname", Takes::Nothing),
+        opt('u', "uuid", Takes::Nothing),
+        opt('h', "help", Takes::Nothing),
+    ];
+    let parsed = super::parse("lfs getname", args, OPTIONS, GETNAME_USAGE)?;
+    if parsed.has('h') {
+        return super::print_usage(GETNAME_USAGE);
+    }
+    let show = |mount: &MountEntry, path: bool| -> Outcome {
+        let opened = open(mount, "getname")?;
+        let mut text = match (parsed.has('i'), parsed.has('n'), parsed.has('u')) {
+            (true, _, _) => opened.instance(),
+            (_, true, _) => mount.fsname().to_owned(),
+            (_, _, true) => opened.client_uuid(),
+            _ => format!("{}-{}", mount.fsname(), opened.instance()),
+        };
+        if path {
+            text.push_str(&format!(" {}", mount.mount_point.display()));
+        }
+        super::print(&format!("{text}\n"));
+        Ok(())
+    };
+    if parsed.operands.is_empty() {
+        let mounts = chosen(None, "getname", |path| not_on_lustre("getname", path))?;
+        return mounts.iter().try_for_each(|mount| show(mount, true));
+    }
+    super::for_each(&parsed.operands, |path| {
+        chosen(Some(path), "getname", |path| not_on_lustre("getname", path))?
+            .iter()
+            .try_for_each(|mount| show(mount, false))
+    })
+}
+
+/// `lfs path2fid`.
+pub fn path2fid(args: &[OsString]) -> Outcome {
+    const OPTIONS: &[OptionSpec] = &[opt('h', "help", Takes::Nothing), long('p', "parents", Takes::Nothing)];
+    let parsed = super::parse("lfs path2fid", args, OPTIONS, PATH2FID_USAGE)?;
+    if parsed.has('h') {
+        return super::print_usage(PATH2FID_USAGE);
+    }
+    if parsed.has('p') {
+        return Err(Failure::unsupported("lfs path2fid", "option '--parents'"));
+    }
+    if parsed.operands.is_empty() {
+        return Err(Failure::usage("lfs path2fid: PATH must be specified".to_owned(), PATH2FID_USAGE));
+    }
+    let several = parsed.operands.len() > 1;
+    super::for_each(&parsed.operands, |path| {
+        let fid = mounted::fid_of(path, false).map_err(|error| {
+            let errno = super::errno_of(&error);
+            let text = super::error_text(errno);
+            Failure::new(errno, format!("lfs path2fid: can't get FID for '{}': {text}", path.display()))
+        })?;
+        match several {
+            true => super::print(&format!("{}: {fid}\n", path.display())),
+            false => super::print(&format!("{fid}\n")),
+        }
+        Ok(())
+    })
+}
+
+/// `lfs fid2path`.
+pub fn fid2path(args: &[OsString]) -> Outcome {
+    const OPTIONS: &[OptionSpec] = &[
+        opt('0', "print0", Takes::Nothing),
+        opt('f', "print-fid", Takes::Nothing),
+        opt('c', "current", Takes::Nothing),
+        long('c', "cur", Takes::Nothing),
+        opt('n', "name", Takes::Nothing),
+        opt('l', "link", Takes::Value),
+        opt('r', "rec", Takes::Value),
+        opt('h', "help", Takes::Nothing),
+    ];
+    let parsed = super::parse("lfs fid2path", args, OPTIONS, FID2PATH_USAGE)?;
+    if parsed.has('h') {
+        return super::print_usage(FID2PATH_USAGE);
+    }
+    let [device, fids @ ..] = parsed.operands.as_slice() else {
+        return Err(Failure::usage("lfs fid2path: FSNAME or mount point missing".to_owned(), FID2PATH_USAGE));
+    };
+    if fids.is_empty() {
+        return Err(Failure::usage("lfs fid2path: FID missing".to_owned(), FID2PATH_USAGE));
+    }
+    let only = match parsed.value('l') {
+        None => None,
+        Some(text) => Some(text.parse::<u32>().map_err(|_| {
+            Failure::usage(format!("lfs fid2path: invalid link number '{text}'"), FID2PATH_USAGE)
+        })?),
+    };
+    let mount = by_name_or_path(Path::new(device))?;
+    let opened = open(&mount, "fid2path")?;
+    let end = if parsed.has('0') { "\0" } else { "\n" };
+    super::for_each(fids, |word| {
+        let fid = parse_fid(word)?;
+        let paths = opened.paths_of(&fid, only).map_err(|error| {
+            let errno = super::errno_of(&error);
+            let text = super::error_text(errno);
+            Failure::new(errno, format!("lfs fid2path: cannot find '{fid}': {text}"))
+        })?;
+        for path in paths {
+            let shown = match parsed.has('n') {
+                true => path.file_name().map_or_else(PathBuf::new, PathBuf::from),
+                false => mount.mount_point.join(&path),
+            };
+            let prefix = if parsed.has('f') { format!("{fid} ") } else { String::new() };
+            super::print(&format!("{prefix}{}{end}", shown.display()));
+        }
+        Ok(())
+    })
+}
+
+fn parse_fid(word: &Path) -> Result<Fid, Failure> {
+    // Paths of the form .lustre/fid/[..] name a FID as well.
+    let text = word.file_name().and_then(|name| name.to_str()).unwrap_or("");
+    text.parse().map_err(|_| {
+        let message = format!("lfs fid2path: bad FID format '{}', should be [seq:oid:ver]", word.display());
+        Failure::new(libc::EINVAL, message)
+    })
+}
+
+fn by_name_or_path(device: &Path) -> Result<MountEntry, Failure> {
+    let mounts = mounts::nacre_mounts().map_err(|error| failed("fid2path", device, &error))?;
+    if let Some(mount) = mounts.into_iter().find(|mount| Path::new(mount.fsname()) == device) {
+        return Ok(mount);
+    }
+    let found = chosen(Some(device), "fid2path", |path| not_on_lustre("fid2path", path))?;
+    found.into_iter().next().ok_or_else(|| not_on_lustre("fid2path", device))
+}
+
+/// The mount that `path` lies in, or without a path all mounts.
+fn chosen(
+    path: Option<&Path>,
+    command: &str,
+    not_ours: impl FnOnce(&Path) -> Failure,
+) -> Result<Vec<MountEntry>, Failure> {
+    let Some(path) = path else {
+        let mounts = mounts::nacre_mounts().map_err(|error| failed(command, Path::new("/proc"), &error))?;
+        if mounts.is_empty() {
+            let message =
+                format!("lfs {command}: no NacreFS file system is mounted here: No such device (19)");
+            return Err(Failure::new(libc::ENODEV, message));
+        }
+        return Ok(mounts);
+    };
+    let real = path.canonicalize().map_err(|error| failed(command, path, &error))?;
+    match mounts::mount_of(&real).map_err(|error| failed(command, path, &error))? {
+        Some(mount) if !on_a_mount_below(&real, &mount) => Ok(vec![mount]),
+        _ => Err(not_ours(path)),
+    }
+}
+
+/// True if something else is mounted between our mount point and `path`.
+fn on_a_mount_below(path: &Path, mount: &MountEntry) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (std::fs::metadata(path), std::fs::metadata(&mount.mount_point)) {
+        (Ok(path), Ok(mount)) => path.dev() != mount.dev(),
+        _ => false,
+    }
+}
+
+fn open(mount: &MountEntry, command: &str) -> Result<Mounted, Failure> {
+    Mounted::open(&mount.mount_point).map_err(|error| failed(command, &mount.mount_point, &error))
+}
+
+fn rows_of(mount: &MountEntry, kind: TargetKind, command: &str) -> Result<Vec<TargetRow>, Failure> {
+    let rows =
+        open(mount, command)?.targets().map_err(|error| failed(command, &mount.mount_point, &error))?;
+    Ok(rows.into_iter().filter(|row| row.target.kind == kind).collect())
+}
+
+fn not_on_lustre(command: &str, path: &Path) -> Failure {
+    let message =
+        format!("lfs {command}: '{}' is not on a Lustre filesystem: No such device (19)", path.display());
+    Failure::new(libc::ENODEV, message)
+}
+
+fn failed(command: &str, path: &Path, error: &io::Error) -> Failure {
+    let errno = super::errno_of(error);
+    let text = super::error_text(errno);
+    Failure::new(errno, format!("lfs {command}: '{}': {text} ({errno})", path.display()))
+}

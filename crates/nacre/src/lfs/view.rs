@@ -1,0 +1,199 @@
+//! A layout as `lfs` shows it: every field of Lustre's `lov_user_md`, decoded without judging it.
+//!
+//! `nacre_layout::user` turns the same bytes into a layout that can be followed and refuses what cannot; a viewer must
+//! show what is there. Source: reference 3.6.
+
+use nacre_layout::user::{MAGIC_V1, MAGIC_V3};
+use nacre_types::Fid;
+
+const HEADER_V1: usize = 32;
+const HEADER_V3: usize = 48;
+const OBJECT: usize = 24;
+const POOL: std::ops::Range<usize> = 32..48;
+
+/// Sequences below this are not FIDs but the old object group number.
+const SEQ_FID_FIRST: u64 = 0x1_0000_0000;
+
+/// A plain layout's fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayoutView {
+    /// Version 1 or 3.
+    pub magic: u32,
+    /// Pattern bits.
+    pub pattern: u32,
+    /// The file, or the directory whose default it is.
+    pub fid: Fid,
+    /// Bytes; 0 for the default.
+    pub stripe_size: u32,
+    /// Stripes; 0 for the default, 0xffff for all OSTs.
+    pub stripe_count: u16,
+    /// Layout generation of a file, first OST of a wish.
+    pub offset_or_generation: u16,
+    /// Pool name, if set.
+    pub pool: Option<String>,
+    /// Objects in stripe order.
+    pub objects: Vec<ObjectView>,
+}
+
+/// One object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectView {
+    /// Index of its OST.
+    pub ost_index: u32,
+    /// Number within its group.
+    pub id: u64,
+    /// 0 for objects of MDT0, else the FID's sequence.
+    pub group: u64,
+    /// The object's FID.
+    pub fid: Fid,
+}
+
+impl LayoutView {
+    /// Reads the bytes of `lustre.lov`.
+    ///
+    /// # Errors
+    /// A short phrase that says why they cannot be shown.
+    pub fn decode(bytes: &[u8]) -> Result<LayoutView, &'static str> {
+        const SHORT: &str = "the layout is cut short";
+        let magic = u32_at(bytes, 0).ok_or(SHORT)?;
+        let header = match magic {
+            MAGIC_V1 => HEADER_V1,
+            MAGIC_V3 => HEADER_V3,
+            _ => return Err("this kind of layout cannot be shown yet"),
+        };
+        let field = bytes.get(..header).ok_or(SHORT)?;
+        let pool = (magic == MAGIC_V3).then(|| text_of(&field[POOL])).filter(|pool| !pool.is_empty());
+        let objects = bytes[header..].chunks_exact(OBJECT).map(ObjectView::decode).collect();
+        let u16_at = |at: usize| u16::from_le_bytes([field[at], field[at + 1]]);
+        let oid = u64_at(field, 8).ok_or(SHORT)?;
+        Ok(LayoutView {
+            magic,
+            pattern: u32_at(field, 4).ok_or(SHORT)?,
+            fid: Fid::new(u64_at(field, 16).ok_or(SHORT)?, oid as u32, (oid >> 32) as u32),
+            stripe_size: u32_at(field, 24).ok_or(SHORT)?,
+            stripe_count: u16_at(28),
+            offset_or_generation: u16_at(30),
+            pool,
+            objects,
+        })
+    }
+
+    /// The pattern in words, as in `raid0,released`.
+    pub fn pattern_text(&self) -> String {
+        const BITS: [(u32, &str); 8] = [
+            (0x1, "raid0"),
+            (0x4, "parity"),
+            (0x100, "mdt"),
+            (0x200, "overstriped"),
+            (0x400, "foreign"),
+            (0x800, "compress"),
+            (0x4000_0000, "hole"),
+            (0x8000_0000, "released"),
+        ];
+        let mut words: Vec<String> = BITS
+            .iter()
+            .filter(|(bit, _)| self.pattern & bit != 0)
+            .map(|(_, word)| (*word).to_owned())
+            .collect();
+        let unknown = BITS.iter().fold(self.pattern, |rest, (bit, _)| rest & !bit);
+        if unknown != 0 || words.is_empty() {
+            words.push(format!("{unknown:#x}"));
+        }
+        words.join(",")
+    }
+
+    /// The stripe count as shown: -1 for all OSTs.
+    pub fn shown_count(&self) -> i32 {
+        match self.stripe_count {
+            u16::MAX => -1,
+            count => i32::from(count),
+        }
+    }
+
+    /// First OST of a file: that of its first object, -1 without objects.
+    pub fn file_offset(&self) -> i64 {
+        self.objects.first().map_or(-1, |object| i64::from(object.ost_index))
+    }
+
+    /// First OST that a wish names, -1 for any.
+    pub fn wish_offset(&self) -> i64 {
+        match self.offset_or_generation {
+            u16::MAX => -1,
+            index => i64::from(index),
+        }
+    }
+}
+
+impl ObjectView {
+    /// Reads 24 bytes. A first word in the FID range means a FID, else the old form (id, group).
+    fn decode(bytes: &[u8]) -> ObjectView {
+        let first = u64_at(bytes, 0).unwrap_or(0);
+        let second = u64_at(bytes, 8).unwrap_or(0);
+        let ost_index = u32_at(bytes, 20).unwrap_or(0);
+        if first < SEQ_FID_FIRST {
+            let fid = Fid::new(second, first as u32, (first >> 32) as u32);
+            return ObjectView { ost_index, id: first, group: second, fid };
+        }
+        let fid = Fid::new(first, second as u32, (second >> 32) as u32);
+        if fid.is_idif() {
+            // Objects of MDT0: 48 bits of id, the upper 16 of them in the sequence; shown as group 0.
+            let id = (fid.seq & 0xffff) << 32 | u64::from(fid.oid);
+            return ObjectView { ost_index, id, group: 0, fid };
+        }
+        ObjectView { ost_index, id: u64::from(fid.oid), group: fid.seq, fid }
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
+}
+
+fn text_of(padded: &[u8]) -> String {
+    let end = padded.iter().position(|&b| b == 0).unwrap_or(padded.len());
+    String::from_utf8_lossy(&padded[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn patterns_are_words_and_unknown_bits_hexadecimal() {
+        let text = |pattern| {
+            let view = LayoutView { pattern, ..super::super::render::tests::plain(1, 0, &[]) };
+            view.pattern_text()
+        };
+        assert_eq!(text(1), "raid0");
+        assert_eq!(text(0x201), "raid0,overstriped");
+        assert_eq!(text(0x8000_0001), "raid0,released");
+        assert_eq!(text(0x1001), "raid0,0x1000");
+        assert_eq!(text(0), "0x0");
+    }
+
+    #[test]
+    fn objects_of_other_mdts_show_their_sequence() {
+        let mut bytes = [0u8; 24];
+        bytes[..8].copy_from_slice(&0x2_8000_0401u64.to_le_bytes());
+        bytes[8..12].copy_from_slice(&7u32.to_le_bytes());
+        let object = ObjectView::decode(&bytes);
+        assert_eq!((object.id, object.group), (7, 0x2_8000_0401));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_shown_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), v3: bool) {
+            let mut bytes = bytes;
+            if let Some(magic) = bytes.first_chunk_mut::<4>() {
+                *magic = if v3 { MAGIC_V3 } else { MAGIC_V1 }.to_le_bytes();
+            }
+            if let Ok(view) = LayoutView::decode(&bytes) {
+                let _ = (view.pattern_text(), view.shown_count(), view.file_offset());
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! One process of a file system: the targets that it serves, and the mount that it has, put together.
+//!
+//! ```text
+//!            kernel                                  other hosts
+//!              | /dev/fuse or io_uring                  | TCP
+//!        +-----v------------------------------+   +-----v-----+
+//!        | mount: fuse::Session - Front       |   | Server    |
+//!        |        client::Client              |   |           |
+//!        +--|-------------|-------------|-----+   +--|--|--|--+
+//!           | MgsEndpoint | MdsEndpoint | OssEndpoint|  |  |
+//!        +--v---+      +--v---+      +--v---+        |  |  |
+//!        | MGS  |      | MDT  |----->| OSTs |<-------+--+--+
+//!        +------+      +------+      +------+
+//! ```
+//!
+//! An endpoint is a direct call where the target lives in this process, TCP where it does not ([`links`]); nothing above
+//! or below knows which. So the three shapes are the same code with other lists: everything in one process (`node`), one
+//! target (`mdt0000`), or no target and a mount (`mount`).
+//!
+//! Start: MGT, OSTs, MDTs, listen, register, mount. Stop: the same backwards.
+
+mod links;
+mod mounted;
+mod status;
+mod targets;
+
+use crate::control::ControlSocket;
+use crate::failure::{Failure, Result};
+use crate::instance::{Instance, random_uuid};
+use crate::process::{Herald, RunDir, RunLock};
+use links::Links;
+use mounted::Mounted;
+use nacre_rpc::ServerConfig;
+use nacre_rpc::tcp::{Server, Targets};
+use nacre_types::{ClientUuid, Nid, TargetId};
+use nacre_wire::mgs::FsConfig;
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use targets::Services;
+
+pub use mounted::{MountPlan, recorded_mount_point};
+pub use targets::{format_target, open_objects};
+
+/// How long one request for a newer configuration waits at the management server.
+const WATCH_WAIT_MS: u32 = 30_000;
+/// Pause after the management server gave an error, so that a broken one is not asked without end.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a process is to do.
+#[derive(Debug)]
+pub struct Plan {
+    /// `node`, `mgs`, `mdt0000`, `ost0000`, `mount`.
+    pub name: String,
+    /// Where its pid file and control socket are.
+    pub run: RunDir,
+    /// Directory with the targets; `None` for a mount of what others serve.
+    pub instance: Option<Instance>,
+    /// Name of the file system.
+    pub fsname: String,
+    /// Targets to serve.
+    pub targets: Vec<TargetId>,
+    /// Address to serve them on; `None` for this process only.
+    pub listen: Option<Nid>,
+    /// Where the management server is, if not in this process.
+    pub mgs: Vec<Nid>,
+    /// What to mount.
+    pub mount: Option<MountPlan>,
+}
+
+/// A running process.
+pub struct Node {
+    plan: Plan,
+    started: Instant,
+    services: Services,
+    links: Arc<Links>,
+    server: Option<Server>,
+    mount: Mutex<Option<Mounted>>,
+    _lock: RunLock,
+}
+
+impl Node {
+    /// Starts everything; nothing keeps running if it fails.
+    ///
+    /// # Errors
+    /// One sentence that says what to do.
+    pub fn start(plan: Plan, herald: &Herald) -> Result<(Arc<Node>, ControlSocket)> {
+        let lock = plan.run.lock(&plan.name)?;
+        let client = ClientUuid(random_uuid()?);
+        let mut services = Services::default();
+        if let Some(instance) = &plan.instance {
+            herald.progress("opening targets");
+            services.open_mgt_and_osts(instance, &plan.targets)?;
+        }
+        let links = Arc::new(Links::new(&services, &plan.mgs, &plan.fsname, client)?);
+        let config = links.config(0, 0).map_err(|status| no_config(&plan, status))?;
+        if let Some(instance) = &plan.instance {
+            check_identity(instance, &config)?;
+            services.open_mdts(instance, &plan.targets, &config, &links)?;
+        }
+        let server = plan.listen.map(|nid| listen(nid, &services, &plan.fsname)).transpose()?;
+        let config = register(&plan, &links, server.as_ref(), config)?;
+        let mount = match &plan.mount {
+            Some(mount) => {
+                herald.progress("mounting");
+                Some(Mounted::start(mount, &plan, &services, &links, &config)?)
+            }
+            None => None,
+        };
+        let version = config.version;
+        let node = Arc::new(Node {
+            plan,
+            started: Instant::now(),
+            services,
+            links,
+            server,
+            mount: Mutex::new(mount),
+            _lock: lock,
+        });
+        node.watch_configuration(version)?;
+        let socket = ControlSocket::serve(&node.plan.run.socket(&node.plan.name), node.clone())?;
+        Ok((node, socket))
+    }
+
+    /// Follows the configuration: targets that join are used as soon as they are known.
+    fn watch_configuration(self: &Arc<Node>, version: u64) -> Result<()> {
+        let (node, links) = (Arc::downgrade(self), self.links.clone());
+        std::thread::Builder::new()
+            .name("configuration".into())
+            .spawn(move || watch(&node, &links, version))
+            .map_err(Failure::because("start a thread"))?;
+        Ok(())
+    }
+
+    fn use_configuration(&self, config: &FsConfig) {
+        log::info!("configuration {} has {} targets", config.version, config.targets.len());
+        if let Err(failure) = self.services.use_configuration(config, &self.links) {
+            log::error!("{failure}");
+        }
+        if let Some(mount) = self.mount.lock().as_ref() {
+            mount.use_configuration(config, &self.links);
+        }
+    }
+
+    /// Unmounts. `force` does so although files are open.
+    ///
+    /// # Errors
+    /// If files are open; everything then goes on.
+    pub fn unmount(&self, force: bool) -> Result<()> {
+        let mut mount = self.mount.lock();
+        if let Some(mounted) = mount.as_ref() {
+            mounted.unmount(force)?;
+            *mount = None;
+        }
+        Ok(())
+    }
+
+    /// Stops in order: the mount by force if it is still there, the server, then the targets.
+    ///
+    /// # Errors
+    /// The first target that could not be closed cleanly; the others are closed all the same.
+    pub fn stop(&self) -> Result<()> {
+        let unmounted = self.unmount(true);
+        if let Some(server) = &self.server {
+            server.stop();
+        }
+        let stopped = self.services.stop();
+        unmounted.and(stopped)
+    }
+}
+
+/// Body of the thread that asks for newer configurations until the node is gone.
+fn watch(node: &Weak<Node>, links: &Links, mut version: u64) {
+    loop {
+        let newer = links.config(version, WATCH_WAIT_MS);
+        let Some(node) = node.upgrade() else { return };
+        match newer {
+            Ok(config) if config.version > version => {
+                version = config.version;
+                node.use_configuration(&config);
+            }
+            Ok(_) => {}
+            Err(nacre_types::Status::ESHUTDOWN) => return,
+            Err(status) => {
+                log::warn!("the management server gave no configuration: {status}");
+                drop(node);
+                std::thread::sleep(WATCH_PAUSE);
+            }
+        }
+    }
+}
+
+fn no_config(plan: &Plan, status: nacre_types::Status) -> Failure {
+    let nids: Vec<String> = plan.mgs.iter().map(ToString::to_string).collect();
+    let nids = nids.join(", ");
+    match status {
+        nacre_types::Status::ENOENT | nacre_types::Status::WRONG_FSNAME => Failure::new(format!(
+            "the server at {nids} has no file system named '{}': check the name after ':/'",
+            plan.fsname
+        )),
+        nacre_types::Status::ETIMEDOUT | nacre_types::Status::ECONNREFUSED => Failure::new(format!(
+            "no management server answers at {nids}: check the address and that it runs"
+        )),
+        status => Failure::new(format!("the management server at {nids} gave no configuration: {status}")),
+    }
+}
+
+fn check_identity(instance: &Instance, config: &FsConfig) -> Result<()> {
+    if config.fs_uuid == instance.superblock.fs_uuid {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "the management server knows another file system named '{}' than the one in {}: check its address",
+        config.fsname,
+        instance.dir.display()
+    )))
+}
+
+fn listen(nid: Nid, services: &Services, fsname: &str) -> Result<Server> {
+    let Nid::Tcp(addr) = nid else {
+        return Err(Failure::usage("0@lo cannot be listened on: give an address such as 10.0.0.1@tcp"));
+    };
+    let config = ServerConfig { fsname: fsname.to_owned(), ..ServerConfig::default() };
+    Server::bind(&[addr], services.offered(Targets::new()), config).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            Failure::new(format!("port {} of {} is in use: choose another one", addr.port(), addr.ip()))
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            Failure::new(format!("{} is not an address of this host: choose one that is", addr.ip()))
+        }
+        _ => Failure::new(format!("cannot listen on {nid}: {error}")),
+    })
+}
+
+/// Tells the management server which targets are here; the configuration afterwards.
+fn register(plan: &Plan, links: &Links, server: Option<&Server>, config: FsConfig) -> Result<FsConfig> {
+    let Some(instance) = &plan.instance else {
+        return Ok(config);
+    };
+    let remote = server.map_or(&[][..], Server::addrs).iter().map(|addr: &SocketAddr| Nid::Tcp(*addr));
+    // In one process the direct way comes first; others skip it.
+    let local = (plan.targets.contains(&TargetId::mgt())).then_some(Nid::Lo);
+    let nids: Vec<Nid> = local.into_iter().chain(remote).collect();
+    let mut config = config;
+    for target in plan.targets.iter().filter(|target| **target != TargetId::mgt()) {
+        config = links
+            .register(*target, &nids, &instance.superblock.fs_uuid)
+            .map_err(|status| Failure::new(format!("the management server refused {target}: {status}")))?;
+    }
+    Ok(config)
+}
+
+/// File in a run directory that says where its process mounts.
+fn mount_record(run: &RunDir) -> PathBuf {
+    run.path.join("mount-point")
+}

@@ -1,0 +1,240 @@
+//! The mount of a process: a client over endpoints, and a FUSE session in front of it.
+
+use super::links::{Links, remote_nids};
+use super::targets::Services;
+use super::{Plan, mount_record};
+use crate::cli::MountOptions;
+use crate::control::MountStatus;
+use crate::failure::{Failure, Result};
+use crate::process::{RunDir, request_stop};
+use nacre_client::{Client, ClientConfig, Lease};
+use nacre_fuse::front::{Front, FrontOptions};
+use nacre_fuse::{Error, Session, SessionConfig, Unmount};
+use nacre_rpc::tcp::{MdsEvents, TcpMds};
+use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, Recovery};
+use nacre_types::{StatusResult, TargetKind};
+use nacre_wire::mds::LeaseGrant;
+use nacre_wire::mgs::{FsConfig, TargetConfig};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How long metadata servers are told of what was closed last before the process ends without it.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a mount is tried to be ended while something of ours or of the kernel's still has it open for a moment.
+const UNMOUNT_PATIENCE: Duration = Duration::from_millis(500);
+const UNMOUNT_POLL: Duration = Duration::from_millis(20);
+
+/// What to mount, where and how.
+#[derive(Debug, Clone)]
+pub struct MountPlan {
+    /// Existing directory.
+    pub mount_point: PathBuf,
+    /// First column of the mount table.
+    pub source: String,
+    /// Options.
+    pub options: MountOptions,
+}
+
+/// A mount that is served.
+pub struct Mounted {
+    session: Arc<Session>,
+    client: Arc<Client>,
+    remote: Vec<Arc<TcpMds>>,
+    record: PathBuf,
+}
+
+impl Mounted {
+    /// Connects a client to all targets and mounts it.
+    pub fn start(
+        mount: &MountPlan,
+        plan: &Plan,
+        services: &Services,
+        links: &Links,
+        config: &FsConfig,
+    ) -> Result<Mounted> {
+        let lease = Lease::new();
+        let mut mdts: Vec<Arc<dyn MdsEndpoint>> = Vec::new();
+        let mut remote = Vec::new();
+        let mut events = Vec::new();
+        for target in config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt) {
+            let index = target.target.index;
+            if usize::from(index) != mdts.len() {
+                return Err(Failure::new(format!(
+                    "MDT{:04x} has not registered yet: start it first",
+                    mdts.len()
+                )));
+            }
+            let fail =
+                |status| Failure::new(format!("{} does not let this client in: {status}", target.target));
+            if let Some(service) = services.mdt(index) {
+                let client = links.identity().client;
+                let (endpoint, _) = LoMds::connect(service, client, lease.callbacks(index)).map_err(fail)?;
+                mdts.push(Arc::new(endpoint));
+                continue;
+            }
+            let listener = Arc::new(RemoteEvents::new(index, &lease));
+            let endpoint = Arc::new(connect(target, links, listener.clone()).map_err(fail)?);
+            mdts.push(endpoint.clone());
+            remote.push(endpoint);
+            events.push(listener);
+        }
+        if mdts.is_empty() {
+            return Err(Failure::new("no metadata server has registered yet: start one first"));
+        }
+        let client_config = ClientConfig {
+            relatime: mount.options.relatime,
+            ..ClientConfig::new(&plan.fsname, links.identity().client)
+        };
+        let client = Client::new(client_config, lease, mdts, links.osts(config))
+            .map_err(|status| Failure::new(format!("the client could not start: {status}")))?;
+        for listener in events {
+            listener.attach(&client);
+        }
+        let session = Arc::new(mount_session(mount, &client)?);
+        let record = mount_record(&plan.run);
+        std::fs::write(&record, session.mount_point().as_os_str().as_bytes())
+            .map_err(Failure::because(format!("write {}", record.display())))?;
+        stop_when_unmounted(&session)?;
+        Ok(Mounted { session, client, remote, record })
+    }
+
+    /// Uses OSTs that have joined.
+    pub fn use_configuration(&self, config: &FsConfig, links: &Links) {
+        for (index, endpoint) in links.osts(config) {
+            if self.client.add_ost(index, endpoint) {
+                log::info!("OST{index:04x} has joined");
+            }
+        }
+    }
+
+    /// Unmounts and tells the servers. With `force` open files do not hinder it.
+    ///
+    /// # Errors
+    /// If files are open and `force` is off; then it goes on.
+    pub fn unmount(&self, force: bool) -> Result<()> {
+        let deadline = Instant::now() + UNMOUNT_PATIENCE;
+        loop {
+            match self.session.unmount(Unmount::Clean) {
+                Ok(()) => break,
+                Err(Error::Busy(_)) if Instant::now() < deadline => std::thread::sleep(UNMOUNT_POLL),
+                Err(Error::Busy(_)) if force => {
+                    self.session.unmount(Unmount::Force).map_err(|error| Failure::new(error.to_string()))?;
+                    break;
+                }
+                Err(error @ Error::Busy(_)) => return Err(Failure::new(error.to_string())),
+                Err(error) => {
+                    log::warn!("{error}");
+                    break;
+                }
+            }
+        }
+        for mds in &self.remote {
+            mds.disconnect(GOODBYE_LIMIT);
+        }
+        self.client.shutdown();
+        let _ = std::fs::remove_file(&self.record);
+        Ok(())
+    }
+
+    /// For `nacre status`.
+    pub fn status(&self, plan: &Plan) -> MountStatus {
+        MountStatus {
+            mount_point: self.session.mount_point().to_path_buf(),
+            source: plan.mount.as_ref().map_or_else(String::new, |mount| mount.source.clone()),
+            transport: self.session.transport().to_string(),
+        }
+    }
+}
+
+fn mount_session(mount: &MountPlan, client: &Arc<Client>) -> Result<Session> {
+    let options = &mount.options;
+    let front = Arc::new(Front::new(
+        client.clone(),
+        FrontOptions { locks: options.locks, ..FrontOptions::default() },
+    ));
+    let mut config = SessionConfig::new(&mount.mount_point);
+    config.transport = options.transport;
+    config.mount.source.clone_from(&mount.source);
+    config.mount.read_only = options.read_only;
+    config.mount.allow_other = options.allow_other;
+    config.mount.nodev = options.nodev;
+    config.mount.nosuid = options.nosuid;
+    config.mount.noexec = options.noexec;
+    front.configure(&mut config);
+    Session::mount(config, front).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// Somebody may unmount without asking this process; it then ends as well.
+fn stop_when_unmounted(session: &Arc<Session>) -> Result<()> {
+    let session = session.clone();
+    std::thread::Builder::new()
+        .name("mount".into())
+        .spawn(move || {
+            if let Err(error) = session.join() {
+                log::warn!("{error}");
+            }
+            log::info!("unmounted");
+            request_stop();
+        })
+        .map(drop)
+        .map_err(Failure::because("start a thread"))
+}
+
+/// Where the process of a run directory mounts, or did until it was killed.
+pub fn recorded_mount_point(run: &RunDir) -> Option<PathBuf> {
+    let bytes = std::fs::read(mount_record(run)).ok()?;
+    Some(PathBuf::from(std::ffi::OsString::from_vec(bytes)))
+}
+
+fn connect(target: &TargetConfig, links: &Links, events: Arc<RemoteEvents>) -> StatusResult<TcpMds> {
+    let nids = remote_nids(target);
+    let (endpoint, _) = TcpMds::connect(target.target.index, &nids, links.identity(), links.rpc(), events)?;
+    Ok(endpoint)
+}
+
+/// What a metadata server tells this client over the network.
+struct RemoteEvents {
+    index: u16,
+    lease: Arc<dyn ClientCallbacks>,
+    client: OnceLock<Weak<Client>>,
+}
+
+impl RemoteEvents {
+    fn new(index: u16, lease: &Arc<Lease>) -> RemoteEvents {
+        RemoteEvents { index, lease: lease.callbacks(index), client: OnceLock::new() }
+    }
+
+    /// The client exists only after its endpoints.
+    fn attach(&self, client: &Arc<Client>) {
+        let _ = self.client.set(Arc::downgrade(client));
+    }
+}
+
+impl ClientCallbacks for RemoteEvents {
+    fn lease_changed(&self, grant: LeaseGrant) {
+        self.lease.lease_changed(grant);
+    }
+}
+
+impl MdsEvents for RemoteEvents {
+    fn reconnected(
+        &self,
+        endpoint: &dyn MdsEndpoint,
+        recovery: Recovery,
+        grant: LeaseGrant,
+    ) -> StatusResult<()> {
+        if recovery == Recovery::Evicted {
+            // Others may have changed what is cached here, whatever may be cached from now on.
+            self.lease.lease_changed(LeaseGrant { exclusive: false, ..grant });
+        }
+        self.lease.lease_changed(grant);
+        let Some(client) = self.client.get().and_then(Weak::upgrade) else { return Ok(()) };
+        if recovery != Recovery::None {
+            log::warn!("MDT{:04x} is back ({recovery:?}): opening files again", self.index);
+            client.reopen_handles(self.index, endpoint);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! What a process answers on its control socket.
+
+use super::Node;
+use crate::control::{Answer, Handler, ProcessStatus, Request, SpaceStatus, TargetStatus};
+use crate::process::request_stop;
+use nacre_mgs::params::PARAMS;
+use nacre_rpc::Call;
+use nacre_types::{Cred, Nid, Status, TargetId, TargetKind};
+use nacre_wire::mds::Statfs;
+use nacre_wire::mgs::{FsConfig, MgsRequest};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+
+impl Handler for Node {
+    fn handle(&self, request: &Request) -> Answer {
+        match request {
+            Request::Status => Answer::Status(self.status()),
+            Request::Stop { force } => match self.unmount(*force) {
+                Ok(()) => {
+                    request_stop();
+                    Answer::Done
+                }
+                Err(failure) => Answer::Error { errno: libc::EBUSY, message: failure.message },
+            },
+            Request::GetParams => match self.links.config(0, 0) {
+                Ok(config) => Answer::Params { params: params_of(&config) },
+                Err(status) => refused(status),
+            },
+            Request::SetParam { name, value } => {
+                let request = MgsRequest::SetParam { name: name.clone(), value: value.clone() };
+                match self.links.mgs().call(&request) {
+                    Ok(_) => Answer::Done,
+                    Err(status) => refused(status),
+                }
+            }
+        }
+    }
+}
+
+impl Node {
+    fn status(&self) -> ProcessStatus {
+        ProcessStatus {
+            name: self.plan.name.clone(),
+            pid: std::process::id(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            fsname: self.plan.fsname.clone(),
+            targets: self.plan.targets.iter().map(|target| self.target_status(*target)).collect(),
+            mount: self.mount.lock().as_ref().map(|mount| mount.status(&self.plan)),
+        }
+    }
+
+    fn target_status(&self, target: TargetId) -> TargetStatus {
+        let local = self.plan.targets.contains(&TargetId::mgt()).then_some(Nid::Lo);
+        let remote = self.server.iter().flat_map(|server| server.addrs()).map(|addr| Nid::Tcp(*addr));
+        TargetStatus {
+            target: target.to_string(),
+            nids: local.into_iter().chain(remote).map(|nid| nid.to_string()).collect(),
+            clients: (target.kind == TargetKind::Mdt).then(|| self.client_count()),
+            space: self.space_of(target).map(space_status),
+        }
+    }
+
+    /// Clients of the metadata target: those that came over TCP, and the mount of this process.
+    fn client_count(&self) -> u64 {
+        let remote = self.server.as_ref().map_or(0, |server| server.client_count());
+        remote as u64 + u64::from(self.mount.lock().is_some())
+    }
+
+    fn space_of(&self, target: TargetId) -> Option<Statfs> {
+        match target.kind {
+            TargetKind::Ost => {
+                let cred = Cred::system();
+                let services = self.services.osts();
+                let service = services.get(&target.index)?;
+                match service.handle(&Call::new(&cred), &OssRequest::Statfs, Bulk::None) {
+                    Ok(OssReply::Statfs(statfs)) => Some(statfs),
+                    _ => None,
+                }
+            }
+            TargetKind::Mdt => {
+                let dir = self.plan.instance.as_ref()?.target_dir(target);
+                let found = rustix::fs::statvfs(&dir).ok()?;
+                Some(Statfs {
+                    block_size: u32::try_from(found.f_frsize).ok()?,
+                    blocks: found.f_blocks,
+                    blocks_free: found.f_bfree,
+                    blocks_available: found.f_bavail,
+                    files: found.f_files,
+                    files_free: found.f_ffree,
+                    state: 0,
+                })
+            }
+            TargetKind::Mgt => None,
+        }
+    }
+}
+
+fn space_status(statfs: Statfs) -> SpaceStatus {
+    let bytes = |blocks: u64| blocks.saturating_mul(u64::from(statfs.block_size));
+    SpaceStatus {
+        total_bytes: bytes(statfs.blocks),
+        used_bytes: bytes(statfs.blocks.saturating_sub(statfs.blocks_free)),
+        available_bytes: bytes(statfs.blocks_available),
+        files_free: statfs.files_free,
+    }
+}
+
+/// All parameters that exist: as set, else the default.
+fn params_of(config: &FsConfig) -> Vec<(String, String)> {
+    let set =
+        |name: &str| config.params.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    PARAMS
+        .iter()
+        .map(|param| (param.name.to_owned(), set(param.name).unwrap_or_else(|| param.default.to_owned())))
+        .collect()
+}
+
+fn refused(status: Status) -> Answer {
+    let error = std::io::Error::from_raw_os_error(status.errno()).to_string();
+    let text = error.split(" (os error").next().unwrap_or(&error).to_owned();
+    Answer::Error { errno: status.errno(), message: text }
+}

@@ -1,0 +1,198 @@
+//! The targets of a process: formatting, opening, following the configuration, closing.
+
+use super::links::Links;
+use crate::failure::{Failure, Result};
+use crate::instance::Instance;
+use nacre_layout::LayoutSpec;
+use nacre_layout::layout::STRIPE_COUNT_ALL;
+use nacre_mds::{Mds, MdsConfig};
+use nacre_mgs::Mgs;
+use nacre_oss::ObjectServer;
+use nacre_rpc::tcp::Targets;
+use nacre_rpc::{MdsService, MgsService, OssService};
+use nacre_store::object::{FileStore, FileStoreOptions};
+use nacre_types::{TargetId, TargetKind};
+use nacre_wire::mgs::FsConfig;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the requests of an object server may take to end when it stops.
+const OST_STOP_LIMIT: Duration = Duration::from_secs(20);
+
+/// Fills the directory of a new target.
+pub fn format_target(instance: &Instance, target: TargetId) -> Result<()> {
+    let dir = instance.target_dir(target);
+    let what = format!("format {target}");
+    let superblock = &instance.superblock;
+    match target.kind {
+        TargetKind::Mgt => {
+            Mgs::format(&dir, &superblock.fsname, superblock.fs_uuid).map_err(Failure::because(what))
+        }
+        TargetKind::Mdt => {
+            let config = MdsConfig { index: target.index, ..MdsConfig::default() };
+            Mds::format(&dir, &config).map_err(Failure::because(what))
+        }
+        TargetKind::Ost => {
+            use nacre_store::object::ObjectStore;
+            let options = FileStoreOptions { create: true, ..object_options(instance, target) };
+            FileStore::open(&dir, options).and_then(|store| store.close()).map_err(Failure::because(what))
+        }
+    }
+}
+
+fn object_options(instance: &Instance, target: TargetId) -> FileStoreOptions {
+    FileStoreOptions {
+        label: format!("{}-{target}", instance.superblock.fsname),
+        ..FileStoreOptions::default()
+    }
+}
+
+/// Opens the object store of an OST.
+pub fn open_objects(instance: &Instance, target: TargetId) -> Result<FileStore> {
+    FileStore::open(&instance.target_dir(target), object_options(instance, target))
+        .map_err(Failure::because(format!("open {target}")))
+}
+
+/// Settings of an MDT under the shared parameters.
+fn config_of_mdt(index: u16, config: &FsConfig) -> MdsConfig {
+    MdsConfig { index, default_layout: default_layout(config), ..MdsConfig::default() }
+}
+
+/// Striping where nothing else is said, from `lov.stripe*`. Values were checked when they were set.
+fn default_layout(config: &FsConfig) -> LayoutSpec {
+    let value = |name: &str| {
+        config.params.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.parse::<i64>().ok())
+    };
+    LayoutSpec {
+        stripe_size: value("lov.stripesize").and_then(|size| u32::try_from(size).ok()),
+        stripe_count: value("lov.stripecount").and_then(|count| match count {
+            -1 => Some(STRIPE_COUNT_ALL),
+            count => u16::try_from(count).ok(),
+        }),
+        first_ost: value("lov.stripeoffset").and_then(|index| u16::try_from(index).ok()),
+        ..LayoutSpec::default()
+    }
+}
+
+/// Services by target.
+#[derive(Default)]
+pub struct Services {
+    mgs: Option<Arc<Mgs>>,
+    mdts: BTreeMap<u16, Arc<Mds>>,
+    osts: BTreeMap<u16, Arc<ObjectServer>>,
+}
+
+impl Services {
+    /// Opens the management and object targets among `wanted`.
+    pub fn open_mgt_and_osts(&mut self, instance: &Instance, wanted: &[TargetId]) -> Result<()> {
+        for &target in wanted {
+            match target.kind {
+                TargetKind::Mgt => {
+                    let dir = instance.target_dir(target);
+                    let mgs = Mgs::open(&dir).map_err(Failure::because(format!("open {target}")))?;
+                    self.mgs = Some(Arc::new(mgs));
+                }
+                TargetKind::Ost => {
+                    let store = open_objects(instance, target)?;
+                    self.osts
+                        .insert(target.index, Arc::new(ObjectServer::new(Arc::new(store), target.index)));
+                }
+                TargetKind::Mdt => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the metadata targets among `wanted`, which need ways to the OSTs.
+    pub fn open_mdts(
+        &mut self,
+        instance: &Instance,
+        wanted: &[TargetId],
+        config: &FsConfig,
+        links: &Links,
+    ) -> Result<()> {
+        for &target in wanted.iter().filter(|target| target.kind == TargetKind::Mdt) {
+            let osts = links.osts(config).into_iter().collect();
+            let mds = Mds::open(&instance.target_dir(target), config_of_mdt(target.index, config), osts)
+                .map_err(Failure::because(format!("open {target}")))?;
+            self.mdts.insert(target.index, mds);
+        }
+        Ok(())
+    }
+
+    /// The management service, if it is here.
+    pub fn mgs(&self) -> Option<Arc<dyn MgsService>> {
+        self.mgs.clone().map(|mgs| mgs as Arc<dyn MgsService>)
+    }
+
+    /// The metadata service with this index, if it is here.
+    pub fn mdt(&self, index: u16) -> Option<Arc<dyn MdsService>> {
+        self.mdts.get(&index).cloned().map(|mds| mds as Arc<dyn MdsService>)
+    }
+
+    /// The object services that are here.
+    pub fn osts(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
+        self.osts.iter().map(|(index, ost)| (*index, ost.clone() as Arc<dyn OssService>)).collect()
+    }
+
+    /// All services, for a server.
+    pub fn offered(&self, targets: Targets) -> Targets {
+        let targets = self.mgs.iter().fold(targets, |all, mgs| all.with_mgt(mgs.clone()));
+        let targets = self.mdts.iter().fold(targets, |all, (index, mds)| all.with_mdt(*index, mds.clone()));
+        self.osts.iter().fold(targets, |all, (index, ost)| all.with_ost(*index, ost.clone()))
+    }
+
+    /// Tells metadata targets which OSTs there are now.
+    pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
+        for (index, mds) in &self.mdts {
+            mds.set_osts(links.osts(config).into_iter().collect())
+                .map_err(Failure::because(format!("tell MDT{index:04x} of new OSTs")))?;
+        }
+        Ok(())
+    }
+
+    /// Closes all: metadata first, since it still sends to objects; the configuration last.
+    pub fn stop(&self) -> Result<()> {
+        let mut result = Ok(());
+        let mut keep = |outcome: std::result::Result<(), String>, target: TargetId| {
+            if let Err(error) = outcome {
+                log::error!("{target} was not closed cleanly: {error}");
+                result = Err(Failure::new(format!("{target} was not closed cleanly: {error}")));
+            }
+        };
+        for (index, mds) in &self.mdts {
+            keep(mds.stop().map_err(|error| error.to_string()), TargetId::mdt(*index));
+        }
+        for (index, ost) in &self.osts {
+            keep(ost.stop(OST_STOP_LIMIT).map_err(|error| error.to_string()), TargetId::ost(*index));
+        }
+        if let Some(mgs) = &self.mgs {
+            mgs.stop();
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_become_the_default_layout() {
+        let param = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let config = FsConfig {
+            params: vec![
+                param("lov.stripecount", "-1"),
+                param("lov.stripeoffset", "-1"),
+                param("lov.stripesize", "1048576"),
+            ],
+            ..FsConfig::default()
+        };
+        let spec = default_layout(&config);
+        assert_eq!(spec.stripe_count, Some(STRIPE_COUNT_ALL));
+        assert_eq!(spec.stripe_size, Some(1 << 20));
+        assert_eq!(spec.first_ost, None);
+        assert!(default_layout(&FsConfig::default()).is_empty());
+    }
+}

@@ -1,0 +1,285 @@
+//! Background processes: which run, starting one and waiting until it is ready, stopping one.
+//!
+//! A process holds a lock on `NAME.pid` in its run directory for its whole life; the kernel lets go of it however the
+//! process ends. So "is it running" has one true answer, and the number in the file cannot be that of a stranger.
+
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use crate::{instance, logger};
+use rustix::fs::FlockOperation;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often a wait for the end of a process looks again.
+const STOP_POLL: Duration = Duration::from_millis(20);
+
+/// A directory with the pid files, control sockets and logs of processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDir {
+    /// The directory, mode 0700.
+    pub path: PathBuf,
+}
+
+/// The lock that says "this process runs"; let go when dropped.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+}
+
+impl RunDir {
+    /// Names a run directory, which need not exist.
+    pub fn new(path: PathBuf) -> RunDir {
+        RunDir { path }
+    }
+
+    /// Control socket of process `name`.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        match name {
+            NODE => self.path.join("control.sock"),
+            name => self.path.join(format!("{name}.sock")),
+        }
+    }
+
+    /// Log of process `name`.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}.log"))
+    }
+
+    fn pid_file(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}.pid"))
+    }
+
+    /// Takes the lock of process `name` for this process.
+    ///
+    /// # Errors
+    /// If another process has it, or the file cannot be written.
+    pub fn lock(&self, name: &str) -> Result<RunLock> {
+        instance::make_dir(&self.path, 0o700)?;
+        let path = self.pid_file(name);
+        let fail = || Failure::because(format!("write {}", path.display()));
+        let mut file = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .write(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(fail())?;
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let pid = self.pid(name).map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            return Err(Failure::new(format!("'{name}' of {} is already running{pid}", self.path.display())));
+        }
+        file.set_len(0).and_then(|()| file.rewind()).map_err(fail())?;
+        writeln!(file, "{}", std::process::id()).map_err(fail())?;
+        Ok(RunLock { _file: file })
+    }
+
+    /// Process id of `name` if it runs.
+    pub fn pid(&self, name: &str) -> Option<i32> {
+        let mut file = File::open(self.pid_file(name)).ok()?;
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+            return None;
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Names of all processes that run here.
+    pub fn running(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.path) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter_map(|name| name.strip_suffix(".pid").map(str::to_owned))
+            .filter(|name| self.pid(name).is_some())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Waits until `name` has ended; false if it has not after `limit`.
+    pub fn wait_stopped(&self, name: &str, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while self.pid(name).is_some() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(STOP_POLL);
+        }
+        true
+    }
+
+    /// Asks `name` to stop by signal, for when its control socket does not answer.
+    pub fn terminate(&self, name: &str) {
+        if let Some(pid) = self.pid(name).and_then(rustix::process::Pid::from_raw) {
+            // It may just have ended, which is what is wanted.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+}
+
+/// Name of the process that runs everything.
+pub const NODE: &str = "node";
+/// Name of the process that has the mount when servers have processes of their own.
+pub const MOUNT: &str = "mount";
+
+/// Starts this program again in the background with `args` and waits until it says that it is ready.
+///
+/// # Errors
+/// What the new process reports, with its exit code.
+pub fn start<S: AsRef<OsStr>>(args: &[S], log: &Path, progress: &mut Progress) -> Result<()> {
+    let (log_file, _) = logger::open(log).map_err(Failure::because(format!("open {}", log.display())))?;
+    let mut child = Command::new("/proc/self/exe")
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log_file)
+        .spawn()
+        .map_err(Failure::because("start a background process"))?;
+    let output = child.stdout.take().expect("the output was asked to be a pipe");
+    for line in BufReader::new(output).lines() {
+        let line = line.map_err(Failure::because("hear from the background process"))?;
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("ready", _) => return Ok(()),
+            ("progress", text) => progress.show(text),
+            ("error", rest) => {
+                let (exit, message) = rest.split_once(' ').unwrap_or(("1", rest));
+                // Collected so that no dead child stays behind; its exit code says the same.
+                let _ = child.wait();
+                return Err(Failure { exit: exit.parse().unwrap_or(1), message: message.to_owned() });
+            }
+            _ => {}
+        }
+    }
+    let status = child.wait().map_err(Failure::because("wait for the background process"))?;
+    Err(Failure::new(format!(
+        "the background process ended before it was ready ({status}): see {}",
+        log.display()
+    )))
+}
+
+/// The other end of [`start`]: how a background process tells who started it.
+pub struct Herald {
+    background: bool,
+}
+
+impl Herald {
+    /// In a background process, leaves the session of whoever started it.
+    ///
+    /// # Errors
+    /// If the current directory cannot be left.
+    pub fn new(background: bool) -> Result<Herald> {
+        if background {
+            // Fails only for the leader of a process group, which is then nobody's child to be told to stop with.
+            let _ = rustix::process::setsid();
+            std::env::set_current_dir("/").map_err(Failure::because("change to /"))?;
+        }
+        Ok(Herald { background })
+    }
+
+    /// Tells how far the start has come.
+    pub fn progress(&self, text: &str) {
+        self.say(&format!("progress {text}"));
+    }
+
+    /// Tells that everything runs, and lets go of whoever waits.
+    pub fn ready(&self) {
+        self.say("ready");
+        if self.background
+            && let Ok(null) = OpenOptions::new().write(true).open("/dev/null")
+        {
+            // Whoever started us must not wait for the end of our output.
+            let _ = rustix::stdio::dup2_stdout(&null);
+        }
+    }
+
+    /// Tells why it will not run.
+    pub fn failed(&self, failure: &Failure) {
+        if self.background {
+            self.say(&format!("error {} {}", failure.exit, failure.message.replace('\n', " ")));
+        } else {
+            eprintln!("nacre: {failure}");
+        }
+    }
+
+    fn say(&self, line: &str) {
+        if self.background {
+            // If nobody listens any more, the process goes on all the same.
+            let _ = writeln!(io::stdout(), "{line}");
+        }
+    }
+}
+
+/// Signals that end a process cleanly.
+pub struct StopSignals {
+    set: libc::sigset_t,
+}
+
+impl StopSignals {
+    /// Holds back SIGTERM, SIGINT and SIGHUP for this thread and all that it starts from now on, so that
+    /// [`StopSignals::wait`] gets them. To be called before any thread is started.
+    pub fn block() -> StopSignals {
+        // SAFETY: a zeroed set is valid storage that sigemptyset initialises; the signals are valid; pthread_sigmask
+        // only reads the set.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            StopSignals { set }
+        }
+    }
+
+    /// Waits for one of them.
+    pub fn wait(&self) {
+        let mut signal = 0;
+        // SAFETY: the set was initialised in `block`; `signal` is valid for writing.
+        while unsafe { libc::sigwait(&self.set, &mut signal) } != 0 {}
+    }
+}
+
+/// Lets [`StopSignals::wait`] of this process return.
+pub fn request_stop() {
+    // Sending a signal to oneself cannot fail.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_tells_who_runs_and_goes_with_its_holder() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let run = RunDir::new(scratch.path().join("run"));
+        assert_eq!(run.pid("ost0000"), None);
+        let lock = run.lock("ost0000").expect("free");
+        assert_eq!(run.pid("ost0000"), Some(std::process::id() as i32));
+        assert_eq!(run.running(), ["ost0000"]);
+        let failure = run.lock("ost0000").expect_err("taken");
+        assert!(failure.message.contains("already running (pid "), "{failure}");
+        drop(lock);
+        assert_eq!(run.pid("ost0000"), None);
+        assert!(run.running().is_empty());
+        assert!(run.wait_stopped("ost0000", Duration::ZERO));
+    }
+
+    #[test]
+    fn a_stale_pid_file_is_nobody() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let run = RunDir::new(scratch.path().to_path_buf());
+        fs::write(run.pid_file(NODE), "1\n").expect("write");
+        assert_eq!(run.pid(NODE), None);
+        run.terminate(NODE);
+        run.lock(NODE).expect("free to take");
+    }
+}

@@ -1,0 +1,32 @@
+//! Progress of long work: one line that is written over on a terminal, nothing on a pipe.
+
+use std::io::{self, IsTerminal, Write};
+
+/// A line on standard error; cleared when dropped.
+pub struct Progress {
+    terminal: bool,
+    shown: bool,
+}
+
+impl Progress {
+    /// Shows nothing unless standard error is a terminal and `quiet` is false.
+    pub fn new(quiet: bool) -> Progress {
+        Progress { terminal: !quiet && io::stderr().is_terminal(), shown: false }
+    }
+
+    /// Replaces the line.
+    pub fn show(&mut self, text: &str) {
+        if self.terminal {
+            self.shown = true;
+            let _ = write!(io::stderr(), "\r\x1b[K{text}");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
