@@ -42,10 +42,10 @@ fn report(missing: &[&str]) -> bool {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test").to_owned();
     let list = missing.join(", ");
-    assert!(!in_ci(), "{test} needs {list}; see scripts/install-deps");
+    assert!(!in_ci(), "{test} needs {list}; see scripts/test-deps");
     // Around the capture of test output: whoever runs the tests should see what they leave out.
     let line =
-        format!("\n*** SKIPPED {test}: missing {list} (scripts/install-deps installs what tests need) ***\n");
+        format!("\n*** SKIPPED {test}: missing {list} (scripts/test-deps installs what tests need) ***\n");
     let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
     false
 }

@@ -1,0 +1,136 @@
+//! Which crate may use which: the table of docs/architecture.md, enforced.
+
+use crate::Finding;
+use crate::metadata::Package;
+
+/// A crate of ours and those of ours that it may use. Whatever is not in the table is a finding, so that a new crate
+/// gets its place when it is made.
+const TABLE: &[(&str, &[&str])] = &[
+    // Vocabulary.
+    ("nacre-types", &[]),
+    ("nacre-layout", &["nacre-types"]),
+    // Encodings: what leaves memory. Never each other.
+    ("nacre-wire", VOCABULARY),
+    ("nacre-ondisk", VOCABULARY),
+    // Engines and seams: no I/O in lock and session.
+    ("nacre-env", &[]),
+    ("nacre-lock", &["nacre-types"]),
+    ("nacre-session", &["nacre-types"]),
+    // Plumbing.
+    ("nacre-rpc", &["nacre-types", "nacre-layout", "nacre-wire", "nacre-env", "nacre-session"]),
+    ("nacre-store", &["nacre-types", "nacre-layout", "nacre-ondisk", "nacre-env"]),
+    // Client: never services, store or ondisk.
+    (
+        "nacre-client",
+        &[
+            "nacre-types",
+            "nacre-layout",
+            "nacre-wire",
+            "nacre-env",
+            "nacre-lock",
+            "nacre-session",
+            "nacre-rpc",
+        ],
+    ),
+    // Services: never each other, nor client.
+    ("nacre-mgs", SERVICE),
+    ("nacre-mds", SERVICE),
+    ("nacre-oss", SERVICE),
+    // Front doors.
+    ("nacre-fuse", &["nacre-types", "nacre-layout", "nacre-env", "nacre-client"]),
+    (
+        "nacre",
+        &[
+            "nacre-types",
+            "nacre-layout",
+            "nacre-wire",
+            "nacre-ondisk",
+            "nacre-env",
+            "nacre-lock",
+            "nacre-session",
+            "nacre-rpc",
+            "nacre-store",
+            "nacre-mgs",
+            "nacre-mds",
+            "nacre-oss",
+            "nacre-client",
+            "nacre-fuse",
+            "nacre-bench",
+        ],
+    ),
+    // Proof. Only the binary may use bench, as its sub-command.
+    ("nacre-bench", &["nacre-types", "nacre-env", "nacre-fuse"]),
+    ("nacre-testkit", &["nacre-types"]),
+    ("xtask", &[]),
+];
+
+const VOCABULARY: &[&str] = &["nacre-types", "nacre-layout"];
+const SERVICE: &[&str] = &[
+    "nacre-types",
+    "nacre-layout",
+    "nacre-wire",
+    "nacre-ondisk",
+    "nacre-env",
+    "nacre-lock",
+    "nacre-session",
+    "nacre-rpc",
+    "nacre-store",
+];
+
+/// Edges between crates of ours that the table does not have. Dependencies of tests are free.
+pub fn check(packages: &[Package]) -> Vec<Finding> {
+    let members: Vec<&Package> = packages.iter().filter(|package| package.is_member).collect();
+    let is_ours = |name: &str| members.iter().any(|member| member.name == name);
+    let mut findings = Vec::new();
+    for member in &members {
+        let Some((_, allowed)) = TABLE.iter().find(|(name, _)| *name == member.name) else {
+            findings.push(format!(
+                "deps: {} has no place in the table of crates/xtask/src/layers.rs",
+                member.name
+            ));
+            continue;
+        };
+        for dependency in member.dependencies.iter().filter(|name| is_ours(name)) {
+            if !allowed.contains(&dependency.as_str()) {
+                findings.push(format!("deps: {} may not use {dependency}", member.name));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str, dependencies: &[&str]) -> Package {
+        let dependencies = dependencies.iter().map(|&name| name.to_owned()).collect();
+        Package { name: name.to_owned(), is_member: true, dependencies, ..Package::default() }
+    }
+
+    #[test]
+    fn upward_edges_and_unknown_crates_are_found() {
+        let packages = [
+            member("nacre-types", &["nacre-mds", "libc"]),
+            member("nacre-mds", &["nacre-types", "nacre-client"]),
+            member("nacre-client", &["nacre-types"]),
+            member("nacre-new", &[]),
+        ];
+        let findings = check(&packages);
+        assert_eq!(findings.len(), 3, "{findings:?}");
+        assert!(findings[0].contains("nacre-types may not use nacre-mds"));
+        assert!(findings[1].contains("nacre-mds may not use nacre-client"));
+        assert!(findings[2].contains("nacre-new"));
+    }
+
+    #[test]
+    fn the_table_has_no_cycles() {
+        let mut left: Vec<&(&str, &[&str])> = TABLE.iter().collect();
+        while !left.is_empty() {
+            let names: Vec<&str> = left.iter().map(|(name, _)| *name).collect();
+            let before = left.len();
+            left.retain(|(_, allowed)| allowed.iter().any(|name| names.contains(name)));
+            assert!(left.len() < before, "cycle among {names:?}");
+        }
+    }
+}
