@@ -125,6 +125,15 @@ impl Import {
         recovery
     }
 
+    /// A side connection met a server that does not know this client (any more): the next connect restores.
+    pub fn on_forgotten(&mut self, instance: u64) {
+        if self.instance != 0 && self.pending == Recovery::None {
+            self.pending =
+                if self.instance == instance { Recovery::Evicted } else { Recovery::ServerRestarted };
+        }
+        self.on_evicted();
+    }
+
     /// Handles are open again.
     pub fn on_recovered(&mut self) {
         self.pending = Recovery::None;
@@ -218,6 +227,16 @@ mod tests {
         import.on_recovered();
         import.on_connecting();
         assert_eq!(import.on_connected(8, true), Recovery::None);
+    }
+
+    #[test]
+    fn what_a_side_connection_learns_is_restored_by_the_next_connect() {
+        let mut import = import();
+        import.on_connecting();
+        import.on_connected(7, false);
+        import.on_forgotten(7);
+        import.on_connecting();
+        assert_eq!(import.on_connected(7, true), Recovery::Evicted);
     }
 
     #[test]

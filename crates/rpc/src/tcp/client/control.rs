@@ -57,11 +57,13 @@ impl Drop for Control {
 fn run(peer: &Arc<Peer>, events: &dyn MdsEvents, place: &Mutex<Option<Arc<Socket>>>) {
     while !peer.is_stopping() {
         // A data connection first: it reconnects, restores handles and reports losses, also when nobody calls.
-        let greeting = peer.conn(None).and_then(|conn| {
-            conn.sweep();
-            peer.greet(u32::MAX, true, None)
-        });
+        peer.sweep_connections();
+        let greeting = peer.conn(None).and_then(|_| peer.greet(u32::MAX, true, None));
         match greeting {
+            Ok(greeting) if !greeting.connected.known || greeting.connected.instance != peer.instance() => {
+                peer.forgotten(greeting.connected.instance);
+                continue;
+            }
             Ok(greeting) => {
                 let socket = Arc::new(greeting.socket);
                 *place.lock() = Some(socket.clone());

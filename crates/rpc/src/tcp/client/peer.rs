@@ -206,6 +206,17 @@ impl Peer {
         }
     }
 
+    /// A side connection found that the server does not know this client: everything is set up anew.
+    pub(crate) fn forgotten(&self, instance: u64) {
+        self.link.lock().on_forgotten(instance);
+        self.close_all();
+    }
+
+    /// Instance of the server that was last reached.
+    pub(crate) fn instance(&self) -> u64 {
+        self.link.lock().instance()
+    }
+
     fn close_all(&self) {
         for slot in &self.slots {
             let conn = slot.lock().take();
@@ -217,9 +228,17 @@ impl Peer {
 
     /// Looks at connections that nobody uses: answers of posted requests, lost connections; sends again what was lost.
     pub(crate) fn sweep(self: &Arc<Self>) {
+        self.sweep_connections();
         if self.flights.post_count() == 0 {
             return;
         }
+        if let Ok(conn) = self.conn(None) {
+            self.send_posts(&conn);
+        }
+    }
+
+    /// Finds out which connections have ended.
+    pub(crate) fn sweep_connections(&self) {
         for slot in &self.slots {
             let conn = slot.lock().clone();
             if let Some(conn) = conn {
@@ -228,9 +247,6 @@ impl Peer {
                     self.report_loss(&conn);
                 }
             }
-        }
-        if let Ok(conn) = self.conn(None) {
-            self.send_posts(&conn);
         }
     }
 

@@ -58,6 +58,13 @@ impl Client {
         Ok((grant, false))
     }
 
+    /// Ends all connections, so that the client sets them up anew.
+    pub(super) fn close_connections(&self) {
+        for connection in self.open_connections() {
+            connection.shut_down(Shutdown::Both);
+        }
+    }
+
     fn open_connections(&self) -> Vec<Arc<Connection>> {
         let mut connections = self.connections.lock();
         connections.retain(|connection| connection.strong_count() > 0);
@@ -157,7 +164,7 @@ impl Clients {
         client.callbacks.attach(connection);
     }
 
-    /// The client is no longer known here; its connections end, and the next connect starts afresh.
+    /// The client is no longer known here; the next connect starts afresh.
     pub(super) fn forget(&self, client: &Arc<Client>) {
         client.gone.store(true, Ordering::SeqCst);
         let key = (client.target, client.export.client);

@@ -197,10 +197,15 @@ impl<'a> Work<'a> {
 
     fn answer_mds(&mut self, header: &Header, client: &Arc<Client>, result: &StatusResult<MdsAnswer>) {
         let status = encode_result(result, &mut self.reply);
-        if status == Status::EVICTED {
+        let evicted = status == Status::EVICTED;
+        if evicted {
+            // Before the answer, or the client could come back to what is about to go.
             self.connection.shared.clients.forget(client);
         }
         self.answer(header, status, 0);
+        if evicted {
+            client.close_connections();
+        }
     }
 
     fn run_oss(&mut self, header: &Header, service: &dyn OssService) {
