@@ -129,7 +129,8 @@ impl FileStore {
             ObjectError::Path { action: "ask for the space of", path: dir.to_owned(), source: error.into() }
         })?;
         let reserve = Arc::new(reserve);
-        let releaser = Arc::new(Releaser::new(slots.clone(), index.clone(), reserve.clone()));
+        let releaser =
+            Arc::new(Releaser::new(slots.clone(), index.clone(), reserve.clone(), options.spare_files));
         let mut store = FileStore {
             dir: dir.to_owned(),
             handles: Handles::new(handle::open_files_allowed(options.open_files_max)),
@@ -267,6 +268,7 @@ impl FileStore {
         let TransNo(mapped_by) = self.index.commit(&batch).map_err(|error| give_back(error.into()))?;
         self.counters.objects.fetch_add(1, Ordering::Relaxed);
         self.counters.created.fetch_add(1, Ordering::Relaxed);
+        self.releaser.note_taken(taken.free_left);
         let handle = Handle::new(object, slot, fresh.fd, fresh.is_new, mapped_by, self.releaser.clone());
         Ok(self.handles.insert(handle))
     }
@@ -292,6 +294,7 @@ impl FileStore {
         }
         self.index.commit(&batch)?;
         let mut gone = Vec::with_capacity(found.len());
+        let mut unopened = Vec::new();
         for &(object, slot) in &found {
             match self.handles.remove(object) {
                 _ if self.shared_slots.contains(&slot) => {}
@@ -299,7 +302,7 @@ impl FileStore {
                     handle.set_destroyed();
                     gone.push(handle);
                 }
-                None => self.release_unopened(object, slot),
+                None => unopened.push(slot),
             }
         }
         drop(locks);
@@ -308,19 +311,16 @@ impl FileStore {
         self.counters.destroyed.fetch_add(count, Ordering::Relaxed);
         // Here the files are emptied, each by its last user: this thread, unless a call is in progress.
         drop(gone);
+        unopened.into_iter().for_each(|slot| self.release_unopened(slot));
         Ok(count)
     }
 
-    fn release_unopened(&self, object: Fid, slot: u32) {
+    fn release_unopened(&self, slot: u32) {
         match self.slots.open_file(slot, OFlags::empty()) {
             Ok(fd) => self.releaser.release(slot, fd.as_fd()),
             // The object was damaged, and is gone now.
             Err(Errno::NOENT) => self.slots.give_back(&[slot]),
-            Err(error) => {
-                log::error!(
-                    "cannot open the file of destroyed object {object}: {error}; the next start tries again"
-                );
-            }
+            Err(error) => self.releaser.lose(slot, error),
         }
     }
 }

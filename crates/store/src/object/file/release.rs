@@ -2,7 +2,8 @@
 //!
 //! A destroyed object's file is emptied at once, so that its space is free when the call returns. The slot may be used
 //! again only when the emptying is durable (and the removal of the record too), or a power cut could show old bytes
-//! under a new owner. One thread sees to that in the background, for many slots at a time.
+//! under a new owner. One thread sees to that in the background, for many slots at a time. The same thread makes files in
+//! advance when few are free.
 
 use super::ops;
 use super::slots::Slots;
@@ -30,7 +31,14 @@ struct Queue {
     in_work: usize,
     /// Somebody waits: do not gather.
     is_urgent: bool,
+    /// Few files are free.
+    wants_spare: bool,
     is_stopping: bool,
+}
+
+enum Work {
+    Release(Vec<u32>),
+    MakeSpare,
 }
 
 /// See the module's documentation.
@@ -40,17 +48,25 @@ pub(super) struct Releaser {
     reserve: Arc<Reserve>,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Free files that are made in advance.
+    spare_files: u32,
     /// Slots that were lost until the next start because their emptying failed.
     lost: AtomicU64,
 }
 
 impl Releaser {
-    pub(super) fn new(slots: Arc<Slots>, index: Arc<MetaStore>, reserve: Arc<Reserve>) -> Releaser {
+    pub(super) fn new(
+        slots: Arc<Slots>,
+        index: Arc<MetaStore>,
+        reserve: Arc<Reserve>,
+        spare_files: u32,
+    ) -> Releaser {
         Releaser {
             slots,
             index,
             reserve,
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue { wants_spare: spare_files > 0, ..Queue::default() }),
+            spare_files,
             changed: Condvar::new(),
             lost: AtomicU64::new(0),
         }
@@ -69,17 +85,28 @@ impl Releaser {
     /// Empties the file of a slot whose owner was destroyed, and has it made durable.
     pub(super) fn release(&self, slot: u32, fd: BorrowedFd<'_>) {
         if let Err(error) = nacre_env::blocking(|| ops::empty(fd)) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            log::error!(
-                "cannot empty {}: {error}; the next start tries again",
-                self.slots.path(slot).display()
-            );
+            self.lose(slot, error);
             return;
         }
         self.reserve.look_again();
         let mut queue = self.queue.lock();
         queue.pending.push(slot);
         if queue.pending.len() == 1 || queue.pending.len() == GATHER_MAX {
+            self.changed.notify_all();
+        }
+    }
+
+    /// A slot cannot be emptied: nobody gets it before the next start, which tries again.
+    pub(super) fn lose(&self, slot: u32, error: rustix::io::Errno) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        log::error!("cannot empty {}: {error}; the next start tries again", self.slots.path(slot).display());
+    }
+
+    /// A slot was taken and `free_left` are left: makes more if those are few.
+    pub(super) fn note_taken(&self, free_left: u32) {
+        // Only one of the calls on the way down finds the mark, so that few touch the lock.
+        if self.spare_files > 0 && free_left == self.spare_files / 2 {
+            self.queue.lock().wants_spare = true;
             self.changed.notify_all();
         }
     }
@@ -112,41 +139,62 @@ impl Releaser {
     }
 
     fn run(&self) {
-        while let Some(slots) = self.next() {
-            match self.persist(&slots) {
-                Ok(()) => self.slots.give_back(&slots),
-                Err(error) => {
-                    self.lost.fetch_add(slots.len() as u64, Ordering::Relaxed);
-                    log::error!(
-                        "cannot make {} freed files durable: {error}; the next start tries again",
-                        slots.len()
-                    );
-                }
+        while let Some(work) = self.next() {
+            match work {
+                Work::Release(slots) => self.finish(&slots),
+                Work::MakeSpare => self.make_spare(),
             }
-            let mut queue = self.queue.lock();
-            queue.in_work = 0;
-            self.changed.notify_all();
         }
     }
 
-    fn next(&self) -> Option<Vec<u32>> {
+    fn finish(&self, slots: &[u32]) {
+        match self.persist(slots) {
+            Ok(()) => self.slots.give_back(slots),
+            Err(error) => {
+                self.lost.fetch_add(slots.len() as u64, Ordering::Relaxed);
+                log::error!(
+                    "cannot make {} freed files durable: {error}; the next start tries again",
+                    slots.len()
+                );
+            }
+        }
+        self.queue.lock().in_work = 0;
+        self.changed.notify_all();
+    }
+
+    fn make_spare(&self) {
+        let is_enough = || {
+            let queue = self.queue.lock();
+            queue.is_stopping || queue.is_urgent
+        };
+        if let Err(error) = self.slots.make_spare(self.spare_files, is_enough) {
+            // New objects make their own, and tell their clients if they cannot.
+            log::info!("no files could be made in advance: {error}");
+        }
+    }
+
+    fn next(&self) -> Option<Work> {
         let mut queue = self.queue.lock();
         while queue.pending.is_empty() {
             queue.is_urgent = false;
             if queue.is_stopping {
                 return None;
             }
+            if std::mem::take(&mut queue.wants_spare) {
+                return Some(Work::MakeSpare);
+            }
             self.changed.wait(&mut queue);
         }
         let until = Instant::now() + GATHER;
-        while queue.pending.len() < GATHER_MAX && !queue.is_urgent && !queue.is_stopping {
+        while queue.pending.len() < GATHER_MAX && !queue.is_urgent && !queue.is_stopping && !queue.wants_spare
+        {
             if self.changed.wait_until(&mut queue, until).timed_out() {
                 break;
             }
         }
         let slots = std::mem::take(&mut queue.pending);
         queue.in_work = slots.len();
-        Some(slots)
+        Some(Work::Release(slots))
     }
 
     fn persist(&self, slots: &[u32]) -> crate::object::Result<()> {
@@ -163,6 +211,8 @@ impl Releaser {
         for &slot in slots {
             let fd = self.slots.open_file(slot, OFlags::empty()).map_err(fail)?;
             ops::retry(|| fs::fsync(&fd)).map_err(fail)?;
+            // The last owner may never have been synced, and then the name is not durable either.
+            ops::retry(|| fs::fsync(self.slots.directory_fd(slot))).map_err(fail)?;
         }
         Ok(())
     }

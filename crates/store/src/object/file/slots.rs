@@ -13,6 +13,7 @@ use nacre_types::Fid;
 use parking_lot::Mutex;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +53,8 @@ struct Map {
     search_from: usize,
     /// Slots freed lately, newest last; one that was taken meanwhile by a search is busy again.
     recent: Vec<u32>,
+    /// Free slots whose file was made in advance, so that its name may not be durable.
+    made: HashSet<u32>,
 }
 
 impl Map {
@@ -87,26 +90,33 @@ impl Map {
     fn take(&mut self) -> Option<Taken> {
         while let Some(slot) = self.recent.pop() {
             if !self.is_busy(slot) {
-                self.set_busy(slot);
-                return Some(Taken { slot, has_file: true });
+                return Some(self.taken(slot));
             }
         }
         if self.free > 0 {
             while let Some(word) = self.busy.get(self.search_from) {
                 let slot = self.search_from as u32 * 64 + word.trailing_ones();
                 if *word != u64::MAX && slot < self.end {
-                    self.set_busy(slot);
-                    return Some(Taken { slot, has_file: true });
+                    return Some(self.taken(slot));
                 }
                 self.search_from += 1;
             }
         }
+        self.take_new()
+    }
+
+    fn take_new(&mut self) -> Option<Taken> {
         let slot = self.end;
         if slot == u32::MAX {
             return None;
         }
         self.set_busy(slot);
-        Some(Taken { slot, has_file: false })
+        Some(Taken { slot, has_file: false, is_new: false, free_left: self.free })
+    }
+
+    fn taken(&mut self, slot: u32) -> Taken {
+        self.set_busy(slot);
+        Taken { slot, has_file: true, is_new: self.made.remove(&slot), free_left: self.free }
     }
 }
 
@@ -116,12 +126,16 @@ pub(super) struct Taken {
     pub(super) slot: u32,
     /// Its file has probably been made.
     pub(super) has_file: bool,
+    /// Its file was made in advance, and its name may not be durable.
+    pub(super) is_new: bool,
+    /// Free slots left.
+    pub(super) free_left: u32,
 }
 
 /// A file that was opened for a new owner.
 pub(super) struct FreshFile {
     pub(super) fd: OwnedFd,
-    /// The file was made just now: its name is not durable yet.
+    /// The file was made lately: its name may not be durable.
     pub(super) is_new: bool,
 }
 
@@ -197,6 +211,29 @@ impl Slots {
         self.map.lock().take()
     }
 
+    /// Makes files in advance until `wanted` slots are free, or `is_enough` says so.
+    pub(super) fn make_spare(&self, wanted: u32, is_enough: impl Fn() -> bool) -> Result<()> {
+        while !is_enough() {
+            let taken = {
+                let mut map = self.map.lock();
+                if map.free >= wanted {
+                    return Ok(());
+                }
+                map.take_new()
+            };
+            let Some(taken) = taken else { return Ok(()) };
+            let fresh = self.open_fresh(taken, Fid::ZERO);
+            let mut map = self.map.lock();
+            if fresh.as_ref().is_ok_and(|fresh| fresh.is_new) {
+                map.made.insert(taken.slot);
+            }
+            map.set_free(taken.slot);
+            drop(map);
+            fresh?;
+        }
+        Ok(())
+    }
+
     /// Gives slots back whose files are empty, durably.
     pub(super) fn give_back(&self, slots: &[u32]) {
         let mut map = self.map.lock();
@@ -248,7 +285,7 @@ impl Slots {
                     ops::empty(fd.as_fd()).map_err(fail)?;
                     nacre_env::blocking(|| ops::retry(|| fs::fsync(&fd))).map_err(fail)?;
                 }
-                Ok(FreshFile { fd, is_new: false })
+                Ok(FreshFile { fd, is_new: taken.is_new })
             }
             Err(Errno::NOENT) => make().map(|fd| self.made(fd)).map_err(fail),
             Err(error) => Err(fail(error)),
@@ -295,11 +332,12 @@ mod tests {
         let mut taken: Vec<u32> = (0..200).map(|_| map.take().unwrap().slot).collect();
         taken.sort_unstable();
         assert_eq!(taken, (0..200).collect::<Vec<_>>());
-        assert_eq!(map.take(), Some(Taken { slot: 201, has_file: false }));
+        let next = |map: &mut Map| map.take().map(|taken| (taken.slot, taken.has_file));
+        assert_eq!(next(&mut map), Some((201, false)));
         map.set_free(77);
         map.set_free(77);
         assert_eq!(map.free, 1);
-        assert_eq!(map.take(), Some(Taken { slot: 77, has_file: true }));
-        assert_eq!(map.take(), Some(Taken { slot: 202, has_file: false }));
+        assert_eq!(next(&mut map), Some((77, true)));
+        assert_eq!(next(&mut map), Some((202, false)));
     }
 }

@@ -52,7 +52,7 @@ fn read(store: &FileStore, object: Fid, len: usize) -> Vec<u8> {
 #[test]
 fn more_objects_than_open_files_are_served_and_files_are_reused() {
     let dir = tempfile::tempdir().unwrap();
-    let options = FileStoreOptions { open_files_max: 64, ..FileStoreOptions::create() };
+    let options = FileStoreOptions { open_files_max: 64, spare_files: 0, ..FileStoreOptions::create() };
     let store = FileStore::open(dir.path(), options).unwrap();
     for round in 0..3u32 {
         let objects: Vec<Fid> = (1..=500).map(|oid| fid(round * 1000 + oid)).collect();
@@ -68,6 +68,29 @@ fn more_objects_than_open_files_are_served_and_files_are_reused() {
     }
     assert_eq!(store.stats().files_made, 500, "later rounds use the files of the first");
     assert_eq!(store.stats().files_free, 500);
+}
+
+#[test]
+fn files_made_in_advance_are_used_and_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileStoreOptions { spare_files: 100, ..FileStoreOptions::create() };
+    let store = FileStore::open(dir.path(), options).unwrap();
+    let wait_until_made = |count: u64| {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while store.stats().files_made < count {
+            assert!(std::time::Instant::now() < until, "{:?}", store.stats());
+            std::thread::yield_now();
+        }
+    };
+    wait_until_made(100);
+    for oid in 1..=60 {
+        store.write(fid(oid), 0, b"data").unwrap();
+        store.sync(fid(oid)).unwrap();
+    }
+    wait_until_made(150);
+    assert_eq!(store.stats().objects, 60);
+    store.reserve(SEQUENCE, 60).unwrap();
+    assert!(store.verify(false, &mut |_| {}).unwrap().is_clean());
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn a_missing_file_and_strays_are_reported() {
 #[test]
 fn bytes_without_owner_are_emptied_and_marks_raised_when_asked() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
+    let store = open_without_spare(dir.path());
     store.write(fid(9), 0, b"data").unwrap();
     let leftover = store.slots.path(5);
     std::fs::write(&leftover, b"old bytes").unwrap();
@@ -70,10 +70,14 @@ fn two_objects_with_one_file_are_reported_and_destroying_one_spares_the_other() 
     assert!(matches!(store.attr(fid(3)), Err(ObjectError::Damaged { .. })));
 }
 
+fn open_without_spare(dir: &Path) -> FileStore {
+    FileStore::open(dir, FileStoreOptions { spare_files: 0, ..FileStoreOptions::create() }).unwrap()
+}
+
 #[test]
 fn a_file_left_full_beyond_the_known_slots_gives_its_new_owner_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
+    let store = open_without_spare(dir.path());
     for slot in 0..4 {
         std::fs::write(store.slots.path(slot), b"left over by a power cut").unwrap();
     }
