@@ -15,6 +15,7 @@ mod engine;
 mod error;
 mod key;
 mod log;
+mod map;
 mod options;
 mod overlay;
 mod recovery;
@@ -159,7 +160,7 @@ impl MetaStore {
     /// [`MetaError::NoSpace`] if the disk is full (nothing is lost, the move is tried again later), [`MetaError::Failed`].
     pub fn checkpoint(&self) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.checkpoint()
+        nacre_env::blocking(|| self.engine.checkpoint())
     }
 
     /// Checkpoints and closes; later calls return [`MetaError::Closed`]. Dropping the store does the same but hides errors.

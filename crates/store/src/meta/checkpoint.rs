@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::engine::Engine;
 use super::error::{MetaError, Result};
+use super::map::Change;
 
 /// Time between two attempts to write a checkpoint that a full disk refused.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -98,9 +99,11 @@ impl Engine {
             return Err(MetaError::NoSpace);
         }
         self.stalls.fetch_add(1, Ordering::Relaxed);
-        while state.is_pending && !state.is_refused && !state.stops && !self.log.latch().is_set() {
-            self.checkpointer.ended.wait(&mut state);
-        }
+        nacre_env::blocking(|| {
+            while state.is_pending && !state.is_refused && !state.stops && !self.log.latch().is_set() {
+                self.checkpointer.ended.wait(&mut state);
+            }
+        });
         Ok(())
     }
 
@@ -194,11 +197,8 @@ impl Engine {
     /// Writes the frozen maps to the base and drops them.
     fn move_frozen(&self, transno: u64) -> Result<()> {
         let maps = self.overlay.frozen();
-        let mut entries: Vec<(&[u8], Option<&[u8]>)> = maps
-            .iter()
-            .flat_map(|map| map.iter())
-            .map(|(key, value)| (key.as_slice(), value.as_deref()))
-            .collect();
+        let mut entries: Vec<Change<'_>> = Vec::with_capacity(maps.iter().map(|map| map.len()).sum());
+        maps.iter().for_each(|map| entries.extend(map.iter()));
         // Neighbours in the tree are written together, whatever shards they came from.
         entries.sort_unstable_by_key(|&(key, _)| key);
         let target = Some((&self.uuid, transno));
@@ -215,7 +215,7 @@ impl Engine {
     }
 
     /// Many small transactions need little new space: each reuses the pages that the one before set free.
-    fn move_in_pieces(&self, entries: &[(&[u8], Option<&[u8]>)], transno: u64) -> Result<()> {
+    fn move_in_pieces(&self, entries: &[Change<'_>], transno: u64) -> Result<()> {
         self.reserve.release();
         // The base will for a while hold part of what the log says, which is sound only if the log cannot lose it.
         self.log.sync(transno)?;

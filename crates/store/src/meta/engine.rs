@@ -103,7 +103,10 @@ impl Engine {
 
     pub(crate) fn sync(&self, upto: TransNo) -> Result<()> {
         self.check_open()?;
-        self.log.sync(upto.0)
+        if self.log.durable_transno() >= upto.0 {
+            return Ok(());
+        }
+        nacre_env::blocking(|| self.log.sync(upto.0))
     }
 
     pub(crate) fn stats(&self) -> MetaStoreStats {

@@ -15,6 +15,11 @@ pub(crate) enum Key {
 const _: () = assert!(size_of::<Key>() == 40, "eleven keys of a tree node lie on seven cache lines");
 
 impl Key {
+    /// Bytes that a key takes outside the node.
+    pub(crate) fn heap_len(key: &[u8]) -> usize {
+        if key.len() > INLINE_LEN { key.len() } else { 0 }
+    }
+
     pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
             Key::Inline { len, bytes } => &bytes[..usize::from(*len)],

@@ -4,27 +4,19 @@
 //! reader looks at active, then frozen, then the base; a deleted key is kept as an entry without a value, so that it hides
 //! what the base still holds.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockWriteGuard};
 
 use super::batch::Op;
-use super::key::Key;
+use super::map::Map;
 use super::{KEY_LEN_MAX, Table};
 
 /// Number of shards; fits the bit set of a batch.
 pub(crate) const SHARDS: usize = 64;
 /// Bytes at the start of a key that choose its shard: a FID, so that a directory's entries share one shard.
 pub(crate) const SHARD_PREFIX_LEN: usize = 16;
-/// Memory an entry takes beside key and value: two allocations and its part of a tree node (measured, rounded up).
-const ENTRY_OVERHEAD: usize = 96;
-
-/// Ordered entries; `None` hides an entry of the base.
-pub(crate) type Map = BTreeMap<Key, Option<Box<[u8]>>>;
-
 /// The shard of a key. Only memory depends on it, so it may change between versions.
 pub(crate) fn shard_of(table: Table, key: &[u8]) -> u8 {
     let mut words = [0u8; SHARD_PREFIX_LEN];
@@ -78,28 +70,12 @@ pub(crate) struct Maps {
 impl Maps {
     /// `None` if neither map knows the key; `Some(None)` if it is known to be absent.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
-        let entry = match self.active.get(key) {
-            Some(entry) => entry,
-            None if self.frozen.is_empty() => return None,
-            None => self.frozen.get(key)?,
-        };
-        Some(entry.as_deref())
-    }
-}
-
-/// Applies one change to a map and returns by how many bytes its estimated memory grew.
-pub(crate) fn apply(map: &mut Map, key: &[u8], value: Option<&[u8]>) -> i64 {
-    let new_len = value.map_or(0, <[u8]>::len) as i64;
-    if let Some(old) = map.get_mut(key) {
-        let old_len = old.as_deref().map_or(0, <[u8]>::len) as i64;
-        match (old.as_deref_mut(), value) {
-            (Some(old), Some(value)) if old.len() == value.len() => old.copy_from_slice(value),
-            _ => *old = value.map(Box::from),
+        match self.active.get(key) {
+            None if self.frozen.is_empty() => None,
+            None => self.frozen.get(key),
+            found => found,
         }
-        return new_len - old_len;
     }
-    map.insert(Key::from(key), value.map(Box::from));
-    (key.len() + ENTRY_OVERHEAD) as i64 + new_len
 }
 
 /// All shards.
@@ -167,9 +143,8 @@ impl Locked<'_> {
         let index = usize::from(shard);
         let maps =
             self.guards[index].as_mut().expect("the mask of a batch covers the shards of its operations");
-        let grown = apply(&mut maps.active, op.full_key, op.value);
-        let bytes = &self.overlay.shards[index].active_bytes;
-        bytes.store(bytes.load(Ordering::Relaxed).wrapping_add_signed(grown), Ordering::Relaxed);
+        maps.active.apply(op.full_key, op.value);
+        self.overlay.shards[index].active_bytes.store(maps.active.bytes(), Ordering::Relaxed);
     }
 
     /// Makes the active maps the frozen ones. All shards must be locked and none may have a frozen map.
@@ -181,15 +156,4 @@ impl Locked<'_> {
             shard.active_bytes.store(0, Ordering::Relaxed);
         }
     }
-}
-
-/// The part of a map inside a range, as the scan wants it.
-pub(crate) fn range<'a>(
-    map: &'a Map,
-    from: Bound<&'a [u8]>,
-    prefix: &'a [u8],
-) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
-    map.range::<[u8], _>((from, Bound::Unbounded))
-        .take_while(move |(key, _)| key.as_slice().starts_with(prefix))
-        .map(|(key, value)| (key.as_slice(), value.as_deref()))
 }

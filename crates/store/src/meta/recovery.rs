@@ -13,8 +13,9 @@ use super::checkpoint::Checkpointer;
 use super::engine::Engine;
 use super::error::{MetaError, Result};
 use super::log::{Log, Recovered, SEGMENTS};
+use super::map::Map;
 use super::options::MetaStoreOptions;
-use super::overlay::{Map, Overlay, SHARDS, apply};
+use super::overlay::{Overlay, SHARDS};
 use super::reserve::{RESERVE_NAME, Reserve};
 use super::segment::{Segment, segment_path};
 use super::superblock::{SUPERBLOCK_NAME, Superblock};
@@ -183,7 +184,7 @@ pub(crate) fn replay(
     uuid: &[u8; 16],
     base_transno: u64,
 ) -> Result<(Recovered, Vec<Map>)> {
-    let mut maps: Vec<Map> = (0..SHARDS).map(|_| Map::new()).collect();
+    let mut maps: Vec<Map> = (0..SHARDS).map(|_| Map::default()).collect();
     let damaged = |what, slot: usize, offset: usize| {
         Err(MetaError::Corrupt { what, path: paths[slot].clone(), offset: offset as u64 })
     };
@@ -217,7 +218,7 @@ pub(crate) fn replay(
         let mut records = Records::new(segments[slot], &header);
         for record in records.by_ref().filter(|record| record.transno > base_transno) {
             for op in super::batch::Ops::new(record.body) {
-                apply(&mut maps[usize::from(op.shard())], op.full_key, op.value);
+                maps[usize::from(op.shard())].apply(op.full_key, op.value);
             }
             recovered.last_transno = record.transno;
             recovered.replayed += 1;

@@ -8,7 +8,8 @@ use std::ops::{Bound, ControlFlow, Range};
 use super::Table;
 use super::engine::Engine;
 use super::error::Result;
-use super::overlay::{Map, SHARD_PREFIX_LEN, SHARDS, range, shard_of};
+use super::map::Map;
+use super::overlay::{SHARD_PREFIX_LEN, SHARDS, shard_of};
 
 /// Overlay entries copied for the first chunk of a scan; doubles with each chunk up to the maximum.
 const CHUNK_ENTRIES_FIRST: usize = 128;
@@ -48,7 +49,7 @@ impl Chunk {
 
     fn copy(&mut self, map: &Map, age: u8, from: Bound<&[u8]>, prefix: &[u8], entries_max: usize) {
         let (first_entry, first_byte) = (self.entries.len(), self.bytes.len());
-        for (key, value) in range(map, from, prefix) {
+        for (key, value) in map.range(from, prefix) {
             let key = self.append(key);
             let value = value.map(|value| self.append(value));
             self.entries.push(Copied { key: key.clone(), value, age });
