@@ -126,6 +126,11 @@ pub fn decode_spec(bytes: &[u8]) -> Result<LayoutSpec, UserMdError> {
     Ok(spec)
 }
 
+/// True if the bytes are a layout with objects, which says where data is, not what somebody wishes.
+pub fn has_objects(bytes: &[u8]) -> bool {
+    header(bytes).is_ok_and(|header| !header.objects.is_empty())
+}
+
 /// The bytes of a wish for `fid` (a directory, or a file that has no objects yet).
 pub fn encode_spec(fid: &Fid, spec: &LayoutSpec) -> Vec<u8> {
     put_header(

@@ -1,1 +1,47 @@
-//! Placeholder, replaced by the first slice.
+//! The metadata server: one MDT's names, attributes, layouts, open handles and locks.
+//!
+//! Owns one metadata store and a dialogue with each OST. [`Mds`] implements [`nacre_rpc::MdsService`]; any thread may
+//! call it. An operation locks the inodes it changes (`locks`), reads records (`cache` over the store), checks
+//! permissions, builds one batch (`tx`), commits it and answers. Reads take no locks: each record is read whole, and a
+//! name whose inode is gone was removed meanwhile, so it is looked up again.
+//!
+//! | module | what |
+//! |---|---|
+//! | `ops/*` | one file per group of requests |
+//! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
+//! | `names` | first links, extra links, losing the last name |
+//! | `opens` | open handles and who writes |
+//! | `flocks` | file locks that programs take |
+//! | `clients` | connect, leases, eviction, recovery after a restart |
+//! | `osts/*` | choosing OSTs, object ids, destruction of objects |
+//! | [`check`] | offline check and repair |
+//!
+//! Invariants: every change of an inode happens under its lock; a batch that failed to commit leaves no trace in memory;
+//! nothing is sent to an OST for a transaction that is not durable yet, except that ids are reserved.
+//!
+//! Several MDTs: names hold FIDs of any MDT and no format assumes that parent and child are neighbours; operations that
+//! would need another MDT answer `WRONG_TARGET` for now.
+
+mod cache;
+pub mod check;
+mod clients;
+mod config;
+mod error;
+mod flocks;
+mod locks;
+mod mds;
+mod names;
+mod opens;
+mod ops;
+mod osts;
+mod service;
+mod space;
+mod tables;
+mod tx;
+
+pub use config::MdsConfig;
+pub use error::MdsError;
+pub use mds::{Mds, Osts};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Inode records in memory, so that a path search reads the store only for names.
+//!
+//! Writers replace entries after their commit, under the inode's lock. A reader that found nothing reads the store and
+//! puts the record in, unless some writer touched its shard meanwhile: then the record may be old already. Each shard
+//! keeps two generations; when the young one is full, the old one is dropped whole.
+
+use nacre_ondisk::InodeRecord;
+use nacre_types::Fid;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+const SHARDS: usize = 64;
+
+/// Hashes FIDs by multiplication: they are numbers we gave out, nobody can gain by choosing them.
+#[derive(Default)]
+pub struct FidHasher(u64);
+
+impl Hasher for FidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(23) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+/// A map by FID.
+pub type FidMap<V> = HashMap<Fid, V, BuildHasherDefault<FidHasher>>;
+
+/// Shard of a FID among `count`, a power of two.
+pub fn shard_of(fid: &Fid, count: usize) -> usize {
+    let mut hasher = FidHasher::default();
+    hasher.write_u64(fid.seq);
+    hasher.write_u32(fid.oid);
+    (hasher.finish() >> 48) as usize & (count - 1)
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard(Mutex<Generations>);
+
+#[derive(Default)]
+struct Generations {
+    young: FidMap<Arc<InodeRecord>>,
+    old: FidMap<Arc<InodeRecord>>,
+    /// Counts writers' replacements.
+    writes: u64,
+}
+
+/// What a reader must show to put a record in.
+#[derive(Clone, Copy)]
+pub struct Ticket(u64);
+
+/// See the [module documentation](self).
+pub struct InodeCache {
+    shards: Box<[Shard]>,
+    young_max: usize,
+}
+
+impl InodeCache {
+    /// A cache of about `capacity` records.
+    pub fn new(capacity: usize) -> InodeCache {
+        InodeCache {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            young_max: (capacity / SHARDS / 2).max(4),
+        }
+    }
+
+    fn shard(&self, fid: &Fid) -> &Mutex<Generations> {
+        &self.shards[shard_of(fid, SHARDS)].0
+    }
+
+    /// The record, or a ticket for [`InodeCache::fill`].
+    pub fn get(&self, fid: &Fid) -> Result<Arc<InodeRecord>, Ticket> {
+        let mut shard = self.shard(fid).lock();
+        if let Some(record) = shard.young.get(fid) {
+            return Ok(record.clone());
+        }
+        match shard.old.remove(fid) {
+            Some(record) => {
+                self.insert(&mut shard, *fid, record.clone());
+                Ok(record)
+            }
+            None => Err(Ticket(shard.writes)),
+        }
+    }
+
+    /// Puts in what a reader found in the store, unless it may be outdated.
+    pub fn fill(&self, fid: &Fid, record: &Arc<InodeRecord>, ticket: Ticket) {
+        let mut shard = self.shard(fid).lock();
+        if shard.writes == ticket.0 {
+            self.insert(&mut shard, *fid, record.clone());
+        }
+    }
+
+    /// A writer's new record, or `None` for an inode that is gone. Called under the inode's lock.
+    pub fn replace(&self, fid: &Fid, record: Option<Arc<InodeRecord>>) {
+        let mut shard = self.shard(fid).lock();
+        shard.writes += 1;
+        shard.old.remove(fid);
+        match record {
+            Some(record) => self.insert(&mut shard, *fid, record),
+            None => {
+                shard.young.remove(fid);
+            }
+        }
+    }
+
+    fn insert(&self, shard: &mut Generations, fid: Fid, record: Arc<InodeRecord>) {
+        if shard.young.len() >= self.young_max && !shard.young.contains_key(&fid) {
+            // Reuses the tables, so that a busy cache does not allocate.
+            std::mem::swap(&mut shard.young, &mut shard.old);
+            shard.young.clear();
+        }
+        shard.young.insert(fid, record);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(version: u64) -> Arc<InodeRecord> {
+        let mut record = InodeRecord::default();
+        record.attr.version = version;
+        Arc::new(record)
+    }
+
+    #[test]
+    fn a_reader_that_was_overtaken_by_a_writer_does_not_bring_back_the_old_record() {
+        let cache = InodeCache::new(1000);
+        let fid = Fid::new(1, 2, 0);
+        let Err(ticket) = cache.get(&fid) else { panic!("empty") };
+        cache.replace(&fid, Some(record(2)));
+        cache.fill(&fid, &record(1), ticket);
+        assert_eq!(cache.get(&fid).map(|r| r.attr.version).ok(), Some(2));
+        cache.replace(&fid, None);
+        let Err(ticket) = cache.get(&fid) else { panic!("removed") };
+        cache.fill(&fid, &record(3), ticket);
+        assert_eq!(cache.get(&fid).map(|r| r.attr.version).ok(), Some(3));
+    }
+
+    #[test]
+    fn the_cache_stays_within_its_bound_and_keeps_what_is_used() {
+        let cache = InodeCache::new(6400);
+        let hot = Fid::new(9, 9, 0);
+        cache.replace(&hot, Some(record(7)));
+        for oid in 0..100_000 {
+            cache.replace(&Fid::new(1, oid, 0), Some(record(1)));
+            assert!(cache.get(&hot).is_ok());
+        }
+        let count = |shard: &Shard| {
+            let generations = shard.0.lock();
+            generations.young.len() + generations.old.len()
+        };
+        let total: usize = cache.shards.iter().map(count).sum();
+        assert!(total <= 6400, "{total}");
+    }
+}

@@ -1,0 +1,288 @@
+//! Clients: connect, leases, eviction, and the time after a restart in which they come back.
+//!
+//! The lease engine decides; this module waits for it, calls clients back and drops those that it gives up.
+
+use crate::config::MdsConfig;
+use crate::mds::Mds;
+use crate::tables::{CLIENTS, REPLIES};
+use nacre_lock::{Effect, Grant, LeaseEngine};
+use nacre_ondisk::ClientRecord;
+use nacre_rpc::Export;
+use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult};
+use nacre_wire::mds::{LeaseGrant, MdsRequest, OpenFlags};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time between two looks for an interrupt while a client waits to be let in.
+const POLL: Duration = Duration::from_millis(100);
+
+/// What is left to do for clients and orphans of an earlier run.
+struct Recovery {
+    /// Clients that have not re-opened all their handles yet.
+    awaited: HashSet<ClientUuid>,
+    /// Inodes without names found at the start; those still closed at the end are destroyed.
+    orphans: Vec<Fid>,
+    over: bool,
+}
+
+/// See the [module documentation](self).
+pub struct Clients {
+    lease: Mutex<LeaseEngine>,
+    changed: Condvar,
+    exports: RwLock<HashMap<ClientUuid, Arc<Export>>>,
+    /// Changes whenever a client goes, so that a thread may remember that its client is there.
+    generation: AtomicU64,
+    recovery: Mutex<Recovery>,
+    recovering: AtomicBool,
+}
+
+thread_local! {
+    /// Client that this thread served last, and the generation then.
+    static SERVED: Cell<(u64, ClientUuid)> = const { Cell::new((0, ClientUuid([0; 16]))) };
+}
+
+/// Generations of all servers of a process come from one counter, so that they never mix them up.
+static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+
+fn next_generation() -> u64 {
+    GENERATIONS.fetch_add(1, Ordering::Relaxed)
+}
+
+fn wire(grant: Grant) -> LeaseGrant {
+    LeaseGrant { exclusive: grant.exclusive, epoch: grant.epoch }
+}
+
+impl Clients {
+    /// The state at the start of run number `boot_count`.
+    pub fn new(config: &MdsConfig, boot_count: u64, known: &[ClientUuid], orphans: Vec<Fid>) -> Clients {
+        let deadline = Instant::now() + config.recovery_window;
+        // Epochs of one run are far fewer than 2^32.
+        let first_epoch = boot_count << 32;
+        Clients {
+            lease: Mutex::new(LeaseEngine::new(first_epoch, config.release_timeout, known, deadline)),
+            changed: Condvar::new(),
+            exports: RwLock::default(),
+            generation: AtomicU64::new(next_generation()),
+            recovery: Mutex::new(Recovery { awaited: known.iter().copied().collect(), orphans, over: false }),
+            recovering: AtomicBool::new(true),
+        }
+    }
+
+    /// Wakes everybody who waits here.
+    pub fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Refuses clients that were evicted or never connected.
+    pub fn check(&self, client: &ClientUuid) -> StatusResult<()> {
+        let generation = self.generation.load(Ordering::Acquire);
+        if SERVED.get() == (generation, *client) {
+            return Ok(());
+        }
+        if !self.exports.read().contains_key(client) {
+            return Err(Status::EVICTED);
+        }
+        SERVED.set((generation, *client));
+        Ok(())
+    }
+
+    fn forget(&self, client: &ClientUuid) -> Option<Arc<Export>> {
+        let export = self.exports.write().remove(client);
+        self.generation.store(next_generation(), Ordering::Release);
+        export
+    }
+}
+
+impl Mds {
+    /// Lets a client in; waits until the lease allows it.
+    pub(crate) fn connect_client(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Status::ESHUTDOWN);
+        }
+        let client = export.client;
+        self.clients.exports.write().insert(client, export.clone());
+        // A client in this process dies with it, so there is nothing to remember.
+        if export.nid != Nid::Lo {
+            self.remember_client(&client)?;
+        }
+        self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
+        let patience =
+            self.config.release_timeout + self.config.recovery_window + self.config.release_timeout;
+        match self.await_grant(&client, Instant::now() + patience) {
+            Ok(grant) => Ok(wire(grant)),
+            Err(status) => {
+                self.drop_client(&client);
+                Err(status)
+            }
+        }
+    }
+
+    fn remember_client(&self, client: &ClientUuid) -> StatusResult<()> {
+        let known = self
+            .store
+            .get(CLIENTS, &client.0, |value| value.is_some())
+            .map_err(|error| self.store_failed(&error))?;
+        if known {
+            return Ok(());
+        }
+        let record = ClientRecord { connected: self.now(), boot_count: self.boot_count };
+        let mut tx = self.begin();
+        tx.batch().put(CLIENTS, &client.0, &record.encode());
+        self.commit(&mut tx).map(|_| ())
+    }
+
+    fn await_grant(&self, client: &ClientUuid, deadline: Instant) -> StatusResult<Grant> {
+        if let Some(grant) = self.clients.lease.lock().grant_of(client) {
+            return Ok(grant);
+        }
+        nacre_env::blocking(|| {
+            let mut lease = self.clients.lease.lock();
+            loop {
+                if let Some(grant) = lease.grant_of(client) {
+                    return Ok(grant);
+                }
+                if self.stopping.load(Ordering::Acquire) {
+                    return Err(Status::ESHUTDOWN);
+                }
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+                if Instant::now() >= deadline {
+                    return Err(Status::ETIMEDOUT);
+                }
+                self.clients.changed.wait_for(&mut lease, POLL);
+            }
+        })
+    }
+
+    /// Runs one event of the lease engine and does what it asks for. No lock is held while clients are called.
+    fn step(&self, event: impl FnOnce(&mut LeaseEngine, &mut Vec<Effect>)) {
+        let mut effects = Vec::new();
+        event(&mut self.clients.lease.lock(), &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Granted { .. } => self.clients.wake(),
+                Effect::Callback { client, grant } => {
+                    let export = self.clients.exports.read().get(&client).cloned();
+                    if let Some(export) = export {
+                        export.callbacks.lease_changed(wire(grant));
+                    }
+                }
+                Effect::Evict { client } => {
+                    log::warn!(
+                        "MDT{:04x}: client {client} did not answer in time and is evicted",
+                        self.index
+                    );
+                    self.release_all_of(&client);
+                }
+            }
+        }
+    }
+
+    /// The lease of a client, for a ping.
+    pub(crate) fn lease_of(&self, client: &ClientUuid) -> StatusResult<LeaseGrant> {
+        self.clients.lease.lock().grant_of(client).map(wire).ok_or(Status::EVICTED)
+    }
+
+    /// A client has dropped its caches.
+    pub(crate) fn lease_released(&self, client: &ClientUuid, epoch: u64) -> StatusResult<LeaseGrant> {
+        self.step(|lease, effects| lease.on_released(Instant::now(), *client, epoch, effects));
+        self.lease_of(client)
+    }
+
+    /// A client leaves.
+    pub(crate) fn drop_client(&self, client: &ClientUuid) {
+        self.release_all_of(client);
+        self.step(|lease, effects| lease.on_disconnect(Instant::now(), *client, effects));
+    }
+
+    /// Closes a client's handles, releases its locks and forgets it. What it wrote without telling the size of is left to
+    /// be asked from the objects.
+    fn release_all_of(&self, client: &ClientUuid) {
+        self.clients.forget(client);
+        for (fid, handle) in self.opens.handles_of(client) {
+            if let Err(status) = self.close_abandoned(client, &fid, handle) {
+                log::warn!("closing {fid} for client {client}, which is gone: {status}");
+            }
+        }
+        self.flocks.release_client(client);
+        if let Err(status) = self.forget_records(client) {
+            log::warn!("removing what is stored about client {client}: {status}");
+        }
+        self.no_longer_awaited(client);
+    }
+
+    fn forget_records(&self, client: &ClientUuid) -> StatusResult<()> {
+        let mut tx = self.begin();
+        let mut keys = Vec::new();
+        self.store
+            .scan(REPLIES, &client.0, Bound::Unbounded, &mut |key, _| {
+                keys.push(key.to_vec());
+                ControlFlow::Continue(())
+            })
+            .map_err(|error| self.store_failed(&error))?;
+        for key in &keys {
+            tx.batch().delete(REPLIES, key);
+        }
+        let known = self
+            .store
+            .get(CLIENTS, &client.0, |value| value.is_some())
+            .map_err(|error| self.store_failed(&error))?;
+        if known {
+            tx.batch().delete(CLIENTS, &client.0);
+        }
+        tx.batch().set_releasing(true);
+        self.commit(&mut tx).map(|_| ())
+    }
+
+    /// Notes what a request says about its client's recovery: the first one that is not part of it ends it.
+    pub(crate) fn note_request(&self, client: &ClientUuid, request: &MdsRequest<'_>) {
+        if !self.clients.recovering.load(Ordering::Relaxed) {
+            return;
+        }
+        let replays = match request {
+            MdsRequest::Open { flags, .. } => flags.contains(OpenFlags::REPLAY),
+            MdsRequest::Ping | MdsRequest::LeaseReleased { .. } | MdsRequest::Close { .. } => true,
+            _ => false,
+        };
+        if !replays {
+            self.no_longer_awaited(client);
+        }
+    }
+
+    fn no_longer_awaited(&self, client: &ClientUuid) {
+        if self.clients.recovering.load(Ordering::Relaxed) {
+            self.clients.recovery.lock().awaited.remove(client);
+            self.end_recovery_if_complete();
+        }
+    }
+
+    /// Destroys orphans that nobody has re-opened, once nobody is awaited any more.
+    pub(crate) fn end_recovery_if_complete(&self) {
+        let orphans = {
+            let mut recovery = self.clients.recovery.lock();
+            if !recovery.awaited.is_empty() || recovery.over {
+                return;
+            }
+            recovery.over = true;
+            std::mem::take(&mut recovery.orphans)
+        };
+        self.clients.recovering.store(false, Ordering::Relaxed);
+        for fid in orphans {
+            if let Err(status) = self.destroy_if_closed(&fid) {
+                log::warn!("destroying {fid}, which has no name: {status}");
+            }
+        }
+    }
+
+    /// Evicts who is late.
+    pub(crate) fn check_deadlines(&self) {
+        self.step(|lease, effects| lease.on_tick(Instant::now(), effects));
+        self.clients.wake();
+    }
+}

@@ -1,0 +1,121 @@
+//! Locks on inodes: an operation holds those of every inode it changes from its first read to its answer.
+//!
+//! Inodes share a fixed table of locks by hash. Locks are taken in the order of the table; which child a name stands for
+//! is known only under its directory's lock, so an operation that needs the child too [adds](Locked::add) it, and if that
+//! would break the order and the lock is busy, starts again with both.
+
+use nacre_types::Fid;
+use parking_lot::{Mutex, MutexGuard};
+
+/// Locks in the table; a power of two. Collisions only cost waiting. Guess: many times the threads of a server.
+const LOCKS: usize = 2048;
+/// Most locks that one operation holds: rename has two directories, what is moved and what it replaces.
+const HELD_MAX: usize = 6;
+
+/// One lock on a cache line of its own, so that neighbours do not slow each other.
+#[repr(align(64))]
+#[derive(Default)]
+struct Slot(Mutex<()>);
+
+/// See the [module documentation](self).
+pub struct LockTable {
+    slots: Box<[Slot]>,
+}
+
+/// Locks that an operation holds; released when dropped.
+pub struct Locked<'a> {
+    table: &'a LockTable,
+    held: [Option<(usize, MutexGuard<'a, ()>)>; HELD_MAX],
+    len: usize,
+}
+
+fn slot_of(fid: &Fid) -> usize {
+    let mixed =
+        (fid.seq ^ (u64::from(fid.oid) << 32) ^ u64::from(fid.oid)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 40) as usize & (LOCKS - 1)
+}
+
+impl LockTable {
+    /// A table with no lock held.
+    pub fn new() -> LockTable {
+        LockTable { slots: (0..LOCKS).map(|_| Slot::default()).collect() }
+    }
+
+    /// Locks all of `fids`, at most six.
+    pub fn lock(&self, fids: &[Fid]) -> Locked<'_> {
+        let mut wanted = [usize::MAX; HELD_MAX];
+        for (slot, fid) in wanted.iter_mut().zip(fids) {
+            *slot = slot_of(fid);
+        }
+        wanted.sort_unstable();
+        let mut locked = Locked { table: self, held: Default::default(), len: 0 };
+        for slot in wanted.into_iter().take(fids.len()) {
+            if !locked.holds(slot) {
+                locked.push(slot, self.slots[slot].0.lock());
+            }
+        }
+        locked
+    }
+}
+
+impl<'a> Locked<'a> {
+    fn holds(&self, slot: usize) -> bool {
+        self.held[..self.len].iter().flatten().any(|(held, _)| *held == slot)
+    }
+
+    fn push(&mut self, slot: usize, guard: MutexGuard<'a, ()>) {
+        self.held[self.len] = Some((slot, guard));
+        self.len += 1;
+    }
+
+    /// Locks one more inode. `false` if that could deadlock: drop everything, lock all together and look again.
+    pub fn add(&mut self, fid: &Fid) -> bool {
+        let slot = slot_of(fid);
+        if self.holds(slot) {
+            return true;
+        }
+        let in_order = self.held[..self.len].iter().flatten().all(|(held, _)| *held < slot);
+        let lock = &self.table.slots[slot].0;
+        let guard = if in_order { Some(lock.lock()) } else { lock.try_lock() };
+        match guard {
+            Some(guard) => {
+                self.push(slot, guard);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn threads_that_lock_the_same_inodes_in_any_order_exclude_each_other_and_finish() {
+        let table = LockTable::new();
+        let counter = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..4u32 {
+                let (table, counter) = (&table, &counter);
+                scope.spawn(move || {
+                    for i in 0..2000u32 {
+                        let a = Fid::new(1, (i + thread) % 7, 0);
+                        let b = Fid::new(1, (i * 3 + thread) % 7, 0);
+                        let mut locked = table.lock(&[a, b]);
+                        if !locked.add(&Fid::new(1, 100, 0)) {
+                            drop(locked);
+                            locked = table.lock(&[a, b, Fid::new(1, 100, 0)]);
+                        }
+                        let before = counter.load(Ordering::Relaxed);
+                        std::hint::spin_loop();
+                        counter.store(before + 1, Ordering::Relaxed);
+                        drop(locked);
+                    }
+                });
+            }
+        });
+        assert_eq!(counter.load(Ordering::Relaxed), 8000);
+    }
+}

@@ -1,0 +1,441 @@
+//! The server object: opening and stopping an MDT, and what every operation uses.
+
+use crate::cache::InodeCache;
+use crate::clients::Clients;
+use crate::config::MdsConfig;
+use crate::error::MdsError;
+use crate::flocks::FileLocks;
+use crate::locks::LockTable;
+use crate::opens::OpenTable;
+use crate::osts::OstSet;
+use crate::space::SpaceGuard;
+use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
+use crate::tx::Tx;
+use nacre_ondisk::{DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
+use nacre_rpc::{Call, OssEndpoint};
+use nacre_store::{MetaError, MetaStore};
+use nacre_types::acl::Acl;
+use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm};
+use nacre_wire::Encode;
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use parking_lot::{Condvar, Mutex};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::{Bound, ControlFlow};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+/// The OSTs of a file system with their indexes.
+pub type Osts = Vec<(u16, Arc<dyn OssEndpoint>)>;
+
+/// Directory of the store inside the target's directory.
+const STORE_DIR: &str = "meta";
+/// Client sequences of MDTs other than the first begin this far into their range; those before are for their objects.
+const OBJECT_SEQUENCES: u64 = 0x1_0000;
+/// Time between two looks at space and deadlines.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Ends the background threads.
+#[derive(Default)]
+pub(crate) struct StopSignal {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl StopSignal {
+    fn raise(&self) {
+        *self.stopped.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for `time`; true if it is time to stop.
+    fn wait(&self, time: Duration) -> bool {
+        let mut stopped = self.stopped.lock();
+        if !*stopped {
+            self.changed.wait_for(&mut stopped, time);
+        }
+        *stopped
+    }
+}
+
+/// See the [crate documentation](crate).
+pub struct Mds {
+    pub(crate) index: u16,
+    pub(crate) config: MdsConfig,
+    pub(crate) store: Arc<MetaStore>,
+    pub(crate) cache: InodeCache,
+    pub(crate) locks: LockTable,
+    pub(crate) opens: OpenTable,
+    pub(crate) flocks: FileLocks,
+    pub(crate) clients: Clients,
+    pub(crate) osts: OstSet,
+    pub(crate) space: SpaceGuard,
+    /// Held by renames that give a directory another parent, so that the check for cycles sees a still tree.
+    pub(crate) move_directory: Mutex<()>,
+    /// The MDT record as it is stored.
+    record: Mutex<MdtRecord>,
+    /// First sequence not given out; a copy of the one in `record`.
+    pub(crate) next_sequence: AtomicU64,
+    hash_seed: u64,
+    pub(crate) boot_count: u64,
+    /// Newest transno when this run began: everything in stored replies is at most this.
+    boot_transno: TransNo,
+    pub(crate) stopping: AtomicBool,
+    signal: Arc<StopSignal>,
+}
+
+/// Path of the store of the MDT in `dir`.
+pub(crate) fn store_path(dir: &Path) -> PathBuf {
+    dir.join(STORE_DIR)
+}
+
+/// Reads the MDT's own record.
+///
+/// # Errors
+/// If the store holds no MDT or the record is damaged.
+pub(crate) fn read_record(store: &MetaStore, dir: &Path) -> Result<MdtRecord, MdsError> {
+    let found = store.get(META, META_KEY, |value| value.map(MdtRecord::decode))?;
+    match found {
+        None => Err(MdsError::NotFormatted(dir.to_owned())),
+        Some(Err(source)) => Err(MdsError::Damaged { what: "MDT", source }),
+        Some(Ok(record)) => Ok(record),
+    }
+}
+
+impl Mds {
+    /// Makes an empty MDT in `dir` (which must exist or be creatable), with a root directory of mode 0755 if it is MDT0.
+    ///
+    /// # Durability
+    /// Durable on return.
+    ///
+    /// # Errors
+    /// If there is one already, or the directory cannot be used.
+    pub fn format(dir: &Path, config: &MdsConfig) -> Result<(), MdsError> {
+        std::fs::create_dir_all(dir).map_err(|source| MdsError::Io {
+            action: "create",
+            path: dir.to_owned(),
+            source,
+        })?;
+        let mut options = config.store.clone();
+        options.create = true;
+        let store = MetaStore::open(&store_path(dir), options)?;
+        if store.get(META, META_KEY, |value| value.is_some())? {
+            return Err(MdsError::Exists(dir.to_owned()));
+        }
+        let first = Fid::first_sequence_of_mdt(config.index);
+        let record = MdtRecord {
+            index: config.index,
+            hash_seed: random_seed(),
+            boot_count: 0,
+            next_sequence: if config.index == 0 { first + 1 } else { first + OBJECT_SEQUENCES },
+            clean: true,
+        };
+        let mut tx = Tx::new(1);
+        tx.batch().put(META, META_KEY, &record.encode());
+        if config.index == 0 {
+            let now = Timestamp::from(SystemTime::now());
+            let attr = Attr {
+                fid: Fid::ROOT,
+                mode: FileKind::Directory.mode_bits() | 0o755,
+                nlink: 2,
+                atime: now,
+                mtime: now,
+                ctime: now,
+                btime: now,
+                ..Attr::default()
+            };
+            // The root is its own parent, so `..` there needs no rule of its own.
+            tx.put_inode(InodeRecord { attr, parent: Fid::ROOT, ..InodeRecord::default() });
+        }
+        let transno = store.commit(tx.batch())?;
+        store.sync(transno)?;
+        store.close()?;
+        Ok(())
+    }
+
+    /// Starts the MDT in `dir`.
+    ///
+    /// # Errors
+    /// If it is not formatted, damaged, in use, or another MDT than configured.
+    pub fn open(dir: &Path, config: MdsConfig, osts: Osts) -> Result<Arc<Mds>, MdsError> {
+        let store = Arc::new(MetaStore::open(&store_path(dir), config.store.clone())?);
+        let mut record = read_record(&store, dir)?;
+        if record.index != config.index {
+            return Err(MdsError::WrongIndex { found: record.index, expected: config.index });
+        }
+        let boot_transno = store.last_transno();
+        record.boot_count += 1;
+        record.clean = false;
+        let mut tx = Tx::new(boot_transno.0 + 1);
+        tx.batch().put(META, META_KEY, &record.encode());
+        let transno = store.commit(tx.batch())?;
+        store.sync(transno)?;
+        let known: Vec<ClientUuid> = keys_of(&store, CLIENTS)?.into_iter().map(ClientUuid).collect();
+        let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
+        let mds = Arc::new(Mds {
+            index: config.index,
+            cache: InodeCache::new(config.cached_inodes),
+            locks: LockTable::new(),
+            opens: OpenTable::new(),
+            flocks: FileLocks::new(),
+            clients: Clients::new(&config, record.boot_count, &known, orphans),
+            osts: OstSet::new(config.index, store.clone(), config.even_within_percent)?,
+            space: SpaceGuard::new(dir, config.reserve_bytes),
+            move_directory: Mutex::new(()),
+            next_sequence: AtomicU64::new(record.next_sequence),
+            hash_seed: record.hash_seed,
+            boot_count: record.boot_count,
+            record: Mutex::new(record),
+            boot_transno,
+            stopping: AtomicBool::new(false),
+            signal: Arc::new(StopSignal::default()),
+            config,
+            store,
+        });
+        mds.set_osts(osts)?;
+        mds.end_recovery_if_complete();
+        let (weak, signal) = (Arc::downgrade(&mds), mds.signal.clone());
+        std::thread::Builder::new()
+            .name("mds-tick".into())
+            .spawn(move || tick(&weak, &signal))
+            .map_err(MdsError::Thread)?;
+        Ok(mds)
+    }
+
+    /// Tells which OSTs there are. Those that are new are made ready in the background; one whose index is known gets
+    /// the new endpoint.
+    ///
+    /// # Errors
+    /// If a thread cannot be started or the store cannot be read.
+    pub fn set_osts(&self, osts: Osts) -> Result<(), MdsError> {
+        self.osts.set(osts)
+    }
+
+    /// Stops in order: refuses further requests, ends background work, makes everything durable, closes the store.
+    /// Clients stay known, so that they can come back after a restart.
+    ///
+    /// # Errors
+    /// If the store cannot be closed cleanly.
+    pub fn stop(&self) -> Result<(), MdsError> {
+        if self.stopping.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.end_threads();
+        let mut tx = Tx::new(0);
+        {
+            let mut record = self.record.lock();
+            record.clean = true;
+            tx.batch().put(META, META_KEY, &record.encode());
+        }
+        self.store.commit(tx.batch())?;
+        self.store.close()?;
+        Ok(())
+    }
+
+    fn end_threads(&self) {
+        self.signal.raise();
+        self.osts.stop();
+        self.clients.wake();
+        self.flocks.wake();
+    }
+
+    /// What an error of the store means to a client; told to the log too, since it is not the client's fault.
+    pub(crate) fn store_failed(&self, error: &MetaError) -> Status {
+        if !matches!(error, MetaError::NoSpace | MetaError::Closed) {
+            log::error!("MDT{:04x}: {error}", self.index);
+        }
+        error.status()
+    }
+
+    /// The clock of the server.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from(SystemTime::now())
+    }
+
+    /// Refuses FIDs that live on another MDT.
+    pub(crate) fn check_local(&self, fid: &Fid) -> StatusResult<()> {
+        if fid.mdt_index() == self.index { Ok(()) } else { Err(Status::WRONG_TARGET) }
+    }
+
+    /// An inode's record, if it exists.
+    pub(crate) fn find_inode(&self, fid: &Fid) -> StatusResult<Option<Arc<InodeRecord>>> {
+        let ticket = match self.cache.get(fid) {
+            Ok(record) => return Ok(Some(record)),
+            Err(ticket) => ticket,
+        };
+        let found = self
+            .store
+            .get(INODES, &fid.to_key(), |value| value.map(|bytes| InodeRecord::decode(*fid, bytes)))
+            .map_err(|error| self.store_failed(&error))?;
+        match found {
+            None => self.check_local(fid).map(|()| None),
+            Some(Ok(record)) => {
+                let record = Arc::new(record);
+                self.cache.fill(fid, &record, ticket);
+                Ok(Some(record))
+            }
+            Some(Err(error)) => {
+                log::error!("inode record of {fid}: {error}");
+                Err(Status::EUCLEAN)
+            }
+        }
+    }
+
+    /// An inode's record.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is gone, `WRONG_TARGET` if it lives elsewhere.
+    pub(crate) fn inode(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
+        self.find_inode(fid)?.ok_or(Status::ENOENT)
+    }
+
+    /// A directory's record.
+    ///
+    /// # Errors
+    /// As [`Mds::inode`], and `ENOTDIR`.
+    pub(crate) fn directory(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
+        let record = self.inode(fid)?;
+        if record.attr.is_dir() { Ok(record) } else { Err(Status::ENOTDIR) }
+    }
+
+    /// Position of a name in its directory.
+    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
+        nacre_types::name::name_hash(self.hash_seed, name)
+    }
+
+    /// What a name stands for.
+    pub(crate) fn find_name(
+        &self,
+        directory: &Fid,
+        hash: u64,
+        name: &[u8],
+    ) -> StatusResult<Option<DirentRecord>> {
+        let key = dirent_key(directory, hash, name);
+        let found = self
+            .store
+            .get(DIRENTS, key.as_slice(), |value| value.map(DirentRecord::decode))
+            .map_err(|error| self.store_failed(&error))?;
+        found.transpose().map_err(|error| {
+            log::error!("a name in {directory}: {error}");
+            Status::EUCLEAN
+        })
+    }
+
+    /// Whether the caller has the rights in `mask`.
+    ///
+    /// # Errors
+    /// `EACCES`, or `NEED_CREDENTIALS`.
+    pub(crate) fn check_access(&self, record: &InodeRecord, cred: &Cred, mask: u8) -> StatusResult<()> {
+        let acl = acl_of(record)?;
+        perm::access(&record.attr, acl.as_ref(), cred, mask).or(Status::EACCES)
+    }
+
+    /// A transaction.
+    pub(crate) fn begin(&self) -> Tx {
+        // At most the number that the commit will get, and above every earlier change of a locked inode.
+        Tx::new(self.store.last_transno().0 + 1)
+    }
+
+    /// An answer of a request that changed nothing.
+    pub(crate) fn answer(&self, reply: MdsReply) -> MdsAnswer {
+        MdsAnswer { transno: TransNo(0), last_committed: self.store.last_committed(), reply }
+    }
+
+    /// Commits a transaction together with the answer to the request, and lets memory know.
+    pub(crate) fn finish(&self, call: &Call<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
+        let mut answer = MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply };
+        if let Some(slot) = &call.reply_slot {
+            let bytes = answer.to_bytes();
+            let (scratch, batch) = tx.scratch();
+            ReplyRecord { xid: slot.xid, answer: &bytes }.encode(scratch);
+            batch.put(REPLIES, reply_key(&slot.client, slot.tag).as_slice(), scratch);
+        }
+        answer.transno = self.commit(&mut tx)?;
+        answer.last_committed = self.store.last_committed();
+        Ok(answer)
+    }
+
+    /// Commits a transaction and lets memory know.
+    pub(crate) fn commit(&self, tx: &mut Tx) -> StatusResult<TransNo> {
+        if tx.is_empty() {
+            return Ok(TransNo(0));
+        }
+        let transno = self.store.commit(tx.batch()).map_err(|error| self.store_failed(&error))?;
+        for (fid, record) in tx.take_cached() {
+            self.cache.replace(&fid, record);
+        }
+        for (ost_index, object) in tx.take_destroyed() {
+            self.osts.destroy_later(ost_index, transno, object);
+        }
+        Ok(transno)
+    }
+
+    /// The stored answer of an earlier life.
+    pub(crate) fn find_stored_answer(&self, slot: &nacre_rpc::ReplySlot) -> Option<StatusResult<MdsAnswer>> {
+        use nacre_wire::Decode;
+        let key = reply_key(&slot.client, slot.tag);
+        let found = self.store.get(REPLIES, key.as_slice(), |value| {
+            let record = ReplyRecord::decode(value?).ok()?;
+            if record.xid != slot.xid { None } else { MdsAnswer::from_bytes(record.answer).ok() }
+        });
+        let mut answer = found.ok().flatten()?;
+        answer.transno = self.boot_transno.max(TransNo(1));
+        answer.last_committed = self.store.last_committed();
+        Some(Ok(answer))
+    }
+
+    /// A sequence that nobody has.
+    pub(crate) fn allocate_sequence(&self, call: &Call<'_>) -> StatusResult<MdsAnswer> {
+        let mut record = self.record.lock();
+        let sequence = record.next_sequence;
+        let next = MdtRecord { next_sequence: sequence + 1, ..*record };
+        let mut tx = self.begin();
+        tx.batch().put(META, META_KEY, &next.encode());
+        let answer = self.finish(call, tx, MdsReply::Sequence(sequence))?;
+        *record = next;
+        self.next_sequence.store(next.next_sequence, Ordering::Release);
+        Ok(answer)
+    }
+}
+
+impl Drop for Mds {
+    fn drop(&mut self) {
+        self.end_threads();
+    }
+}
+
+/// The access ACL of an inode, if it has one beyond its mode.
+pub(crate) fn acl_of(record: &InodeRecord) -> StatusResult<Option<Acl>> {
+    if record.acl.is_empty() {
+        return Ok(None);
+    }
+    Acl::parse_xattr(&record.acl).map_err(|_| {
+        log::error!("access ACL of {} is damaged", record.attr.fid);
+        Status::EUCLEAN
+    })
+}
+
+/// A number that nobody can foresee: the keys of the standard library's hasher come from the system.
+fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// All keys of a table whose keys have 16 bytes.
+fn keys_of(store: &MetaStore, table: nacre_store::Table) -> Result<Vec<[u8; 16]>, MdsError> {
+    let mut keys = Vec::new();
+    store.scan(table, &[], Bound::Unbounded, &mut |key, _| {
+        keys.extend(<[u8; 16]>::try_from(key).ok());
+        ControlFlow::Continue(())
+    })?;
+    Ok(keys)
+}
+
+/// Body of the thread that watches space and deadlines.
+fn tick(mds: &Weak<Mds>, signal: &StopSignal) {
+    while !signal.wait(TICK) {
+        let Some(mds) = mds.upgrade() else { return };
+        mds.space.refresh();
+        mds.check_deadlines();
+    }
+}

@@ -1,0 +1,152 @@
+//! The names of an inode: the first is in its record, others in the links table; and what happens when the last goes.
+
+use crate::mds::Mds;
+use crate::tables::{
+    DESTROYS, LINKS, ORPHANS, OrphanKind, PRESENT, XATTRS, destroy_key, link_key, split_link_key,
+};
+use crate::tx::Tx;
+use nacre_layout::user;
+use nacre_ondisk::{InodeRecord, LinkRecord};
+use nacre_types::{AttrFlags, Fid, Status, StatusResult, Timestamp};
+use std::ops::{Bound, ControlFlow};
+
+/// A name in a directory.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The directory.
+    pub parent: Fid,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+impl Mds {
+    /// Adds a name; the caller has checked the number of links.
+    pub(crate) fn add_name(&self, tx: &mut Tx, record: &mut InodeRecord, place: Place<'_>) {
+        if record.parent.is_zero() {
+            record.parent = place.parent;
+            record.name = place.name.to_vec();
+        } else {
+            let key = link_key(&record.attr.fid, &place.parent, place.name);
+            tx.batch().put(LINKS, key.as_slice(), &LinkRecord::encode());
+        }
+        record.attr.nlink += 1;
+    }
+
+    /// Moves a name from one place to another.
+    pub(crate) fn move_name(&self, tx: &mut Tx, record: &mut InodeRecord, from: Place<'_>, to: Place<'_>) {
+        if record.is_first_link(&from.parent, from.name) {
+            record.parent = to.parent;
+            record.name = to.name.to_vec();
+        } else {
+            let fid = record.attr.fid;
+            tx.batch().delete(LINKS, link_key(&fid, &from.parent, from.name).as_slice());
+            let key = link_key(&fid, &to.parent, to.name);
+            tx.batch().put(LINKS, key.as_slice(), &LinkRecord::encode());
+        }
+    }
+
+    /// Takes a name from an inode that is no directory. With the last one the inode goes, or becomes an orphan while it is
+    /// open. The record is stored; what is returned is how it looks to programs.
+    ///
+    /// # Errors
+    /// `EIO` if the store cannot be read.
+    pub(crate) fn drop_name(
+        &self,
+        tx: &mut Tx,
+        mut record: InodeRecord,
+        place: Place<'_>,
+        now: Timestamp,
+    ) -> StatusResult<nacre_types::Attr> {
+        record.attr.ctime = now;
+        record.attr.nlink = record.attr.nlink.saturating_sub(1);
+        if record.attr.nlink > 0 {
+            self.forget_link(tx, &mut record, place)?;
+            return Ok(tx.put_inode(record).shown());
+        }
+        record.parent = Fid::ZERO;
+        record.name.clear();
+        if self.opens.is_open(&record.attr.fid) {
+            record.attr.flags |= AttrFlags::ORPHAN;
+            tx.batch().put(ORPHANS, &record.attr.fid.to_key(), &OrphanKind::Unlinked.encode());
+            return Ok(tx.put_inode(record).shown());
+        }
+        let shown = record.shown();
+        self.destroy_inode(tx, &record)?;
+        Ok(shown)
+    }
+
+    fn forget_link(&self, tx: &mut Tx, record: &mut InodeRecord, place: Place<'_>) -> StatusResult<()> {
+        let fid = record.attr.fid;
+        if !record.is_first_link(&place.parent, place.name) {
+            tx.batch().delete(LINKS, link_key(&fid, &place.parent, place.name).as_slice());
+            return Ok(());
+        }
+        // Another name becomes the first.
+        match self.extra_link(&fid, 0)? {
+            Some((parent, name)) => {
+                tx.batch().delete(LINKS, link_key(&fid, &parent, &name).as_slice());
+                record.parent = parent;
+                record.name = name;
+                Ok(())
+            }
+            None => {
+                log::error!("{fid} has {} more links than names: run a check", record.attr.nlink);
+                record.parent = Fid::ZERO;
+                record.name.clear();
+                Ok(())
+            }
+        }
+    }
+
+    /// Name number `index` beyond the first, in no particular order.
+    pub(crate) fn extra_link(&self, fid: &Fid, index: u32) -> StatusResult<Option<(Fid, Vec<u8>)>> {
+        let (mut found, mut seen) = (None, 0);
+        let prefix = fid.to_key();
+        self.store
+            .scan(LINKS, &prefix, Bound::Unbounded, &mut |key, _| {
+                if seen == index {
+                    found = split_link_key(key).map(|(_, parent, name)| (parent, name.to_vec()));
+                    return ControlFlow::Break(());
+                }
+                seen += 1;
+                ControlFlow::Continue(())
+            })
+            .map_err(|error| self.store_failed(&error))?;
+        Ok(found)
+    }
+
+    /// Removes an inode with everything that belongs to it; its objects go to the destroy log.
+    pub(crate) fn destroy_inode(&self, tx: &mut Tx, record: &InodeRecord) -> StatusResult<()> {
+        let fid = record.attr.fid;
+        let flags = record.attr.flags;
+        tx.batch().set_releasing(true);
+        if flags.contains(AttrFlags::HAS_OBJECTS) {
+            let layout = user::decode_layout(&record.body).map_err(|error| {
+                log::error!("layout of {fid}: {error}");
+                Status::EUCLEAN
+            })?;
+            for object in layout.objects() {
+                let key = destroy_key(object.ost_index, &object.object);
+                tx.batch().put(DESTROYS, key.as_slice(), &PRESENT);
+                tx.note_destroyed(object.ost_index, object.object);
+            }
+        }
+        if flags.intersects(AttrFlags::HAS_XATTRS | AttrFlags::HAS_DEFAULT_ACL | AttrFlags::HAS_CAPABILITY) {
+            let mut keys = Vec::new();
+            self.store
+                .scan(XATTRS, &fid.to_key(), Bound::Unbounded, &mut |key, _| {
+                    keys.push(key.to_vec());
+                    ControlFlow::Continue(())
+                })
+                .map_err(|error| self.store_failed(&error))?;
+            for key in keys {
+                tx.batch().delete(XATTRS, &key);
+            }
+        }
+        if flags.contains(AttrFlags::ORPHAN) {
+            tx.batch().delete(ORPHANS, &fid.to_key());
+        }
+        tx.delete_inode(&fid);
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! Open handles: who has a file open, and whose word on its size counts at the last close.
+//!
+//! Calls for one file are made under its inode lock; the table's own locks are short.
+
+use crate::cache::{FidMap, shard_of};
+use nacre_types::{ClientUuid, Fid, OpenHandle};
+use nacre_wire::mds::OpenFlags;
+use parking_lot::Mutex;
+
+const SHARDS: usize = 64;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    client: ClientUuid,
+    handle: OpenHandle,
+    flags: OpenFlags,
+}
+
+/// One period in which a file is open for writing without interruption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteSession {
+    /// The size was exact when it began.
+    pub began_exact: bool,
+    /// Who opened it for writing first.
+    pub client: ClientUuid,
+    /// Another client has written too, so that no single one knows the size.
+    pub shared: bool,
+    /// The client told size and blocks at least once.
+    pub reported: bool,
+}
+
+#[derive(Default)]
+struct OpenFile {
+    entries: Vec<Entry>,
+    session: Option<WriteSession>,
+}
+
+/// What a close means.
+#[derive(Clone, Copy, Debug)]
+pub struct Closed {
+    /// Nobody has the file open any more.
+    pub last: bool,
+    /// The client has no other handle of the file.
+    pub last_of_client: bool,
+    /// The session that ended, if this was its last writer.
+    pub ended: Option<WriteSession>,
+}
+
+/// See the [module documentation](self).
+pub struct OpenTable {
+    shards: Box<[Mutex<FidMap<OpenFile>>]>,
+}
+
+impl OpenTable {
+    /// A table without handles.
+    pub fn new() -> OpenTable {
+        OpenTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, fid: &Fid) -> &Mutex<FidMap<OpenFile>> {
+        &self.shards[shard_of(fid, SHARDS)]
+    }
+
+    /// Notes a handle; the same one again replaces itself (a resend). `exact`: the stored size is exact now.
+    pub fn add(&self, fid: Fid, client: ClientUuid, handle: OpenHandle, flags: OpenFlags, exact: bool) {
+        let mut shard = self.shard(&fid).lock();
+        let file = shard.entry(fid).or_default();
+        file.entries.retain(|e| !(e.client == client && e.handle == handle));
+        file.entries.push(Entry { client, handle, flags });
+        if flags.contains(OpenFlags::WRITE) {
+            let session = file.session.get_or_insert(WriteSession {
+                began_exact: exact,
+                client,
+                shared: false,
+                reported: false,
+            });
+            session.shared |= session.client != client;
+        }
+    }
+
+    /// Removes a handle; `None` if it is not known.
+    pub fn remove(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> Option<Closed> {
+        let mut shard = self.shard(fid).lock();
+        let file = shard.get_mut(fid)?;
+        let place = file.entries.iter().position(|e| e.client == *client && e.handle == handle)?;
+        let entry = file.entries.swap_remove(place);
+        let writes = |e: &Entry| e.flags.contains(OpenFlags::WRITE);
+        let ended =
+            if writes(&entry) && !file.entries.iter().any(writes) { file.session.take() } else { None };
+        let last = file.entries.is_empty();
+        let last_of_client = !file.entries.iter().any(|e| e.client == *client);
+        if last {
+            shard.remove(fid);
+        }
+        Some(Closed { last, last_of_client, ended })
+    }
+
+    /// True if anybody has the file open.
+    pub fn is_open(&self, fid: &Fid) -> bool {
+        self.shard(fid).lock().contains_key(fid)
+    }
+
+    /// The session of a file that is open for writing.
+    pub fn session(&self, fid: &Fid) -> Option<WriteSession> {
+        self.shard(fid).lock().get(fid)?.session
+    }
+
+    /// The writing client has told the size.
+    pub fn note_report(&self, fid: &Fid) {
+        if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
+            session.reported = true;
+        }
+    }
+
+    /// All handles of a client, to be closed one by one.
+    pub fn handles_of(&self, client: &ClientUuid) -> Vec<(Fid, OpenHandle)> {
+        let mut handles = Vec::new();
+        for shard in &self.shards {
+            for (fid, file) in shard.lock().iter() {
+                let mine = file.entries.iter().filter(|e| e.client == *client);
+                handles.extend(mine.map(|e| (*fid, e.handle)));
+            }
+        }
+        handles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Fid = Fid::new(1, 1, 0);
+
+    #[test]
+    fn a_session_lasts_from_the_first_writer_to_the_last_and_knows_whether_it_was_shared() {
+        let table = OpenTable::new();
+        let (a, b) = (ClientUuid([1; 16]), ClientUuid([2; 16]));
+        table.add(FILE, a, OpenHandle(1), OpenFlags::READ, true);
+        assert_eq!(table.session(&FILE), None);
+        table.add(FILE, a, OpenHandle(2), OpenFlags::WRITE, true);
+        table.add(FILE, a, OpenHandle(2), OpenFlags::WRITE, true);
+        table.add(FILE, b, OpenHandle(1), OpenFlags::WRITE, false);
+        table.note_report(&FILE);
+        assert!(table.remove(&FILE, &a, OpenHandle(2)).is_some_and(|c| c.ended.is_none() && !c.last));
+        assert!(table.remove(&FILE, &a, OpenHandle(2)).is_none());
+        let closed = table.remove(&FILE, &b, OpenHandle(1)).expect("open");
+        let session = closed.ended.expect("the last writer");
+        assert!(session.shared && session.began_exact && session.reported && !closed.last);
+        assert!(table.remove(&FILE, &a, OpenHandle(1)).is_some_and(|c| c.last && c.last_of_client));
+        assert!(!table.is_open(&FILE));
+    }
+}

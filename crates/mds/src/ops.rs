@@ -1,0 +1,17 @@
+//! The operations, one file per group.
+
+mod attr;
+mod create;
+mod data;
+mod layout;
+mod link;
+mod lookup;
+mod misc;
+mod open_close;
+mod readdir;
+mod rename;
+mod setattr;
+mod unlink;
+mod xattr;
+mod xattr_acl;
+mod xattr_system;

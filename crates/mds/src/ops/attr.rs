@@ -1,0 +1,31 @@
+//! Reading attributes of an inode by FID.
+
+use crate::mds::Mds;
+use crate::service::Caller;
+use nacre_types::{Fid, FileKind, Status, StatusResult};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+
+impl Mds {
+    pub(crate) fn get_attr(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
+        Ok(self.answer(MdsReply::Attr(self.inode(fid)?.shown())))
+    }
+
+    pub(crate) fn access(&self, caller: &Caller<'_>, fid: &Fid, mask: u8) -> StatusResult<MdsAnswer> {
+        if mask > 7 {
+            return Err(Status::EINVAL);
+        }
+        let record = self.inode(fid)?;
+        if mask != 0 {
+            self.check_access(&record, caller.cred(), mask)?;
+        }
+        Ok(self.answer(MdsReply::Attr(record.shown())))
+    }
+
+    pub(crate) fn read_link(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
+        let record = self.inode(fid)?;
+        if record.attr.kind() != FileKind::Symlink {
+            return Err(Status::EINVAL);
+        }
+        Ok(self.answer(MdsReply::Bytes(record.body.clone())))
+    }
+}

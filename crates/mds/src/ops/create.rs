@@ -1,0 +1,285 @@
+//! Making files, directories, symlinks and nodes.
+
+use crate::mds::Mds;
+use crate::names::Place;
+use crate::service::Caller;
+use crate::tables::{INODES, ORPHANS, OrphanKind, XATTRS, xattr_key};
+use crate::tx::Tx;
+use nacre_ondisk::{InodeRecord, XattrRecord};
+use nacre_types::acl::Acl;
+use nacre_types::attr::S_ISGID;
+use nacre_types::fid::SEQ_NORMAL;
+use nacre_types::limits::SYMLINK_MAX;
+use nacre_types::name::check_name;
+use nacre_types::perm::{self, Verdict};
+use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, Status, StatusResult, Timestamp};
+use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
+use std::sync::Arc;
+
+/// Name of the attribute that holds a directory's default ACL.
+pub(super) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+const S_IXGRP: u32 = 0o010;
+
+/// What is to be made, taken from the request and checked as far as that needs no lock.
+struct Wanted<'a> {
+    fid: Fid,
+    kind: FileKind,
+    mode: u32,
+    umask: u32,
+    rdev: u32,
+    target: &'a [u8],
+}
+
+impl Mds {
+    pub(crate) fn create(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        let MdsRequest::Create { parent, name, fid, new, mode, umask, open, exclusive } = request else {
+            return Err(Status::EPROTO);
+        };
+        let wanted = self.check_wanted(caller, fid, new, *mode, *umask)?;
+        let named = *new != NewFile::Unnamed;
+        if named {
+            check_name(name)?;
+        } else if !name.is_empty() {
+            return Err(Status::EINVAL);
+        }
+        let mut child = *parent;
+        loop {
+            let mut locked = self.locks.lock(&[*parent, child]);
+            let directory = self.directory(parent)?;
+            self.check_access(&directory, caller.cred(), perm::EXEC)?;
+            let hash = if named { self.hash(name) } else { 0 };
+            if named && let Some(found) = self.find_name(parent, hash, name)? {
+                let Some((handle, flags)) = open.filter(|_| !exclusive) else { return Err(Status::EEXIST) };
+                if !locked.add(&found.fid) {
+                    child = found.fid;
+                    continue;
+                }
+                return self.open_existing(caller, &directory, &found.fid, handle, flags);
+            }
+            self.check_access(&directory, caller.cred(), perm::WRITE)?;
+            let place = named.then_some((Place { parent: *parent, name }, hash));
+            return self.create_new(caller, &directory, place, &wanted, *open);
+        }
+    }
+
+    fn check_wanted<'a>(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        new: &NewFile<'a>,
+        mode: u32,
+        umask: u32,
+    ) -> StatusResult<Wanted<'a>> {
+        self.check_local(fid)?;
+        let given_out = self.next_sequence.load(std::sync::atomic::Ordering::Acquire);
+        if fid.seq < SEQ_NORMAL || fid.seq >= given_out || fid.oid == 0 || fid.ver != 0 {
+            return Err(Status::EINVAL);
+        }
+        let by_mode = match mode & nacre_types::attr::S_IFMT {
+            0 => FileKind::Regular,
+            _ => FileKind::from_mode(mode).ok_or(Status::EINVAL)?,
+        };
+        let (kind, rdev, target) = match new {
+            NewFile::Node { rdev } => match by_mode {
+                FileKind::Directory => return Err(Status::EPERM),
+                FileKind::Symlink => return Err(Status::EINVAL),
+                FileKind::BlockDevice | FileKind::CharDevice => (by_mode, *rdev, &b""[..]),
+                _ => (by_mode, 0, &b""[..]),
+            },
+            NewFile::Directory => (FileKind::Directory, 0, &b""[..]),
+            NewFile::Unnamed => (FileKind::Regular, 0, &b""[..]),
+            NewFile::Symlink { target } => (FileKind::Symlink, 0, *target),
+        };
+        match target.len() {
+            0 if kind == FileKind::Symlink => return Err(Status::ENOENT),
+            len if len > SYMLINK_MAX => return Err(Status::ENAMETOOLONG),
+            _ => {}
+        }
+        // Number 0 is a whiteout, which everybody may make.
+        if kind == FileKind::BlockDevice || (kind == FileKind::CharDevice && rdev != 0) {
+            perm::capable(caller.cred(), Caps::MKNOD).or(Status::EPERM)?;
+        }
+        let mode = if kind == FileKind::Symlink { 0o777 } else { mode & 0o7777 };
+        Ok(Wanted { fid: *fid, kind, mode, umask: umask & 0o777, rdev, target })
+    }
+
+    fn open_existing(
+        &self,
+        caller: &Caller<'_>,
+        directory: &InodeRecord,
+        fid: &Fid,
+        handle: nacre_types::OpenHandle,
+        flags: OpenFlags,
+    ) -> StatusResult<MdsAnswer> {
+        let record = self.inode(fid)?;
+        match record.attr.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Status::EISDIR),
+            // The caller believed that there was nothing: it has to walk the path again.
+            _ => return Err(Status::ESTALE),
+        }
+        let flags = flags - OpenFlags::CREATED - OpenFlags::REPLAY;
+        let mut tx = self.begin();
+        let opened = self.open_locked(&mut tx, caller, &record, flags)?;
+        let reply = MdsReply::Created {
+            attr: opened.attr,
+            created: false,
+            layout: opened.layout,
+            parent: directory.shown(),
+        };
+        let answer = self.finish(caller.call, tx, reply)?;
+        self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
+        Ok(answer)
+    }
+
+    fn create_new(
+        &self,
+        caller: &Caller<'_>,
+        directory: &Arc<InodeRecord>,
+        place: Option<(Place<'_>, u64)>,
+        wanted: &Wanted<'_>,
+        open: Option<(nacre_types::OpenHandle, OpenFlags)>,
+    ) -> StatusResult<MdsAnswer> {
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        let in_use = self.store.get(INODES, &wanted.fid.to_key(), |value| value.is_some());
+        if in_use.map_err(|error| self.store_failed(&error))? {
+            return Err(Status::EEXIST);
+        }
+        if open.is_some() && wanted.kind != FileKind::Regular {
+            return Err(Status::EINVAL);
+        }
+        let now = self.now();
+        let mut tx = self.begin();
+        let mut record = self.new_record(caller, directory, wanted, now)?;
+        self.inherit(&mut tx, directory, wanted, &mut record)?;
+        let parent = match place {
+            Some((place, hash)) => {
+                record.parent = place.parent;
+                record.name = place.name.to_vec();
+                tx.put_dirent(&place.parent, hash, place.name, wanted.fid, wanted.kind);
+                let mut parent = InodeRecord::clone(directory);
+                parent.attr.mtime = now;
+                parent.attr.ctime = now;
+                parent.attr.size += 1;
+                parent.attr.nlink += u32::from(wanted.kind == FileKind::Directory);
+                tx.put_inode(parent).shown()
+            }
+            None => {
+                record.attr.nlink = 0;
+                record.attr.flags |= AttrFlags::ORPHAN;
+                tx.batch().put(ORPHANS, &wanted.fid.to_key(), &OrphanKind::Unnamed.encode());
+                directory.shown()
+            }
+        };
+        let record = tx.put_inode(record);
+        let layout = if open.is_some() { self.layout_of(&record)?.map(Arc::new) } else { None };
+        let reply = MdsReply::Created { attr: record.shown(), created: true, layout, parent };
+        let answer = self.finish(caller.call, tx, reply)?;
+        if let Some((handle, flags)) = open {
+            self.opens.add(wanted.fid, caller.client, handle, flags, true);
+        }
+        Ok(answer)
+    }
+
+    fn new_record(
+        &self,
+        caller: &Caller<'_>,
+        directory: &InodeRecord,
+        wanted: &Wanted<'_>,
+        now: Timestamp,
+    ) -> StatusResult<InodeRecord> {
+        let cred = caller.cred();
+        let mut mode = wanted.mode;
+        let mut gid = cred.gid;
+        let is_dir = wanted.kind == FileKind::Directory;
+        if directory.attr.mode & S_ISGID != 0 {
+            gid = directory.attr.gid;
+            if is_dir {
+                mode |= S_ISGID;
+            } else if mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && !may_keep_sgid(caller, gid)? {
+                mode &= !S_ISGID;
+            }
+        }
+        let attr = Attr {
+            fid: wanted.fid,
+            mode: wanted.kind.mode_bits() | mode,
+            uid: cred.uid,
+            gid,
+            nlink: if is_dir { 2 } else { 1 },
+            rdev: wanted.rdev,
+            size: wanted.target.len() as u64,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            ..Attr::default()
+        };
+        Ok(InodeRecord { attr, body: wanted.target.to_vec(), ..InodeRecord::default() })
+    }
+
+    /// What a new inode gets from its directory: rights by the default ACL or the umask, and the default layout.
+    fn inherit(
+        &self,
+        tx: &mut Tx,
+        directory: &InodeRecord,
+        wanted: &Wanted<'_>,
+        record: &mut InodeRecord,
+    ) -> StatusResult<()> {
+        let kind = wanted.kind;
+        if matches!(kind, FileKind::Directory | FileKind::Regular) && !directory.body.is_empty() {
+            record.body = directory.body.clone();
+            record.attr.flags |= AttrFlags::HAS_LAYOUT;
+        }
+        if kind == FileKind::Symlink {
+            return Ok(());
+        }
+        let default = match directory.attr.flags.contains(AttrFlags::HAS_DEFAULT_ACL) {
+            true => self.default_acl(&directory.attr.fid)?,
+            false => None,
+        };
+        let Some(default) = default else {
+            record.attr.mode &= !wanted.umask;
+            return Ok(());
+        };
+        let (access, bits) = default.inherit(record.attr.mode);
+        record.attr.mode = (record.attr.mode & !0o777) | bits;
+        if !access.is_minimal() {
+            record.acl = access.to_xattr();
+            record.attr.flags |= AttrFlags::HAS_ACL;
+        }
+        if kind == FileKind::Directory {
+            record.attr.flags |= AttrFlags::HAS_DEFAULT_ACL;
+            let value = default.to_xattr();
+            let (scratch, batch) = tx.scratch();
+            XattrRecord { value: &value }.encode(scratch);
+            batch.put(XATTRS, xattr_key(&wanted.fid, ACL_DEFAULT).as_slice(), scratch);
+        }
+        Ok(())
+    }
+
+    /// The default ACL of a directory, if it has one.
+    pub(super) fn default_acl(&self, fid: &Fid) -> StatusResult<Option<Acl>> {
+        match self.stored_xattr(fid, ACL_DEFAULT)? {
+            None => Ok(None),
+            Some(value) => Acl::parse_xattr(&value).map_err(|_| {
+                log::error!("default ACL of {fid} is damaged");
+                Status::EUCLEAN
+            }),
+        }
+    }
+}
+
+/// Whether the caller may give a file the set-group-id bit for `gid`.
+pub(super) fn may_keep_sgid(caller: &Caller<'_>, gid: u32) -> StatusResult<bool> {
+    let verdict = match perm::in_group(caller.cred(), gid) {
+        Verdict::Denied => perm::capable(caller.cred(), Caps::FSETID),
+        verdict => verdict,
+    };
+    match verdict {
+        Verdict::Granted => Ok(true),
+        Verdict::Denied => Ok(false),
+        Verdict::NeedFull => Err(Status::NEED_CREDENTIALS),
+    }
+}

@@ -1,0 +1,79 @@
+//! Hard links, and finding the names of an inode.
+
+use crate::mds::Mds;
+use crate::names::Place;
+use crate::service::Caller;
+use crate::tables::{ORPHANS, OrphanKind};
+use nacre_ondisk::InodeRecord;
+use nacre_types::limits::LINK_MAX;
+use nacre_types::name::check_name;
+use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+
+impl Mds {
+    pub(crate) fn link(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        parent: &Fid,
+        name: &[u8],
+    ) -> StatusResult<MdsAnswer> {
+        check_name(name)?;
+        let _locked = self.locks.lock(&[*fid, *parent]);
+        let record = self.inode(fid)?;
+        let directory = self.directory(parent)?;
+        self.check_access(&directory, caller.cred(), perm::EXEC)?;
+        let hash = self.hash(name);
+        if self.find_name(parent, hash, name)?.is_some() {
+            return Err(Status::EEXIST);
+        }
+        self.check_access(&directory, caller.cred(), perm::WRITE)?;
+        if record.attr.is_dir() {
+            return Err(Status::EPERM);
+        }
+        if record.attr.nlink >= LINK_MAX {
+            return Err(Status::EMLINK);
+        }
+        let orphan = record.attr.flags.contains(AttrFlags::ORPHAN);
+        if orphan && self.orphan_kind(fid)? != Some(OrphanKind::Unnamed) {
+            return Err(Status::ENOENT);
+        }
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        let now = self.now();
+        let mut tx = self.begin();
+        let mut record = InodeRecord::clone(&record);
+        if orphan {
+            record.attr.flags -= AttrFlags::ORPHAN;
+            tx.batch().delete(ORPHANS, &fid.to_key());
+        }
+        record.attr.ctime = now;
+        self.add_name(&mut tx, &mut record, Place { parent: *parent, name });
+        tx.put_dirent(parent, hash, name, *fid, record.attr.kind());
+        let mut directory = InodeRecord::clone(&directory);
+        directory.attr.mtime = now;
+        directory.attr.ctime = now;
+        directory.attr.size += 1;
+        tx.put_inode(directory);
+        let record = tx.put_inode(record);
+        self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+    }
+
+    fn orphan_kind(&self, fid: &Fid) -> StatusResult<Option<OrphanKind>> {
+        self.store
+            .get(ORPHANS, &fid.to_key(), |value| value.and_then(OrphanKind::decode))
+            .map_err(|error| self.store_failed(&error))
+    }
+
+    pub(crate) fn fid_to_link(&self, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
+        let record = self.inode(fid)?;
+        let link = match index {
+            0 if record.parent.is_zero() => None,
+            0 => Some((record.parent, record.name.clone())),
+            _ => self.extra_link(fid, index - 1)?,
+        };
+        let (parent, name) = link.ok_or(Status::ENODATA)?;
+        Ok(self.answer(MdsReply::Link { parent, name }))
+    }
+}

@@ -1,0 +1,44 @@
+//! Looking up names.
+
+use crate::mds::Mds;
+use crate::service::Caller;
+use nacre_ondisk::InodeRecord;
+use nacre_types::limits::NAME_MAX;
+use nacre_types::{Attr, Fid, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+
+/// How often a name may change its inode under a lookup before it gives up.
+const ATTEMPTS: usize = 100;
+
+impl Mds {
+    pub(crate) fn lookup(&self, caller: &Caller<'_>, parent: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
+        let directory = self.directory(parent)?;
+        self.check_access(&directory, caller.cred(), perm::EXEC)?;
+        if name.len() > NAME_MAX {
+            return Err(Status::ENAMETOOLONG);
+        }
+        let public = perm::searchable_by_all(&directory.attr);
+        let attr = self.find_attr(&directory, name)?;
+        Ok(self.answer(MdsReply::Entry { attr, public }))
+    }
+
+    fn find_attr(&self, directory: &InodeRecord, name: &[u8]) -> StatusResult<Option<Attr>> {
+        match name {
+            b"" => return Err(Status::ENOENT),
+            b"." => return Ok(Some(directory.shown())),
+            b".." => return Ok(Some(self.inode(&directory.parent)?.shown())),
+            _ => {}
+        }
+        let hash = self.hash(name);
+        for _ in 0..ATTEMPTS {
+            let Some(found) = self.find_name(&directory.attr.fid, hash, name)? else { return Ok(None) };
+            match self.find_inode(&found.fid)? {
+                Some(record) => return Ok(Some(record.shown())),
+                // Removed between the two reads; the name is gone by now or names something else.
+                None => std::thread::yield_now(),
+            }
+        }
+        log::error!("a name in {} has no inode: run a check", directory.attr.fid);
+        Err(Status::EUCLEAN)
+    }
+}

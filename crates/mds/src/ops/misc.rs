@@ -1,0 +1,45 @@
+//! Durability and file locks.
+
+use crate::mds::Mds;
+use crate::service::Caller;
+use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_wire::mds::{FileLock, MdsAnswer, MdsReply};
+
+impl Mds {
+    pub(crate) fn commit_upto(&self, upto: TransNo) -> StatusResult<MdsAnswer> {
+        let upto = upto.min(self.store.last_transno());
+        if upto > self.store.last_committed() {
+            nacre_env::blocking(|| self.store.sync(upto)).map_err(|error| self.store_failed(&error))?;
+        }
+        Ok(self.answer(MdsReply::Done))
+    }
+
+    pub(crate) fn set_lock(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        lock: &FileLock,
+        wait: bool,
+    ) -> StatusResult<MdsAnswer> {
+        self.check_lockable(fid)?;
+        self.flocks.set(fid, caller.client, lock, wait)?;
+        Ok(self.answer(MdsReply::Done))
+    }
+
+    pub(crate) fn get_lock(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        lock: &FileLock,
+    ) -> StatusResult<MdsAnswer> {
+        self.check_lockable(fid)?;
+        if lock.start > lock.last {
+            return Err(Status::EINVAL);
+        }
+        Ok(self.answer(MdsReply::Lock(self.flocks.conflict(fid, caller.client, lock))))
+    }
+
+    fn check_lockable(&self, fid: &Fid) -> StatusResult<()> {
+        self.inode(fid).map(|_| ())
+    }
+}

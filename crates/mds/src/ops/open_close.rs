@@ -1,0 +1,180 @@
+//! Opening and closing regular files.
+
+use super::setattr::drop_privileges;
+use crate::mds::Mds;
+use crate::service::Caller;
+use crate::tx::Tx;
+use nacre_layout::Layout;
+use nacre_ondisk::InodeRecord;
+use nacre_types::{
+    Attr, AttrFlags, ClientUuid, Fid, FileKind, OpenHandle, SizeSource, Status, StatusResult, perm,
+};
+use nacre_wire::mds::{DataUpdate, MdsAnswer, MdsReply, OpenFlags};
+use std::sync::Arc;
+
+/// Outcome of [`Mds::open_locked`].
+pub(super) struct Opened {
+    pub attr: Attr,
+    pub layout: Option<Arc<Layout>>,
+    /// The stored size was exact, and still is unless somebody writes.
+    pub began_exact: bool,
+}
+
+impl Mds {
+    pub(crate) fn open_file(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        handle: OpenHandle,
+        flags: OpenFlags,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[*fid]);
+        let record = self.inode(fid)?;
+        match record.attr.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Status::EISDIR),
+            _ => return Err(Status::EINVAL),
+        }
+        let orphan = record.attr.flags.contains(AttrFlags::ORPHAN);
+        if orphan && !flags.contains(OpenFlags::REPLAY) && !self.opens.is_open(fid) {
+            return Err(Status::ENOENT);
+        }
+        let mut tx = self.begin();
+        let opened = self.open_locked(&mut tx, caller, &record, flags)?;
+        let answer =
+            self.finish(caller.call, tx, MdsReply::Opened { attr: opened.attr, layout: opened.layout })?;
+        self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
+        Ok(answer)
+    }
+
+    /// Checks an open of a locked regular file and puts what it changes into the transaction. The caller commits and then
+    /// notes the handle.
+    pub(super) fn open_locked(
+        &self,
+        tx: &mut Tx,
+        caller: &Caller<'_>,
+        record: &Arc<InodeRecord>,
+        flags: OpenFlags,
+    ) -> StatusResult<Opened> {
+        if !flags.intersects(OpenFlags::REPLAY | OpenFlags::CREATED) {
+            let right = |flag, right| if flags.intersects(flag) { right } else { 0 };
+            let mask = right(OpenFlags::READ, perm::READ)
+                | right(OpenFlags::WRITE | OpenFlags::TRUNCATE, perm::WRITE)
+                | right(OpenFlags::EXEC, perm::EXEC);
+            if mask != 0 {
+                self.check_access(record, caller.cred(), mask)?;
+            }
+        }
+        let truncates = flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::REPLAY);
+        let exact = record.attr.size_source == SizeSource::Exact;
+        let has_objects = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
+        let unsure = exact && has_objects && (flags.contains(OpenFlags::WRITE) || truncates);
+        let layout = self.layout_of(record)?.map(Arc::new);
+        if !unsure && !truncates {
+            return Ok(Opened { attr: record.shown(), layout, began_exact: exact });
+        }
+        let mut record = InodeRecord::clone(record);
+        if unsure {
+            // From now on the objects may change behind our back.
+            record.attr.size_source = SizeSource::Objects;
+        }
+        if truncates {
+            record.attr.size = 0;
+            record.attr.blocks = 0;
+            let now = self.now();
+            record.attr.mtime = now;
+            record.attr.ctime = now;
+            if flags.contains(OpenFlags::KILL_PRIV) {
+                drop_privileges(tx, &mut record);
+            }
+        }
+        let record = tx.put_inode(record);
+        let began_exact = exact && !(truncates && has_objects);
+        Ok(Opened { attr: record.shown(), layout, began_exact })
+    }
+
+    pub(crate) fn close(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        handle: OpenHandle,
+        update: &DataUpdate,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[*fid]);
+        let session = self.opens.session(fid);
+        let closed = self.opens.remove(fid, &caller.client, handle).ok_or(Status::EBADF)?;
+        if closed.last_of_client {
+            self.flocks.release_file(fid, &caller.client);
+        }
+        let Some(record) = self.find_inode(fid)? else { return Ok(self.answer(MdsReply::Done)) };
+        let mut tx = self.begin();
+        if closed.last && record.attr.flags.contains(AttrFlags::ORPHAN) {
+            self.destroy_inode(&mut tx, &record)?;
+            return self.finish(caller.call, tx, MdsReply::Done);
+        }
+        let sole = session.is_none_or(|session| !session.shared && session.client == caller.client);
+        let mut changed = InodeRecord::clone(&record);
+        apply_update(&mut changed.attr, update, sole);
+        if record.attr.size_source == SizeSource::Objects
+            && let Some(ended) = closed.ended
+        {
+            // The last writer's word counts if nobody else wrote beside it; without a word nothing was written.
+            let knows = update.size_blocks.is_some() || ended.reported || ended.began_exact;
+            if !ended.shared && knows {
+                changed.attr.size_source = SizeSource::Exact;
+            }
+        } else if update.size_blocks.is_some() {
+            self.opens.note_report(fid);
+        }
+        if changed == *record {
+            return Ok(self.answer(MdsReply::Attr(record.shown())));
+        }
+        let record = tx.put_inode(changed);
+        self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+    }
+
+    /// Closes a handle whose client is gone. If it wrote, the size stays to be asked from the objects.
+    pub(crate) fn close_abandoned(
+        &self,
+        client: &ClientUuid,
+        fid: &Fid,
+        handle: OpenHandle,
+    ) -> StatusResult<()> {
+        let _locked = self.locks.lock(&[*fid]);
+        match self.opens.remove(fid, client, handle) {
+            Some(closed) if closed.last => self.destroy_orphan_locked(fid),
+            _ => Ok(()),
+        }
+    }
+
+    /// Destroys an inode without names that nobody has open.
+    pub(crate) fn destroy_if_closed(&self, fid: &Fid) -> StatusResult<()> {
+        let _locked = self.locks.lock(&[*fid]);
+        if self.opens.is_open(fid) { Ok(()) } else { self.destroy_orphan_locked(fid) }
+    }
+
+    fn destroy_orphan_locked(&self, fid: &Fid) -> StatusResult<()> {
+        let Some(record) = self.find_inode(fid)? else { return Ok(()) };
+        if !record.attr.flags.contains(AttrFlags::ORPHAN) {
+            return Ok(());
+        }
+        let mut tx = self.begin();
+        self.destroy_inode(&mut tx, &record)?;
+        self.commit(&mut tx).map(|_| ())
+    }
+}
+
+/// Records what a client says of a file's data. `sole`: nobody else writes, so its word on the time is final.
+pub(super) fn apply_update(attr: &mut Attr, update: &DataUpdate, sole: bool) {
+    if let Some((size, blocks)) = update.size_blocks {
+        attr.size = size.min(nacre_types::limits::FILE_SIZE_MAX);
+        attr.blocks = blocks;
+    }
+    if let Some(mtime) = update.mtime {
+        attr.mtime = if sole { mtime } else { attr.mtime.max(mtime) };
+        attr.ctime = attr.ctime.max(mtime);
+    }
+    if let Some(atime) = update.atime {
+        attr.atime = attr.atime.max(atime);
+    }
+}

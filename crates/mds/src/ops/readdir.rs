@@ -1,0 +1,129 @@
+//! Listing directories.
+
+use crate::mds::Mds;
+use crate::tables::{DIRENTS, split_dirent_key};
+use nacre_ondisk::{DirentRecord, InodeRecord};
+use nacre_types::name::COOKIE_MAX;
+use nacre_types::{Fid, Status, StatusResult, perm};
+use nacre_wire::dir::DIR_PAGE_MAX;
+use nacre_wire::mds::{DirEntry, DirPage, MdsAnswer, MdsReply};
+use std::ops::{Bound, ControlFlow};
+
+/// Access times older than this many seconds are renewed even if nothing changed (as `relatime` of Linux does).
+const ATIME_AGE_MAX: i64 = 24 * 3600;
+
+/// A page in the making. Names of equal hash share a cookie, so they are never parted.
+struct PageBuilder {
+    page: DirPage,
+    max_bytes: u32,
+    /// Hash of the last entry, and where the entries with this hash begin.
+    group: (u64, usize),
+    full: bool,
+}
+
+impl PageBuilder {
+    /// Adds an entry; false if the page is full.
+    fn add(&mut self, entry: &DirEntry<'_>) -> bool {
+        if entry.cookie != self.group.0 {
+            self.group = (entry.cookie, self.page.bytes.len());
+        }
+        if self.page.push(entry, self.max_bytes) {
+            return true;
+        }
+        if self.group.1 == 0 && !self.page.is_empty() {
+            // All entries so far have one hash: they must go out together, so the page grows.
+            return self.page.push(entry, DIR_PAGE_MAX as u32);
+        }
+        self.page.bytes.truncate(self.group.1);
+        self.full = true;
+        false
+    }
+}
+
+impl Mds {
+    pub(crate) fn read_dir(
+        &self,
+        fid: &Fid,
+        cookie: u64,
+        max_bytes: u32,
+        plus: bool,
+    ) -> StatusResult<MdsAnswer> {
+        let directory = self.directory(fid)?;
+        let public = perm::searchable_by_all(&directory.attr);
+        if cookie == 0 {
+            self.touch_directory(&directory)?;
+        }
+        let capacity = (max_bytes as usize).min(DIR_PAGE_MAX);
+        let page = DirPage { bytes: Vec::with_capacity(capacity), end: false, public };
+        let mut builder = PageBuilder { page, max_bytes, group: (0, 0), full: false };
+        let prefix = fid.to_key();
+        if cookie < COOKIE_MAX {
+            let from = crate::tables::dirent_key(fid, cookie + 1, b"");
+            let mut failed = None;
+            self.store
+                .scan(DIRENTS, &prefix, Bound::Included(from.as_slice()), &mut |key, value| match self
+                    .add_entry(&mut builder, key, value, plus)
+                {
+                    Ok(true) => ControlFlow::Continue(()),
+                    Ok(false) => ControlFlow::Break(()),
+                    Err(status) => {
+                        failed = Some(status);
+                        ControlFlow::Break(())
+                    }
+                })
+                .map_err(|error| self.store_failed(&error))?;
+            if let Some(status) = failed {
+                return Err(status);
+            }
+        }
+        if builder.full && builder.page.is_empty() {
+            return Err(Status::EINVAL);
+        }
+        builder.page.end = !builder.full;
+        Ok(self.answer(MdsReply::Directory(builder.page)))
+    }
+
+    fn add_entry(
+        &self,
+        builder: &mut PageBuilder,
+        key: &[u8],
+        value: &[u8],
+        plus: bool,
+    ) -> StatusResult<bool> {
+        let entry = split_dirent_key(key).zip(DirentRecord::decode(value).ok());
+        let Some(((directory, hash, name), found)) = entry else {
+            log::error!("an entry of a directory is damaged: run a check");
+            return Err(Status::EUCLEAN);
+        };
+        let mut attr = None;
+        if plus && found.fid.mdt_index() == self.index {
+            match self.find_inode(&found.fid)? {
+                Some(record) => attr = Some(record.shown()),
+                None => log::debug!("a name in {directory} was removed while it was listed"),
+            }
+        }
+        Ok(builder.add(&DirEntry { cookie: hash, fid: found.fid, kind: found.kind, name, attr }))
+    }
+
+    /// Renews a directory's access time, at most once per change or day.
+    fn touch_directory(&self, seen: &InodeRecord) -> StatusResult<()> {
+        let now = self.now();
+        let due = |attr: &nacre_types::Attr| {
+            attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= ATIME_AGE_MAX
+        };
+        if !due(&seen.attr) || self.space.is_full() {
+            return Ok(());
+        }
+        let fid = seen.attr.fid;
+        let _locked = self.locks.lock(&[fid]);
+        let record = self.directory(&fid)?;
+        if !due(&record.attr) {
+            return Ok(());
+        }
+        let mut tx = self.begin();
+        let mut changed = InodeRecord::clone(&record);
+        changed.attr.atime = now;
+        tx.put_inode(changed);
+        self.commit(&mut tx).map(|_| ())
+    }
+}

@@ -1,0 +1,167 @@
+//! Changing attributes. Source: chmod(2), chown(2), utimensat(2), truncate(2).
+
+use super::create::may_keep_sgid;
+use crate::mds::{Mds, acl_of};
+use crate::service::Caller;
+use crate::tables::{XATTRS, xattr_key};
+use crate::tx::Tx;
+use nacre_ondisk::InodeRecord;
+use nacre_types::attr::{S_IFMT, S_ISGID, S_ISUID};
+use nacre_types::limits::FILE_SIZE_MAX;
+use nacre_types::perm::{self, Verdict};
+use nacre_types::{
+    Attr, AttrFlags, Caps, Cred, Fid, FileKind, SetAttr, SetAttrValid, SizeSource, Status, StatusResult,
+    Timestamp,
+};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+
+/// Name of the attribute that holds file capabilities.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+const S_IXGRP: u32 = 0o010;
+
+impl Mds {
+    pub(crate) fn set_attr(&self, caller: &Caller<'_>, fid: &Fid, set: &SetAttr) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[*fid]);
+        let record = self.inode(fid)?;
+        self.check_set_attr(caller, &record, set)?;
+        let now = self.now();
+        let mut tx = self.begin();
+        let mut changed = InodeRecord::clone(&record);
+        self.apply_set_attr(caller, &mut tx, &mut changed, set, now)?;
+        if set.valid.is_empty() {
+            return Ok(self.answer(MdsReply::Attr(record.shown())));
+        }
+        let record = tx.put_inode(changed);
+        self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+    }
+
+    fn check_set_attr(&self, caller: &Caller<'_>, record: &InodeRecord, set: &SetAttr) -> StatusResult<()> {
+        let (valid, cred, attr) = (set.valid, caller.cred(), &record.attr);
+        if valid.contains(SetAttrValid::SIZE) {
+            match attr.kind() {
+                FileKind::Regular => {}
+                FileKind::Directory => return Err(Status::EISDIR),
+                _ => return Err(Status::EINVAL),
+            }
+            if set.size > FILE_SIZE_MAX {
+                return Err(Status::EFBIG);
+            }
+            if !valid.contains(SetAttrValid::OPEN_FOR_WRITE) {
+                self.check_access(record, cred, perm::WRITE)?;
+            }
+        }
+        if valid.contains(SetAttrValid::UID) && !(cred.uid == attr.uid && set.uid == attr.uid) {
+            perm::capable(cred, Caps::CHOWN).or(Status::EPERM)?;
+        }
+        if valid.contains(SetAttrValid::GID) {
+            may_change_group(cred, attr, set.gid).or(Status::EPERM)?;
+        }
+        if valid.intersects(SetAttrValid::MODE | SetAttrValid::PROJID) {
+            perm::owner_or_capable(attr, cred).or(Status::EPERM)?;
+        }
+        let explicit = SetAttrValid::ATIME | SetAttrValid::MTIME;
+        let both_now = SetAttrValid::ATIME_NOW | SetAttrValid::MTIME_NOW;
+        if valid.intersects(explicit | both_now) {
+            match perm::owner_or_capable(attr, cred) {
+                // Touching both times to now needs only what writing would need.
+                Verdict::Denied if valid.contains(both_now) && !valid.intersects(explicit) => {
+                    self.check_access(record, cred, perm::WRITE)?;
+                }
+                verdict => verdict.or(Status::EPERM)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_set_attr(
+        &self,
+        caller: &Caller<'_>,
+        tx: &mut Tx,
+        record: &mut InodeRecord,
+        set: &SetAttr,
+        now: Timestamp,
+    ) -> StatusResult<()> {
+        let valid = set.valid;
+        record.attr.ctime = now;
+        if valid.contains(SetAttrValid::UID) {
+            record.attr.uid = set.uid;
+        }
+        if valid.contains(SetAttrValid::GID) {
+            record.attr.gid = set.gid;
+        }
+        let chowned = valid.intersects(SetAttrValid::UID | SetAttrValid::GID) && !record.attr.is_dir();
+        if chowned || valid.contains(SetAttrValid::KILL_PRIV) {
+            drop_privileges(tx, record);
+        }
+        if valid.contains(SetAttrValid::MODE) {
+            self.apply_mode(caller, record, set.mode)?;
+        }
+        if valid.contains(SetAttrValid::PROJID) {
+            record.attr.projid = set.projid;
+        }
+        if valid.contains(SetAttrValid::SIZE) {
+            apply_size(&mut record.attr, set.size);
+            record.attr.mtime = now;
+        }
+        let pick = |exact, at_now, given, old| {
+            if valid.contains(at_now) {
+                now
+            } else if valid.contains(exact) {
+                given
+            } else {
+                old
+            }
+        };
+        let attr = &mut record.attr;
+        attr.atime = pick(SetAttrValid::ATIME, SetAttrValid::ATIME_NOW, set.atime, attr.atime);
+        attr.mtime = pick(SetAttrValid::MTIME, SetAttrValid::MTIME_NOW, set.mtime, attr.mtime);
+        Ok(())
+    }
+
+    fn apply_mode(&self, caller: &Caller<'_>, record: &mut InodeRecord, mode: u32) -> StatusResult<()> {
+        let mut mode = mode & 0o7777;
+        if mode & S_ISGID != 0 && !may_keep_sgid(caller, record.attr.gid)? {
+            mode &= !S_ISGID;
+        }
+        record.attr.mode = (record.attr.mode & S_IFMT) | mode;
+        if let Some(acl) = acl_of(record)? {
+            record.acl = acl.with_mode(mode).to_xattr();
+        }
+        Ok(())
+    }
+}
+
+/// Whether the caller may give the inode to group `gid`.
+fn may_change_group(cred: &Cred, attr: &Attr, gid: u32) -> Verdict {
+    if cred.uid == attr.uid {
+        let member = if gid == attr.gid { Verdict::Granted } else { perm::in_group(cred, gid) };
+        if member != Verdict::Denied {
+            return member;
+        }
+    }
+    perm::capable(cred, Caps::CHOWN)
+}
+
+/// A size change is only recorded: where there are objects, they tell the size until the client has cut them.
+fn apply_size(attr: &mut Attr, size: u64) {
+    attr.size = size;
+    if size == 0 {
+        attr.blocks = 0;
+    }
+    if attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+        attr.size_source = SizeSource::Objects;
+    }
+}
+
+/// Takes away what a changed or given-away file must not keep: set-id bits and file capabilities. Set-group-id without
+/// group execution means something else and stays, as on Linux.
+pub(super) fn drop_privileges(tx: &mut Tx, record: &mut InodeRecord) {
+    record.attr.mode &= !S_ISUID;
+    if record.attr.mode & S_IXGRP != 0 {
+        record.attr.mode &= !S_ISGID;
+    }
+    if record.attr.flags.contains(AttrFlags::HAS_CAPABILITY) {
+        record.attr.flags -= AttrFlags::HAS_CAPABILITY;
+        tx.batch().delete(XATTRS, xattr_key(&record.attr.fid, CAPABILITY).as_slice());
+    }
+}

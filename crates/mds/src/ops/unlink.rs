@@ -1,0 +1,100 @@
+//! Removing names.
+
+use crate::mds::Mds;
+use crate::names::Place;
+use crate::service::Caller;
+use nacre_ondisk::InodeRecord;
+use nacre_types::limits::NAME_MAX;
+use nacre_types::{Fid, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use std::sync::Arc;
+
+impl Mds {
+    pub(crate) fn unlink(
+        &self,
+        caller: &Caller<'_>,
+        parent: &Fid,
+        name: &[u8],
+        directory: bool,
+    ) -> StatusResult<MdsAnswer> {
+        check_removable(name, directory)?;
+        let hash = self.hash(name);
+        let mut child = *parent;
+        loop {
+            let mut locked = self.locks.lock(&[*parent, child]);
+            let dir = self.directory(parent)?;
+            self.check_access(&dir, caller.cred(), perm::EXEC)?;
+            let found = self.find_name(parent, hash, name)?.ok_or(Status::ENOENT)?;
+            if !locked.add(&found.fid) {
+                child = found.fid;
+                continue;
+            }
+            let victim = self.inode(&found.fid)?;
+            self.check_removal(caller, &dir, &victim, directory)?;
+            return self.remove(caller, &dir, &victim, Place { parent: *parent, name }, hash);
+        }
+    }
+
+    /// Whether the caller may take `victim` out of `dir`, and whether it is of the kind that it wants to remove.
+    pub(super) fn check_removal(
+        &self,
+        caller: &Caller<'_>,
+        dir: &InodeRecord,
+        victim: &InodeRecord,
+        as_directory: bool,
+    ) -> StatusResult<()> {
+        self.check_access(dir, caller.cred(), perm::WRITE)?;
+        perm::check_sticky(&dir.attr, &victim.attr, caller.cred())?;
+        match (as_directory, victim.attr.is_dir()) {
+            (true, false) => Err(Status::ENOTDIR),
+            (false, true) => Err(Status::EISDIR),
+            _ => Ok(()),
+        }
+    }
+
+    fn remove(
+        &self,
+        caller: &Caller<'_>,
+        dir: &Arc<InodeRecord>,
+        victim: &Arc<InodeRecord>,
+        place: Place<'_>,
+        hash: u64,
+    ) -> StatusResult<MdsAnswer> {
+        let now = self.now();
+        let mut tx = self.begin();
+        tx.batch().set_releasing(true);
+        let mut parent = InodeRecord::clone(dir);
+        parent.attr.mtime = now;
+        parent.attr.ctime = now;
+        parent.attr.size = parent.attr.size.saturating_sub(1);
+        tx.delete_dirent(&place.parent, hash, place.name);
+        let mut attr = if victim.attr.is_dir() {
+            if victim.entries() != 0 {
+                return Err(Status::ENOTEMPTY);
+            }
+            parent.attr.nlink = parent.attr.nlink.saturating_sub(1);
+            self.destroy_inode(&mut tx, victim)?;
+            victim.shown()
+        } else {
+            self.drop_name(&mut tx, InodeRecord::clone(victim), place, now)?
+        };
+        if victim.attr.is_dir() {
+            attr.nlink = 0;
+            attr.ctime = now;
+        }
+        tx.put_inode(parent);
+        self.finish(caller.call, tx, MdsReply::Removed { fid: victim.attr.fid, attr: Some(attr) })
+    }
+}
+
+/// Names that can never be removed. Source: unlink(2), rmdir(2).
+fn check_removable(name: &[u8], directory: bool) -> StatusResult<()> {
+    match name {
+        b"" => Err(Status::ENOENT),
+        b"." if directory => Err(Status::EINVAL),
+        b".." if directory => Err(Status::ENOTEMPTY),
+        b"." | b".." => Err(Status::EISDIR),
+        name if name.len() > NAME_MAX => Err(Status::ENAMETOOLONG),
+        _ => Ok(()),
+    }
+}

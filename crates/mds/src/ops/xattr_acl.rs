@@ -1,0 +1,94 @@
+//! ACLs as extended attributes. Source: acl(5).
+
+use super::create::{ACL_DEFAULT, may_keep_sgid};
+use crate::mds::Mds;
+use crate::service::Caller;
+use crate::tables::{XATTRS, xattr_key};
+use nacre_ondisk::{InodeRecord, XattrRecord};
+use nacre_types::acl::Acl;
+use nacre_types::attr::S_ISGID;
+use nacre_types::{AttrFlags, FileKind, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsAnswer, MdsReply, XattrFlags};
+
+/// Name of the attribute that shows the access ACL.
+pub(super) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+
+impl Mds {
+    /// Sets or removes an ACL of a locked inode.
+    pub(super) fn set_acl(
+        &self,
+        caller: &Caller<'_>,
+        record: &InodeRecord,
+        default: bool,
+        value: Option<&[u8]>,
+        flags: XattrFlags,
+    ) -> StatusResult<MdsAnswer> {
+        let attr = &record.attr;
+        if attr.kind() == FileKind::Symlink {
+            return Err(Status::EOPNOTSUPP);
+        }
+        let acl = value.map(Acl::parse_xattr).transpose()?.flatten();
+        if default && !attr.is_dir() {
+            return if acl.is_some() {
+                Err(Status::EACCES)
+            } else {
+                Ok(self.answer(MdsReply::Attr(record.shown())))
+            };
+        }
+        perm::owner_or_capable(attr, caller.cred()).or(Status::EPERM)?;
+        let exists =
+            attr.flags.contains(if default { AttrFlags::HAS_DEFAULT_ACL } else { AttrFlags::HAS_ACL });
+        if flags.contains(XattrFlags::CREATE) && exists {
+            return Err(Status::EEXIST);
+        }
+        if flags.contains(XattrFlags::REPLACE) && !exists {
+            return Err(Status::ENODATA);
+        }
+        let mut changed = record.clone();
+        changed.attr.ctime = self.now();
+        let mut tx = self.begin();
+        if default {
+            let key = xattr_key(&attr.fid, ACL_DEFAULT);
+            match acl {
+                Some(acl) => {
+                    let value = acl.to_xattr();
+                    let (scratch, batch) = tx.scratch();
+                    XattrRecord { value: &value }.encode(scratch);
+                    batch.put(XATTRS, key.as_slice(), scratch);
+                    changed.attr.flags |= AttrFlags::HAS_DEFAULT_ACL;
+                }
+                None => {
+                    tx.batch().delete(XATTRS, key.as_slice());
+                    changed.attr.flags -= AttrFlags::HAS_DEFAULT_ACL;
+                }
+            }
+        } else {
+            apply_access_acl(caller, &mut changed, acl, flags)?;
+        }
+        let record = tx.put_inode(changed);
+        self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+    }
+}
+
+fn apply_access_acl(
+    caller: &Caller<'_>,
+    record: &mut InodeRecord,
+    acl: Option<Acl>,
+    flags: XattrFlags,
+) -> StatusResult<()> {
+    record.acl.clear();
+    record.attr.flags -= AttrFlags::HAS_ACL;
+    let Some(acl) = acl else { return Ok(()) };
+    record.attr.mode = (record.attr.mode & !0o777) | acl.mode_bits();
+    if record.attr.mode & S_ISGID != 0
+        && (flags.contains(XattrFlags::KILL_SGID) || !may_keep_sgid(caller, record.attr.gid)?)
+    {
+        record.attr.mode &= !S_ISGID;
+    }
+    // An ACL that the mode can say is not stored.
+    if !acl.is_minimal() {
+        record.acl = acl.to_xattr();
+        record.attr.flags |= AttrFlags::HAS_ACL;
+    }
+    Ok(())
+}

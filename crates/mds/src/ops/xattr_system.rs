@@ -1,0 +1,138 @@
+//! Attributes that are made from other records: Lustre's layout, FID and link attributes. Source: reference 3.6.
+
+use crate::mds::Mds;
+use crate::service::Caller;
+use nacre_layout::{LayoutSpec, user};
+use nacre_ondisk::InodeRecord;
+use nacre_types::{AttrFlags, Fid, Status, StatusResult};
+use nacre_wire::mds::MdsAnswer;
+
+/// Layout of a file or default layout of a directory.
+pub(super) const LUSTRE_LOV: &[u8] = b"lustre.lov";
+/// The same for administrators.
+pub(super) const TRUSTED_LOV: &[u8] = b"trusted.lov";
+/// FID of the inode (`lustre_mdt_attrs`).
+pub(super) const LMA: &[u8] = b"trusted.lma";
+/// Names of the inode.
+pub(super) const TRUSTED_LINK: &[u8] = b"trusted.link";
+
+/// First word of `trusted.link`.
+const LINK_MAGIC: u32 = 0x11EA_F1DF;
+/// Bytes before the first link: magic, count, length (u64), time of overflow, padding.
+const LINK_HEADER: usize = 24;
+/// Longest `trusted.link` that is made; further names are left out, as Lustre does.
+const LINK_LEN_MAX: usize = 4096;
+
+/// Which of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum System {
+    /// `lustre.lov`.
+    Lov,
+    /// `trusted.lov`.
+    TrustedLov,
+    /// `trusted.lma`.
+    Lma,
+    /// `trusted.link`.
+    Link,
+    /// Lustre's own, of which we have no counterpart: setting them is ignored, as restoring a backup does it.
+    Internal,
+}
+
+impl System {
+    /// Only administrators may see or set it.
+    pub(super) fn is_trusted(self) -> bool {
+        self != System::Lov
+    }
+}
+
+impl Mds {
+    pub(super) fn system_xattr(&self, record: &InodeRecord, system: System) -> StatusResult<Option<Vec<u8>>> {
+        let attr = &record.attr;
+        match system {
+            System::Lov | System::TrustedLov => {
+                let has = (attr.is_regular() || attr.is_dir()) && !record.body.is_empty();
+                Ok(has.then(|| record.body.clone()))
+            }
+            System::Lma => {
+                // No compat or incompat flags.
+                let mut value = vec![0u8; 8];
+                value.extend_from_slice(&attr.fid.to_le_bytes());
+                Ok(Some(value))
+            }
+            System::Link if attr.flags.contains(AttrFlags::ORPHAN) || record.name.is_empty() => Ok(None),
+            System::Link => self.link_xattr(record).map(Some),
+            System::Internal => Ok(None),
+        }
+    }
+
+    fn link_xattr(&self, record: &InodeRecord) -> StatusResult<Vec<u8>> {
+        let mut links = Vec::new();
+        let mut count = 0u32;
+        let mut add = |parent: &Fid, name: &[u8]| {
+            let len = 2 + 16 + name.len();
+            if LINK_HEADER + links.len() + len > LINK_LEN_MAX {
+                return false;
+            }
+            links.extend_from_slice(&(len as u16).to_be_bytes());
+            links.extend_from_slice(&parent.to_key());
+            links.extend_from_slice(name);
+            count += 1;
+            true
+        };
+        add(&record.parent, &record.name);
+        for index in 0..record.attr.nlink.saturating_sub(1) {
+            let Some((parent, name)) = self.extra_link(&record.attr.fid, index)? else { break };
+            if record.attr.is_dir() || !add(&parent, &name) {
+                break;
+            }
+        }
+        let mut value = Vec::with_capacity(LINK_HEADER + links.len());
+        value.extend_from_slice(&LINK_MAGIC.to_le_bytes());
+        value.extend_from_slice(&count.to_le_bytes());
+        value.extend_from_slice(&((LINK_HEADER + links.len()) as u64).to_le_bytes());
+        value.extend_from_slice(&[0; 8]);
+        value.extend_from_slice(&links);
+        Ok(value)
+    }
+
+    pub(super) fn set_system_xattr(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        system: System,
+        value: &[u8],
+    ) -> StatusResult<MdsAnswer> {
+        if system != System::Lov && system != System::TrustedLov {
+            return self.get_attr(fid);
+        }
+        let mut spec = user::decode_spec(value).map_err(|_| Status::EINVAL)?;
+        // A value with objects was copied from another file: only its shape counts, and where the wish for a first OST
+        // would be it has a generation.
+        let copied = user::has_objects(value);
+        if copied {
+            spec.first_ost = None;
+        }
+        match self.set_layout(caller, fid, &spec) {
+            // A copy must not fail because the data was copied before the attributes.
+            Err(Status::EALREADY) if copied => self.get_attr(fid),
+            result => result,
+        }
+    }
+
+    pub(super) fn remove_system_xattr(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        system: System,
+    ) -> StatusResult<MdsAnswer> {
+        match system {
+            System::Lov | System::TrustedLov => {
+                if self.inode(fid)?.body.is_empty() {
+                    return Err(Status::ENODATA);
+                }
+                self.set_layout(caller, fid, &LayoutSpec::default())
+            }
+            _ => Err(Status::EPERM),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! What the MDT knows of one OST.
+
+use super::choose::Candidate;
+use nacre_ondisk::OstMarkRecord;
+use nacre_rpc::OssEndpoint;
+use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Ids reserved at first.
+const STOCK_MIN: u32 = 32;
+/// Ids reserved at most at a time (reference 4.5).
+const STOCK_MAX: u32 = 20000;
+/// Age from which free space is asked for again.
+const STATFS_AGE: Duration = Duration::from_secs(5);
+/// An OST that failed is left alone for this long.
+const REST: Duration = Duration::from_secs(1);
+/// Objects to be destroyed that are kept in memory; more are found in the log later.
+const PENDING_MAX: usize = 64 << 10;
+/// `OS_STATFS_*` bits that mean "no new objects": read-only, no-create, out of space, out of inodes.
+const STATE_REFUSES: u32 = 2 | 4;
+const STATE_FULL: u32 = 0x20 | 0x40;
+
+/// An object whose destruction is logged.
+#[derive(Clone, Copy)]
+pub struct Pending {
+    pub transno: TransNo,
+    pub since: Instant,
+    pub object: Fid,
+}
+
+/// The part of an OST that changes.
+pub struct OstState {
+    /// Sequence of its objects.
+    pub sequence: u64,
+    /// Largest id that a file uses.
+    pub last_used: u32,
+    /// `last_used` before the last [`OstState::take`], to undo it.
+    before: u32,
+    /// Ids in stock as [first, end), in order.
+    stock: VecDeque<(u32, u32)>,
+    /// Ids to reserve next time.
+    refill: u32,
+    /// Objects of lost transactions have been destroyed, so ids may be reserved.
+    pub prepared: bool,
+    statfs: Option<(Instant, Statfs)>,
+    /// Somebody wants to know the free space.
+    pub statfs_wanted: bool,
+    resting_until: Option<Instant>,
+    /// To be destroyed, oldest first.
+    pub pending: VecDeque<Pending>,
+    /// The log holds more than `pending`.
+    pub rescan: bool,
+    pub stopped: bool,
+}
+
+impl OstState {
+    fn in_stock(&self) -> u32 {
+        self.stock.iter().map(|(first, end)| end - first).sum()
+    }
+
+    /// True if an id can be taken.
+    pub fn has_ids(&self) -> bool {
+        !self.stock.is_empty()
+    }
+
+    /// Takes an id.
+    pub fn take(&mut self) -> Option<u32> {
+        let (first, end) = self.stock.front_mut()?;
+        let oid = *first;
+        *first += 1;
+        if first == end {
+            self.stock.pop_front();
+        }
+        self.before = self.last_used;
+        self.last_used = oid;
+        Some(oid)
+    }
+
+    /// Gives the id that was taken last back.
+    pub fn give_back(&mut self) {
+        let oid = self.last_used;
+        self.last_used = self.before;
+        match self.stock.front_mut() {
+            Some((first, _)) if *first == oid + 1 => *first = oid,
+            _ => self.stock.push_front((oid, oid + 1)),
+        }
+    }
+
+    /// True if more ids should be reserved before somebody has to wait for them.
+    pub fn is_low(&self) -> bool {
+        let mark = if self.refill > 1024 { self.refill / 4 * 3 } else { self.refill / 2 };
+        self.in_stock() < mark
+    }
+
+    /// True while the OST is left alone after a failure.
+    pub fn is_resting(&self, now: Instant) -> bool {
+        self.resting_until.is_some_and(|until| now < until)
+    }
+}
+
+/// One OST.
+pub struct Ost {
+    /// Its index.
+    pub index: u16,
+    endpoint: RwLock<Arc<dyn OssEndpoint>>,
+    pub state: Mutex<OstState>,
+    /// Wakes the thread.
+    pub work: Condvar,
+    /// Wakes those who wait for ids.
+    changed: Condvar,
+    /// Held while ids are being reserved, so that those who need some do not all ask.
+    reserving: Mutex<()>,
+}
+
+impl Ost {
+    /// An OST that was used up to `mark`.
+    pub fn new(index: u16, endpoint: Arc<dyn OssEndpoint>, mark: OstMarkRecord) -> Ost {
+        Ost {
+            index,
+            endpoint: RwLock::new(endpoint),
+            state: Mutex::new(OstState {
+                sequence: mark.sequence,
+                last_used: mark.last_used,
+                before: mark.last_used,
+                stock: VecDeque::new(),
+                refill: STOCK_MIN,
+                prepared: false,
+                statfs: None,
+                statfs_wanted: true,
+                resting_until: None,
+                pending: VecDeque::new(),
+                rescan: true,
+                stopped: false,
+            }),
+            work: Condvar::new(),
+            changed: Condvar::new(),
+            reserving: Mutex::new(()),
+        }
+    }
+
+    /// Uses another way to the OST from now on.
+    pub fn set_endpoint(&self, endpoint: Arc<dyn OssEndpoint>) {
+        *self.endpoint.write() = endpoint;
+        self.state.lock().resting_until = None;
+        self.work.notify_all();
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.work.notify_all();
+        self.changed.notify_all();
+    }
+
+    /// What the choice of OSTs needs; asks for fresh figures if they are old.
+    pub fn candidate(&self) -> Candidate {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        if state.statfs.is_none_or(|(at, _)| now.duration_since(at) >= STATFS_AGE) && !state.statfs_wanted {
+            state.statfs_wanted = true;
+            self.work.notify_one();
+        }
+        let statfs = state.statfs.map(|(_, statfs)| statfs);
+        // Below a thousandth of its size an OST counts as full.
+        let full = statfs.is_some_and(|s| {
+            s.state & STATE_FULL != 0 || s.blocks_available <= s.blocks / 1000 || s.files_free == 0
+        });
+        let refuses = statfs.is_some_and(|s| s.state & STATE_REFUSES != 0);
+        Candidate {
+            index: self.index,
+            available: statfs.map(|s| s.blocks_available.saturating_mul(u64::from(s.block_size))),
+            full,
+            down: refuses || state.is_resting(now),
+        }
+    }
+
+    /// Sends a request; a failure lets the OST rest.
+    pub fn call(&self, request: &OssRequest) -> StatusResult<OssReply> {
+        let endpoint = self.endpoint.read().clone();
+        let result = endpoint.call(request, Bulk::None);
+        let mut state = self.state.lock();
+        match &result {
+            Ok(_) => state.resting_until = None,
+            Err(status) => {
+                if state.resting_until.is_none() {
+                    log::warn!("OST{:04x}: {status}", self.index);
+                }
+                state.resting_until = Some(Instant::now() + REST);
+            }
+        }
+        result
+    }
+
+    /// Makes the OST ready if it is not, and puts ids into stock if there are few.
+    pub fn prepare(&self) -> StatusResult<()> {
+        let _only_one = self.reserving.lock();
+        let (sequence, last_used, prepared, resting) = {
+            let state = self.state.lock();
+            if state.has_ids() && !state.is_low() {
+                return Ok(());
+            }
+            (state.sequence, state.last_used, state.prepared, state.is_resting(Instant::now()))
+        };
+        if resting {
+            return Err(Status::EAGAIN);
+        }
+        if !prepared {
+            self.call(&OssRequest::DestroyOrphans { sequence, last_used })?;
+            self.state.lock().prepared = true;
+        }
+        self.reserve(sequence)
+    }
+
+    fn reserve(&self, sequence: u64) -> StatusResult<()> {
+        let count = {
+            let mut state = self.state.lock();
+            // Used up since the last time: the demand is high, so ask for more.
+            if !state.has_ids() || state.is_low() {
+                state.refill = (state.refill * 2).min(STOCK_MAX);
+            }
+            state.refill
+        };
+        let reply = self.call(&OssRequest::Precreate { sequence, count })?;
+        let OssReply::Precreated { first, count } = reply else { return Err(Status::EPROTO) };
+        let end = first.checked_add(count).ok_or(Status::EPROTO)?;
+        let mut state = self.state.lock();
+        let floor = state.stock.back().map_or(state.last_used + 1, |(_, end)| *end);
+        if count == 0 || first < floor {
+            log::error!(
+                "OST{:04x} offers ids from {first} again: those below {floor} are in use",
+                self.index
+            );
+            state.resting_until = Some(Instant::now() + REST);
+            return Err(Status::EPROTO);
+        }
+        match state.stock.back_mut() {
+            Some((_, last)) if *last == first => *last = end,
+            _ => state.stock.push_back((first, end)),
+        }
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Wakes the thread if the stock is low.
+    pub fn refill_if_low(&self, state: &OstState) {
+        if state.is_low() {
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits until ids arrive, but not beyond `until`.
+    pub fn wait_for_change(&self, until: Instant) {
+        let mut state = self.state.lock();
+        if !state.has_ids() && !state.stopped {
+            self.changed.wait_until(&mut state, until);
+        }
+    }
+
+    /// Asks for free space.
+    pub fn refresh_statfs(&self) -> StatusResult<()> {
+        let reply = self.call(&OssRequest::Statfs)?;
+        let OssReply::Statfs(statfs) = reply else { return Err(Status::EPROTO) };
+        let mut state = self.state.lock();
+        state.statfs = Some((Instant::now(), statfs));
+        state.statfs_wanted = false;
+        Ok(())
+    }
+
+    /// Notes an object to be destroyed.
+    pub fn destroy_later(&self, transno: TransNo, object: Fid) {
+        let mut state = self.state.lock();
+        if state.pending.len() >= PENDING_MAX {
+            state.rescan = true;
+            return;
+        }
+        let was_idle = state.pending.is_empty();
+        state.pending.push_back(Pending { transno, since: Instant::now(), object });
+        if was_idle {
+            self.work.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_taken_in_order_and_can_be_given_back() {
+        struct Nobody;
+        impl OssEndpoint for Nobody {
+            fn call(&self, _: &OssRequest, _: Bulk<'_>) -> StatusResult<OssReply> {
+                Err(Status::EIO)
+            }
+            fn durability_epoch(&self) -> u64 {
+                0
+            }
+        }
+        let ost = Ost::new(0, Arc::new(Nobody), OstMarkRecord { sequence: 1, last_used: 4 });
+        assert_eq!(ost.prepare(), Err(Status::EIO));
+        assert_eq!(ost.prepare(), Err(Status::EAGAIN), "it rests after a failure");
+        let mut state = ost.state.lock();
+        state.stock = VecDeque::from([(5, 6), (9, 11)]);
+        assert_eq!((state.take(), state.last_used), (Some(5), 5));
+        state.give_back();
+        assert_eq!((state.take(), state.take(), state.last_used), (Some(5), Some(9), 9));
+        state.give_back();
+        assert_eq!(state.last_used, 5);
+        assert_eq!((state.take(), state.take(), state.take()), (Some(9), Some(10), None));
+    }
+}

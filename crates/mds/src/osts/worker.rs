@@ -1,0 +1,133 @@
+//! The thread of one OST.
+
+use super::ost::{Ost, Pending};
+use crate::error::MdsError;
+use crate::tables::{DESTROYS, destroy_key, split_destroy_key};
+use nacre_store::{Batch, MetaStore};
+use nacre_types::{Fid, StatusResult, TransNo};
+use nacre_wire::oss::OssRequest;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Objects destroyed by one request, its limit.
+const DESTROY_MAX: usize = 4096;
+/// Longest time that a destruction waits for its transaction to become durable on its own, before it asks for it.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest sleep without work, after which failures are tried again.
+const NAP: Duration = Duration::from_secs(1);
+
+/// What there is to do.
+enum Work {
+    Stop,
+    Nap(Duration),
+    Prepare,
+    Statfs,
+    Rescan,
+    Destroy(Vec<Pending>),
+}
+
+/// Starts the thread; it ends when the OST is stopped.
+pub fn start(ost: &Arc<Ost>, store: &Arc<MetaStore>) -> Result<(), MdsError> {
+    let (ost, store) = (ost.clone(), store.clone());
+    std::thread::Builder::new()
+        .name(format!("mds-ost{:04x}", ost.index))
+        .spawn(move || run(&ost, &store))
+        .map(|_| ())
+        .map_err(MdsError::Thread)
+}
+
+fn run(ost: &Ost, store: &MetaStore) {
+    loop {
+        match next_work(ost, store) {
+            Work::Stop => return,
+            Work::Nap(time) => nap(ost, time),
+            // Failures are logged where they happen and let the OST rest; the work stays to be done.
+            Work::Prepare => drop(ost.prepare()),
+            Work::Statfs => drop(ost.refresh_statfs()),
+            Work::Rescan => rescan(ost, store),
+            Work::Destroy(batch) => {
+                if destroy(ost, store, &batch).is_err() {
+                    let mut state = ost.state.lock();
+                    batch.into_iter().rev().for_each(|pending| state.pending.push_front(pending));
+                }
+            }
+        }
+    }
+}
+
+fn next_work(ost: &Ost, store: &MetaStore) -> Work {
+    let now = Instant::now();
+    let mut state = ost.state.lock();
+    if state.stopped {
+        return Work::Stop;
+    }
+    if state.is_resting(now) {
+        return Work::Nap(NAP);
+    }
+    if !state.prepared || state.is_low() {
+        return Work::Prepare;
+    }
+    if state.statfs_wanted {
+        return Work::Statfs;
+    }
+    if state.pending.is_empty() && state.rescan {
+        state.rescan = false;
+        return Work::Rescan;
+    }
+    let Some(oldest) = state.pending.front() else { return Work::Nap(Duration::MAX) };
+    let waited = now.duration_since(oldest.since);
+    if oldest.transno > store.last_committed() && waited < COMMIT_PATIENCE {
+        return Work::Nap(COMMIT_PATIENCE - waited);
+    }
+    let count = state.pending.len().min(DESTROY_MAX);
+    Work::Destroy(state.pending.drain(..count).collect())
+}
+
+fn nap(ost: &Ost, time: Duration) {
+    let mut state = ost.state.lock();
+    let idle = !state.stopped && !state.statfs_wanted && !state.is_low();
+    match time {
+        Duration::MAX if idle && state.pending.is_empty() => ost.work.wait(&mut state),
+        _ if !state.stopped => drop(ost.work.wait_for(&mut state, time.min(NAP))),
+        _ => {}
+    }
+}
+
+/// Finds what the log holds beyond what memory knows.
+fn rescan(ost: &Ost, store: &MetaStore) {
+    let mut found: Vec<Fid> = Vec::new();
+    let transno = store.last_transno();
+    let scanned = store.scan(DESTROYS, &ost.index.to_be_bytes(), Bound::Unbounded, &mut |key, _| {
+        found.extend(split_destroy_key(key).map(|(_, object)| object));
+        if found.len() < DESTROY_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    let mut state = ost.state.lock();
+    if let Err(error) = scanned {
+        log::error!("reading the log of objects to destroy on OST{:04x}: {error}", ost.index);
+        return;
+    }
+    state.rescan |= found.len() == DESTROY_MAX;
+    let since = Instant::now();
+    state.pending.extend(found.into_iter().map(|object| Pending { transno, since, object }));
+}
+
+fn destroy(ost: &Ost, store: &MetaStore, batch: &[Pending]) -> StatusResult<()> {
+    // An unlink that a power cut takes back must find its objects, so it has to be durable first.
+    let newest = batch.iter().map(|pending| pending.transno).max().unwrap_or(TransNo(0));
+    if newest > store.last_committed() {
+        store.sync(newest).map_err(|error| error.status())?;
+    }
+    let objects = batch.iter().map(|pending| pending.object).collect();
+    ost.call(&OssRequest::Destroy { objects })?;
+    let mut done = Batch::new();
+    done.set_releasing(true);
+    for pending in batch {
+        done.delete(DESTROYS, destroy_key(ost.index, &pending.object).as_slice());
+    }
+    // Should this be lost, the objects are destroyed again, which does no harm.
+    if let Err(error) = store.commit(&done) {
+        log::warn!("clearing the log of destroyed objects of OST{:04x}: {error}", ost.index);
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! The requests of the protocol, one by one.
+
+use crate::mds::Mds;
+use nacre_rpc::{Call, Export, MdsService, ReplySlot};
+use nacre_types::{ClientUuid, Status, StatusResult};
+use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What every operation knows of its caller.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub client: ClientUuid,
+    pub call: &'a Call<'a>,
+}
+
+impl<'a> Caller<'a> {
+    /// The caller's credentials.
+    pub fn cred(&self) -> &'a nacre_types::Cred {
+        self.call.cred
+    }
+}
+
+impl MdsService for Mds {
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
+        self.connect_client(export)
+    }
+
+    fn disconnect(&self, client: ClientUuid) {
+        self.drop_client(&client);
+    }
+
+    fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        if self.stopping.load(Ordering::Relaxed) {
+            return Err(Status::ESHUTDOWN);
+        }
+        self.clients.check(&export.client)?;
+        self.note_request(&export.client, request);
+        self.run(&Caller { client: export.client, call }, request)
+    }
+
+    fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>> {
+        self.find_stored_answer(slot)
+    }
+}
+
+impl Mds {
+    fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        match request {
+            MdsRequest::Statfs => Ok(self.answer(MdsReply::Statfs(self.space.statfs()))),
+            MdsRequest::AllocateSequence => self.allocate_sequence(caller.call),
+            MdsRequest::Lookup { parent, name } => self.lookup(caller, parent, name),
+            MdsRequest::GetAttr { fid } => self.get_attr(fid),
+            MdsRequest::SetAttr { fid, set } => self.set_attr(caller, fid, set),
+            MdsRequest::Create { .. } => self.create(caller, request),
+            MdsRequest::Link { fid, parent, name } => self.link(caller, fid, parent, name),
+            MdsRequest::Unlink { parent, name, directory } => self.unlink(caller, parent, name, *directory),
+            MdsRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => {
+                self.rename(caller, (*from_parent, from_name), (*to_parent, to_name), *flags)
+            }
+            MdsRequest::Open { fid, handle, flags } => self.open_file(caller, fid, *handle, *flags),
+            MdsRequest::Close { fid, handle, update } => self.close(caller, fid, *handle, update),
+            MdsRequest::UpdateData { fid, update, exact } => self.update_data(caller, fid, update, *exact),
+            MdsRequest::LayoutIntent { fid, start, end } => self.layout_intent(caller, fid, *start, *end),
+            MdsRequest::GetLayout { fid } => self.get_layout(fid),
+            MdsRequest::SetLayout { fid, spec } => self.set_layout(caller, fid, spec),
+            MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),
+            MdsRequest::ReadDir { fid, cookie, max_bytes, plus } => {
+                self.read_dir(fid, *cookie, *max_bytes, *plus)
+            }
+            MdsRequest::ReadLink { fid } => self.read_link(fid),
+            MdsRequest::GetXattr { fid, name } => self.get_xattr(caller, fid, name),
+            MdsRequest::ListXattr { fid } => self.list_xattr(caller, fid),
+            MdsRequest::SetXattr { fid, name, value, flags } => {
+                self.set_xattr(caller, fid, name, value, *flags)
+            }
+            MdsRequest::RemoveXattr { fid, name } => self.remove_xattr(caller, fid, name),
+            MdsRequest::Access { fid, mask } => self.access(caller, fid, *mask),
+            MdsRequest::Commit { upto } => self.commit_upto(*upto),
+            MdsRequest::FidToLink { fid, index } => self.fid_to_link(fid, *index),
+            MdsRequest::SetLock { fid, lock, wait } => self.set_lock(caller, fid, lock, *wait),
+            MdsRequest::GetLock { fid, lock } => self.get_lock(caller, fid, lock),
+            MdsRequest::Ping => Ok(self.answer(MdsReply::Lease(self.lease_of(&caller.client)?))),
+            MdsRequest::LeaseReleased { epoch } => {
+                Ok(self.answer(MdsReply::Lease(self.lease_released(&caller.client, *epoch)?)))
+            }
+        }
+    }
+}

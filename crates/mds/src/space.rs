@@ -1,0 +1,65 @@
+//! Room on the MDT's own file system: statfs for clients, and the refusal of creates while there is still room to remove.
+
+use nacre_wire::mds::Statfs;
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes of store that one more file takes, to estimate how many fit: an inode, a name, and slack of the tree.
+const BYTES_PER_FILE: u64 = 512;
+/// Free inodes of the local file system below which creates are refused; the store itself needs few files.
+const LOCAL_FILES_MIN: u64 = 16;
+
+/// See the [module documentation](self).
+pub struct SpaceGuard {
+    path: PathBuf,
+    reserve_bytes: u64,
+    full: AtomicBool,
+    last: Mutex<Statfs>,
+}
+
+impl SpaceGuard {
+    /// Looks at the file system that holds `path`; creates are refused below `reserve_bytes`.
+    pub fn new(path: &Path, reserve_bytes: u64) -> SpaceGuard {
+        let guard = SpaceGuard {
+            path: path.to_owned(),
+            reserve_bytes,
+            full: AtomicBool::new(false),
+            last: Mutex::new(Statfs::default()),
+        };
+        guard.refresh();
+        guard
+    }
+
+    /// Looks again. What cannot be found out stays as it was.
+    pub fn refresh(&self) {
+        let Ok(stat) = rustix::fs::statvfs(&self.path) else { return };
+        let unit = stat.f_frsize.max(1);
+        let available = stat.f_bavail.saturating_mul(unit);
+        let usable = available.saturating_sub(self.reserve_bytes);
+        let local_files = stat.f_files == 0 || stat.f_favail > LOCAL_FILES_MIN;
+        let full = usable == 0 || !local_files;
+        self.full.store(full, Ordering::Relaxed);
+        let files_free = usable / BYTES_PER_FILE;
+        let used = stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(unit);
+        *self.last.lock() = Statfs {
+            block_size: u32::try_from(unit).unwrap_or(4096),
+            blocks: stat.f_blocks,
+            blocks_free: stat.f_bfree,
+            blocks_available: usable / unit,
+            files: files_free.saturating_add(used / BYTES_PER_FILE),
+            files_free,
+            state: if full { 0x20 } else { 0 },
+        };
+    }
+
+    /// True if nothing more may be created.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// For clients.
+    pub fn statfs(&self) -> Statfs {
+        *self.last.lock()
+    }
+}

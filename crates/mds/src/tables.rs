@@ -1,0 +1,159 @@
+//! Which table holds what under which key. Byte tables: `docs/formats/mdt.md`.
+//!
+//! Keys begin with the FID they belong to, big-endian, so that what belongs together lies together and a store can put
+//! it into one shard.
+
+use nacre_store::Table;
+use nacre_types::fid::FID_BYTES;
+use nacre_types::limits::NAME_MAX;
+use nacre_types::{ClientUuid, Fid};
+
+/// The MDT record, under [`META_KEY`].
+pub const META: Table = Table(1);
+/// FID -> inode record.
+pub const INODES: Table = Table(2);
+/// Directory FID, name hash (u64), name -> dirent record.
+pub const DIRENTS: Table = Table(3);
+/// FID, attribute name -> xattr record.
+pub const XATTRS: Table = Table(4);
+/// FID, directory FID, name -> link record: names beyond the first.
+pub const LINKS: Table = Table(5);
+/// FID -> why an inode without names is kept, see [`OrphanKind`].
+pub const ORPHANS: Table = Table(6);
+/// OST index (u16), object FID -> nothing but a version: objects to be destroyed.
+pub const DESTROYS: Table = Table(7);
+/// Client UUID -> client record.
+pub const CLIENTS: Table = Table(8);
+/// Client UUID, tag (u16) -> reply record.
+pub const REPLIES: Table = Table(9);
+/// OST index (u16) -> OST mark record.
+pub const OST_MARKS: Table = Table(10);
+
+/// Key of the only record in [`META`].
+pub const META_KEY: &[u8] = b"mdt";
+/// Value of entries whose key says all.
+pub const PRESENT: [u8; 1] = [1];
+
+/// Why an inode without names exists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum OrphanKind {
+    /// Its last name was removed while it was open; it may not get a name again.
+    Unlinked = 0,
+    /// It was made without a name (`O_TMPFILE`) and may be linked.
+    Unnamed = 1,
+}
+
+impl OrphanKind {
+    /// The record's bytes.
+    pub fn encode(self) -> [u8; 2] {
+        [1, self as u8]
+    }
+
+    /// Reads a record; `None` if it is damaged.
+    pub fn decode(bytes: &[u8]) -> Option<OrphanKind> {
+        match bytes {
+            [1, 0] => Some(OrphanKind::Unlinked),
+            [1, 1] => Some(OrphanKind::Unnamed),
+            _ => None,
+        }
+    }
+}
+
+/// Longest key: a link's.
+const KEY_MAX: usize = 2 * FID_BYTES + NAME_MAX + 1;
+
+/// A key, built on the stack.
+pub struct Key {
+    bytes: [u8; KEY_MAX],
+    len: usize,
+}
+
+impl Key {
+    fn new() -> Key {
+        Key { bytes: [0; KEY_MAX], len: 0 }
+    }
+
+    /// Adds bytes; what does not fit is cut, but callers check names before.
+    fn push(mut self, part: &[u8]) -> Key {
+        let room = &mut self.bytes[self.len..];
+        let len = part.len().min(room.len());
+        room[..len].copy_from_slice(&part[..len]);
+        self.len += len;
+        self
+    }
+
+    /// The key.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Key of a name.
+pub fn dirent_key(directory: &Fid, hash: u64, name: &[u8]) -> Key {
+    Key::new().push(&directory.to_key()).push(&hash.to_be_bytes()).push(name)
+}
+
+/// Takes a dirent key apart: directory, hash, name.
+pub fn split_dirent_key(key: &[u8]) -> Option<(Fid, u64, &[u8])> {
+    let (fid, rest) = key.split_first_chunk::<FID_BYTES>()?;
+    let (hash, name) = rest.split_first_chunk::<8>()?;
+    Some((Fid::from_key(fid), u64::from_be_bytes(*hash), name))
+}
+
+/// Key of an extended attribute.
+pub fn xattr_key(fid: &Fid, name: &[u8]) -> Key {
+    Key::new().push(&fid.to_key()).push(name)
+}
+
+/// Takes an xattr key apart.
+pub fn split_xattr_key(key: &[u8]) -> Option<(Fid, &[u8])> {
+    let (fid, name) = key.split_first_chunk::<FID_BYTES>()?;
+    Some((Fid::from_key(fid), name))
+}
+
+/// Key of a name beyond an inode's first.
+pub fn link_key(fid: &Fid, parent: &Fid, name: &[u8]) -> Key {
+    Key::new().push(&fid.to_key()).push(&parent.to_key()).push(name)
+}
+
+/// Takes a link key apart: inode, directory, name.
+pub fn split_link_key(key: &[u8]) -> Option<(Fid, Fid, &[u8])> {
+    let (fid, rest) = key.split_first_chunk::<FID_BYTES>()?;
+    let (parent, name) = rest.split_first_chunk::<FID_BYTES>()?;
+    Some((Fid::from_key(fid), Fid::from_key(parent), name))
+}
+
+/// Key of an object to be destroyed.
+pub fn destroy_key(ost_index: u16, object: &Fid) -> Key {
+    Key::new().push(&ost_index.to_be_bytes()).push(&object.to_key())
+}
+
+/// Takes a destroy key apart.
+pub fn split_destroy_key(key: &[u8]) -> Option<(u16, Fid)> {
+    let (index, rest) = key.split_first_chunk::<2>()?;
+    let (fid, []) = rest.split_first_chunk::<FID_BYTES>()? else { return None };
+    Some((u16::from_be_bytes(*index), Fid::from_key(fid)))
+}
+
+/// Key of a stored reply.
+pub fn reply_key(client: &ClientUuid, tag: u16) -> Key {
+    Key::new().push(&client.0).push(&tag.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_apart_as_they_were_put_together() {
+        let (a, b) = (Fid::new(7, 8, 0), Fid::ROOT);
+        let long = [b'x'; NAME_MAX];
+        assert_eq!(split_dirent_key(dirent_key(&a, 9, &long).as_slice()), Some((a, 9, &long[..])));
+        assert_eq!(split_link_key(link_key(&a, &b, &long).as_slice()), Some((a, b, &long[..])));
+        assert_eq!(split_xattr_key(xattr_key(&a, b"user.x").as_slice()), Some((a, &b"user.x"[..])));
+        assert_eq!(split_destroy_key(destroy_key(3, &a).as_slice()), Some((3, a)));
+        assert_eq!(split_destroy_key(b"short"), None);
+        assert_eq!(split_link_key(&[0; 20]), None);
+    }
+}

@@ -1,0 +1,318 @@
+//! Tests of the server through its requests. [`Fixture`] is an MDT in a directory of its own with OSTs that only count.
+
+mod acls;
+mod concurrency;
+mod files;
+mod layouts;
+mod model;
+mod namespace;
+mod permissions;
+mod recovery;
+mod renames;
+mod xattrs;
+
+use crate::{Mds, MdsConfig};
+use nacre_rpc::{Call, ClientCallbacks, Export, MdsService, OssEndpoint, ReplySlot};
+use nacre_store::MetaStoreOptions;
+use nacre_types::{
+    Attr, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, Status, StatusResult,
+};
+use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// An OST that remembers what it was asked.
+#[derive(Default)]
+pub(crate) struct FakeOst {
+    pub next: AtomicU32,
+    pub statfs: Mutex<Statfs>,
+    pub fail: Mutex<Option<Status>>,
+    pub orphan_calls: Mutex<Vec<(u64, u32)>>,
+    pub destroyed: Mutex<Vec<Fid>>,
+    pub calls: AtomicU64,
+}
+
+impl FakeOst {
+    pub fn new() -> Arc<FakeOst> {
+        let statfs = Statfs {
+            block_size: 4096,
+            blocks: 1 << 20,
+            blocks_free: 1 << 20,
+            blocks_available: 1 << 20,
+            files: 1 << 20,
+            files_free: 1 << 20,
+            state: 0,
+        };
+        Arc::new(FakeOst { next: AtomicU32::new(1), statfs: Mutex::new(statfs), ..FakeOst::default() })
+    }
+}
+
+impl OssEndpoint for FakeOst {
+    fn call(&self, request: &OssRequest, _bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(status) = *self.fail.lock() {
+            return Err(status);
+        }
+        match request {
+            OssRequest::Precreate { count, .. } => {
+                let first = self.next.fetch_add(*count, Ordering::Relaxed);
+                Ok(OssReply::Precreated { first, count: *count })
+            }
+            OssRequest::DestroyOrphans { sequence, last_used } => {
+                self.orphan_calls.lock().push((*sequence, *last_used));
+                Ok(OssReply::Precreated { first: self.next.load(Ordering::Relaxed), count: 0 })
+            }
+            OssRequest::Destroy { objects } => {
+                self.destroyed.lock().extend(objects);
+                Ok(OssReply::Done)
+            }
+            OssRequest::Statfs => Ok(OssReply::Statfs(*self.statfs.lock())),
+            other => panic!("an MDS does not send {other:?}"),
+        }
+    }
+
+    fn durability_epoch(&self) -> u64 {
+        0
+    }
+}
+
+/// Callbacks that are only noted.
+#[derive(Default)]
+pub(crate) struct Noted(pub Mutex<Vec<LeaseGrant>>);
+
+impl ClientCallbacks for Noted {
+    fn lease_changed(&self, grant: LeaseGrant) {
+        self.0.lock().push(grant);
+    }
+}
+
+pub(crate) fn export(number: u8, nid: Nid) -> (Arc<Export>, Arc<Noted>) {
+    let noted = Arc::new(Noted::default());
+    (Arc::new(Export { client: ClientUuid([number; 16]), nid, callbacks: noted.clone() }), noted)
+}
+
+pub(crate) fn tcp_nid() -> Nid {
+    "127.0.0.1@tcp".parse().expect("a NID")
+}
+
+/// Credentials with everything known.
+pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Cred {
+    Cred { uid, gid, full: Some(FullCred { groups: groups.to_vec(), caps: Caps::empty() }) }
+}
+
+pub(crate) fn config() -> MdsConfig {
+    MdsConfig {
+        store: MetaStoreOptions::small(),
+        reserve_bytes: 0,
+        release_timeout: Duration::from_millis(500),
+        recovery_window: Duration::from_secs(5),
+        object_wait: Duration::from_millis(300),
+        ..MdsConfig::default()
+    }
+}
+
+/// See the module documentation.
+pub(crate) struct Fixture {
+    pub mds: Arc<Mds>,
+    pub export: Arc<Export>,
+    pub osts: Vec<Arc<FakeOst>>,
+    pub dir: tempfile::TempDir,
+    pub cred: Cred,
+    sequence: u64,
+    next_oid: AtomicU32,
+    next_handle: AtomicU64,
+}
+
+impl Fixture {
+    pub fn new() -> Fixture {
+        Fixture::with_osts(1)
+    }
+
+    pub fn with_osts(count: usize) -> Fixture {
+        let dir = tempfile::tempdir().expect("a directory");
+        Mds::format(dir.path(), &config()).expect("formats");
+        Fixture::start(dir, (0..count).map(|_| FakeOst::new()).collect(), export(1, Nid::Lo).0)
+    }
+
+    pub fn start(dir: tempfile::TempDir, osts: Vec<Arc<FakeOst>>, export: Arc<Export>) -> Fixture {
+        let endpoints =
+            osts.iter().enumerate().map(|(i, o)| (i as u16, o.clone() as Arc<dyn OssEndpoint>)).collect();
+        let mds = Mds::open(dir.path(), config(), endpoints).expect("starts");
+        mds.connect(&export).expect("connects");
+        let mut fixture = Fixture {
+            mds,
+            export,
+            osts,
+            dir,
+            cred: Cred::system(),
+            sequence: 0,
+            next_oid: AtomicU32::new(1),
+            next_handle: AtomicU64::new(1),
+        };
+        let Ok(MdsReply::Sequence(sequence)) = fixture.run(&MdsRequest::AllocateSequence) else {
+            panic!("a sequence")
+        };
+        fixture.sequence = sequence;
+        fixture
+    }
+
+    /// Stops in order and starts again with the same client.
+    pub fn restart(self) -> Fixture {
+        self.mds.stop().expect("stops");
+        let Fixture { dir, osts, export, mds, .. } = self;
+        drop(mds);
+        Fixture::start(dir, osts, export)
+    }
+
+    pub fn fid(&self) -> Fid {
+        Fid::new(self.sequence, self.next_oid.fetch_add(1, Ordering::Relaxed), 0)
+    }
+
+    pub fn handle(&self) -> OpenHandle {
+        OpenHandle(self.next_handle.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub fn answer(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        self.mds.handle(&self.export, &Call::new(cred), request)
+    }
+
+    pub fn with_slot(&self, slot: ReplySlot, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        self.mds.handle(&self.export, &Call { cred: &self.cred, reply_slot: Some(slot) }, request)
+    }
+
+    pub fn run_as(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+        self.answer(cred, request).map(|answer| answer.reply)
+    }
+
+    pub fn run(&self, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+        self.run_as(&self.cred, request)
+    }
+
+    pub fn attr(&self, request: &MdsRequest<'_>) -> StatusResult<Attr> {
+        attr_of(self.run(request)?)
+    }
+
+    pub fn create_as(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &str,
+        new: NewFile<'_>,
+        mode: u32,
+    ) -> StatusResult<Attr> {
+        let request = MdsRequest::Create {
+            parent,
+            name: name.as_bytes(),
+            fid: self.fid(),
+            new,
+            mode,
+            umask: 0o022,
+            open: None,
+            exclusive: true,
+        };
+        attr_of(self.run_as(cred, &request)?)
+    }
+
+    pub fn file(&self, parent: Fid, name: &str) -> StatusResult<Attr> {
+        self.create_as(
+            &self.cred,
+            parent,
+            name,
+            NewFile::Node { rdev: 0 },
+            FileKind::Regular.mode_bits() | 0o644,
+        )
+    }
+
+    pub fn dir(&self, parent: Fid, name: &str) -> StatusResult<Attr> {
+        self.create_as(&self.cred, parent, name, NewFile::Directory, 0o755)
+    }
+
+    pub fn symlink(&self, parent: Fid, name: &str, target: &str) -> StatusResult<Attr> {
+        self.create_as(&self.cred, parent, name, NewFile::Symlink { target: target.as_bytes() }, 0)
+    }
+
+    pub fn lookup(&self, parent: Fid, name: &str) -> StatusResult<Option<Attr>> {
+        match self.run(&MdsRequest::Lookup { parent, name: name.as_bytes() })? {
+            MdsReply::Entry { attr, .. } => Ok(attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn stat(&self, fid: Fid) -> StatusResult<Attr> {
+        self.attr(&MdsRequest::GetAttr { fid })
+    }
+
+    pub fn unlink(&self, parent: Fid, name: &str) -> StatusResult<Option<Attr>> {
+        removed(self.run(&MdsRequest::Unlink { parent, name: name.as_bytes(), directory: false })?)
+    }
+
+    pub fn rmdir(&self, parent: Fid, name: &str) -> StatusResult<Option<Attr>> {
+        removed(self.run(&MdsRequest::Unlink { parent, name: name.as_bytes(), directory: true })?)
+    }
+
+    pub fn open(&self, fid: Fid, flags: OpenFlags) -> StatusResult<OpenHandle> {
+        let handle = self.handle();
+        self.run(&MdsRequest::Open { fid, handle, flags })?;
+        Ok(handle)
+    }
+
+    pub fn close(&self, fid: Fid, handle: OpenHandle) -> StatusResult<MdsReply> {
+        self.run(&MdsRequest::Close { fid, handle, update: Default::default() })
+    }
+
+    /// All names of a directory, read in pages of `max_bytes`.
+    pub fn names(&self, fid: Fid, max_bytes: u32) -> Vec<String> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let reply = self.run(&MdsRequest::ReadDir { fid, cookie, max_bytes, plus: true });
+            let Ok(MdsReply::Directory(page)) = reply else { panic!("{reply:?}") };
+            for entry in page.entries() {
+                assert_eq!(entry.attr.expect("asked for").fid, entry.fid);
+                names.push(String::from_utf8_lossy(entry.name).into_owned());
+                cookie = entry.cookie;
+            }
+            if page.end {
+                return names;
+            }
+        }
+    }
+
+    /// The store must be in order. Consumes the server, since the check is offline.
+    pub fn check(self) {
+        self.mds.stop().expect("stops");
+        let Fixture { dir, mds, .. } = self;
+        drop(mds);
+        check_dir(dir.path());
+    }
+}
+
+pub(crate) fn check_dir(dir: &std::path::Path) {
+    let report = crate::check::check_dir(dir, &config(), false, &mut |_| {}).expect("checks");
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+}
+
+pub(crate) fn attr_of(reply: MdsReply) -> StatusResult<Attr> {
+    match reply {
+        MdsReply::Attr(attr) | MdsReply::Created { attr, .. } | MdsReply::Opened { attr, .. } => Ok(attr),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn removed(reply: MdsReply) -> StatusResult<Option<Attr>> {
+    match reply {
+        MdsReply::Removed { attr, .. } => Ok(attr),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until `done` holds; fails after a while.
+pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::yield_now();
+    }
+}

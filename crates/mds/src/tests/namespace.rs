@@ -1,0 +1,208 @@
+use super::*;
+use nacre_types::limits::LINK_MAX;
+use nacre_types::{SetAttr, SetAttrValid};
+
+#[test]
+fn a_file_is_found_under_its_name_with_the_attributes_it_was_made_with() {
+    let f = Fixture::new();
+    let made = f.file(Fid::ROOT, "a").expect("made");
+    assert_eq!((made.mode, made.nlink, made.size), (0o100644, 1, 0));
+    assert_eq!(f.lookup(Fid::ROOT, "a"), Ok(Some(made)));
+    assert_eq!(f.stat(made.fid), Ok(made));
+    assert_eq!(f.lookup(Fid::ROOT, "b"), Ok(None));
+    assert_eq!(f.lookup(made.fid, "b"), Err(Status::ENOTDIR));
+    assert_eq!(f.lookup(Fid::ROOT, &"x".repeat(256)), Err(Status::ENAMETOOLONG));
+    assert_eq!(f.file(Fid::ROOT, "a"), Err(Status::EEXIST));
+    f.check();
+}
+
+#[test]
+fn everything_is_there_after_a_restart() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made");
+    let file = f.file(dir.fid, "f").expect("made");
+    let f = f.restart();
+    assert_eq!(f.lookup(dir.fid, "f"), Ok(Some(file)));
+    assert_eq!(f.lookup(dir.fid, "..").map(|a| a.map(|a| a.fid)), Ok(Some(Fid::ROOT)));
+    assert_eq!(f.lookup(dir.fid, ".").map(|a| a.map(|a| a.fid)), Ok(Some(dir.fid)));
+    f.check();
+}
+
+#[test]
+fn directories_count_their_subdirectories_and_show_a_stable_size() {
+    let f = Fixture::new();
+    let before = f.stat(Fid::ROOT).expect("the root");
+    let dir = f.dir(Fid::ROOT, "d").expect("made");
+    f.file(Fid::ROOT, "f").expect("made");
+    let after = f.stat(Fid::ROOT).expect("the root");
+    assert_eq!((dir.nlink, after.nlink), (2, before.nlink + 1));
+    assert_eq!((after.size, after.blocks), (before.size, before.blocks));
+    assert!(after.mtime > before.mtime && after.ctime > before.ctime && after.version > before.version);
+    assert_eq!(f.rmdir(Fid::ROOT, "d").expect("removed").expect("attributes").nlink, 0);
+    assert_eq!(f.stat(Fid::ROOT).expect("the root").nlink, before.nlink);
+    assert_eq!(f.stat(dir.fid), Err(Status::ENOENT));
+    f.check();
+}
+
+#[test]
+fn removal_is_refused_as_posix_says() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made");
+    f.file(dir.fid, "f").expect("made");
+    assert_eq!(f.rmdir(Fid::ROOT, "d"), Err(Status::ENOTEMPTY));
+    assert_eq!(f.unlink(Fid::ROOT, "d"), Err(Status::EISDIR));
+    assert_eq!(f.rmdir(dir.fid, "f"), Err(Status::ENOTDIR));
+    assert_eq!(f.rmdir(dir.fid, "."), Err(Status::EINVAL));
+    assert_eq!(f.rmdir(dir.fid, ".."), Err(Status::ENOTEMPTY));
+    assert_eq!(f.unlink(dir.fid, "none"), Err(Status::ENOENT));
+    assert_eq!(f.unlink(dir.fid, &"x".repeat(256)), Err(Status::ENAMETOOLONG));
+    f.unlink(dir.fid, "f").expect("removed");
+    f.rmdir(Fid::ROOT, "d").expect("removed");
+    assert_eq!(f.file(dir.fid, "late"), Err(Status::ENOENT));
+    f.check();
+}
+
+#[test]
+fn links_share_an_inode_until_the_last_is_gone() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made");
+    let file = f.file(Fid::ROOT, "a").expect("made");
+    let link =
+        |parent, name: &str| f.attr(&MdsRequest::Link { fid: file.fid, parent, name: name.as_bytes() });
+    assert_eq!(link(dir.fid, "b").expect("linked").nlink, 2);
+    assert_eq!(link(Fid::ROOT, "c").expect("linked").nlink, 3);
+    assert_eq!(link(Fid::ROOT, "a"), Err(Status::EEXIST));
+    let to_dir = MdsRequest::Link { fid: dir.fid, parent: Fid::ROOT, name: b"e" };
+    assert_eq!(f.attr(&to_dir), Err(Status::EPERM));
+    // The first name goes; another takes its place.
+    assert_eq!(f.unlink(Fid::ROOT, "a").expect("removed").expect("left").nlink, 2);
+    let mut links = Vec::new();
+    for index in 0.. {
+        match f.run(&MdsRequest::FidToLink { fid: file.fid, index }) {
+            Ok(MdsReply::Link { parent, name }) => links.push((parent, name)),
+            Err(Status::ENODATA) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    links.sort();
+    assert_eq!(links, vec![(Fid::ROOT, b"c".to_vec()), (dir.fid, b"b".to_vec())]);
+    f.unlink(dir.fid, "b").expect("removed");
+    assert_eq!(f.unlink(Fid::ROOT, "c").expect("removed").expect("attributes").nlink, 0);
+    assert_eq!(f.stat(file.fid), Err(Status::ENOENT));
+    f.check();
+}
+
+#[test]
+fn a_file_has_at_most_link_max_names() {
+    let f = Fixture::new();
+    let file = f.file(Fid::ROOT, "0").expect("made");
+    for i in 1..LINK_MAX {
+        let name = i.to_string();
+        f.run(&MdsRequest::Link { fid: file.fid, parent: Fid::ROOT, name: name.as_bytes() }).expect("linked");
+    }
+    let more = MdsRequest::Link { fid: file.fid, parent: Fid::ROOT, name: b"more" };
+    assert_eq!(f.run(&more), Err(Status::EMLINK));
+}
+
+#[test]
+fn symlinks_keep_their_target_and_its_length() {
+    let f = Fixture::new();
+    let link = f.symlink(Fid::ROOT, "l", "../some/where").expect("made");
+    assert_eq!((link.mode, link.size), (0o120777, 13));
+    let target = f.run(&MdsRequest::ReadLink { fid: link.fid });
+    assert_eq!(target, Ok(MdsReply::Bytes(b"../some/where".to_vec())));
+    assert_eq!(f.run(&MdsRequest::ReadLink { fid: Fid::ROOT }), Err(Status::EINVAL));
+    assert_eq!(f.symlink(Fid::ROOT, "m", &"x".repeat(4096)), Err(Status::ENAMETOOLONG));
+    assert_eq!(f.symlink(Fid::ROOT, "m", ""), Err(Status::ENOENT));
+    assert!(f.symlink(Fid::ROOT, "m", &"x".repeat(4095)).is_ok());
+    f.check();
+}
+
+#[test]
+fn a_listing_in_pages_gives_every_name_once() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    let mut names: Vec<String> = (0..500).map(|i| format!("file{i}")).collect();
+    for name in &names {
+        f.file(dir, name).expect("made");
+    }
+    names.sort();
+    for max_bytes in [200, 1000, 4096, 1 << 20] {
+        let mut listed = f.names(dir, max_bytes);
+        listed.sort();
+        assert_eq!(listed, names, "{max_bytes}");
+    }
+    let tiny = MdsRequest::ReadDir { fid: dir, cookie: 0, max_bytes: 20, plus: false };
+    assert_eq!(f.run(&tiny), Err(Status::EINVAL));
+    f.check();
+}
+
+#[test]
+fn names_removed_while_a_directory_is_listed_do_not_hide_others() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    for i in 0..300 {
+        f.file(dir, &format!("f{i}")).expect("made");
+    }
+    let (mut cookie, mut seen) = (0, 0);
+    loop {
+        let reply = f.run(&MdsRequest::ReadDir { fid: dir, cookie, max_bytes: 500, plus: false });
+        let Ok(MdsReply::Directory(page)) = reply else { panic!("{reply:?}") };
+        for entry in page.entries() {
+            cookie = entry.cookie;
+            seen += 1;
+            f.unlink(dir, std::str::from_utf8(entry.name).expect("ASCII")).expect("removed");
+        }
+        if page.end {
+            break;
+        }
+    }
+    assert_eq!(seen, 300);
+    f.rmdir(Fid::ROOT, "d").expect("empty");
+    f.check();
+}
+
+#[test]
+fn times_follow_what_is_done() {
+    let f = Fixture::new();
+    let file = f.file(Fid::ROOT, "a").expect("made");
+    let set = |valid, set: SetAttr| {
+        f.attr(&MdsRequest::SetAttr { fid: file.fid, set: SetAttr { valid, ..set } }).expect("set")
+    };
+    let past = nacre_types::Timestamp::new(-5, 7);
+    let touched = set(SetAttrValid::MTIME, SetAttr { mtime: past, ..SetAttr::default() });
+    assert_eq!(touched.mtime, past);
+    assert!(touched.ctime > file.ctime && touched.atime == file.atime && touched.btime == file.btime);
+    let moded = set(SetAttrValid::MODE, SetAttr { mode: 0o600, ..SetAttr::default() });
+    assert!(moded.ctime > touched.ctime && moded.mtime == past && moded.mode == 0o100600);
+    let linked = f.attr(&MdsRequest::Link { fid: file.fid, parent: Fid::ROOT, name: b"b" }).expect("linked");
+    assert!(linked.ctime > moded.ctime && linked.mtime == past);
+    let left = f.unlink(Fid::ROOT, "b").expect("removed").expect("left");
+    assert!(left.ctime > linked.ctime);
+    f.check();
+}
+
+#[test]
+fn fids_that_were_not_given_out_are_refused() {
+    let f = Fixture::new();
+    let file = f.file(Fid::ROOT, "a").expect("made");
+    let make = |fid| {
+        f.run(&MdsRequest::Create {
+            parent: Fid::ROOT,
+            name: b"b",
+            fid,
+            new: NewFile::Directory,
+            mode: 0o755,
+            umask: 0,
+            open: None,
+            exclusive: true,
+        })
+    };
+    assert_eq!(make(file.fid), Err(Status::EEXIST));
+    assert_eq!(make(Fid::new(file.fid.seq + 1, 1, 0)), Err(Status::EINVAL));
+    assert_eq!(make(Fid::ROOT), Err(Status::EINVAL));
+    let elsewhere = Fid::new(Fid::first_sequence_of_mdt(1), 1, 0);
+    assert_eq!(make(elsewhere), Err(Status::WRONG_TARGET));
+    assert_eq!(f.stat(elsewhere), Err(Status::WRONG_TARGET));
+    f.check();
+}

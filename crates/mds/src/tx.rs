@@ -1,0 +1,111 @@
+//! One transaction in the making: the batch, and what memory learns once it is committed.
+
+use crate::tables::{DIRENTS, INODES, dirent_key};
+use nacre_ondisk::{DirentRecord, InodeRecord};
+use nacre_store::Batch;
+use nacre_types::{Fid, FileKind};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+#[derive(Default)]
+struct Buffers {
+    batch: Batch,
+    scratch: Vec<u8>,
+}
+
+thread_local! {
+    /// Buffers of the last transaction of this thread, so that the next one allocates nothing.
+    static SPARE: RefCell<Option<Buffers>> = const { RefCell::new(None) };
+}
+
+/// Largest buffer that is kept for the next transaction, in bytes.
+const KEEP_MAX: usize = 256 << 10;
+
+/// See the [module documentation](self).
+pub struct Tx {
+    buffers: Buffers,
+    /// Version that changed inodes get.
+    version: u64,
+    cached: Vec<(Fid, Option<Arc<InodeRecord>>)>,
+    destroyed: Vec<(u16, Fid)>,
+}
+
+impl Tx {
+    /// An empty transaction whose inodes get `version`.
+    pub fn new(version: u64) -> Tx {
+        let buffers = SPARE.with(|spare| spare.borrow_mut().take()).unwrap_or_default();
+        Tx { buffers, version, cached: Vec::with_capacity(4), destroyed: Vec::new() }
+    }
+
+    /// The batch, for records that have no method here.
+    pub fn batch(&mut self) -> &mut Batch {
+        &mut self.buffers.batch
+    }
+
+    /// An empty buffer and the batch, to encode a record into.
+    pub fn scratch(&mut self) -> (&mut Vec<u8>, &mut Batch) {
+        self.buffers.scratch.clear();
+        (&mut self.buffers.scratch, &mut self.buffers.batch)
+    }
+
+    /// True if nothing is to be changed.
+    pub fn is_empty(&self) -> bool {
+        self.buffers.batch.is_empty()
+    }
+
+    /// Stores an inode under a new version; gives the record as it will be.
+    pub fn put_inode(&mut self, mut record: InodeRecord) -> Arc<InodeRecord> {
+        record.attr.version = self.version;
+        let fid = record.attr.fid;
+        let (scratch, batch) = self.scratch();
+        record.encode(scratch);
+        batch.put(INODES, &fid.to_key(), scratch);
+        let record = Arc::new(record);
+        self.cached.push((fid, Some(record.clone())));
+        record
+    }
+
+    /// Removes an inode's record.
+    pub fn delete_inode(&mut self, fid: &Fid) {
+        self.batch().delete(INODES, &fid.to_key());
+        self.cached.push((*fid, None));
+    }
+
+    /// Stores a name.
+    pub fn put_dirent(&mut self, directory: &Fid, hash: u64, name: &[u8], fid: Fid, kind: FileKind) {
+        let value = DirentRecord { fid, kind }.encode();
+        self.batch().put(DIRENTS, dirent_key(directory, hash, name).as_slice(), &value);
+    }
+
+    /// Removes a name.
+    pub fn delete_dirent(&mut self, directory: &Fid, hash: u64, name: &[u8]) {
+        self.batch().delete(DIRENTS, dirent_key(directory, hash, name).as_slice());
+    }
+
+    /// Remembers an object whose destruction this batch logs.
+    pub fn note_destroyed(&mut self, ost_index: u16, object: Fid) {
+        self.destroyed.push((ost_index, object));
+    }
+
+    /// What the cache must learn after the commit.
+    pub fn take_cached(&mut self) -> Vec<(Fid, Option<Arc<InodeRecord>>)> {
+        std::mem::take(&mut self.cached)
+    }
+
+    /// Objects to be destroyed after the commit.
+    pub fn take_destroyed(&mut self) -> Vec<(u16, Fid)> {
+        std::mem::take(&mut self.destroyed)
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        let mut buffers = std::mem::take(&mut self.buffers);
+        if buffers.batch.encoded_len() > KEEP_MAX || buffers.scratch.capacity() > KEEP_MAX {
+            return;
+        }
+        buffers.batch.clear();
+        // A thread that is being torn down keeps nothing.
+        let _ = SPARE.try_with(|spare| *spare.borrow_mut() = Some(buffers));
+    }
+}
