@@ -8,7 +8,7 @@ use crate::io::ranges::Use;
 use crate::io::write::WriteOptions;
 use nacre_layout::{Component, Layout};
 use nacre_types::limits::FILE_SIZE_MAX;
-use nacre_types::{Attr, SetAttr, SizeSource, Status, StatusResult};
+use nacre_types::{Attr, Fid, SetAttr, Status, StatusResult};
 use nacre_wire::mds::{DataUpdate, MdsRequest, OpenFlags};
 use nacre_wire::oss::{FallocateKind, OssReply, OssRequest, SeekKind};
 
@@ -29,7 +29,7 @@ impl Drop for Pin<'_> {
 
 impl Client {
     /// Holds the state of a file while an operation uses it.
-    pub(crate) fn pin(&self, fid: nacre_types::Fid) -> Pin<'_> {
+    pub(crate) fn pin(&self, fid: Fid) -> Pin<'_> {
         let node = fid.inode_number();
         Pin { client: self, file: self.nodes.attach(node, || FileState::new(fid, node)) }
     }
@@ -37,12 +37,7 @@ impl Client {
     /// Sets the size (and whatever else `set` says). The MDT records it first and answers "ask the objects" from then
     /// on; when the objects are cut the MDT is told. A crash in between shows as much of the change as was done, never
     /// old bytes behind the new end.
-    pub(crate) fn truncate(
-        &self,
-        caller: &Caller,
-        fid: nacre_types::Fid,
-        set: SetAttr,
-    ) -> StatusResult<(Attr, u64)> {
+    pub(crate) fn truncate(&self, caller: &Caller, fid: Fid, set: SetAttr) -> StatusResult<(Attr, u64)> {
         let size = set.size;
         if size > FILE_SIZE_MAX {
             return Err(Status::EFBIG);
@@ -58,7 +53,11 @@ impl Client {
             inner.learn(&attr, lease, false);
             inner.on_truncated(size, lease, true);
         });
-        if file.lock().writers == 0 && attr.size_source == SizeSource::Objects {
+        let (writers, has_objects) = {
+            let inner = file.lock();
+            (inner.writers, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
+        };
+        if writers == 0 && has_objects {
             attr = self.tell_size(file, size)?;
         }
         attr.size = size;
@@ -207,7 +206,7 @@ impl Client {
     fn seek_object(
         &self,
         ost_index: u16,
-        object: nacre_types::Fid,
+        object: Fid,
         offset: u64,
         kind: SeekKind,
     ) -> StatusResult<Option<u64>> {

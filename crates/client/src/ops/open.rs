@@ -188,9 +188,9 @@ impl Client {
             if writes {
                 inner.writers -= 1;
             }
-            let last = writes && inner.writers == 0;
-            let has_objects = inner.layout.as_ref().is_some_and(|layout| layout.has_objects());
-            last && (inner.data_changed || has_objects)
+            // Who wrote nothing says what it knows, but asks nobody: the MDT remembers what was exact before.
+            let knows = self.size_is_ours(&inner) && inner.known_blocks().is_some();
+            writes && inner.writers == 0 && (inner.data_changed || knows)
         };
         let size_blocks = if tell {
             self.size_blocks(file)

