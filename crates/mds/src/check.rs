@@ -1,12 +1,292 @@
-//! Offline check.
-pub struct R {
-    pub problems: Vec<String>,
+//! Offline check of a metadata target: do names, inodes and logs agree?
+//!
+//! Reads every table and compares. Found are: names without inodes, inodes without names, wrong link counts and entry
+//! counts, directories that no path reaches, records that cannot be read, objects beyond the mark of what was used, and
+//! leftovers of inodes that are gone. Repair fixes what has only one right answer and loses nothing: counts, first links,
+//! leftovers, marks, and orphans that are not on the list; an inode that lost its names becomes one of `lost+found`
+//! in the root, called by its FID. Names without inodes are removed. Damaged records are only reported.
+
+mod collect;
+mod repair;
+
+use crate::config::MdsConfig;
+use crate::error::MdsError;
+use crate::mds::{read_record, store_path};
+use crate::tables::OrphanKind;
+use collect::Inventory;
+use nacre_ondisk::InodeRecord;
+use nacre_store::MetaStore;
+use nacre_types::{AttrFlags, Fid};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Directory in the root that gets inodes without names.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+/// Depth of the tree beyond which a path to the root counts as a circle.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// One thing that is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// The inode concerned; [`Fid::ZERO`] if the key tells none.
+    pub fid: Fid,
+    /// What is wrong, as a sentence for an administrator.
+    pub text: String,
+    /// Repair can fix it (and has, if it was asked to).
+    pub repairable: bool,
 }
+
+/// What was found.
+#[derive(Clone, Default, Debug)]
+pub struct CheckReport {
+    /// Inodes read.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Names read.
+    pub names: u64,
+    /// Objects of files.
+    pub objects: u64,
+    /// Inodes without names that wait for their last close.
+    pub orphans: u64,
+    /// Objects that wait to be destroyed.
+    pub destroys: u64,
+    /// The MDT was stopped in order.
+    pub clean: bool,
+    /// Everything that is wrong, in no particular order.
+    pub problems: Vec<Problem>,
+    /// Problems that were repaired.
+    pub repaired: u64,
+}
+
+impl CheckReport {
+    /// True if something is wrong that was not repaired.
+    pub fn is_damaged(&self) -> bool {
+        self.problems.len() as u64 > self.repaired
+    }
+}
+
+/// Checks the MDT in `dir`, which must not be running, and repairs it if asked to. `progress` gets the number of records
+/// read now and then.
+///
+/// # Durability
+/// Repairs are durable on return.
+///
+/// # Errors
+/// If the store cannot be opened or read.
 pub fn check_dir(
-    _: &std::path::Path,
-    _: &crate::MdsConfig,
-    _: bool,
-    _: &mut dyn FnMut(u64),
-) -> Result<R, crate::MdsError> {
-    Ok(R { problems: vec![] })
+    dir: &Path,
+    config: &MdsConfig,
+    repair: bool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<CheckReport, MdsError> {
+    let store = MetaStore::open(&store_path(dir), config.store.clone())?;
+    let record = read_record(&store, dir)?;
+    let mut report = check(&store, record.index, progress)?;
+    report.clean = record.clean;
+    if repair && !report.problems.is_empty() {
+        repair::repair(&store, &record, &mut report, progress)?;
+    }
+    store.close()?;
+    Ok(report)
 }
+
+/// Checks the store of MDT `mdt_index`. Nothing else may change it meanwhile.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn check(
+    store: &MetaStore,
+    mdt_index: u16,
+    progress: &mut dyn FnMut(u64),
+) -> Result<CheckReport, MdsError> {
+    let inventory = Inventory::read(store, mdt_index, progress)?;
+    let mut report = CheckReport {
+        inodes: inventory.inodes.len() as u64,
+        directories: inventory.inodes.values().filter(|i| i.record.attr.is_dir()).count() as u64,
+        names: inventory.names,
+        objects: inventory.objects,
+        orphans: inventory.orphans.len() as u64,
+        destroys: inventory.destroys,
+        problems: inventory.problems.clone(),
+        ..CheckReport::default()
+    };
+    let mut checker = Checker { inventory: &inventory, problems: Vec::new(), mdt_index };
+    checker.check_names();
+    checker.check_inodes();
+    checker.check_tree();
+    checker.check_leftovers();
+    report.problems.append(&mut checker.problems);
+    Ok(report)
+}
+
+struct Checker<'a> {
+    inventory: &'a Inventory,
+    problems: Vec<Problem>,
+    mdt_index: u16,
+}
+
+impl Checker<'_> {
+    fn report(&mut self, fid: Fid, repairable: bool, text: String) {
+        self.problems.push(Problem { fid, text, repairable });
+    }
+
+    fn is_local(&self, fid: &Fid) -> bool {
+        fid.mdt_index() == self.mdt_index
+    }
+
+    /// Every name lies in a directory and names an inode of its kind.
+    fn check_names(&mut self) {
+        let inventory = self.inventory;
+        for name in &inventory.dirents {
+            let shown = String::from_utf8_lossy(&name.name);
+            match inventory.inodes.get(&name.parent) {
+                None => {
+                    let text =
+                        format!("name '{shown}' lies in directory {}, which does not exist", name.parent);
+                    self.report(name.fid, true, text);
+                    continue;
+                }
+                Some(parent) if !parent.record.attr.is_dir() => {
+                    let text = format!("name '{shown}' lies in {}, which is no directory", name.parent);
+                    self.report(name.fid, true, text);
+                    continue;
+                }
+                Some(_) => {}
+            }
+            if !name.hash_is_right {
+                let text = format!("name '{shown}' in {} cannot be found: its hash is wrong", name.parent);
+                self.report(name.fid, false, text);
+            }
+            match inventory.inodes.get(&name.fid) {
+                None if self.is_local(&name.fid) => {
+                    let text =
+                        format!("name '{shown}' in {} names an inode that does not exist", name.parent);
+                    self.report(name.fid, true, text);
+                }
+                Some(inode) if inode.record.attr.kind() != name.kind => {
+                    let kind = inode.record.attr.kind();
+                    let text =
+                        format!("name '{shown}' in {} says {:?}, not {kind:?}", name.parent, name.kind);
+                    self.report(name.fid, true, text);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Links and counts of every inode.
+    fn check_inodes(&mut self) {
+        let inventory = self.inventory;
+        for (fid, inode) in &inventory.inodes {
+            let record = &inode.record;
+            let attr = &record.attr;
+            let listed = inventory.orphans.get(fid);
+            let names = inode.names.len() as u32;
+            if *fid == Fid::ROOT {
+                if names != 0 {
+                    self.report(*fid, false, "the root directory has a name".to_owned());
+                }
+            } else if names == 0 {
+                self.check_nameless(fid, record, listed.copied());
+                continue;
+            } else if listed.is_some() || attr.flags.contains(AttrFlags::ORPHAN) {
+                self.report(*fid, true, "is on the list of inodes without names but has one".to_owned());
+            }
+            let expected = if attr.is_dir() { 2 + inode.subdirs } else { names };
+            if attr.nlink != expected {
+                let text = format!("has {} links, should have {expected}", attr.nlink);
+                self.report(*fid, true, text);
+            }
+            if attr.is_dir() && names > 1 {
+                self.report(*fid, false, format!("is a directory with {names} names"));
+            }
+            if attr.is_dir() && record.entries() != inode.entries {
+                let text = format!("says {} entries, has {}", record.entries(), inode.entries);
+                self.report(*fid, true, text);
+            }
+            self.check_links(fid, inode);
+        }
+    }
+
+    fn check_nameless(&mut self, fid: &Fid, record: &InodeRecord, listed: Option<OrphanKind>) {
+        let attr = &record.attr;
+        let orphan = attr.flags.contains(AttrFlags::ORPHAN) && attr.nlink == 0 && !attr.is_dir();
+        match (orphan, listed) {
+            (true, Some(_)) => {}
+            (true, None) => {
+                self.report(*fid, true, "has no name and is not on the list of those".to_owned());
+            }
+            (false, _) => self.report(*fid, true, format!("has lost its name ({:?})", attr.kind())),
+        }
+    }
+
+    /// The first name and the extra ones are exactly the names that there are.
+    fn check_links(&mut self, fid: &Fid, inode: &collect::Inode) {
+        if *fid == Fid::ROOT {
+            return;
+        }
+        let mut known = inode.extra_links.clone();
+        known.push((inode.record.parent, inode.record.name.clone()));
+        known.sort();
+        let mut names = inode.names.clone();
+        names.sort();
+        if known != names {
+            self.report(*fid, true, "does not know its names".to_owned());
+        }
+    }
+
+    /// Every directory is reached from the root.
+    fn check_tree(&mut self) {
+        let inventory = self.inventory;
+        let mut reached: HashMap<Fid, ()> = HashMap::from([(Fid::ROOT, ())]);
+        let directories = inventory.inodes.iter().filter(|(_, inode)| inode.record.attr.is_dir());
+        for (fid, _) in directories {
+            let (mut path, mut at) = (Vec::new(), *fid);
+            let complete = loop {
+                if reached.contains_key(&at) {
+                    break true;
+                }
+                path.push(at);
+                match inventory.inodes.get(&at).and_then(|inode| inode.names.first()) {
+                    Some((parent, _)) if path.len() < DEPTH_MAX && !path.contains(parent) => at = *parent,
+                    Some((parent, _)) if reached.contains_key(parent) => break true,
+                    // A directory without a name is reported as such.
+                    None => break true,
+                    Some(_) => break false,
+                }
+            };
+            if complete {
+                reached.extend(path.into_iter().map(|fid| (fid, ())));
+            } else {
+                self.report(*fid, false, "is a directory inside itself; no path reaches it".to_owned());
+            }
+        }
+    }
+
+    /// Records of inodes that do not exist.
+    fn check_leftovers(&mut self) {
+        for (fid, what) in &self.inventory.leftovers {
+            self.report(*fid, true, format!("does not exist but has {what}"));
+        }
+        for fid in self.inventory.orphans.keys() {
+            if !self.inventory.inodes.contains_key(fid) {
+                self.report(
+                    *fid,
+                    true,
+                    "is on the list of inodes without names but does not exist".to_owned(),
+                );
+            }
+        }
+        if self.mdt_index == 0 && !self.inventory.inodes.contains_key(&Fid::ROOT) {
+            self.report(Fid::ROOT, false, "the root directory is missing".to_owned());
+        }
+        let root = self.inventory.inodes.get(&Fid::ROOT);
+        if root.is_some_and(|root| !root.record.attr.is_dir()) {
+            self.report(Fid::ROOT, false, "the root is no directory".to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

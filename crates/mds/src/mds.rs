@@ -24,6 +24,7 @@ use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 /// The OSTs of a file system with their indexes.
@@ -35,6 +36,9 @@ const STORE_DIR: &str = "meta";
 const OBJECT_SEQUENCES: u64 = 0x1_0000;
 /// Time between two looks at space and deadlines.
 const TICK: Duration = Duration::from_millis(500);
+
+/// Longest time that a stop waits for requests to OSTs that are under way.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Ends the background threads.
 #[derive(Default)]
@@ -83,6 +87,8 @@ pub struct Mds {
     boot_transno: TransNo,
     pub(crate) stopping: AtomicBool,
     signal: Arc<StopSignal>,
+    /// The thread that watches space and deadlines.
+    ticker: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Path of the store of the MDT in `dir`.
@@ -190,16 +196,18 @@ impl Mds {
             boot_transno,
             stopping: AtomicBool::new(false),
             signal: Arc::new(StopSignal::default()),
+            ticker: Mutex::new(None),
             config,
             store,
         });
         mds.set_osts(osts)?;
         mds.end_recovery_if_complete();
         let (weak, signal) = (Arc::downgrade(&mds), mds.signal.clone());
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("mds-tick".into())
             .spawn(move || tick(&weak, &signal))
             .map_err(MdsError::Thread)?;
+        *mds.ticker.lock() = Some(thread);
         Ok(mds)
     }
 
@@ -222,6 +230,11 @@ impl Mds {
             return Ok(());
         }
         self.end_threads();
+        let ticker = self.ticker.lock().take();
+        if let Some(Err(_)) = ticker.map(JoinHandle::join) {
+            log::error!("MDT{:04x}: the thread that watches deadlines has panicked", self.index);
+        }
+        self.osts.wait_stopped(STOP_PATIENCE);
         let mut tx = Tx::new(0);
         {
             let mut record = self.record.lock();

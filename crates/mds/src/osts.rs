@@ -98,6 +98,14 @@ impl OstSet {
         self.osts.read().iter().any(|ost| ost.index == index)
     }
 
+    /// Waits for the threads to end, but no longer than `patience`.
+    pub fn wait_stopped(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        for ost in self.osts.read().iter() {
+            ost.wait_finished(until);
+        }
+    }
+
     /// Ends the threads; those in the middle of a request end after it.
     pub fn stop(&self) {
         for ost in self.osts.read().iter() {

@@ -54,7 +54,10 @@ pub struct OstState {
     pub pending: VecDeque<Pending>,
     /// The log holds more than `pending`.
     pub rescan: bool,
+    /// The thread is to end.
     pub stopped: bool,
+    /// The thread has ended.
+    finished: bool,
 }
 
 impl OstState {
@@ -135,6 +138,7 @@ impl Ost {
                 pending: VecDeque::new(),
                 rescan: true,
                 stopped: false,
+                finished: false,
             }),
             work: Condvar::new(),
             changed: Condvar::new(),
@@ -154,6 +158,18 @@ impl Ost {
         self.state.lock().stopped = true;
         self.work.notify_all();
         self.changed.notify_all();
+    }
+
+    /// The thread has ended.
+    pub fn note_finished(&self) {
+        self.state.lock().finished = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread has ended, unless it is stuck in a request beyond `until`.
+    pub fn wait_finished(&self, until: Instant) {
+        let mut state = self.state.lock();
+        while !state.finished && !self.changed.wait_until(&mut state, until).timed_out() {}
     }
 
     /// What the choice of OSTs needs; asks for fresh figures if they are old.

@@ -4,10 +4,10 @@ use super::ost::{Ost, Pending};
 use crate::error::MdsError;
 use crate::tables::{DESTROYS, destroy_key, split_destroy_key};
 use nacre_store::{Batch, MetaStore};
-use nacre_types::{Fid, StatusResult, TransNo};
+use nacre_types::{Fid, Status, StatusResult, TransNo};
 use nacre_wire::oss::OssRequest;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Objects destroyed by one request, its limit.
@@ -29,25 +29,35 @@ enum Work {
 
 /// Starts the thread; it ends when the OST is stopped.
 pub fn start(ost: &Arc<Ost>, store: &Arc<MetaStore>) -> Result<(), MdsError> {
-    let (ost, store) = (ost.clone(), store.clone());
+    // A thread in the middle of a long request must not keep a store open that was stopped.
+    let (ost, store) = (ost.clone(), Arc::downgrade(store));
     std::thread::Builder::new()
         .name(format!("mds-ost{:04x}", ost.index))
-        .spawn(move || run(&ost, &store))
+        .spawn(move || {
+            run(&ost, &store);
+            ost.note_finished();
+        })
         .map(|_| ())
         .map_err(MdsError::Thread)
 }
 
-fn run(ost: &Ost, store: &MetaStore) {
-    loop {
-        match next_work(ost, store) {
+fn run(ost: &Ost, weak: &Weak<MetaStore>) {
+    while let Some(store) = weak.upgrade() {
+        let work = next_work(ost, &store);
+        if let Work::Rescan = work {
+            rescan(ost, &store);
+            continue;
+        }
+        drop(store);
+        match work {
             Work::Stop => return,
             Work::Nap(time) => nap(ost, time),
             // Failures are logged where they happen and let the OST rest; the work stays to be done.
             Work::Prepare => drop(ost.prepare()),
             Work::Statfs => drop(ost.refresh_statfs()),
-            Work::Rescan => rescan(ost, store),
+            Work::Rescan => {}
             Work::Destroy(batch) => {
-                if destroy(ost, store, &batch).is_err() {
+                if destroy(ost, weak, &batch).is_err() {
                     let mut state = ost.state.lock();
                     batch.into_iter().rev().for_each(|pending| state.pending.push_front(pending));
                 }
@@ -112,11 +122,14 @@ fn rescan(ost: &Ost, store: &MetaStore) {
     state.pending.extend(found.into_iter().map(|object| Pending { transno, since, object }));
 }
 
-fn destroy(ost: &Ost, store: &MetaStore, batch: &[Pending]) -> StatusResult<()> {
+fn destroy(ost: &Ost, store: &Weak<MetaStore>, batch: &[Pending]) -> StatusResult<()> {
     // An unlink that a power cut takes back must find its objects, so it has to be durable first.
     let newest = batch.iter().map(|pending| pending.transno).max().unwrap_or(TransNo(0));
-    if newest > store.last_committed() {
-        store.sync(newest).map_err(|error| error.status())?;
+    {
+        let store = store.upgrade().ok_or(Status::ESHUTDOWN)?;
+        if newest > store.last_committed() {
+            store.sync(newest).map_err(|error| error.status())?;
+        }
     }
     let objects = batch.iter().map(|pending| pending.object).collect();
     ost.call(&OssRequest::Destroy { objects })?;
@@ -126,6 +139,7 @@ fn destroy(ost: &Ost, store: &MetaStore, batch: &[Pending]) -> StatusResult<()> 
         done.delete(DESTROYS, destroy_key(ost.index, &pending.object).as_slice());
     }
     // Should this be lost, the objects are destroyed again, which does no harm.
+    let store = store.upgrade().ok_or(Status::ESHUTDOWN)?;
     if let Err(error) = store.commit(&done) {
         log::warn!("clearing the log of destroyed objects of OST{:04x}: {error}", ost.index);
     }

@@ -1,0 +1,246 @@
+//! Reading everything into memory.
+
+use super::Problem;
+use crate::error::MdsError;
+use crate::tables::{
+    DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS,
+    split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
+};
+use nacre_layout::user;
+use nacre_ondisk::{DirentRecord, InodeRecord, LinkRecord, MdtRecord, OstMarkRecord, XattrRecord};
+use nacre_store::{MetaStore, Table};
+use nacre_types::acl::Acl;
+use nacre_types::name::name_hash;
+use nacre_types::{AttrFlags, Fid, FileKind, SizeSource};
+use std::collections::HashMap;
+use std::ops::{Bound, ControlFlow};
+
+/// Records between two calls of `progress`.
+const STEP: u64 = 10_000;
+
+/// A name as it lies in a directory.
+pub struct Dirent {
+    pub parent: Fid,
+    pub name: Vec<u8>,
+    pub fid: Fid,
+    pub kind: FileKind,
+    pub hash_is_right: bool,
+}
+
+/// An inode and what others say of it.
+pub struct Inode {
+    pub record: InodeRecord,
+    /// Names that directories have for it.
+    pub names: Vec<(Fid, Vec<u8>)>,
+    /// Names beyond the first by the links table.
+    pub extra_links: Vec<(Fid, Vec<u8>)>,
+    /// Entries of a directory.
+    pub entries: u64,
+    /// Directories among them.
+    pub subdirs: u32,
+}
+
+/// Everything that is in a store.
+#[derive(Default)]
+pub struct Inventory {
+    pub inodes: HashMap<Fid, Inode>,
+    pub dirents: Vec<Dirent>,
+    pub names: u64,
+    pub objects: u64,
+    pub destroys: u64,
+    pub orphans: HashMap<Fid, OrphanKind>,
+    /// Records of inodes that do not exist, by kind.
+    pub leftovers: Vec<(Fid, &'static str)>,
+    /// Largest id used by OST index, where it is beyond the mark.
+    pub marks: HashMap<u16, OstMarkRecord>,
+    pub problems: Vec<Problem>,
+    mdt_index: u16,
+    read: u64,
+}
+
+impl Inventory {
+    /// Reads a store.
+    pub fn read(
+        store: &MetaStore,
+        mdt_index: u16,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Inventory, MdsError> {
+        let mut all = Inventory { mdt_index, ..Inventory::default() };
+        let seed = store.get(META, META_KEY, |value| value.and_then(|v| MdtRecord::decode(v).ok()))?;
+        let seed = seed.map_or(0, |record| record.hash_seed);
+        all.each(store, OST_MARKS, progress, &mut |all, key, value| all.take_mark(key, value))?;
+        all.each(store, INODES, progress, &mut |all, key, value| all.take_inode(key, value))?;
+        all.each(store, DIRENTS, progress, &mut |all, key, value| all.take_dirent(seed, key, value))?;
+        all.each(store, LINKS, progress, &mut |all, key, value| all.take_link(key, value))?;
+        all.each(store, XATTRS, progress, &mut |all, key, value| all.take_xattr(key, value))?;
+        all.each(store, ORPHANS, progress, &mut |all, key, value| all.take_orphan(key, value))?;
+        all.each(store, DESTROYS, progress, &mut |all, key, _| all.take_destroy(key))?;
+        progress(all.read);
+        Ok(all)
+    }
+
+    fn each(
+        &mut self,
+        store: &MetaStore,
+        table: Table,
+        progress: &mut dyn FnMut(u64),
+        take: &mut dyn FnMut(&mut Inventory, &[u8], &[u8]),
+    ) -> Result<(), MdsError> {
+        store.scan(table, &[], Bound::Unbounded, &mut |key, value| {
+            take(self, key, value);
+            self.read += 1;
+            if self.read.is_multiple_of(STEP) {
+                progress(self.read);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(())
+    }
+
+    fn damaged(&mut self, fid: Fid, text: String) {
+        self.problems.push(Problem { fid, text, repairable: false });
+    }
+
+    fn take_inode(&mut self, key: &[u8], value: &[u8]) {
+        let Ok(key) = <[u8; 16]>::try_from(key) else {
+            return self.damaged(Fid::ZERO, "an inode has an impossible key".to_owned());
+        };
+        let fid = Fid::from_key(&key);
+        match InodeRecord::decode(fid, value) {
+            Ok(record) => {
+                self.check_contents(&fid, &record);
+                let inode =
+                    Inode { record, names: Vec::new(), extra_links: Vec::new(), entries: 0, subdirs: 0 };
+                self.inodes.insert(fid, inode);
+            }
+            Err(error) => self.damaged(fid, format!("its record is damaged: {error}")),
+        }
+    }
+
+    fn check_contents(&mut self, fid: &Fid, record: &InodeRecord) {
+        if !record.acl.is_empty() && !matches!(Acl::parse_xattr(&record.acl), Ok(Some(_))) {
+            self.damaged(*fid, "its access ACL is damaged".to_owned());
+        }
+        let flags = record.attr.flags;
+        if record.attr.kind() == FileKind::Symlink {
+            return;
+        }
+        if record.body.is_empty() == flags.contains(AttrFlags::HAS_LAYOUT) {
+            return self.damaged(*fid, "its flags and its layout contradict each other".to_owned());
+        }
+        if !flags.contains(AttrFlags::HAS_OBJECTS) {
+            if !record.body.is_empty() && user::decode_spec(&record.body).is_err() {
+                self.damaged(*fid, "its striping wishes are damaged".to_owned());
+            }
+            if record.attr.size_source == SizeSource::Objects {
+                self.damaged(*fid, "its size is said to be in objects, but it has none".to_owned());
+            }
+            return;
+        }
+        match user::decode_layout(&record.body) {
+            Ok(layout) => {
+                for object in layout.objects() {
+                    self.objects += 1;
+                    self.check_mark(fid, object.ost_index, &object.object);
+                }
+            }
+            Err(error) => self.damaged(*fid, format!("its layout is damaged: {error}")),
+        }
+    }
+
+    fn check_mark(&mut self, fid: &Fid, ost_index: u16, object: &Fid) {
+        let mark = self.marks.get(&ost_index);
+        let used = mark.is_some_and(|mark| mark.sequence == object.seq && object.oid <= mark.last_used);
+        if used {
+            return;
+        }
+        let text = format!("object {object} on OST{ost_index:04x} is beyond the mark of those in use");
+        self.problems.push(Problem { fid: *fid, text, repairable: true });
+    }
+
+    fn take_dirent(&mut self, seed: u64, key: &[u8], value: &[u8]) {
+        self.names += 1;
+        let Some((parent, hash, name)) = split_dirent_key(key) else {
+            return self.damaged(Fid::ZERO, "a name has an impossible key".to_owned());
+        };
+        match DirentRecord::decode(value) {
+            Ok(record) => {
+                if let Some(directory) = self.inodes.get_mut(&parent) {
+                    directory.entries += 1;
+                    directory.subdirs += u32::from(record.kind == FileKind::Directory);
+                }
+                if let Some(inode) = self.inodes.get_mut(&record.fid) {
+                    inode.names.push((parent, name.to_vec()));
+                }
+                self.dirents.push(Dirent {
+                    parent,
+                    name: name.to_vec(),
+                    fid: record.fid,
+                    kind: record.kind,
+                    hash_is_right: name_hash(seed, name) == hash,
+                });
+            }
+            Err(error) => {
+                let name = String::from_utf8_lossy(name).into_owned();
+                self.damaged(parent, format!("the record of name '{name}' in it is damaged: {error}"));
+            }
+        }
+    }
+
+    fn take_link(&mut self, key: &[u8], value: &[u8]) {
+        let Some((fid, parent, name)) = split_link_key(key) else {
+            return self.damaged(Fid::ZERO, "a link has an impossible key".to_owned());
+        };
+        if let Err(error) = LinkRecord::decode(value) {
+            self.damaged(fid, format!("a link of it is damaged: {error}"));
+        }
+        match self.inodes.get_mut(&fid) {
+            Some(inode) => inode.extra_links.push((parent, name.to_vec())),
+            None => self.leftovers.push((fid, "a link")),
+        }
+    }
+
+    fn take_xattr(&mut self, key: &[u8], value: &[u8]) {
+        let Some((fid, _)) = split_xattr_key(key) else {
+            return self.damaged(Fid::ZERO, "an extended attribute has an impossible key".to_owned());
+        };
+        if let Err(error) = XattrRecord::decode(value) {
+            self.damaged(fid, format!("an extended attribute of it is damaged: {error}"));
+        }
+        if !self.inodes.contains_key(&fid) {
+            self.leftovers.push((fid, "an extended attribute"));
+        }
+    }
+
+    fn take_orphan(&mut self, key: &[u8], value: &[u8]) {
+        let fid = <[u8; 16]>::try_from(key).map(|key| Fid::from_key(&key)).unwrap_or(Fid::ZERO);
+        match OrphanKind::decode(value) {
+            Some(kind) => {
+                self.orphans.insert(fid, kind);
+            }
+            None => self.damaged(fid, "its entry on the list of inodes without names is damaged".to_owned()),
+        }
+    }
+
+    fn take_destroy(&mut self, key: &[u8]) {
+        self.destroys += 1;
+        if split_destroy_key(key).is_none() {
+            self.damaged(Fid::ZERO, "an entry of the log of objects to destroy is damaged".to_owned());
+        }
+    }
+
+    fn take_mark(&mut self, key: &[u8], value: &[u8]) {
+        let index = <[u8; 2]>::try_from(key).map(u16::from_be_bytes);
+        match (index, OstMarkRecord::decode(value)) {
+            (Ok(index), Ok(mark)) => {
+                self.marks.insert(index, mark);
+            }
+            _ => self.damaged(Fid::ZERO, "a mark of object ids in use is damaged".to_owned()),
+        }
+    }
+
+    /// Index of the MDT that was read.
+    pub fn mdt_index(&self) -> u16 {
+        self.mdt_index
+    }
+}

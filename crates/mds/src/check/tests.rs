@@ -1,0 +1,101 @@
+use super::*;
+use crate::tables::{DIRENTS, INODES, XATTRS, dirent_key, xattr_key};
+use crate::tests::{Fixture, config};
+use nacre_store::Batch;
+
+/// Breaks the store of a small tree with `damage`, checks, repairs, and checks again.
+fn damage_and_repair(damage: impl FnOnce(&MetaStore, Fid, Fid, &mut Batch), expected: &str) {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    let file = f.file(dir, "f").expect("made").fid;
+    f.mds.stop().expect("stops");
+    let Fixture { dir: temp, mds, .. } = f;
+    drop(mds);
+    let store = MetaStore::open(&store_path(temp.path()), config().store).expect("opens");
+    let mut batch = Batch::new();
+    damage(&store, dir, file, &mut batch);
+    store.commit(&batch).expect("commits");
+    store.close().expect("closes");
+    drop(store);
+    let check = |repair| check_dir(temp.path(), &config(), repair, &mut |_| {}).expect("checks");
+    let report = check(false);
+    assert!(report.problems.iter().any(|p| p.text.contains(expected)), "{:#?}", report.problems);
+    assert!(report.is_damaged());
+    assert!(!check(true).is_damaged());
+    assert!(check(false).problems.is_empty(), "{:#?}", check(false).problems);
+}
+
+fn edit(store: &MetaStore, batch: &mut Batch, fid: Fid, change: impl FnOnce(&mut InodeRecord)) {
+    let mut record = store
+        .get(INODES, &fid.to_key(), |v| InodeRecord::decode(fid, v.expect("exists")))
+        .expect("reads")
+        .expect("decodes");
+    change(&mut record);
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    batch.put(INODES, &fid.to_key(), &bytes);
+}
+
+fn seed(store: &MetaStore) -> u64 {
+    read_record(store, Path::new("")).expect("a record").hash_seed
+}
+
+#[test]
+fn wrong_counts_are_corrected() {
+    damage_and_repair(|s, dir, _, b| edit(s, b, dir, |r| r.attr.size = 9), "says 9 entries, has 1");
+    damage_and_repair(|s, dir, _, b| edit(s, b, dir, |r| r.attr.nlink = 5), "has 5 links, should have 2");
+    damage_and_repair(|s, _, file, b| edit(s, b, file, |r| r.attr.nlink = 2), "has 2 links, should have 1");
+}
+
+#[test]
+fn an_inode_that_does_not_know_its_name_learns_it() {
+    damage_and_repair(
+        |s, _, file, b| edit(s, b, file, |r| r.name = b"other".to_vec()),
+        "does not know its names",
+    );
+}
+
+#[test]
+fn a_name_without_inode_is_removed() {
+    damage_and_repair(|_, _, file, b| b.delete(INODES, &file.to_key()), "names an inode that does not exist");
+}
+
+#[test]
+fn files_and_directories_without_names_go_to_lost_and_found() {
+    let delete = |s: &MetaStore, parent: Fid, name: &[u8], b: &mut Batch| {
+        let hash = nacre_types::name::name_hash(seed(s), name);
+        b.delete(DIRENTS, dirent_key(&parent, hash, name).as_slice());
+    };
+    damage_and_repair(|s, dir, _, b| delete(s, dir, b"f", b), "has lost its name");
+    damage_and_repair(|s, _, _, b| delete(s, Fid::ROOT, b"d", b), "has lost its name");
+}
+
+#[test]
+fn leftovers_and_unlisted_orphans_are_cleared() {
+    let gone = Fid::new(0x2_0000_0401, 0x1234, 0);
+    damage_and_repair(
+        |_, _, _, b| b.put(XATTRS, xattr_key(&gone, b"user.x").as_slice(), &[1]),
+        "does not exist but has an extended attribute",
+    );
+    damage_and_repair(
+        |s, _, file, b| edit(s, b, file, |r| r.attr.flags |= AttrFlags::ORPHAN),
+        "is on the list of inodes without names but has one",
+    );
+}
+
+#[test]
+fn a_damaged_record_is_reported_and_left_alone() {
+    let f = Fixture::new();
+    let file = f.file(Fid::ROOT, "f").expect("made").fid;
+    f.mds.stop().expect("stops");
+    let Fixture { dir: temp, mds, .. } = f;
+    drop(mds);
+    let store = MetaStore::open(&store_path(temp.path()), config().store).expect("opens");
+    let mut batch = Batch::new();
+    batch.put(INODES, &file.to_key(), &[1, 2, 3]);
+    store.commit(&batch).expect("commits");
+    store.close().expect("closes");
+    drop(store);
+    let report = check_dir(temp.path(), &config(), false, &mut |_| {}).expect("checks");
+    assert!(report.problems.iter().any(|p| p.fid == file && p.text.contains("its record is damaged")));
+}
