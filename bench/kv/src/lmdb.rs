@@ -49,7 +49,13 @@ impl Lmdb {
             .expect("databases")
             .commit()
             .expect("the closure commits");
-        Lmdb { open_txn: Mutex::new(None), tables: [tables.0, tables.1], env, group, wants_commit: AtomicBool::new(false) }
+        Lmdb {
+            open_txn: Mutex::new(None),
+            tables: [tables.0, tables.1],
+            env,
+            group,
+            wants_commit: AtomicBool::new(false),
+        }
     }
 
     fn table(&self, table: u8) -> Database<'static, Bytes, Bytes> {
@@ -69,7 +75,9 @@ impl Store for Lmdb {
         }
         let mut open = self.open_txn.lock().expect("no panic");
         let me = std::thread::current().id();
-        if open.as_ref().is_some_and(|group| group.1 == me) && self.wants_commit.swap(false, Ordering::Relaxed) {
+        if open.as_ref().is_some_and(|group| group.1 == me)
+            && self.wants_commit.swap(false, Ordering::Relaxed)
+        {
             open.take().expect("just seen").0.commit().expect("commit");
         }
         let group = open.get_or_insert_with(|| Group(self.env.write_txn().expect("begin"), me));

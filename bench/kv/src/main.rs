@@ -2,6 +2,7 @@
 //!
 //! `nacre-bench-kv STORE create DIR THREADS INODES` fills a new store and ends without closing it, as a crash would;
 //! `nacre-bench-kv STORE read DIR THREADS INODES` opens it, measures stat and readdir, closes, and opens it again.
+//! With STAT_AFTER_CREATE set, `create` also measures stat on what it has just made.
 //! Each prints one line of JSON. `run.sh` repeats both and prints medians.
 
 mod lmdb;
@@ -39,9 +40,11 @@ fn dirent_key(thread: u64, index: u64, key: &mut Vec<u8>) {
     key.extend_from_slice(b".dat");
 }
 
-fn create(store: &dyn Store, threads: u64, inodes: u64) -> Duration {
+/// Fills the store; returns the time it took and the processor time of the creating threads.
+fn create(store: &dyn Store, threads: u64, inodes: u64) -> (Duration, Duration) {
     let stop = AtomicBool::new(false);
     let start = Instant::now();
+    let mut workers_cpu = Duration::ZERO;
     std::thread::scope(|scope| {
         let stop = &stop;
         let syncer = scope.spawn(move || {
@@ -68,16 +71,17 @@ fn create(store: &dyn Store, threads: u64, inodes: u64) -> Duration {
                         ];
                         store.commit(&mut scratch, &puts);
                     }
+                    cpu_time(libc::RUSAGE_THREAD)
                 })
             })
             .collect();
         for worker in workers {
-            worker.join().expect("worker");
+            workers_cpu += worker.join().expect("worker");
         }
         stop.store(true, Ordering::Relaxed);
         syncer.thread().unpark();
     });
-    start.elapsed()
+    (start.elapsed(), workers_cpu)
 }
 
 fn stat_some(store: &dyn Store, thread: u64, files: u64, count: u64, seed: u64) {
@@ -114,12 +118,12 @@ fn readdir(store: &dyn Store) -> (u64, Duration) {
     (entries, start.elapsed())
 }
 
-/// Processor time of all threads of this process so far, user and system.
-fn cpu_time() -> Duration {
+/// Processor time so far, user and system, of the process (RUSAGE_SELF) or the calling thread (RUSAGE_THREAD).
+fn cpu_time(whose: libc::c_int) -> Duration {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to a whole rusage, and all-zero bytes are a valid one.
     let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        libc::getrusage(whose, usage.as_mut_ptr());
         usage.assume_init()
     };
     let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
@@ -163,30 +167,47 @@ fn main() {
     let store = stores::open(name, dir);
     let opened = start.elapsed();
     if phase == "create" {
-        let time = create(&*store, threads, inodes);
+        let before = cpu_time(libc::RUSAGE_SELF);
+        let (time, workers_cpu) = create(&*store, threads, inodes);
+        let all_cpu = cpu_time(libc::RUSAGE_SELF) - before;
         let (anon, file) = memory();
         println!(
-            r#"{{"store":"{name}","phase":"create","threads":{threads},"creates_per_s":{:.0},"creates_per_cpu_s":{:.0},"rss_anon_mib":{anon},"rss_file_mib":{file},"disk_mib":{}}}"#,
+            r#"{{"store":"{name}","phase":"create","threads":{threads},"creates_per_s":{:.0},"worker_cpu_us_per_create":{:.2},"cpu_us_per_create":{:.2},"rss_anon_mib":{anon},"rss_file_mib":{file},"disk_mib":{}}}"#,
             inodes as f64 / time.as_secs_f64(),
-            inodes as f64 / cpu_time().as_secs_f64(),
+            workers_cpu.as_secs_f64() * 1e6 / inodes as f64,
+            all_cpu.as_secs_f64() * 1e6 / inodes as f64,
             disk_mib(dir)
         );
+        if std::env::var_os("STAT_AFTER_CREATE").is_some() {
+            stat(&*store, threads, inodes / threads, STATS / 4);
+            let time = stat(&*store, threads, inodes / threads, STATS);
+            println!(
+                r#"{{"store":"{name}","phase":"stat-after-create","threads":{threads},"stats_per_s":{:.0}}}"#,
+                (STATS * threads) as f64 / time.as_secs_f64()
+            );
+        }
         store.print_stats();
         // SAFETY: ends the process at once, which is the point: nothing is closed.
         unsafe { libc::_exit(0) };
     }
     let files = inodes / threads;
     stat(&*store, threads, files, STATS / 4);
+    let before = cpu_time(libc::RUSAGE_SELF);
     let time = stat(&*store, threads, files, STATS);
+    let stat_cpu = cpu_time(libc::RUSAGE_SELF) - before;
     readdir(&*store);
+    let before = cpu_time(libc::RUSAGE_SELF);
     let (entries, listed) = readdir(&*store);
+    let listed_cpu = cpu_time(libc::RUSAGE_SELF) - before;
     assert_eq!(entries, files.min(DIR_ENTRIES), "all entries");
     let (anon, file) = memory();
     store.close();
     println!(
-        r#"{{"store":"{name}","phase":"read","threads":{threads},"reopen_ms":{:.0},"stats_per_s":{:.0},"readdir_entries_per_s":{:.0},"rss_anon_mib":{anon},"rss_file_mib":{file}}}"#,
+        r#"{{"store":"{name}","phase":"read","threads":{threads},"reopen_ms":{:.0},"stats_per_s":{:.0},"cpu_us_per_stat":{:.2},"readdir_entries_per_s":{:.0},"cpu_us_per_entry":{:.2},"rss_anon_mib":{anon},"rss_file_mib":{file}}}"#,
         opened.as_secs_f64() * 1e3,
         (STATS * threads) as f64 / time.as_secs_f64(),
+        stat_cpu.as_secs_f64() * 1e6 / (STATS * threads) as f64,
         entries as f64 / listed.as_secs_f64(),
+        listed_cpu.as_secs_f64() * 1e6 / entries as f64,
     );
 }

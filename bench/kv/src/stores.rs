@@ -46,7 +46,8 @@ pub fn open(name: &str, dir: &Path) -> Box<dyn Store> {
 
 fn nacre_options() -> MetaStoreOptions {
     let mut options = MetaStoreOptions::default();
-    let megabytes = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok()).map(|n| n << 20);
+    let megabytes =
+        |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok()).map(|n| n << 20);
     if let Some(bytes) = megabytes("OVERLAY_MIB") {
         options.overlay_bytes = bytes;
     }
@@ -100,7 +101,8 @@ struct Fjall {
 impl Fjall {
     fn open(dir: &Path) -> Self {
         let database = fjall::Database::builder(dir).cache_size(512 << 20).open().expect("open");
-        let keyspace = |name| database.keyspace(name, fjall::KeyspaceCreateOptions::default).expect("keyspace");
+        let keyspace =
+            |name| database.keyspace(name, fjall::KeyspaceCreateOptions::default).expect("keyspace");
         let tables = [keyspace("dirent"), keyspace("inode")];
         Fjall { database, tables }
     }

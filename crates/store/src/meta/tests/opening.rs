@@ -209,3 +209,56 @@ fn damaged_entry_of_the_base_is_reported_by_get_and_verify() {
         "entry of table 1 with key 68757274 does not match its checksum"
     );
 }
+
+#[test]
+fn failed_store_refuses_changes_and_still_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    make(dir.path());
+    let store = open(dir.path()).unwrap();
+    let mut batch = Batch::new();
+    batch.put(Table(1), b"late", b"accepted before the failure");
+    let transno = store.commit(&batch).unwrap();
+    store.engine.log.latch().set(&"sync wal.0: device lost");
+    for result in [store.commit(&batch).map(|_| ()), store.sync(transno), store.checkpoint(), store.close()] {
+        let text = result.unwrap_err().to_string();
+        assert!(text.ends_with("until it is opened again: sync wal.0: device lost"), "{text}");
+    }
+    assert!(store.stats().has_failed);
+    drop(store);
+    // Reads go on while it lasts; opening it again replays the log.
+    let store = open(dir.path()).unwrap();
+    assert_eq!(store.stats().replayed, 1);
+    store.engine.log.latch().set(&"again");
+    assert!(store.get(Table(1), b"late", |value| value.is_some()).unwrap());
+    assert_eq!(contents(&store).len(), 2);
+}
+
+#[test]
+fn callers_of_sync_share_flushes() {
+    const THREADS: u64 = 8;
+    const ROUNDS: u64 = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let store =
+        MetaStore::open(dir.path(), MetaStoreOptions { wal_segment_bytes: 8 << 20, ..tiny_options() })
+            .unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let store = &store;
+            scope.spawn(move || {
+                let mut batch = Batch::new();
+                for round in 0..ROUNDS {
+                    batch.clear();
+                    batch.put(Table(0), &[thread as u8; 16], &round.to_le_bytes());
+                    let transno = store.commit(&batch).unwrap();
+                    store.sync(transno).unwrap();
+                    assert!(store.last_committed() >= transno);
+                }
+            });
+        }
+    });
+    let stats = store.stats();
+    assert!(stats.syncs <= THREADS * ROUNDS, "{} flushes for {} calls", stats.syncs, THREADS * ROUNDS);
+    assert_eq!(stats.last_committed, stats.last_transno);
+    // A number that no transaction has yet: everything there is becomes durable, and the call returns.
+    store.sync(TransNo(1 << 40)).unwrap();
+}
