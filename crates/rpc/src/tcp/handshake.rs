@@ -75,6 +75,9 @@ pub(crate) fn connect(
     socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
     let mut inbox = Inbox::new();
     let connected = answer(asked, &socket, &mut inbox, Instant::now() + config.handshake_timeout, may_wait)?;
+    if connected.boot_id == boot_id() && connected.boot_id != [0; 16] {
+        socket.set_local();
+    }
     Ok(Greeting { nid: asked.nid, connected, socket, inbox })
 }
 

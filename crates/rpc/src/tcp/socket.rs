@@ -10,6 +10,13 @@ use std::time::Duration;
 /// A blocked system call returns at least so often, so that its thread can look at deadlines and interrupts whose
 /// signal it missed.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// How long a send waits for a peer that is just about to take the data, before its thread counts as waiting.
+const SEND_PATIENCE: Duration = Duration::from_millis(5);
+/// Send buffer towards a peer on this host, in bytes. Both ends run in turn on one CPU; what is in flight between them
+/// should stay in its cache. Measured with `rpc_bench`, November 2026: 1 MiB requests without checksums at 7.3 GB per second
+/// of CPU time against 4.5 with the kernel's own choice, which takes in a whole request before the peer runs; 64 to 128 KiB
+/// do equally well.
+const LOCAL_SEND_BUFFER: i32 = 96 << 10;
 /// Idle time before the kernel asks the peer's host whether it is there, in seconds.
 const KEEPALIVE_IDLE_S: i32 = 30;
 /// Seconds between such questions.
@@ -79,7 +86,7 @@ impl Socket {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(tick))?;
-        stream.set_write_timeout(Some(TICK))?;
+        stream.set_write_timeout(Some(SEND_PATIENCE))?;
         let socket = Socket { stream, stall_max, tick };
         socket.option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
         socket.option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S)?;
@@ -103,15 +110,21 @@ impl Socket {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// The peer is on this host.
+    pub(crate) fn set_local(&self) {
+        if let Err(error) = self.option(libc::SOL_SOCKET, libc::SO_SNDBUF, LOCAL_SEND_BUFFER) {
+            log::debug!("send buffer stays as it is: {error}");
+        }
+    }
+
     /// Ends the connection: receives and sends of all threads return.
     pub(crate) fn shut_down(&self, how: Shutdown) {
         // It fails only when the connection has ended already.
         let _ = self.stream.shutdown(how);
     }
 
-    /// Sends a frame; the caller keeps others from sending meanwhile. `flags` are for the first system call.
-    ///
-    /// Returns how many bytes went out: all of them, unless `flags` has `MSG_DONTWAIT`.
+    /// One system call that sends what follows the first `skip` bytes of a frame; the caller keeps others from sending
+    /// meanwhile. Says how many bytes went out: all of them, unless the peer does not take them in time.
     fn send_some(&self, parts: &[&[u8]; 3], skip: usize, flags: i32) -> io::Result<usize> {
         let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 3];
         let mut count = 0;
@@ -135,13 +148,14 @@ impl Socket {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends as much of a frame as the kernel takes without waiting.
+    /// Sends as much of a frame as the peer takes at once: without waiting, or with [`SEND_PATIENCE`].
     ///
     /// # Errors
     /// `Closed`.
-    pub(crate) fn try_send(&self, parts: &[&[u8]; 3]) -> Result<usize, LinkError> {
+    pub(crate) fn try_send(&self, parts: &[&[u8]; 3], patient: bool) -> Result<usize, LinkError> {
+        let flags = if patient { 0 } else { libc::MSG_DONTWAIT };
         loop {
-            match self.send_some(parts, 0, libc::MSG_DONTWAIT) {
+            match self.send_some(parts, 0, flags) {
                 Ok(sent) => return Ok(sent),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -165,7 +179,7 @@ impl Socket {
                     stalled = Duration::ZERO;
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                    if error.kind() == ErrorKind::WouldBlock {
+                    if error.kind() == ErrorKind::WouldBlock && !self.wait_writable() {
                         stalled += TICK;
                     }
                     if interrupted() && sent == 0 {
@@ -179,6 +193,13 @@ impl Socket {
             }
         }
         Ok(())
+    }
+
+    /// Waits for a tick until something can be sent; says whether it can.
+    fn wait_writable(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one pollfd that lives for the call.
+        unsafe { libc::poll(&raw mut poll, 1, TICK.as_millis() as libc::c_int) > 0 }
     }
 
     fn receive(&self, buffer: &mut [u8], flags: i32) -> io::Result<usize> {

@@ -254,7 +254,7 @@ impl Conn {
         let Some(_guard) = self.sending.try_lock() else { return };
         let bytes = header.to_bytes();
         let parts = [&bytes[..], &[], &[]];
-        let result = match self.socket.try_send(&parts) {
+        let result = match self.socket.try_send(&parts, false) {
             Ok(0) => Ok(()),
             Ok(sent) => self.socket.send_rest(&parts, sent),
             Err(error) => Err(error),

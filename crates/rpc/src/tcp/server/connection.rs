@@ -153,7 +153,7 @@ impl Connection {
         let parts = [&bytes[..], body, bulk];
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let sent = match self.sending.try_lock() {
-            Some(guard) => match self.socket.try_send(&parts) {
+            Some(guard) => match self.socket.try_send(&parts, true) {
                 Ok(sent) if sent == total => return,
                 // The peer is slow: others read on while this thread waits with the lock.
                 Ok(sent) => nacre_env::blocking(|| {
@@ -188,7 +188,7 @@ impl Connection {
         let bytes = header.to_bytes();
         // A control connection carries little; one that is blocked belongs to a client that hangs.
         let sent = match self.sending.try_lock_for(CALLBACK_MAX) {
-            Some(_guard) => self.socket.try_send(&[&bytes, &body, &[]]).ok(),
+            Some(_guard) => self.socket.try_send(&[&bytes, &body, &[]], false).ok(),
             None => None,
         };
         if sent != Some(bytes.len() + body.len()) {
@@ -399,6 +399,9 @@ impl Connection {
             connected.known = attached.known;
             connected.lease = Some(attached.grant);
             session.client = Some(attached.client);
+        }
+        if local {
+            self.socket.set_local();
         }
         if local && let Ok(cpu) = usize::try_from(connect.cpu) {
             // Wake-ups between CPUs cost more than a request. A CPU that is not ours is no error.
