@@ -63,16 +63,17 @@ impl Mgs {
         self.shared.lock().config.clone()
     }
 
-    /// Ends all waits; later waits return at once.
+    /// Ends all waits with `ESHUTDOWN`, and later ones too. To be called before the server that offers this service is
+    /// stopped, which waits for running requests.
     pub fn stop(&self) {
         self.shared.lock().stopping = true;
         self.changed.notify_all();
     }
 
-    /// Waits until the configuration is newer than `version`, `wait` has passed, or the service stops.
+    /// Waits until the configuration is newer than `version` or `wait` has passed.
     ///
     /// # Errors
-    /// `EINTR` if the caller's request was interrupted.
+    /// `EINTR` if the caller's request was interrupted, `ESHUTDOWN` if the service stops meanwhile.
     pub fn wait_newer(&self, version: u64, wait: Duration) -> StatusResult<FsConfig> {
         let deadline = Instant::now() + wait.min(WAIT_MAX);
         let mut shared = self.shared.lock();
@@ -80,10 +81,13 @@ impl Mgs {
             return Ok(shared.config.clone());
         }
         nacre_env::blocking(|| {
-            while shared.config.version <= version && !shared.stopping {
+            while shared.config.version <= version {
                 let now = Instant::now();
                 if now >= deadline {
                     break;
+                }
+                if shared.stopping {
+                    return Err(Status::ESHUTDOWN);
                 }
                 self.changed.wait_until(&mut shared, deadline.min(now + WAIT_STEP));
                 if nacre_env::interrupted() {
@@ -222,7 +226,8 @@ mod tests {
         let reply = mgs.handle(&get(1, 10)).expect("reply");
         assert!(matches!(reply, MgsReply::Config(config) if config.version == 1));
         mgs.stop();
-        mgs.handle(&get(1, 60_000)).expect("reply at once");
+        assert_eq!(mgs.handle(&get(1, 60_000)), Err(Status::ESHUTDOWN));
+        mgs.handle(&get(0, 60_000)).expect("what is known is told until the end");
         let other = MgsRequest::GetConfig { fsname: "other".into(), newer_than: 0, wait_ms: 0 };
         assert_eq!(mgs.handle(&other), Err(Status::ENOENT));
     }

@@ -70,6 +70,13 @@ pub struct Plan {
     pub mount: Option<MountPlan>,
 }
 
+impl Plan {
+    /// In one process with several targets the direct way comes first; others skip it.
+    fn local_nid(&self) -> Option<Nid> {
+        (self.targets.len() > 1).then_some(Nid::Lo)
+    }
+}
+
 /// A running process.
 pub struct Node {
     plan: Plan,
@@ -163,6 +170,7 @@ impl Node {
     /// The first target that could not be closed cleanly; the others are closed all the same.
     pub fn stop(&self) -> Result<()> {
         let unmounted = self.unmount(true);
+        self.services.end_waits();
         if let Some(server) = &self.server {
             server.stop();
         }
@@ -182,9 +190,10 @@ fn watch(node: &Weak<Node>, links: &Links, mut version: u64) {
                 node.use_configuration(&config);
             }
             Ok(_) => {}
-            Err(nacre_types::Status::ESHUTDOWN) => return,
             Err(status) => {
-                log::warn!("the management server gave no configuration: {status}");
+                if status != nacre_types::Status::ESHUTDOWN {
+                    log::warn!("the management server gave no configuration: {status}");
+                }
                 drop(node);
                 std::thread::sleep(WATCH_PAUSE);
             }
@@ -240,9 +249,7 @@ fn register(plan: &Plan, links: &Links, server: Option<&Server>, config: FsConfi
         return Ok(config);
     };
     let remote = server.map_or(&[][..], Server::addrs).iter().map(|addr: &SocketAddr| Nid::Tcp(*addr));
-    // In one process the direct way comes first; others skip it.
-    let local = (plan.targets.contains(&TargetId::mgt())).then_some(Nid::Lo);
-    let nids: Vec<Nid> = local.into_iter().chain(remote).collect();
+    let nids: Vec<Nid> = plan.local_nid().into_iter().chain(remote).collect();
     let mut config = config;
     for target in plan.targets.iter().filter(|target| **target != TargetId::mgt()) {
         config = links

@@ -13,6 +13,9 @@ use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// How often a wait for the end of a process looks again.
@@ -184,6 +187,11 @@ impl Herald {
         Ok(Herald { background })
     }
 
+    /// For a process that cannot even begin.
+    pub fn only_to_fail(background: bool) -> Herald {
+        Herald { background }
+    }
+
     /// Tells how far the start has come.
     pub fn progress(&self, text: &str) {
         self.say(&format!("progress {text}"));
@@ -217,33 +225,62 @@ impl Herald {
     }
 }
 
-/// Signals that end a process cleanly.
+/// Signals that end a process: at once while it starts, cleanly from then on.
 pub struct StopSignals {
-    set: libc::sigset_t,
+    is_ready: Arc<AtomicBool>,
+    received: Receiver<()>,
 }
 
 impl StopSignals {
-    /// Holds back SIGTERM, SIGINT and SIGHUP for this thread and all that it starts from now on, so that
-    /// [`StopSignals::wait`] gets them. To be called before any thread is started.
-    pub fn block() -> StopSignals {
+    /// Takes SIGTERM, SIGINT and SIGHUP away from this thread and all that it starts from now on; a thread of its own
+    /// waits for them. To be called before any thread is started.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn take() -> Result<StopSignals> {
         // SAFETY: a zeroed set is valid storage that sigemptyset initialises; the signals are valid; pthread_sigmask
         // only reads the set.
-        unsafe {
+        let set = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
             for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
                 libc::sigaddset(&mut set, signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-            StopSignals { set }
-        }
+            set
+        };
+        let is_ready = Arc::new(AtomicBool::new(false));
+        let (sender, received) = channel();
+        let ready = is_ready.clone();
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                loop {
+                    let mut signal = 0;
+                    // SAFETY: the set was initialised above; `signal` is valid for writing.
+                    while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
+                    if !ready.load(Ordering::SeqCst) {
+                        // Nothing has been promised to anybody yet, and all stores survive a crash.
+                        std::process::exit(128 + signal);
+                    }
+                    if sender.send(()).is_err() {
+                        return;
+                    }
+                }
+            })
+            .map_err(Failure::because("start a thread"))?;
+        Ok(StopSignals { is_ready, received })
     }
 
-    /// Waits for one of them.
+    /// From now on a signal asks for a clean stop.
+    pub fn set_ready(&self) {
+        self.is_ready.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits for a signal.
     pub fn wait(&self) {
-        let mut signal = 0;
-        // SAFETY: the set was initialised in `block`; `signal` is valid for writing.
-        while unsafe { libc::sigwait(&self.set, &mut signal) } != 0 {}
+        // The other end lives as long as the process.
+        let _ = self.received.recv();
     }
 }
 

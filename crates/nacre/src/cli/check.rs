@@ -11,10 +11,16 @@ use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
 
 /// What was found on one target.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct TargetReport {
     target: String,
+    /// What was looked at, in words.
+    checked: String,
+    /// The first problems in words.
     problems: Vec<String>,
+    /// All problems.
+    problem_count: u64,
+    /// Problems that were mended.
     repaired: u64,
 }
 
@@ -30,8 +36,7 @@ pub fn run(args: &CheckArgs) -> Result<i32> {
         reports.push(check_target(&instance, target, args.repair, &mut progress)?);
     }
     drop(progress);
-    let left: u64 =
-        reports.iter().map(|report| (report.problems.len() as u64).saturating_sub(report.repaired)).sum();
+    let left = reports.iter().map(|report| report.problem_count.saturating_sub(report.repaired)).sum();
     print_reports(&instance, &reports, left, args)?;
     Ok(if left == 0 { 0 } else { EXIT_FAILURE })
 }
@@ -60,24 +65,42 @@ fn check_target(
     progress: &mut Progress,
 ) -> Result<TargetReport> {
     let mut show = |count: u64| progress.show(&format!("checking {target}: {count}"));
-    let (problems, repaired) = match target.kind {
-        TargetKind::Mgt => match nacre_mgs::service::load(&instance.target_dir(target)) {
-            Ok(config) if config.fs_uuid != instance.superblock.fs_uuid => {
-                (vec!["the configuration belongs to another file system".to_owned()], 0)
-            }
-            Ok(_) => (Vec::new(), 0),
-            Err(error) => (vec![error.to_string()], 0),
-        },
-        TargetKind::Ost => {
-            let store = node::open_objects(instance, target)?;
-            let report =
-                store.verify(repair, &mut show).map_err(Failure::because(format!("check {target}")))?;
-            store.close().map_err(Failure::because(format!("close {target}")))?;
-            (report.problems.iter().map(ToString::to_string).collect(), report.repaired)
-        }
+    let report = match target.kind {
+        TargetKind::Mgt => check_mgt(instance, target),
+        TargetKind::Ost => check_ost(instance, target, repair, &mut show)?,
         TargetKind::Mdt => check_mdt(instance, target, repair, &mut show)?,
     };
-    Ok(TargetReport { target: target.to_string(), problems, repaired })
+    Ok(TargetReport { target: target.to_string(), ..report })
+}
+
+fn check_mgt(instance: &Instance, target: TargetId) -> TargetReport {
+    let problem = match nacre_mgs::service::load(&instance.target_dir(target)) {
+        Ok(config) if config.fs_uuid == instance.superblock.fs_uuid => None,
+        Ok(_) => Some("the configuration belongs to another file system".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    let problem_count = u64::from(problem.is_some());
+    let problems = problem.into_iter().collect();
+    TargetReport { checked: "1 configuration".to_owned(), problems, problem_count, ..TargetReport::default() }
+}
+
+fn check_ost(
+    instance: &Instance,
+    target: TargetId,
+    repair: bool,
+    show: &mut dyn FnMut(u64),
+) -> Result<TargetReport> {
+    let store = node::open_objects(instance, target)?;
+    let report = store.verify(repair, show).map_err(Failure::because(format!("check {target}")))?;
+    store.close().map_err(Failure::because(format!("close {target}")))?;
+    let objects = report.problems.iter().map(ToString::to_string);
+    Ok(TargetReport {
+        checked: format!("{} objects", report.objects),
+        problems: objects.chain(report.index.problems.iter().map(ToString::to_string)).collect(),
+        problem_count: report.problem_count + report.index.problem_count,
+        repaired: report.repaired,
+        ..TargetReport::default()
+    })
 }
 
 fn check_mdt(
@@ -85,14 +108,22 @@ fn check_mdt(
     target: TargetId,
     repair: bool,
     show: &mut dyn FnMut(u64),
-) -> Result<(Vec<String>, u64)> {
+) -> Result<TargetReport> {
     let config = nacre_mds::MdsConfig { index: target.index, ..nacre_mds::MdsConfig::default() };
     let dir = instance.target_dir(target);
     let report = nacre_mds::check::check_dir(&dir, &config, repair, show)
         .map_err(Failure::because(format!("check {target}")))?;
-    let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
-    let repaired = if repair { problems.len() as u64 } else { 0 };
-    Ok((problems, repaired))
+    let text = |problem: &nacre_mds::check::Problem| match problem.fid.is_zero() {
+        true => problem.text.clone(),
+        false => format!("{}: {}", problem.fid, problem.text),
+    };
+    Ok(TargetReport {
+        checked: format!("{} inodes, {} names", report.inodes, report.names),
+        problems: report.problems.iter().map(text).collect(),
+        problem_count: report.problems.len() as u64,
+        repaired: report.repaired,
+        ..TargetReport::default()
+    })
 }
 
 fn print_reports(instance: &Instance, reports: &[TargetReport], left: u64, args: &CheckArgs) -> Result<()> {
@@ -102,11 +133,12 @@ fn print_reports(instance: &Instance, reports: &[TargetReport], left: u64, args:
         return Ok(());
     }
     for report in reports {
+        println!("{:<8} {}, {} problems", report.target, report.checked, report.problem_count);
         for problem in &report.problems {
-            println!("{}: {problem}", report.target);
+            println!("         {problem}");
         }
     }
-    let count: usize = reports.iter().map(|report| report.problems.len()).sum();
+    let count: u64 = reports.iter().map(|report| report.problem_count).sum();
     let name = &instance.superblock.fsname;
     match (count, left) {
         (0, _) => println!("file system '{name}': {} targets checked, no damage", reports.len()),

@@ -14,17 +14,20 @@ use std::path::Path;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &ServeArgs) -> i32 {
-    let signals = StopSignals::block();
-    let (herald, plan) = match Herald::new(args.background).and_then(|herald| Ok((herald, plan_of(args)?))) {
-        Ok(both) => both,
-        Err(failure) => return super::report(&failure),
-    };
-    serve(plan, &herald, &signals, args.background)
+    let prepared =
+        StopSignals::take().and_then(|signals| Ok((signals, Herald::new(args.background)?, plan_of(args)?)));
+    match prepared {
+        Ok((signals, herald, plan)) => serve(plan, &herald, &signals, args.background),
+        Err(failure) => {
+            Herald::only_to_fail(args.background).failed(&failure);
+            failure.exit
+        }
+    }
 }
 
 /// Runs everything in this process and stays.
 pub fn foreground(instance: &Instance, mount_point: &Path, args: &UpArgs) -> Result<i32> {
-    let signals = StopSignals::block();
+    let signals = StopSignals::take()?;
     let herald = Herald::new(false)?;
     let plan = Plan {
         name: NODE.to_owned(),
@@ -41,7 +44,7 @@ pub fn foreground(instance: &Instance, mount_point: &Path, args: &UpArgs) -> Res
 
 /// Mounts what others serve and stays.
 pub fn foreground_mount(source: &MountSource, mount_point: &Path, options: MountOptions) -> Result<i32> {
-    let signals = StopSignals::block();
+    let signals = StopSignals::take()?;
     let herald = Herald::new(false)?;
     let plan = remote_plan(source, mount_point, options)?;
     crate::registry::add(&plan.run)?;
@@ -69,6 +72,7 @@ fn serve(plan: Plan, herald: &Herald, signals: &StopSignals, background: bool) -
             return failure.exit;
         }
     };
+    signals.set_ready();
     herald.ready();
     log::info!("{name} is ready");
     signals.wait();

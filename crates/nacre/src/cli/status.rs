@@ -78,7 +78,9 @@ impl Overview {
     pub fn of_run_dir(run: &RunDir) -> Overview {
         let mut processes = Vec::new();
         let mut missing = Vec::new();
-        for name in run.running() {
+        let mut names = run.running();
+        names.sort_by_key(|name| (rank(name), name.clone()));
+        for name in names {
             match control::ask(&run.socket(&name), &Request::Status) {
                 Ok(Answer::Status(status)) => processes.push(status),
                 _ => missing.push(name),
@@ -143,6 +145,16 @@ impl Overview {
             }
         }
         out
+    }
+}
+
+/// Order in which processes are shown.
+fn rank(name: &str) -> u8 {
+    match name.get(..3) {
+        Some("mgs") => 0,
+        Some("mdt") => 1,
+        Some("ost") => 2,
+        _ => 3,
     }
 }
 

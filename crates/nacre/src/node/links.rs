@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the management server is tried when a process starts.
+/// How long servers are tried when a process starts.
 const FIRST_CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long a request to the management server waits while it is away. Whoever needs its answer asks again.
+const MGS_AWAY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Makes endpoints.
 pub struct Links {
@@ -29,9 +31,13 @@ impl Links {
         let rpc = ClientConfig { first_connect_deadline: FIRST_CONNECT_LIMIT, ..ClientConfig::default() };
         let mgs: Arc<dyn MgsEndpoint> = match services.mgs() {
             Some(service) => Arc::new(LoMgs::new(service)),
-            None => Arc::new(TcpMgs::new(mgs, &identity, &rpc).map_err(|status| {
-                Failure::new(format!("the management server's address cannot be used: {status}"))
-            })?),
+            None => {
+                let rpc = ClientConfig { deadline: Some(MGS_AWAY_LIMIT), ..rpc.clone() };
+                let remote = TcpMgs::new(mgs, &identity, &rpc).map_err(|status| {
+                    Failure::new(format!("the management server's address cannot be used: {status}"))
+                })?;
+                Arc::new(remote)
+            }
         };
         Ok(Links { fsname: fsname.to_owned(), identity, rpc, local_osts: services.osts(), mgs })
     }

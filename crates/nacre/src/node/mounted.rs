@@ -123,7 +123,12 @@ impl Mounted {
                     self.session.unmount(Unmount::Force).map_err(|error| Failure::new(error.to_string()))?;
                     break;
                 }
-                Err(error @ Error::Busy(_)) => return Err(Failure::new(error.to_string())),
+                Err(Error::Busy(path)) => {
+                    return Err(Failure::new(format!(
+                        "{} is busy: close files and leave directories in it, or add --force",
+                        path.display()
+                    )));
+                }
                 Err(error) => {
                     log::warn!("{error}");
                     break;

@@ -49,11 +49,10 @@ impl Node {
     }
 
     fn target_status(&self, target: TargetId) -> TargetStatus {
-        let local = self.plan.targets.contains(&TargetId::mgt()).then_some(Nid::Lo);
         let remote = self.server.iter().flat_map(|server| server.addrs()).map(|addr| Nid::Tcp(*addr));
         TargetStatus {
             target: target.to_string(),
-            nids: local.into_iter().chain(remote).map(|nid| nid.to_string()).collect(),
+            nids: self.plan.local_nid().into_iter().chain(remote).map(|nid| nid.to_string()).collect(),
             clients: (target.kind == TargetKind::Mdt).then(|| self.client_count()),
             space: self.space_of(target).map(space_status),
         }

@@ -2,18 +2,20 @@
 
 use super::links::Links;
 use crate::failure::{Failure, Result};
-use crate::instance::Instance;
+use crate::instance::{Instance, random_uuid};
 use nacre_layout::LayoutSpec;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_mds::{Mds, MdsConfig};
 use nacre_mgs::Mgs;
 use nacre_oss::ObjectServer;
 use nacre_rpc::tcp::Targets;
-use nacre_rpc::{MdsService, MgsService, OssService};
+use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, MdsService, MgsService, OssService};
 use nacre_store::object::{FileStore, FileStoreOptions};
-use nacre_types::{TargetId, TargetKind};
+use nacre_types::{ClientUuid, Cred, Fid, SetAttr, SetAttrValid, TargetId, TargetKind};
+use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::mgs::FsConfig;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +33,8 @@ pub fn format_target(instance: &Instance, target: TargetId) -> Result<()> {
         }
         TargetKind::Mdt => {
             let config = MdsConfig { index: target.index, ..MdsConfig::default() };
-            Mds::format(&dir, &config).map_err(Failure::because(what))
+            Mds::format(&dir, &config).map_err(Failure::because(what))?;
+            give_root_to_formatter(&dir, config)
         }
         TargetKind::Ost => {
             use nacre_store::object::ObjectStore;
@@ -39,6 +42,36 @@ pub fn format_target(instance: &Instance, target: TargetId) -> Result<()> {
             FileStore::open(&dir, options).and_then(|store| store.close()).map_err(Failure::because(what))
         }
     }
+}
+
+/// The root directory belongs to whoever makes the file system, as with mkfs for ordinary users: without root nobody else
+/// could make the first file.
+fn give_root_to_formatter(dir: &Path, config: MdsConfig) -> Result<()> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    if uid.is_root() || config.index != 0 {
+        return Ok(());
+    }
+    let mds = Mds::open(dir, config, Vec::new()).map_err(Failure::because("open the new MDT0000"))?;
+    let set = SetAttr {
+        valid: SetAttrValid::UID | SetAttrValid::GID,
+        uid: uid.as_raw(),
+        gid: gid.as_raw(),
+        ..SetAttr::default()
+    };
+    let request = MdsRequest::SetAttr { fid: Fid::ROOT, set };
+    let client = ClientUuid(random_uuid()?);
+    let changed = LoMds::connect(mds.clone(), client, Arc::new(NoCallbacks))
+        .and_then(|(endpoint, _)| endpoint.call(&Cred::system(), &request));
+    changed
+        .map_err(|status| Failure::new(format!("cannot set the owner of the root directory: {status}")))?;
+    mds.stop().map_err(Failure::because("close the new MDT0000"))
+}
+
+/// Nobody else can be connected to an MDT that is just being made.
+struct NoCallbacks;
+
+impl ClientCallbacks for NoCallbacks {
+    fn lease_changed(&self, _: LeaseGrant) {}
 }
 
 fn object_options(instance: &Instance, target: TargetId) -> FileStoreOptions {
@@ -152,7 +185,14 @@ impl Services {
         Ok(())
     }
 
-    /// Closes all: metadata first, since it still sends to objects; the configuration last.
+    /// Ends requests that wait for something to happen, so that a server can stop.
+    pub fn end_waits(&self) {
+        if let Some(mgs) = &self.mgs {
+            mgs.stop();
+        }
+    }
+
+    /// Closes all: metadata first, since it still sends to objects. The configuration is always durable.
     pub fn stop(&self) -> Result<()> {
         let mut result = Ok(());
         let mut keep = |outcome: std::result::Result<(), String>, target: TargetId| {
@@ -166,9 +206,6 @@ impl Services {
         }
         for (index, ost) in &self.osts {
             keep(ost.stop(OST_STOP_LIMIT).map_err(|error| error.to_string()), TargetId::ost(*index));
-        }
-        if let Some(mgs) = &self.mgs {
-            mgs.stop();
         }
         result
     }
