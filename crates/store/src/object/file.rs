@@ -40,7 +40,7 @@ use directory::Directory;
 use handle::{Handle, Handles};
 use nacre_ondisk::object::{ObjectRecord, ObjectStoreRecord, SequenceRecord};
 use nacre_types::Fid;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use release::Releaser;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -202,6 +202,11 @@ impl FileStore {
         Ok(())
     }
 
+    /// Keeps others from reserving; they may wait for a sync.
+    fn lock_reservations(&self) -> MutexGuard<'_, ()> {
+        self.reserving.try_lock().unwrap_or_else(|| nacre_env::blocking(|| self.reserving.lock()))
+    }
+
     /// Refuses changes after [`crate::object::ObjectStore::close`].
     fn check_open(&self) -> Result<()> {
         if self.is_closed.load(Ordering::Relaxed) { Err(ObjectError::Closed) } else { Ok(()) }
@@ -249,10 +254,6 @@ impl FileStore {
         }
         let taken = self.slots.take().ok_or(ObjectError::NoSpace)?;
         let slot = taken.slot;
-        let give_back = |error| {
-            self.slots.give_back(&[slot]);
-            error
-        };
         let fresh = match self.slots.open_fresh(taken, object) {
             Err(ObjectError::Io { source, .. })
                 if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) =>
@@ -262,10 +263,12 @@ impl FileStore {
             }
             other => other,
         };
-        let fresh = fresh.map_err(give_back)?;
+        let fresh = fresh.inspect_err(|_| self.slots.give_back_unused(slot, false))?;
         let mut batch = Batch::new();
         batch.put(OBJECTS, &object.to_key(), &ObjectRecord { slot }.encode());
-        let TransNo(mapped_by) = self.index.commit(&batch).map_err(|error| give_back(error.into()))?;
+        let committed = self.index.commit(&batch);
+        let TransNo(mapped_by) =
+            committed.inspect_err(|_| self.slots.give_back_unused(slot, fresh.is_new))?;
         self.counters.objects.fetch_add(1, Ordering::Relaxed);
         self.counters.created.fetch_add(1, Ordering::Relaxed);
         self.releaser.note_taken(taken.free_left);

@@ -5,7 +5,7 @@ use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result};
 use nacre_ondisk::DecodeError;
 use nacre_ondisk::object::{ObjectRecord, SequenceRecord};
 use nacre_types::Fid;
-use rustix::fs::{self, AtFlags, FileType};
+use rustix::fs::{self, FileType};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
@@ -142,7 +142,7 @@ impl Check<'_> {
             if bad.iter().any(|(key, _)| key == &sequence.to_be_bytes()) {
                 continue;
             }
-            let _lock = store.reserving.lock();
+            let _lock = store.lock_reservations();
             let last_reserved = store.sequence(sequence)?;
             if largest > last_reserved {
                 if self.repair {
@@ -159,7 +159,12 @@ impl Check<'_> {
         let store = self.store;
         for index in 0..slots::SLOT_DIRECTORIES {
             let path = store.slots.directory_path(index);
-            for name in directory::names(store.slots.directory_fd(index), &path)? {
+            let fd = store.slots.open_directory(index).map_err(|error| ObjectError::Path {
+                action: "open",
+                path: path.clone(),
+                source: error.into(),
+            })?;
+            for name in directory::names(&fd, &path)? {
                 self.report.files += 1;
                 self.tick();
                 match slots::parse_name(index, &name) {
@@ -203,12 +208,7 @@ impl Check<'_> {
     }
 
     fn stat(&self, slot: u32) -> Result<Option<fs::Stat>> {
-        let slots = &self.store.slots;
-        match fs::statat(slots.directory_fd(slot), slots::file_name(slot), AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(stat)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(self.path_error(slot, error)),
-        }
+        self.store.slots.stat(slot).map_err(|error| self.path_error(slot, error))
     }
 
     fn path_error(&self, slot: u32, error: Errno) -> ObjectError {

@@ -248,10 +248,14 @@ impl Shard {
     }
 }
 
-/// Half of the descriptors that this process may have, and no more than wanted.
+/// Descriptors of a process per object that may be open: an object can have two, and other parts of the process, such as
+/// further stores, need some too.
+const DESCRIPTORS_PER_OBJECT: u64 = 4;
+
+/// Objects that may be open in view of what this process may have, and no more than wanted.
 pub(super) fn open_files_allowed(wanted: usize) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    wanted.min(usize::try_from(limit / 2).unwrap_or(usize::MAX)).max(64)
+    wanted.min(usize::try_from(limit / DESCRIPTORS_PER_OBJECT).unwrap_or(usize::MAX)).max(64)
 }
 
 impl Handle {

@@ -231,7 +231,7 @@ impl ObjectStore for FileStore {
 
     fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
         self.check_open()?;
-        let _lock = self.reserving.lock();
+        let _lock = self.lock_reservations();
         let last = self.sequence(sequence)?;
         let new_last = last.saturating_add(count).min(u32::MAX - 1);
         if count > 0 && new_last == last {
@@ -250,7 +250,7 @@ impl ObjectStore for FileStore {
     fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
         self.check_open()?;
         let Some(first) = last_used.checked_add(1) else { return Err(ObjectError::SequenceFull(sequence)) };
-        let _lock = self.reserving.lock();
+        let _lock = self.lock_reservations();
         let mut orphans = Vec::new();
         let from = Fid::new(sequence, first, 0).to_key();
         let mut is_too_many = false;

@@ -29,7 +29,7 @@ pub struct FileStoreOptions {
     /// Space of the file system that writes must leave free, in bytes; the default depends on its size, see
     /// [`default_reserve`].
     pub reserve_bytes: Option<u64>,
-    /// Files that may be open at once; cut to half of what the process may have.
+    /// Objects that may be open at once; cut to a quarter of the descriptors that the process may have.
     pub open_files_max: usize,
     /// Bytes of a stream of writes after which their write-out is started, so that a later sync finds little to do.
     /// 0 leaves it to the kernel.

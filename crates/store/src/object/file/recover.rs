@@ -3,7 +3,7 @@
 use super::{FileStore, OBJECTS, ops};
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::object::ObjectRecord;
-use rustix::fs::{self, AtFlags, OFlags};
+use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
@@ -85,12 +85,7 @@ impl FileStore {
             path: self.slots.path(slot),
             source: error.into(),
         };
-        let name = super::slots::file_name(slot);
-        let stat = match fs::statat(self.slots.directory_fd(slot), &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(fail(error)),
-        };
+        let Some(stat) = self.slots.stat(slot).map_err(fail)? else { return Ok(None) };
         if ops::is_empty(&stat) {
             return Ok(Some(false));
         }

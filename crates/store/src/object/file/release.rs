@@ -202,7 +202,7 @@ impl Releaser {
         self.index.sync(self.index.last_transno())?;
         let fail = |error: rustix::io::Errno| crate::object::ObjectError::Path {
             action: "flush freed files below",
-            path: self.slots.directory_path(0).with_file_name(""),
+            path: self.slots.root().to_owned(),
             source: error.into(),
         };
         if slots.len() > SINGLE_MAX {
@@ -212,7 +212,7 @@ impl Releaser {
             let fd = self.slots.open_file(slot, OFlags::empty()).map_err(fail)?;
             ops::retry(|| fs::fsync(&fd)).map_err(fail)?;
             // The last owner may never have been synced, and then the name is not durable either.
-            ops::retry(|| fs::fsync(self.slots.directory_fd(slot))).map_err(fail)?;
+            self.slots.sync_name(slot).map_err(fail)?;
         }
         Ok(())
     }

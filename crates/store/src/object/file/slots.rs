@@ -11,7 +11,7 @@ use super::ops;
 use crate::object::{ObjectError, Result};
 use nacre_types::Fid;
 use parking_lot::Mutex;
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,6 +26,11 @@ const RECENT_MAX: usize = 4096;
 /// Name of a slot's file inside its directory.
 pub(super) fn file_name(slot: u32) -> String {
     format!("{slot:06x}")
+}
+
+/// Path of a slot's file below the directory of objects.
+fn relative_path(slot: u32) -> String {
+    format!("{:02x}/{slot:06x}", slot % SLOT_DIRECTORIES)
 }
 
 /// Name of slot directory `index`.
@@ -143,39 +148,29 @@ pub(super) struct FreshFile {
 pub(super) struct Slots {
     root: PathBuf,
     objects: OwnedFd,
-    directories: Vec<OwnedFd>,
     map: Mutex<Map>,
     files_made: AtomicU64,
 }
 
 impl Slots {
-    /// Opens the directories below `root`/objects, making those that are missing.
+    /// Opens the directory `root`/objects, making it and those below that are missing.
     pub(super) fn open(root: &Path) -> Result<Slots> {
         let path = root.join("objects");
-        let fail = |action, path: &Path, error: Errno| ObjectError::Path {
-            action,
-            path: path.to_owned(),
+        let fail = |error: Errno| ObjectError::Path {
+            action: "make the directories below",
+            path: path.clone(),
             source: error.into(),
         };
-        make_directory(fs::CWD, &path).map_err(|error| fail("make", &path, error))?;
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let objects = fs::open(&path, flags, Mode::empty()).map_err(|error| fail("open", &path, error))?;
-        let mut directories = Vec::with_capacity(SLOT_DIRECTORIES as usize);
+        make_directory(fs::CWD, &path).map_err(fail)?;
+        let objects = open_directory(fs::CWD, &path).map_err(fail)?;
+        let mut is_any_new = false;
         for index in 0..SLOT_DIRECTORIES {
-            let name = directory_name(index);
-            let open = || {
-                make_directory(objects.as_fd(), Path::new(&name))?;
-                fs::openat(&objects, &name, flags, Mode::empty())
-            };
-            directories.push(open().map_err(|error| fail("open", &path.join(&name), error))?);
+            is_any_new |= make_directory(objects.as_fd(), Path::new(&directory_name(index))).map_err(fail)?;
         }
-        Ok(Slots {
-            root: path,
-            objects,
-            directories,
-            map: Mutex::new(Map::default()),
-            files_made: AtomicU64::new(0),
-        })
+        if is_any_new {
+            fs::fsync(&objects).map_err(fail)?;
+        }
+        Ok(Slots { root: path, objects, map: Mutex::new(Map::default()), files_made: AtomicU64::new(0) })
     }
 
     /// The directory above all slot files.
@@ -183,14 +178,34 @@ impl Slots {
         self.objects.as_fd()
     }
 
-    /// Directory `index` of [`SLOT_DIRECTORIES`].
-    pub(super) fn directory_fd(&self, index: u32) -> BorrowedFd<'_> {
-        self.directories[(index % SLOT_DIRECTORIES) as usize].as_fd()
+    /// Opens directory `index` of [`SLOT_DIRECTORIES`].
+    pub(super) fn open_directory(&self, index: u32) -> std::result::Result<OwnedFd, Errno> {
+        open_directory(self.objects.as_fd(), Path::new(&directory_name(index)))
+    }
+
+    /// Makes the name of a slot's file durable.
+    pub(super) fn sync_name(&self, slot: u32) -> std::result::Result<(), Errno> {
+        let directory = self.open_directory(slot % SLOT_DIRECTORIES)?;
+        ops::retry(|| fs::fsync(&directory))
+    }
+
+    /// Attributes of a slot's file; `None` if there is none.
+    pub(super) fn stat(&self, slot: u32) -> std::result::Result<Option<fs::Stat>, Errno> {
+        match fs::statat(&self.objects, relative_path(slot), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Path of a slot's file, for messages.
     pub(super) fn path(&self, slot: u32) -> PathBuf {
-        self.root.join(directory_name(slot % SLOT_DIRECTORIES)).join(file_name(slot))
+        self.root.join(relative_path(slot))
+    }
+
+    /// Path of the directory above all slot files, for messages.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Path of a slot directory, for messages.
@@ -223,12 +238,7 @@ impl Slots {
             };
             let Some(taken) = taken else { return Ok(()) };
             let fresh = self.open_fresh(taken, Fid::ZERO);
-            let mut map = self.map.lock();
-            if fresh.as_ref().is_ok_and(|fresh| fresh.is_new) {
-                map.made.insert(taken.slot);
-            }
-            map.set_free(taken.slot);
-            drop(map);
+            self.give_back_unused(taken.slot, fresh.as_ref().is_ok_and(|fresh| fresh.is_new));
             fresh?;
         }
         Ok(())
@@ -238,6 +248,15 @@ impl Slots {
     pub(super) fn give_back(&self, slots: &[u32]) {
         let mut map = self.map.lock();
         slots.iter().for_each(|&slot| map.set_free(slot));
+    }
+
+    /// Gives a slot back that got no owner; its file, if it has one, was made lately if `is_new`.
+    pub(super) fn give_back_unused(&self, slot: u32, is_new: bool) {
+        let mut map = self.map.lock();
+        if is_new {
+            map.made.insert(slot);
+        }
+        map.set_free(slot);
     }
 
     /// Is the slot without owner, and its file empty as far as is known?
@@ -263,7 +282,7 @@ impl Slots {
     /// Opens the file of a slot; `ENOENT` if there is none.
     pub(super) fn open_file(&self, slot: u32, extra: OFlags) -> std::result::Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | extra;
-        fs::openat(self.directory_fd(slot), file_name(slot), flags, Mode::RUSR | Mode::WUSR)
+        fs::openat(&self.objects, relative_path(slot), flags, Mode::RUSR | Mode::WUSR)
     }
 
     /// Opens the file of a slot that was just taken for `object`, making it if there is none.
@@ -298,11 +317,18 @@ impl Slots {
     }
 }
 
-fn make_directory(parent: BorrowedFd<'_>, path: &Path) -> std::result::Result<(), Errno> {
+/// Makes a directory; false if it is there.
+fn make_directory(parent: BorrowedFd<'_>, path: &Path) -> std::result::Result<bool, Errno> {
     match fs::mkdirat(parent, path, Mode::RWXU) {
-        Err(Errno::EXIST) => Ok(()),
-        other => other,
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        Err(error) => Err(error),
     }
+}
+
+fn open_directory(parent: BorrowedFd<'_>, path: &Path) -> std::result::Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    fs::openat(parent, path, flags, Mode::empty())
 }
 
 #[cfg(test)]

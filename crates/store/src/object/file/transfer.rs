@@ -124,7 +124,7 @@ impl FileStore {
         let flush = || {
             ops::retry(|| fs::fdatasync(&handle.fd))?;
             if handle.is_new_file.load(Ordering::Relaxed) {
-                ops::retry(|| fs::fsync(self.slots.directory_fd(handle.slot)))?;
+                self.slots.sync_name(handle.slot)?;
                 handle.is_new_file.store(false, Ordering::Relaxed);
             }
             Ok(())
