@@ -279,3 +279,39 @@ fn stopping_finishes_running_requests_and_interrupts_those_that_wait_for_ever() 
         assert!(waiting.join().expect("caller").is_err());
     });
 }
+
+#[test]
+fn started_requests_that_are_dropped_leave_nothing_behind() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &quick()).expect("oss");
+    services.oss.gate.set_closed(true);
+    let read = OssRequest::Read { object: Fid::new(9, 1, 0), offset: 0, len: 100_000, ahead: 0 };
+    let mut buffer = vec![1u8; 100_000];
+    // SAFETY: dropped at once.
+    drop(unsafe { oss.start(&read, Bulk::Receive(&mut buffer)) });
+    services.oss.gate.set_closed(false);
+    eventually("its answer is thrown away", || {
+        oss.call(&OssRequest::Ping, Bulk::None).is_ok() && oss.stats().in_flight == 0
+    });
+    assert!(buffer.iter().all(|&byte| byte == 1));
+}
+
+#[test]
+fn closing_an_endpoint_ends_calls_that_wait() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &quick()).expect("oss");
+    services.oss.gate.set_closed(true);
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            let mut buffer = [0u8; 10];
+            let read = OssRequest::Read { object: Fid::new(9, 1, 0), offset: 0, len: 10, ahead: 0 };
+            oss.call(&read, Bulk::Receive(&mut buffer))
+        });
+        eventually("it waits", || services.oss.gate.waiting.load(Ordering::SeqCst) == 1);
+        oss.close();
+        assert_eq!(caller.join().expect("caller"), Err(Status::ESHUTDOWN));
+        services.oss.gate.set_closed(false);
+    });
+}

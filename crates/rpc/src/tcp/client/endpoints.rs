@@ -1,6 +1,6 @@
 //! The endpoints that callers see.
 
-use super::conn::NoReply;
+use super::conn::{InFlight, NoReply};
 use super::control::Control;
 use super::peer::{ClientIdentity, ClientStats, MdsEvents, Peer, Request};
 use super::waiter::{Destination, Reply};
@@ -264,9 +264,11 @@ impl OssEndpoint for TcpOss {
             Ok(Err(_)) => return self.not_started(ticket, Status::EINTR),
             Err(status) => return self.not_started(ticket, status),
         };
+        let mut pending = Pending { peer: &self.peer, xid: ticket.xid.0, flight };
         Started::InFlight(Box::new(move || {
             let mut again = Request::new(ticket, &body, send, destination);
             again.resent = resent;
+            let flight = pending.flight.take();
             let result = nacre_env::blocking(|| self.peer.run(again, flight));
             self.finish(request, result)
         }))
@@ -281,7 +283,29 @@ impl OssEndpoint for TcpOss {
     }
 }
 
+/// A started request that nobody has waited for yet.
+struct Pending<'a> {
+    peer: &'a Peer,
+    xid: u64,
+    /// `None` if it has to be sent (again), or is waited for.
+    flight: Option<InFlight>,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        // What is in flight ends with its reply; what is not, ends here. To end twice does no harm.
+        if self.flight.is_none() {
+            self.peer.flights.finish(self.xid);
+        }
+    }
+}
+
 impl TcpOss {
+    /// Ends all connections; calls that wait give `ESHUTDOWN`.
+    pub fn close(&self) {
+        self.peer.stop();
+    }
+
     fn not_started<'a>(&self, ticket: nacre_session::Ticket, status: Status) -> Started<'a> {
         self.peer.flights.finish(ticket.xid.0);
         Started::Finished(Err(status))
@@ -306,6 +330,11 @@ impl TcpMgs {
     /// `EINVAL` without a TCP NID.
     pub fn new(nids: &[Nid], identity: &ClientIdentity, config: &ClientConfig) -> StatusResult<TcpMgs> {
         Ok(TcpMgs { peer: Peer::new(TargetId::mgt(), nids.to_vec(), identity.clone(), config.clone())? })
+    }
+
+    /// Ends all connections; calls that wait, for a change of the configuration too, give `ESHUTDOWN`.
+    pub fn close(&self) {
+        self.peer.stop();
     }
 }
 

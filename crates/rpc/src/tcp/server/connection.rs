@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// How long a new connection may take to say who it is.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long a reply waits for its turn before its thread counts as waiting.
+const SEND_TURN_MAX: Duration = Duration::from_millis(5);
 /// How long a callback waits for its turn on a control connection.
 const CALLBACK_MAX: Duration = Duration::from_millis(100);
 /// An idle thread ends after so long.
@@ -152,7 +154,7 @@ impl Connection {
         let bytes = header.to_bytes();
         let parts = [&bytes[..], body, bulk];
         let total: usize = parts.iter().map(|part| part.len()).sum();
-        let sent = match self.sending.try_lock() {
+        let sent = match self.sending.try_lock_for(SEND_TURN_MAX) {
             Some(guard) => match self.socket.try_send(&parts, true) {
                 Ok(sent) if sent == total => return,
                 // The peer is slow: others read on while this thread waits with the lock.
@@ -226,7 +228,7 @@ impl Connection {
         self.targets.lock().push(target.clone());
         let lead = Rc::new(Lead { connection: self.clone(), leading: Cell::new(leading) });
         let hook = nacre_env::install_hook(lead.clone());
-        let mut work = Work::new(self, session);
+        let mut work = Work::new(self, session, &target);
         loop {
             if !lead.leading.get() {
                 if !self.take_lead() {

@@ -6,6 +6,7 @@ use super::connection::{Connection, Session};
 use crate::api::{Call, MdsService, OssService, ReplySlot};
 use crate::tcp::buffer::AlignedBuffer;
 use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
+use nacre_env::InterruptTarget;
 use nacre_session::Begin;
 use nacre_types::limits::BULK_MAX;
 use nacre_types::{Cred, Status, StatusResult};
@@ -17,10 +18,14 @@ use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+/// Largest body of a request in bytes: credentials with all groups (256 KiB) and an extended attribute (64 KiB) fit.
+const REQUEST_BODY_MAX: u32 = 1 << 20;
+
 /// What one thread works with: its buffers are used again for each request.
 pub(super) struct Work<'a> {
     connection: &'a Arc<Connection>,
     session: &'a Session,
+    interrupt: &'a InterruptTarget,
     body: Vec<u8>,
     bulk: AlignedBuffer,
     bulk_intact: bool,
@@ -29,9 +34,14 @@ pub(super) struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(connection: &'a Arc<Connection>, session: &'a Session) -> Work<'a> {
+    pub(super) fn new(
+        connection: &'a Arc<Connection>,
+        session: &'a Session,
+        interrupt: &'a InterruptTarget,
+    ) -> Work<'a> {
         Work {
             connection,
+            interrupt,
             session,
             body: Vec::new(),
             bulk: AlignedBuffer::new(),
@@ -45,6 +55,11 @@ impl<'a> Work<'a> {
     pub(super) fn receive(&mut self, inbox: &mut Inbox) -> Result<Header, LinkError> {
         let socket = &self.connection.socket;
         let header = inbox.header(socket, true)?;
+        if header.body_len > REQUEST_BODY_MAX {
+            let (len, max) = (header.body_len.into(), REQUEST_BODY_MAX.into());
+            let error = DecodeError::TooLong { what: "request", len, max };
+            return Err(LinkError::Closed(Closed::Frame(error.into())));
+        }
         inbox.body(socket, &header, &mut self.body)?;
         self.bulk_intact = match header.bulk_len {
             0 => true,
@@ -245,6 +260,8 @@ impl<'a> Work<'a> {
 
     /// Sends the reply that is in the reply buffer, with the first `bulk_len` bytes of the bulk buffer.
     fn answer(&mut self, request: &Header, status: Status, bulk_len: usize) {
+        // The request has ended; being called off must not keep its answer from being sent.
+        self.interrupt.end();
         let mut header = Header::new(FrameKind::Reply, request.target, request.xid);
         header.status = status;
         let bulk: &[u8] = self.bulk.get(bulk_len);
