@@ -325,19 +325,19 @@ fn destroying_while_writing_is_safe(dir: &Path, open: Open<'_>) {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                for round in 0..300 {
+                for round in 0..100 {
                     store.write(fid(round % 3 + 1), 0, &[9; 9000]).expect("write");
                 }
             });
         }
         scope.spawn(|| {
-            for round in 0..300 {
+            for round in 0..100 {
                 store.destroy(&[fid(round % 3 + 1)]).expect("destroy");
             }
         });
         scope.spawn(|| {
             // Files pass from the objects above to these and back, and never with bytes in them.
-            for round in 0..300 {
+            for round in 0..100 {
                 let object = fid(100 + round);
                 store.truncate(object, 9000).expect("extend");
                 assert!(read(store, object, 0, 9000).iter().all(|&b| b == 0), "bytes of another object");
@@ -384,7 +384,7 @@ const MODEL_SIZE: u64 = 300_000;
 const MODEL_STEPS: u32 = 400;
 
 fn random_operations_match_a_model(dir: &Path, open: Open<'_>) {
-    for seed in 0..6 {
+    for seed in 0..4 {
         model(&dir.join(seed.to_string()), open, seed);
     }
 }

@@ -114,9 +114,15 @@ impl FileStore {
         }
         let mut directory = Directory::open(dir, &options)?;
         let is_new = directory.header.is_none();
-        let index_options = MetaStoreOptions { create: is_new, ..options.index.clone() };
-        let index = Arc::new(MetaStore::open(&dir.join(directory::INDEX), index_options)?);
         let slots = Arc::new(Slots::open(dir)?);
+        let total = space::total(slots.objects_fd()).map_err(|error| ObjectError::Path {
+            action: "ask for the space of",
+            path: dir.to_owned(),
+            source: error.into(),
+        })?;
+        let index_options = options.index.clone().unwrap_or_else(|| options::default_index(total));
+        let index_options = MetaStoreOptions { create: is_new, ..index_options };
+        let index = Arc::new(MetaStore::open(&dir.join(directory::INDEX), index_options)?);
         let was_clean = if is_new {
             let header = directory::new_header(dir, &options.label)?;
             write_state(&index, header.uuid, false)?;
@@ -125,10 +131,8 @@ impl FileStore {
         } else {
             read_state(&index, dir, &directory)?
         };
-        let reserve = Reserve::new(slots.objects_fd(), options.reserve_bytes).map_err(|error| {
-            ObjectError::Path { action: "ask for the space of", path: dir.to_owned(), source: error.into() }
-        })?;
-        let reserve = Arc::new(reserve);
+        let reserve_bytes = options.reserve_bytes.unwrap_or_else(|| default_reserve(total));
+        let reserve = Arc::new(Reserve::new(reserve_bytes));
         let releaser =
             Arc::new(Releaser::new(slots.clone(), index.clone(), reserve.clone(), options.spare_files));
         let mut store = FileStore {

@@ -36,8 +36,8 @@ pub struct FileStoreOptions {
     pub write_out_bytes: u64,
     /// Files that are made in advance, so that new objects need not make theirs; 0 for none.
     pub spare_files: u32,
-    /// Settings of the index.
-    pub index: MetaStoreOptions,
+    /// Settings of the index; `None` chooses by the size of the file system.
+    pub index: Option<MetaStoreOptions>,
 }
 
 impl Default for FileStoreOptions {
@@ -54,11 +54,7 @@ impl Default for FileStoreOptions {
             write_out_bytes: 4 << 20,
             // A file in advance costs an inode; making one costs a new object 10-30 us (ext4).
             spare_files: 1024,
-            index: MetaStoreOptions {
-                overlay_bytes: 16 << 20,
-                wal_segment_bytes: 32 << 20,
-                ..MetaStoreOptions::small()
-            },
+            index: None,
         }
     }
 }
@@ -67,6 +63,23 @@ impl FileStoreOptions {
     /// The defaults, and the store is made if there is none.
     pub fn create() -> Self {
         FileStoreOptions { create: true, ..Default::default() }
+    }
+}
+
+/// Size of a file system in bytes below which the index makes do with little: its logs would fill a good part of it.
+const SMALL_TOTAL: u64 = 1 << 30;
+
+/// Settings of the index for a file system of `total` bytes.
+pub(super) fn default_index(total: u64) -> MetaStoreOptions {
+    let small = MetaStoreOptions::small();
+    if total >= SMALL_TOTAL {
+        return small;
+    }
+    MetaStoreOptions {
+        wal_segment_bytes: 1 << 20,
+        overlay_bytes: 512 << 10,
+        reserve_bytes: 256 << 10,
+        ..small
     }
 }
 

@@ -4,7 +4,6 @@
 //! available at the last look. Writes take from it; when it is used up or a second old, the next one looks again.
 
 use super::ops;
-use super::options::default_reserve;
 use crate::object::Space;
 use rustix::fs::{StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
@@ -25,16 +24,9 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// A guard for the file system that `fd` is on.
-    pub(super) fn new(fd: BorrowedFd<'_>, wanted: Option<u64>) -> Result<Reserve, Errno> {
-        let reserve_bytes = match wanted {
-            Some(bytes) => bytes,
-            None => {
-                let stat = rustix::fs::fstatvfs(fd)?;
-                default_reserve(stat.f_blocks.saturating_mul(stat.f_frsize))
-            }
-        };
-        Ok(Reserve { reserve_bytes, budget: AtomicI64::new(0), looked_ms: AtomicU64::new(0) })
+    /// A guard that keeps `reserve_bytes` free.
+    pub(super) fn new(reserve_bytes: u64) -> Reserve {
+        Reserve { reserve_bytes, budget: AtomicI64::new(0), looked_ms: AtomicU64::new(0) }
     }
 
     /// May `len` more bytes be allocated? `now_ms` is [`ops::coarse_ms`].
@@ -84,6 +76,12 @@ impl Reserve {
             is_read_only: stat.f_flag.contains(StatVfsMountFlags::RDONLY),
         })
     }
+}
+
+/// Size in bytes of the file system that `fd` is on.
+pub(super) fn total(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let stat = rustix::fs::fstatvfs(fd)?;
+    Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 
 /// Is every byte of `[offset, offset + len)` allocated already, so that writing there needs no space?

@@ -96,8 +96,8 @@ fn files_made_in_advance_are_used_and_made_again() {
 #[test]
 fn a_second_sync_of_an_object_needs_no_sync_of_the_index() {
     let dir = tempfile::tempdir().unwrap();
-    let mut options = FileStoreOptions::create();
-    options.index.commit_interval_ms = 0;
+    let index = MetaStoreOptions { commit_interval_ms: 0, ..MetaStoreOptions::small() };
+    let options = FileStoreOptions { index: Some(index), ..FileStoreOptions::create() };
     let store = FileStore::open(dir.path(), options).unwrap();
     store.write(fid(1), 0, b"a").unwrap();
     assert!(store.index.last_committed() < store.index.last_transno());
