@@ -1,0 +1,238 @@
+//! Files of one mount.
+
+use super::support::{Servers, can_mount, within_deadline};
+use nacre_fuse::front::{CacheMode, FrontOptions};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+
+#[test]
+fn data_comes_back_through_every_cache_mode() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(3);
+        for cache in [CacheMode::Auto, CacheMode::Always, CacheMode::Never] {
+            let mount = servers.mount_with(FrontOptions { cache, ..FrontOptions::default() });
+            let path = mount.path("data");
+            let data: Vec<u8> =
+                (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+            fs::write(&path, &data).expect("written");
+            assert!(fs::read(&path).expect("read") == data, "{cache:?}");
+            let file = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+            file.write_all_at(b"middle", 1_000_001).expect("written");
+            let mut back = [0; 6];
+            file.read_exact_at(&mut back, 1_000_001).expect("read");
+            assert_eq!(&back, b"middle");
+            file.set_len(100).expect("cut");
+            file.set_len(200).expect("extended");
+            let cut = fs::read(&path).expect("read");
+            assert!(cut[..100] == data[..100] && cut[100..] == [0; 100], "{cache:?}");
+            assert_eq!(file.metadata().expect("there").len(), 200);
+            fs::remove_file(&path).expect("removed");
+        }
+    });
+}
+
+#[test]
+fn a_mapped_file_is_written_back() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(2);
+        let mount = servers.mount();
+        let path = mount.path("mapped");
+        fs::write(&path, vec![b'a'; 10_000]).expect("written");
+        let file = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+        // SAFETY: a fresh mapping of a file that is long enough; nothing else in the process refers to it.
+        unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let map =
+                libc::mmap(std::ptr::null_mut(), 10_000, protection, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            assert_ne!(map, libc::MAP_FAILED);
+            map.cast::<u8>().add(5_000).write(b'z');
+            assert_eq!(libc::msync(map, 10_000, libc::MS_SYNC), 0);
+            assert_eq!(libc::munmap(map, 10_000), 0);
+        }
+        assert_eq!(fs::read(&path).expect("read")[4_999..5_002], *b"aza");
+    });
+}
+
+#[test]
+fn programs_run_from_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(2);
+        let mount = servers.mount();
+        let path = mount.path("program");
+        fs::copy("/bin/true", &path).expect("copied");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).expect("owner");
+        assert!(std::process::Command::new(&path).status().expect("started").success());
+    });
+}
+
+#[test]
+fn appends_of_several_descriptors_go_to_the_end() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(2);
+        let mount = servers.mount();
+        let path = mount.path("log");
+        let open = || OpenOptions::new().append(true).create(true).open(&path).expect("opened");
+        let mut files = [open(), open(), open()];
+        for round in 0..30 {
+            for file in &mut files {
+                writeln!(file, "{round}").expect("written");
+            }
+        }
+        let text = fs::read_to_string(&path).expect("read");
+        let numbers: Vec<i32> = text.lines().map(|line| line.parse().expect("a number")).collect();
+        assert_eq!(numbers, (0..30).flat_map(|n| [n; 3]).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_large_directory_is_listed_whole_while_it_is_being_changed() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let dir = mount.path("many");
+        fs::create_dir(&dir).expect("made");
+        for i in 0..3000 {
+            File::create(dir.join(format!("stays{i}"))).expect("made");
+        }
+        let mut names = BTreeSet::new();
+        for (i, entry) in fs::read_dir(&dir).expect("opened").enumerate() {
+            let entry = entry.expect("listed");
+            assert!(entry.metadata().is_ok());
+            assert!(names.insert(entry.file_name()), "{:?} twice", entry.file_name());
+            if i % 10 == 0 {
+                File::create(dir.join(format!("comes{i}"))).expect("made");
+            }
+        }
+        assert_eq!(names.iter().filter(|name| name.to_string_lossy().starts_with("stays")).count(), 3000);
+    });
+}
+
+#[test]
+fn attributes_in_a_listing_are_never_older_than_a_change() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        for i in 0..200 {
+            fs::write(mount.path(&format!("f{i}")), b"x").expect("written");
+        }
+        let mut listing = fs::read_dir(&mount.dir).expect("opened");
+        listing.next().expect("not empty").expect("listed");
+        for i in 0..200 {
+            fs::set_permissions(mount.path(&format!("f{i}")), fs::Permissions::from_mode(0o600))
+                .expect("owner");
+        }
+        assert!(listing.all(|entry| entry.is_ok()));
+        for i in 0..200 {
+            let mode = fs::metadata(mount.path(&format!("f{i}"))).expect("there").mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    });
+}
+
+#[test]
+fn unnamed_files_vanish_or_get_a_name() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_TMPFILE)
+            .open(&mount.dir)
+            .expect("opened");
+        file.write_all(b"unnamed").expect("written");
+        assert_eq!(file.metadata().expect("open").nlink(), 0);
+        assert_eq!(fs::read_dir(&mount.dir).expect("opened").count(), 0);
+        let from = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no NUL");
+        let to = std::ffi::CString::new(mount.path("named").to_str().expect("UTF-8")).expect("no NUL");
+        // SAFETY: both are strings that end with NUL and live through the call.
+        let linked = unsafe {
+            libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::AT_SYMLINK_FOLLOW)
+        };
+        assert_eq!(linked, 0, "{}", std::io::Error::last_os_error());
+        drop(file);
+        assert_eq!(fs::read(mount.path("named")).expect("read"), b"unnamed");
+    });
+}
+
+#[test]
+fn holes_and_ranges_are_handled_by_the_kernels_calls() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(3);
+        let mount = servers.mount();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(mount.path("sparse"))
+            .expect("made");
+        file.write_all_at(b"far", 1 << 20).expect("written");
+        // SAFETY: plain numbers.
+        let seek = |whence| unsafe { libc::lseek(file.as_raw_fd(), 0, whence) };
+        assert_eq!(seek(libc::SEEK_HOLE), 0);
+        assert_eq!(seek(libc::SEEK_DATA), 1 << 20);
+        let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: plain numbers.
+        assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), punch, 1 << 20, 4096) }, 0);
+        assert_eq!(file.metadata().expect("open").len(), (1 << 20) + 3);
+        let target = File::create(mount.path("copy")).expect("made");
+        file.write_all_at(&[7; 5000], 0).expect("written");
+        let (mut from, mut to) = (0i64, 100i64);
+        // SAFETY: both offsets live through the call.
+        let copied = unsafe {
+            libc::copy_file_range(file.as_raw_fd(), &mut from, target.as_raw_fd(), &mut to, 5000, 0)
+        };
+        assert_eq!(copied, 5000, "{}", std::io::Error::last_os_error());
+        let mut all = Vec::new();
+        File::open(mount.path("copy")).expect("opened").read_to_end(&mut all).expect("read");
+        assert!(all.len() == 5100 && all[..100] == [0; 100] && all[100..] == [7; 5000]);
+        file.seek(SeekFrom::Start(0)).expect("seeked");
+        file.sync_all().expect("synced");
+    });
+}
+
+#[test]
+fn times_are_kept_to_the_nanosecond_and_creation_is_known() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let file = File::create(mount.path("file")).expect("made");
+        let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_001, 123_456_789);
+        file.set_times(fs::FileTimes::new().set_modified(time).set_accessed(time)).expect("set");
+        drop(file);
+        let meta = fs::metadata(mount.path("file")).expect("there");
+        assert_eq!(meta.modified().expect("known"), time);
+        assert!(meta.created().expect("known") > time);
+    });
+}

@@ -1,0 +1,70 @@
+//! File locks that two mounts share.
+
+use super::support::{Servers, can_mount, within_deadline};
+use nacre_fuse::front::{FrontOptions, LockScope};
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+
+fn flock(file: &File, operation: i32) -> Result<(), i32> {
+    // SAFETY: plain numbers.
+    match unsafe { libc::flock(file.as_raw_fd(), operation) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+    }
+}
+
+fn fcntl(file: &File, kind: i32, start: i64, len: i64) -> Result<(), i32> {
+    // SAFETY: flock is plain data, all zeroes are valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_start, lock.l_len) = (kind as i16, start, len);
+    // SAFETY: the structure lives through the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+    }
+}
+
+#[test]
+fn locks_of_one_mount_are_seen_by_the_other() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let options = FrontOptions { locks: LockScope::Cluster, ..FrontOptions::default() };
+        let (one, two) = (servers.mount_with(options), servers.mount_with(options));
+        let first = File::create(one.path("file")).expect("made");
+        let second = OpenOptions::new().write(true).open(two.path("file")).expect("opened");
+        assert_eq!(flock(&first, libc::LOCK_EX), Ok(()));
+        assert_eq!(flock(&second, libc::LOCK_EX | libc::LOCK_NB), Err(libc::EAGAIN));
+        assert_eq!(flock(&first, libc::LOCK_UN), Ok(()));
+        assert_eq!(flock(&second, libc::LOCK_EX | libc::LOCK_NB), Ok(()));
+        assert_eq!(fcntl(&first, libc::F_WRLCK, 0, 10), Ok(()), "the two kinds do not meet");
+        assert_eq!(fcntl(&second, libc::F_WRLCK, 5, 10), Err(libc::EAGAIN));
+        assert_eq!(fcntl(&second, libc::F_WRLCK, 10, 10), Ok(()));
+        drop(first);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while fcntl(&second, libc::F_WRLCK, 0, 30).is_err() {
+            assert!(std::time::Instant::now() < deadline, "locks go with the last close");
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn who_waits_for_a_lock_gets_it_when_it_is_given_back() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let options = FrontOptions { locks: LockScope::Cluster, ..FrontOptions::default() };
+        let (one, two) = (servers.mount_with(options), servers.mount_with(options));
+        let first = File::create(one.path("file")).expect("made");
+        let second = OpenOptions::new().write(true).open(two.path("file")).expect("opened");
+        assert_eq!(flock(&first, libc::LOCK_EX), Ok(()));
+        let waiter = std::thread::spawn(move || flock(&second, libc::LOCK_EX));
+        assert_eq!(flock(&first, libc::LOCK_UN), Ok(()));
+        assert_eq!(waiter.join().expect("no panic"), Ok(()));
+    });
+}

@@ -1,0 +1,10 @@
+//! The whole path in one process: kernel, translation, client and real servers, with one or more mounts.
+//!
+//! Needs root and `/dev/fuse`; without them every test says so and passes.
+
+mod caching;
+mod files;
+mod ioctls;
+mod locks;
+mod permissions;
+mod support;

@@ -1,0 +1,93 @@
+//! Permissions, although the kernel checks none.
+
+use super::support::{Servers, can_mount, shell_as, within_deadline};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+const STRANGER: u32 = 54_321;
+
+fn chmod(path: &std::path::Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("root may");
+}
+
+#[test]
+fn names_cached_while_a_directory_was_open_to_all_are_not_walked_after_it_was_closed() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let dir = mount.path("dir");
+        fs::create_dir(&dir).expect("made");
+        chmod(&dir, 0o755);
+        fs::write(dir.join("file"), b"readable").expect("written");
+        chmod(&dir.join("file"), 0o644);
+        let (code, text) = shell_as(STRANGER, &[], &mount.dir, "cat dir/file");
+        assert_eq!((code, text.as_str()), (0, "readable"));
+        chmod(&dir, 0o700);
+        let (code, text) = shell_as(STRANGER, &[], &mount.dir, "cat dir/file");
+        assert!(code != 0 && text.contains("Permission denied"), "{text}");
+        assert_eq!(fs::read(dir.join("file")).expect("the owner may"), b"readable");
+        chmod(&dir, 0o755);
+        assert_eq!(shell_as(STRANGER, &[], &mount.dir, "cat dir/file").0, 0);
+    });
+}
+
+#[test]
+fn supplementary_groups_count() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let path = mount.path("shared");
+        fs::write(&path, b"for the group").expect("written");
+        std::os::unix::fs::chown(&path, Some(0), Some(4_000)).expect("root may");
+        chmod(&path, 0o640);
+        assert_ne!(shell_as(STRANGER, &[], &mount.dir, "cat shared").0, 0);
+        assert_ne!(shell_as(STRANGER, &[4_001], &mount.dir, "cat shared").0, 0);
+        assert_eq!(shell_as(STRANGER, &[4_001, 4_000], &mount.dir, "cat shared").0, 0);
+        assert_ne!(shell_as(STRANGER, &[4_000], &mount.dir, "echo x > shared").0, 0);
+    });
+}
+
+#[test]
+fn set_id_bits_are_dropped_by_a_strangers_write_and_kept_by_roots() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let path = mount.path("program");
+        fs::write(&path, b"x").expect("written");
+        chmod(&path, 0o6777);
+        fs::write(&path, b"y").expect("written");
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, 0o6777, "root keeps them");
+        assert_eq!(shell_as(STRANGER, &[], &mount.dir, "echo z >> program").0, 0);
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, 0o777);
+        chmod(&path, 0o6777);
+        assert_eq!(shell_as(STRANGER, &[], &mount.dir, "truncate -s 0 program").0, 0);
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, 0o777);
+    });
+}
+
+#[test]
+fn new_files_belong_to_their_maker_and_honour_the_umask() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        chmod(&mount.dir, 0o1777);
+        assert_eq!(shell_as(STRANGER, &[], &mount.dir, "umask 027; touch mine; mkdir own").0, 0);
+        let meta = fs::metadata(mount.path("mine")).expect("there");
+        assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (STRANGER, STRANGER, 0o640));
+        assert_eq!(fs::metadata(mount.path("own")).expect("there").mode() & 0o777, 0o750);
+        let (code, text) = shell_as(STRANGER + 1, &[], &mount.dir, "rm -f mine");
+        assert!(code != 0 && text.contains("not permitted"), "the sticky bit protects it: {text}");
+    });
+}

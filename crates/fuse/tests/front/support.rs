@@ -1,0 +1,142 @@
+//! Servers in a directory of their own, and mounts of them that always end.
+
+use nacre_client::{Client, ClientConfig, Lease};
+use nacre_fuse::front::{Front, FrontOptions};
+use nacre_fuse::{Session, SessionConfig};
+use nacre_mds::{Mds, MdsConfig};
+use nacre_oss::ObjectServer;
+use nacre_rpc::{LoMds, LoOss, MdsEndpoint, OssEndpoint};
+use nacre_store::object::{FileStore, FileStoreOptions};
+use nacre_types::ClientUuid;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// No step of a test takes longer, unless something hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// True if this machine lets us mount; says so otherwise.
+pub fn can_mount() -> bool {
+    // SAFETY: geteuid takes no arguments and touches no memory of ours.
+    let root = unsafe { libc::geteuid() } == 0;
+    let possible = root && Path::new("/dev/fuse").exists();
+    if !possible {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    possible
+}
+
+/// Runs `work` on a thread of its own; a test that hangs fails instead, since the mount ends with the process.
+pub fn within_deadline<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, result) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let _ = done.send(work());
+    });
+    match result.recv_timeout(DEADLINE) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("not done after {DEADLINE:?}"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            std::panic::resume_unwind(thread.join().expect_err("it ended without a result"))
+        }
+    }
+}
+
+/// One MDT and some OSTs.
+pub struct Servers {
+    mds: Arc<Mds>,
+    osts: BTreeMap<u16, Arc<dyn OssEndpoint>>,
+    mounts: AtomicU8,
+    dir: tempfile::TempDir,
+}
+
+/// A mount with a client of its own.
+pub struct Mount {
+    pub dir: PathBuf,
+    pub client: Arc<Client>,
+    session: Session,
+}
+
+impl Servers {
+    /// Servers whose files get `stripe_count` stripes of 64 KiB.
+    pub fn start(stripe_count: u16) -> Servers {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut osts: BTreeMap<u16, Arc<dyn OssEndpoint>> = BTreeMap::new();
+        for index in 0..stripe_count {
+            let path = dir.path().join(format!("ost{index}"));
+            std::fs::create_dir(&path).expect("a fresh directory");
+            let options = FileStoreOptions { create: true, ..FileStoreOptions::default() };
+            let store = FileStore::open(&path, options).expect("an empty store");
+            let server = ObjectServer::new(Arc::new(store), index);
+            osts.insert(index, Arc::new(LoOss::new(Arc::new(server))));
+        }
+        let mut config = MdsConfig::default();
+        config.default_layout.stripe_count = Some(stripe_count);
+        config.default_layout.stripe_size = Some(65536);
+        let path = dir.path().join("mdt");
+        Mds::format(&path, &config).expect("an empty MDT");
+        let targets = osts.iter().map(|(index, ost)| (*index, ost.clone())).collect();
+        let mds = Mds::open(&path, config, targets).expect("a formatted MDT");
+        Servers { mds, osts, mounts: AtomicU8::new(0), dir }
+    }
+
+    /// Mounts once more.
+    pub fn mount(&self) -> Mount {
+        self.mount_with(FrontOptions::default())
+    }
+
+    pub fn mount_with(&self, options: FrontOptions) -> Mount {
+        let number = self.mounts.fetch_add(1, Ordering::Relaxed);
+        let uuid = ClientUuid([number + 1; 16]);
+        let lease = Lease::new();
+        let (mdt, _) = LoMds::connect(self.mds.clone(), uuid, lease.callbacks(0)).expect("connected");
+        let mdts: Vec<Arc<dyn MdsEndpoint>> = vec![Arc::new(mdt)];
+        let client = Client::new(ClientConfig::new("nacre", uuid), lease, mdts, self.osts.clone())
+            .expect("the MDT answers");
+        let dir = self.dir.path().join(format!("mnt{number}"));
+        std::fs::create_dir(&dir).expect("a fresh directory");
+        let front = Front::new(client.clone(), options);
+        let mut config = SessionConfig::new(&dir);
+        front.configure(&mut config);
+        let session = Session::mount(config, Arc::new(front)).expect("mounted");
+        Mount { dir, client, session }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        if let Err(error) = self.mds.stop() {
+            eprintln!("the MDT did not stop: {error}");
+        }
+    }
+}
+
+impl Mount {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// True while the session serves requests.
+    pub fn is_served(&self) -> bool {
+        !self.session.has_ended()
+    }
+}
+
+/// Runs a shell command as another user without further groups; gives its exit code and what it said.
+pub fn shell_as(uid: u32, groups: &[u32], dir: &Path, script: &str) -> (i32, String) {
+    let list = groups.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let mut command = std::process::Command::new("setpriv");
+    command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
+    if groups.is_empty() {
+        command.arg("--clear-groups");
+    } else {
+        command.arg(format!("--groups={list}"));
+    }
+    let output =
+        command.args(["sh", "-c", script]).current_dir(dir).output().expect("setpriv is part of util-linux");
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code().unwrap_or(-1), text)
+}
