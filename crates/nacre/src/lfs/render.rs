@@ -125,7 +125,8 @@ pub fn file(path: &str, view: &LayoutView, facts: &Facts, style: &Style) -> Stri
         objects(&mut out, view, style);
     }
     // The MDT index alone is the one value without an empty line after it.
-    if !style.yaml && !(alone && style.fields.mdt_index) {
+    let without_end = style.yaml || (alone && style.fields.mdt_index);
+    if !without_end {
         out.push('\n');
     }
     out
@@ -232,7 +233,8 @@ pub fn directory(path: &str, view: &LayoutView, facts: &Facts, style: &Style, in
     );
     out.push_str(&words.join(if style.yaml { "\n" } else { " " }));
     out.push('\n');
-    if !style.yaml && !(alone && fields.mdt_index) {
+    let without_end = style.yaml || (alone && fields.mdt_index);
+    if !without_end {
         out.push('\n');
     }
     out

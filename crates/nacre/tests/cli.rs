@@ -1,0 +1,249 @@
+//! The commands as a shell sees them: what they print, and their exit codes. Nothing is mounted here.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const NACRE: &str = env!("CARGO_BIN_EXE_nacre");
+
+fn run_program(program: &Path, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().expect("the binary runs")
+}
+
+fn nacre(args: &[&str]) -> Output {
+    run_program(Path::new(NACRE), args)
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("not killed")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of these tests are text")
+}
+
+/// Fails with exactly one line that begins with the program's name.
+fn assert_one_sentence(output: &Output, exit: i32, part: &str) {
+    let message = stderr(output);
+    assert_eq!(code(output), exit, "{message}");
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    assert!(message.starts_with("nacre: ") && message.contains(part), "{message}");
+}
+
+/// A formatted file system with two OSTs.
+fn formatted() -> (tempfile::TempDir, String) {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let dir = text(&scratch.path().join("fs")).to_owned();
+    let output = nacre(&["format", &dir, "--fsname", "testfs"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    (scratch, dir)
+}
+
+#[test]
+fn every_command_explains_itself() {
+    for command in ["up", "status", "down", "mount", "umount", "check", "format"] {
+        let output = nacre(&[command, "--help"]);
+        assert_eq!(code(&output), 0, "{command}");
+        assert!(stdout(&output).contains("Example: "), "{command}");
+    }
+    assert!(stdout(&nacre(&["--help"])).contains("nacre up /srv/fs"));
+    assert_eq!(code(&nacre(&["--version"])), 0);
+}
+
+#[test]
+fn wrong_calls_exit_with_2() {
+    for args in [&["frobnicate"][..], &[], &["up"], &["up", "/x"], &["down"], &["status", "--bogus"]] {
+        assert_eq!(code(&nacre(args)), 2, "{args:?}");
+    }
+    let listen = ["up", "/x", "--mount", "/y", "--separate", "--listen", "10.0.0.1@tcp"];
+    assert_eq!(code(&nacre(&listen)), 2);
+}
+
+#[test]
+fn impossible_shapes_are_refused_before_anything_is_made() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let dir = scratch.path().join("fs");
+    let cases = [
+        (["--mdts", "2"], "several MDTs are not supported yet"),
+        (["--mdts", "0"], "at least one MDT"),
+        (["--osts", "0"], "1 to 65504 OSTs"),
+        (["--fsname", "much-too-long"], "1 to 8 letters"),
+        (["--fsname", "a/b"], "1 to 8 letters"),
+    ];
+    for (option, part) in cases {
+        let output = nacre(&["format", text(&dir), option[0], option[1]]);
+        assert_one_sentence(&output, 2, part);
+        assert!(!dir.exists(), "{option:?}");
+    }
+}
+
+#[test]
+fn directories_with_something_else_are_left_alone() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let file = scratch.path().join("thesis.tex");
+    fs::write(&file, "text").expect("write");
+    assert_one_sentence(&nacre(&["format", text(scratch.path())]), 1, "not empty");
+    assert_one_sentence(&nacre(&["format", text(&file)]), 1, "not a directory");
+    assert_one_sentence(&nacre(&["status", text(scratch.path())]), 1, "not empty");
+    assert_eq!(fs::read(&file).expect("still there"), b"text");
+}
+
+#[test]
+fn a_formatted_file_system_is_stopped_whole_and_not_made_twice() {
+    let (_scratch, dir) = formatted();
+    let output = nacre(&["status", &dir, "--json"]);
+    assert_eq!(code(&output), 1);
+    let status: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    assert_eq!((&status["fsname"], &status["state"]), (&"testfs".into(), &"stopped".into()));
+    assert_eq!((&status["mdts"], &status["osts"]), (&1.into(), &2.into()));
+
+    let output = nacre(&["down", &dir]);
+    assert_eq!(code(&output), 0);
+    assert!(stdout(&output).contains("was not running"), "{}", stdout(&output));
+
+    let output = nacre(&["check", &dir, "--json"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let reports: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    let targets: Vec<&str> =
+        reports.as_array().expect("a list").iter().filter_map(|report| report["target"].as_str()).collect();
+    assert_eq!(targets, ["MGT", "MDT0000", "OST0000", "OST0001"]);
+
+    assert_one_sentence(&nacre(&["format", &dir]), 1, "holds the file system 'testfs' already");
+}
+
+#[test]
+fn other_formats_and_damage_are_named() {
+    let (_scratch, dir) = formatted();
+    let superblock = Path::new(&dir).join("superblock");
+    let good = fs::read(&superblock).expect("read");
+    let mut newer = good.clone();
+    newer[8] = 200;
+    fs::write(&superblock, &newer).expect("write");
+    assert_one_sentence(&nacre(&["status", &dir]), 1, "newer");
+    let mut damaged = good.clone();
+    damaged[50] ^= 1;
+    fs::write(&superblock, &damaged).expect("write");
+    assert_one_sentence(&nacre(&["check", &dir]), 1, "damaged");
+
+    fs::write(&superblock, &good).expect("write");
+    fs::write(Path::new(&dir).join("mgs/config"), "nonsense").expect("write");
+    let output = nacre(&["check", &dir]);
+    assert_eq!(code(&output), 1);
+    assert!(stdout(&output).contains("damaged at line 1"), "{}", stdout(&output));
+}
+
+#[test]
+fn commands_on_nothing_say_how_to_begin() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let missing = scratch.path().join("none");
+    for command in ["status", "down", "check"] {
+        assert_one_sentence(&nacre(&[command, text(&missing)]), 1, "nacre up");
+    }
+    assert!(!missing.exists());
+}
+
+#[test]
+fn mounts_that_cannot_be_are_refused() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let point = text(scratch.path());
+    assert_one_sentence(&nacre(&["mount", "10.0.0.1:/nacre", point]), 2, "not a mount source");
+    assert_one_sentence(&nacre(&["mount", "10.0.0.1@tcp:/toolongname", point]), 2, "not a file system name");
+    assert_one_sentence(&nacre(&["mount", "0@lo:/nacre", point]), 2, "0@lo");
+    assert_one_sentence(&nacre(&["mount", "10.0.0.1@tcp:/nacre", point, "-o", "bogus"]), 2, "'bogus'");
+    let missing = format!("{point}/missing");
+    assert_one_sentence(&nacre(&["mount", "10.0.0.1@tcp:/nacre", &missing]), 1, "does not exist");
+    assert_one_sentence(&nacre(&["umount", point]), 1, "no NacreFS is mounted");
+}
+
+#[test]
+fn mount_helper_has_the_exit_codes_of_mount() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let helper = scratch.path().join("mount.nacre");
+    symlink(NACRE, &helper).expect("a link");
+    let point = text(scratch.path());
+    assert_eq!(code(&run_program(&helper, &["-h"])), 0);
+    assert_eq!(code(&run_program(&helper, &["only-one"])), 1);
+    assert_eq!(code(&run_program(&helper, &["bad source", point])), 1);
+    assert_eq!(code(&run_program(&helper, &["10.0.0.1@tcp:/nacre", point, "-f", "-o", "ro,_netdev"])), 0);
+    assert_eq!(code(&run_program(&helper, &["10.0.0.1@tcp:/nacre", point, "-f", "-o", "bogus"])), 1);
+    assert_eq!(code(&run_program(&helper, &["10.0.0.1@tcp:/nacre", point, "-fs", "-o", "bogus"])), 0);
+    assert_eq!(code(&run_program(&helper, &["10.0.0.1@tcp:/nacre", &format!("{point}/none")])), 32);
+}
+
+#[test]
+fn lfs_by_name_and_by_sub_command_are_the_same() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let lfs = scratch.path().join("lfs");
+    symlink(NACRE, &lfs).expect("a link");
+    let version = run_program(&lfs, &["--version"]);
+    assert!(stdout(&version).starts_with("lfs "), "{}", stdout(&version));
+    assert_eq!(nacre(&["lfs", "--version"]).stdout, version.stdout);
+    let unknown = run_program(&lfs, &["foo"]);
+    assert_eq!(code(&unknown), 1);
+    assert_eq!(stderr(&unknown), "lfs: 'foo' is not a valid command. See 'lfs --list-commands'.\n");
+    assert!(stdout(&run_program(&lfs, &["--list-commands"])).contains("setstripe"));
+}
+
+#[test]
+fn lfs_usage_errors_exit_with_4_and_show_the_usage() {
+    let cases = [
+        (&["setstripe", "-c", "5000", "q1"][..], "lfs setstripe setstripe: invalid stripe count '5000'\n"),
+        (&["setstripe", "-S", "100000", "q1"], "lfs setstripe setstripe: invalid stripe size '100000'\n"),
+        (&["setstripe", "--bogus", "q1"], "lfs setstripe: unrecognized option '--bogus'\n"),
+        (&["setstripe"], "lfs setstripe setstripe: FILE must be specified\n"),
+        (&["getstripe"], "error: getstripe: no filename|pathname\n"),
+    ];
+    for (args, first_line) in cases {
+        let output = nacre(&[&["lfs"], args].concat());
+        assert_eq!(code(&output), 4, "{args:?}");
+        assert!(stderr(&output).starts_with(first_line), "{}", stderr(&output));
+        assert!(stderr(&output).contains("usage: lfs "), "{}", stderr(&output));
+        assert!(!Path::new("q1").exists(), "a wrong call makes no file");
+    }
+}
+
+#[test]
+fn lfs_on_other_file_systems_says_so() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let file = scratch.path().join("f");
+    fs::write(&file, "x").expect("write");
+    let file = text(&file);
+
+    let output = nacre(&["lfs", "getstripe", file]);
+    assert_eq!(code(&output), 25);
+    let expected =
+        format!("cb_getstripe: '{file}' not on a Lustre fs?: Inappropriate ioctl for device (25)\n");
+    assert_eq!(stderr(&output), expected);
+
+    let output = nacre(&["lfs", "getstripe", "nosuch"]);
+    assert_eq!(code(&output), 2);
+    assert_eq!(stderr(&output), "lfs: getstripe for 'nosuch' failed: No such file or directory\n");
+
+    let fresh = text(scratch.path()).to_owned() + "/new";
+    let output = nacre(&["lfs", "setstripe", "-c", "1", &fresh]);
+    assert_eq!(code(&output), 25, "{}", stderr(&output));
+    assert!(!Path::new(&fresh).exists(), "nothing is made on another file system");
+
+    let output = nacre(&["lfs", "df", text(scratch.path())]);
+    assert_eq!(code(&output), 95);
+    assert!(stderr(&output).ends_with("Not a Lustre filesystem\n"), "{}", stderr(&output));
+    assert_eq!(code(&nacre(&["lfs", "path2fid", file])), 25);
+}
+
+#[test]
+fn lctl_tells_unknown_commands_and_addresses() {
+    let output = nacre(&["lctl", "frobnicate"]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("'frobnicate' is not a valid command"), "{}", stderr(&output));
+    assert_eq!(code(&nacre(&["lctl", "ping", "nonsense"])), 22);
+    assert_eq!(code(&nacre(&["lctl", "get_param"])), 4);
+}
