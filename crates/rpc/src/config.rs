@@ -7,13 +7,14 @@ use std::time::Duration;
 pub struct ClientConfig {
     /// One attempt to reach one NID. Default 3 s.
     pub connect_timeout: Duration,
-    /// The server's answer to a connect; it may have to call another client's caches back first. Default 20 s.
+    /// The server's answer to a connect; it may have to call another client's caches back or to end its recovery first.
+    /// Default 60 s.
     pub handshake_timeout: Duration,
     /// First pause between attempts; it doubles. Default 50 ms.
     pub backoff_min: Duration,
     /// Longest pause between attempts. Default 2 s.
     pub backoff_max: Duration,
-    /// How long the first connect of an endpoint is tried. Default 30 s.
+    /// How long the first connect of a metadata endpoint is tried. Default 90 s.
     pub first_connect_deadline: Duration,
     /// How long a request waits for a server that is away before it fails with `ETIMEDOUT`. Default: for ever.
     pub deadline: Option<Duration>,
@@ -39,10 +40,10 @@ impl Default for ClientConfig {
     fn default() -> ClientConfig {
         ClientConfig {
             connect_timeout: Duration::from_secs(3),
-            handshake_timeout: Duration::from_secs(20),
+            handshake_timeout: Duration::from_secs(60),
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(2),
-            first_connect_deadline: Duration::from_secs(30),
+            first_connect_deadline: Duration::from_secs(90),
             deadline: None,
             ping_interval: Duration::from_secs(5),
             dead_after: Duration::from_secs(20),

@@ -189,6 +189,18 @@ fn an_evicted_client_comes_back_as_a_new_one_and_its_request_runs() {
 }
 
 #[test]
+fn an_idle_client_learns_that_it_was_evicted() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let events = Arc::new(Events::default());
+    let mds = connect(server.addrs()[0], &events);
+    services.mds.exports.lock().unwrap().clear();
+    eventually("the recovery", || events.recoveries.lock().unwrap().len() == 1);
+    assert_eq!(*events.recoveries.lock().unwrap(), [Recovery::Evicted]);
+    mds.call(&Cred::new(0, 0), &create(b"after")).expect("a client again");
+}
+
+#[test]
 fn posted_requests_survive_a_restart_of_the_server() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());

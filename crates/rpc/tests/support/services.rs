@@ -94,6 +94,9 @@ impl MdsService for FakeMds {
 
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         self.requests.fetch_add(1, Ordering::SeqCst);
+        if !self.exports.lock().unwrap().contains_key(&export.client) {
+            return Err(Status::EVICTED);
+        }
         if self.evict_next.swap(false, Ordering::SeqCst) {
             return Err(Status::EVICTED);
         }

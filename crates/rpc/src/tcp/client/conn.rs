@@ -84,6 +84,8 @@ pub(crate) struct Conn {
     table: Mutex<Table>,
     room: Condvar,
     closed: AtomicBool,
+    /// Nobody needs to be told (again) that the connection has ended.
+    loss_known: AtomicBool,
     opened: Instant,
     /// Milliseconds since `opened` at which the peer was last heard, or began to owe us something.
     quiet_since_ms: AtomicU64,
@@ -115,6 +117,7 @@ impl Conn {
             table: Mutex::default(),
             room: Condvar::new(),
             closed: AtomicBool::new(false),
+            loss_known: AtomicBool::new(false),
             opened: Instant::now(),
             quiet_since_ms: AtomicU64::new(0),
             pinged_ms: AtomicU64::new(0),
@@ -125,11 +128,17 @@ impl Conn {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// True for the first who learns that the connection was lost, unless we ended it ourselves.
+    pub(crate) fn take_loss(&self) -> bool {
+        !self.loss_known.swap(true, Ordering::AcqRel)
+    }
+
     fn now_ms(&self) -> u64 {
         self.opened.elapsed().as_millis() as u64
     }
 
-    /// Ends the connection and tells everybody who waits on it. Says whether it was open.
+    /// Ends the connection and tells everybody who waits on it: for a reason, or because we want no more of it. Says whether
+    /// it was open.
     pub(crate) fn close(&self, why: Option<&Closed>) -> bool {
         let entries = {
             let mut table = self.table.lock();
@@ -138,6 +147,7 @@ impl Conn {
             }
             table.closed = true;
             self.closed.store(true, Ordering::Release);
+            self.loss_known.fetch_or(why.is_none(), Ordering::AcqRel);
             // An entry whose data is being received is finished by its reader, which sees the end of the socket.
             let (receiving, others) =
                 std::mem::take(&mut table.entries).into_iter().partition(|e| e.receiving);

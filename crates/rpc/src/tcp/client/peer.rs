@@ -400,6 +400,10 @@ impl Peer {
                     return Err(status);
                 }
             }
+            if conn.is_closed() {
+                // Whatever the hook made of it: not all handles can be open again.
+                return Err(Status::ENOTCONN);
+            }
             self.link.lock().on_recovered();
         }
         if let Some(slot) = self.slots.get(cpu) {
@@ -444,7 +448,7 @@ impl Peer {
 
     /// A connection was found broken.
     pub(crate) fn report_loss(&self, conn: &Conn) {
-        if self.is_stopping() {
+        if self.is_stopping() || !conn.take_loss() {
             return;
         }
         if self.link.lock().on_lost() {

@@ -79,6 +79,7 @@ impl<'a> Work<'a> {
         }
         match header.kind {
             FrameKind::Request => self.run_request(header),
+            FrameKind::Ping if self.was_evicted() => self.connection.shut_down(Shutdown::Both),
             FrameKind::Ping => {
                 let pong = Header::new(FrameKind::Pong, header.target, header.xid);
                 self.connection.send(&pong, &[], &[]);
@@ -103,6 +104,24 @@ impl<'a> Work<'a> {
                 self.connection.shut_down(Shutdown::Both);
             }
         }
+    }
+
+    /// Asks the service whether it still knows the client; one that it has dropped must learn that, though it be idle.
+    fn was_evicted(&self) -> bool {
+        let (Some(service), Some(client)) = (self.session.service.as_mds(), &self.session.client) else {
+            return false;
+        };
+        let call = Call::new(&self.system);
+        let evicted = client.is_gone()
+            || matches!(
+                guarded(|| service.handle(&client.export, &call, &MdsRequest::Ping)),
+                Err(Status::EVICTED)
+            );
+        if evicted {
+            self.connection.shared.clients.forget(client);
+            client.close_connections();
+        }
+        evicted
     }
 
     fn run_request(&mut self, header: &Header) {
