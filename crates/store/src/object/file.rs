@@ -15,7 +15,7 @@
 //!   are durable.
 //!
 //! Reads look into the page cache first, without waiting; only if that fails the thread says that it will wait
-//! ([`nacre_env::blocking`]). Write-out of streams starts early. Does not know quotas, checksums or clients.
+//! (`nacre_env::blocking`). Write-out of streams starts early. Does not know quotas, checksums or clients.
 
 mod check;
 mod directory;
@@ -112,7 +112,28 @@ impl FileStore {
                 requirement: "printable ASCII without spaces, up to 48 bytes",
             }));
         }
-        let mut directory = Directory::open(dir, &options)?;
+        let directory = Directory::open(dir, &options)?;
+        let (mut store, was_clean) = FileStore::assemble(dir, options, directory)?;
+        store.load()?;
+        if !was_clean {
+            store.recover()?;
+        }
+        store.write_clean(false)?;
+        let thread = store.releaser.start().map_err(|source| ObjectError::Path {
+            action: "start a thread for",
+            path: dir.to_owned(),
+            source,
+        })?;
+        store.release_thread = Some(thread);
+        Ok(store)
+    }
+
+    /// Opens or makes what the store consists of; also tells whether the last run stopped in order.
+    fn assemble(
+        dir: &Path,
+        options: FileStoreOptions,
+        mut directory: Directory,
+    ) -> Result<(FileStore, bool)> {
         let is_new = directory.header.is_none();
         let slots = Arc::new(Slots::open(dir)?);
         let total = space::total(slots.objects_fd()).map_err(|error| ObjectError::Path {
@@ -135,7 +156,7 @@ impl FileStore {
         let reserve = Arc::new(Reserve::new(reserve_bytes));
         let releaser =
             Arc::new(Releaser::new(slots.clone(), index.clone(), reserve.clone(), options.spare_files));
-        let mut store = FileStore {
+        let store = FileStore {
             dir: dir.to_owned(),
             handles: Handles::new(handle::open_files_allowed(options.open_files_max)),
             options,
@@ -153,18 +174,7 @@ impl FileStore {
             can_read_nowait: AtomicBool::new(true),
             congested_until_ms: AtomicU64::new(0),
         };
-        store.load()?;
-        if !was_clean {
-            store.recover()?;
-        }
-        store.write_clean(false)?;
-        let thread = store.releaser.start().map_err(|source| ObjectError::Path {
-            action: "start a thread for",
-            path: dir.to_owned(),
-            source,
-        })?;
-        store.release_thread = Some(thread);
-        Ok(store)
+        Ok((store, was_clean))
     }
 
     /// Directory of the store.

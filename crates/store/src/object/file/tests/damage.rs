@@ -86,3 +86,35 @@ fn a_file_left_full_beyond_the_known_slots_gives_its_new_owner_nothing() {
         assert_eq!(read(&store, fid(oid), 1000), [0; 100]);
     }
 }
+
+#[test]
+fn after_a_crash_files_without_owner_are_emptied_before_anything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_without_spare(dir.path());
+    store.reserve(SEQUENCE, 10).unwrap();
+    store.write(fid(1), 0, b"data").unwrap();
+    store.write(fid(2), 0, b"data").unwrap();
+    // As if the records of new owners had been lost in a power cut, below and above the known slots.
+    let lost = [0, 1000, 4000];
+    store.destroy(&[fid(1)]).unwrap();
+    store.releaser.drain();
+    for slot in lost {
+        std::fs::write(store.slots.path(slot), b"bytes of a lost object").unwrap();
+    }
+    // Keeps the store from being called clean.
+    store.releaser.lose(9, Errno::IO);
+    drop(store);
+    let store = open_without_spare(dir.path());
+    assert_eq!(store.stats().recovered_files, 3);
+    for slot in lost {
+        assert_eq!(std::fs::metadata(store.slots.path(slot)).unwrap().len(), 0);
+    }
+    assert_eq!(read(&store, fid(2), 10), b"data");
+    assert!(store.verify(false, &mut |_| {}).unwrap().is_clean());
+    drop(store);
+    assert_eq!(
+        open_without_spare(dir.path()).stats().recovered_files,
+        0,
+        "after an orderly stop nothing is looked at"
+    );
+}
