@@ -11,17 +11,20 @@ use nacre_fuse::{Session, SessionConfig, TransportChoice};
 fn main() {
     let mut args = std::env::args().skip(1);
     let Some(path) = args.next() else {
-        eprintln!("usage: nullmount DIR [--dev|--uring] [--readers N] [--pin] [--workers N] [--attr-timeout MS] ...");
+        eprintln!(
+            "usage: nullmount DIR [--dev|--uring] [--readers N] [--pin] [--workers N] [--attr-timeout MS] ..."
+        );
         std::process::exit(2);
     };
     let mut config = SessionConfig::new(path);
     config.mount.source = "null".into();
     config.mount.subtype = "nacrenull".into();
-    let mut options = NullOptions::default();
-    options.directories = ["d0", "d1", "d2", "d3"].map(String::from).to_vec();
-    options.files = [("big0", 4 << 30), ("big1", 4 << 30), ("w0", 0), ("w1", 0)]
-        .map(|(name, size): (&str, u64)| (name.to_owned(), size))
-        .to_vec();
+    let files: [(&str, u64); 4] = [("big0", 4 << 30), ("big1", 4 << 30), ("w0", 0), ("w1", 0)];
+    let mut options = NullOptions {
+        directories: ["d0", "d1", "d2", "d3"].map(String::from).to_vec(),
+        files: files.map(|(name, size)| (name.to_owned(), size)).to_vec(),
+        ..NullOptions::default()
+    };
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number follows");
         match arg.as_str() {

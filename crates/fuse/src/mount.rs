@@ -169,7 +169,10 @@ fn escape_option(value: &str) -> String {
 fn check_options(config: &SessionConfig) -> Result<(), Error> {
     let max_write = config.protocol.max_write;
     if !(4096..=1 << 20).contains(&max_write) || !max_write.is_multiple_of(4096) {
-        return Err(Error::Option { name: "max_write", reason: "must be a multiple of 4096 from 4096 to 1048576" });
+        return Err(Error::Option {
+            name: "max_write",
+            reason: "must be a multiple of 4096 from 4096 to 1048576",
+        });
     }
     let granularity = config.protocol.time_granularity_ns;
     if !(1..=1_000_000_000).contains(&granularity) {
@@ -180,14 +183,22 @@ fn check_options(config: &SessionConfig) -> Result<(), Error> {
     }
     let threads = &config.threads;
     if threads.workers_per_cpu == 0 || threads.workers_per_cpu_max < threads.workers_per_cpu {
-        return Err(Error::Option { name: "workers_per_cpu", reason: "must be from 1 to workers_per_cpu_max" });
+        return Err(Error::Option {
+            name: "workers_per_cpu",
+            reason: "must be from 1 to workers_per_cpu_max",
+        });
     }
     if threads.readers == Some(0) {
         return Err(Error::Option { name: "readers", reason: "must be at least 1" });
     }
     let subtype = &config.mount.subtype;
-    if subtype.is_empty() || !subtype.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
-        return Err(Error::Option { name: "subtype", reason: "must be one word of letters, digits, - and _" });
+    if subtype.is_empty()
+        || !subtype.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    {
+        return Err(Error::Option {
+            name: "subtype",
+            reason: "must be one word of letters, digits, - and _",
+        });
     }
     if options_have_control_bytes(&config.mount.source) {
         return Err(Error::Option { name: "source", reason: "must not be empty or have control characters" });
@@ -261,15 +272,12 @@ fn is_dead(path: &Path) -> bool {
 
 fn clear_stale(path: &Path, entry: &MountEntry) -> Result<(), Error> {
     log::warn!("clearing the dead mount of {} on {}", entry.source, path.display());
-    let cleared = if is_root() {
-        unmount_directly(path, libc::MNT_DETACH)
-    } else {
-        fusermount::unmount(path, true)
-    };
+    let cleared =
+        if is_root() { unmount_directly(path, libc::MNT_DETACH) } else { fusermount::unmount(path, true) };
     cleared.map_err(|_| Error::Stale(path.to_owned(), entry.source.clone()))
 }
 
-fn c_path(path: &Path) -> Result<CString, Error> {
+pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
     c_string("mount_point", path.as_os_str().as_bytes())
 }
 

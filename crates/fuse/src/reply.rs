@@ -114,7 +114,9 @@ impl<'a> Reply<'a> {
     /// STATX.
     pub fn statx(&mut self, stat: &Statx, timeout: Duration) {
         let (attr_valid, attr_valid_nsec) = seconds(timeout);
-        self.structs(&[StatxOut { attr_valid, attr_valid_nsec, flags: 0, spare: [0; 2], stat: *stat }.as_bytes()]);
+        self.structs(&[
+            StatxOut { attr_valid, attr_valid_nsec, flags: 0, spare: [0; 2], stat: *stat }.as_bytes()
+        ]);
     }
 
     /// WRITE: bytes taken. Fewer than sent is a short write to the caller.
@@ -127,7 +129,7 @@ impl<'a> Reply<'a> {
         if self.opcode == opcode::COPY_FILE_RANGE_64 {
             self.structs(&[CopyFileRangeOut { bytes_copied: bytes }.as_bytes()]);
         } else {
-            self.written(u32::try_from(bytes).unwrap_or(u32::MAX & !0xfff));
+            self.written(u32::try_from(bytes).unwrap_or(!0xfff));
         }
     }
 

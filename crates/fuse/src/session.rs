@@ -2,14 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::config::{ProtocolOptions, SessionConfig, Transport, TransportChoice};
 use crate::device::Device;
 use crate::error::Error;
 use crate::handler::{Handler, InitConfig};
-use crate::mount::{Mounted, Unmount, mount};
+use crate::mount::{Mounted, Unmount, c_path, mount};
 use crate::notify::Notifier;
 use crate::request::{InitRequest, Operation, Raw, parse};
 use crate::transport::{Availability, Channel, Negotiated, availability, page_size};
@@ -36,9 +36,20 @@ impl Session {
         if let (TransportChoice::Uring, Availability::No(reason)) = (config.transport, uring) {
             return Err(Error::NoUring(reason));
         }
-        let (device, mounted) = mount(&config)?;
-        let started = Session::start(&config, handler, device, uring == Availability::Yes);
-        match started {
+        match Session::mount_over(&config, &handler, uring == Availability::Yes) {
+            Err(Error::System { action, source })
+                if config.transport == TransportChoice::Auto && uring == Availability::Yes =>
+            {
+                log::warn!("{action} failed ({source}); mounting over /dev/fuse instead");
+                Session::mount_over(&config, &handler, false)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn mount_over(config: &SessionConfig, handler: &Arc<dyn Handler>, uring: bool) -> Result<Session, Error> {
+        let (device, mounted) = mount(config)?;
+        match Session::start(config, &mounted, handler.clone(), device, uring) {
             Ok((channel, notifier, negotiated)) => Ok(Session { mounted, channel, notifier, negotiated }),
             Err(error) => {
                 // The first error matters; if this fails too, the mount is dead and will be cleared by the next one.
@@ -50,6 +61,7 @@ impl Session {
 
     fn start(
         config: &SessionConfig,
+        mounted: &Mounted,
         handler: Arc<dyn Handler>,
         device: Device,
         uring: bool,
@@ -60,13 +72,14 @@ impl Session {
         let negotiated = negotiate(config, handler.as_ref(), &device, uring)?;
         let payload_max = payload_max(negotiated.max_write);
         let setxattr_ext = negotiated.flags.contains(InitFlags::SETXATTR_EXT);
-        let channel = Channel::new(handler, device, Negotiated { setxattr_ext, payload_max });
+        let negotiated_sizes = Negotiated { setxattr_ext, payload_max };
+        let channel = Channel::new(handler, device, negotiated_sizes, c_path(mounted.path())?);
         let started = match negotiated.transport {
             Transport::Uring => channel.start_uring(&config.threads),
             Transport::Dev => channel.start_dev(&config.threads),
         };
         if started.is_err() {
-            channel.stop();
+            channel.abandon();
         }
         channel.started();
         if let Err(error) = started {
@@ -119,7 +132,7 @@ impl Session {
             // Ended from outside: an unmount, or an abort that leaves a dead mount to take away.
             return if self.mounted.is_dead() { self.mounted.unmount(Unmount::Lazy) } else { Ok(()) };
         }
-        self.mounted.unmount(how)?;
+        self.unmount_between_knocks(how)?;
         match how {
             Unmount::Clean => self.channel.join(),
             Unmount::Force => {
@@ -129,6 +142,23 @@ impl Session {
             Unmount::Lazy => {}
         }
         Ok(())
+    }
+
+    /// Unmounts; if the one who keeps it busy may be a thread of ours, which is done in a moment, tries again.
+    fn unmount_between_knocks(&self, how: Unmount) -> Result<(), Error> {
+        const PATIENCE: Duration = Duration::from_millis(200);
+        let start = Instant::now();
+        loop {
+            let knocking = self.channel.is_knocking();
+            match self.mounted.unmount(how) {
+                Err(Error::Busy(_))
+                    if (knocking || self.channel.is_knocking()) && start.elapsed() < PATIENCE =>
+                {
+                    std::thread::yield_now();
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Waits until the session has ended: somebody has unmounted it, or the connection was cut.
@@ -215,7 +245,8 @@ fn settle(negotiated: &mut InitConfig, kernel: &InitRequest, options: &ProtocolO
 
 fn init_out(negotiated: &InitConfig) -> InitOut {
     let flags = negotiated.flags;
-    let timeout = negotiated.request_timeout.map_or(0, |timeout| timeout.max(Duration::from_secs(1)).as_secs());
+    let timeout =
+        negotiated.request_timeout.map_or(0, |timeout| timeout.max(Duration::from_secs(1)).as_secs());
     let pages = (negotiated.max_write as usize).div_ceil(page_size());
     InitOut {
         major: KERNEL_VERSION,
@@ -280,7 +311,8 @@ fn wanted_flags(options: &ProtocolOptions) -> InitFlags {
         | InitFlags::CREATE_SUPP_GROUP
         | InitFlags::HAS_EXPIRE_ONLY
         | InitFlags::DIRECT_IO_ALLOW_MMAP;
-    let inval = if options.auto_inval_data { InitFlags::AUTO_INVAL_DATA } else { InitFlags::EXPLICIT_INVAL_DATA };
+    let inval =
+        if options.auto_inval_data { InitFlags::AUTO_INVAL_DATA } else { InitFlags::EXPLICIT_INVAL_DATA };
     flags |= inval;
     for (wanted, flag) in [
         (options.readdirplus, InitFlags::DO_READDIRPLUS),

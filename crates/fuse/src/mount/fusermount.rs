@@ -26,7 +26,9 @@ pub(super) fn mount(path: &Path, options: &str) -> Result<Device, Error> {
     match receive_descriptor(&ours) {
         Ok(Some(fd)) => Ok(Device::from_fd(fd)),
         Ok(None) => Err(refused(path, &output)),
-        Err(error) => Err(Error::System { action: "receiving the descriptor from fusermount3", source: error }),
+        Err(error) => {
+            Err(Error::System { action: "receiving the descriptor from fusermount3", source: error })
+        }
     }
 }
 
@@ -42,7 +44,11 @@ pub(super) fn unmount(path: &Path, lazy: bool) -> Result<(), Error> {
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr);
-    if message.contains("busy") || !lazy { Err(Error::Busy(path.to_owned())) } else { Err(refused(path, &output)) }
+    if message.contains("busy") || !lazy {
+        Err(Error::Busy(path.to_owned()))
+    } else {
+        Err(refused(path, &output))
+    }
 }
 
 fn run(prepare: impl Fn(&mut Command)) -> Result<Output, Error> {
@@ -129,7 +135,10 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     // data is read. The descriptor is new and ours.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(&message);
-        if header.is_null() || (*header).cmsg_level != libc::SOL_SOCKET || (*header).cmsg_type != libc::SCM_RIGHTS {
+        if header.is_null()
+            || (*header).cmsg_level != libc::SOL_SOCKET
+            || (*header).cmsg_type != libc::SCM_RIGHTS
+        {
             return Ok(None);
         }
         let fd = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<libc::c_int>());

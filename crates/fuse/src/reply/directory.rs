@@ -58,8 +58,12 @@ impl<'r, 'a> DirBuffer<'r, 'a> {
             return true;
         }
         let Some(slot) = self.reply.bulk.get_mut(self.used..self.used + length) else { return true };
-        let dirent =
-            Dirent { ino: entry.ino, off: entry.next_offset, namelen: entry.name.len() as u32, typ: entry.kind };
+        let dirent = Dirent {
+            ino: entry.ino,
+            off: entry.next_offset,
+            namelen: entry.name.len() as u32,
+            typ: entry.kind,
+        };
         slot[..plus.len()].copy_from_slice(plus);
         slot[plus.len()..head].copy_from_slice(dirent.as_bytes());
         slot[head..head + entry.name.len()].copy_from_slice(entry.name);

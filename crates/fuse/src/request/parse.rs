@@ -209,7 +209,9 @@ impl<'a> Body<'a> {
                 let (name, new_name) = self.names()?;
                 Operation::Rename { name, new_parent: arg.newdir, new_name, flags: arg.flags }
             }
-            opcode::LINK => Operation::Link { node_id: self.arg::<LinkIn>()?.oldnodeid, new_name: self.name()? },
+            opcode::LINK => {
+                Operation::Link { node_id: self.arg::<LinkIn>()?.oldnodeid, new_name: self.name()? }
+            }
             opcode::CREATE => {
                 let arg: CreateIn = self.arg()?;
                 Operation::Create {

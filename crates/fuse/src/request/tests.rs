@@ -1,0 +1,217 @@
+use super::*;
+use crate::abi::*;
+
+/// xorshift64*: the tests need variety, not quality.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn header(code: u32, total_extlen: u16) -> InHeader {
+    InHeader {
+        opcode: code,
+        unique: 2,
+        nodeid: 1,
+        uid: 3,
+        gid: 4,
+        pid: 5,
+        total_extlen,
+        ..InHeader::default()
+    }
+}
+
+fn parsed<'a>(code: u32, argument: &'a [u8], payload: &'a [u8]) -> Result<Operation<'a>, i32> {
+    parse(&Raw { header: header(code, 0), argument, payload }, true).map(|request| request.op)
+}
+
+#[test]
+fn random_bytes_never_panic_and_give_plausible_errnos() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for round in 0..60_000 {
+        let code =
+            if round % 8 == 0 { random.next() as u32 } else { opcode::ALL[random.below(opcode::ALL.len())] };
+        let (argument_length, payload_length) = (random.below(130), random.below(300));
+        let (argument, payload) = (random.bytes(argument_length), random.bytes(payload_length));
+        let extensions = if round % 4 == 0 { random.below(20) as u16 } else { 0 };
+        let raw = Raw { header: header(code, extensions), argument: &argument, payload: &payload };
+        match parse(&raw, round % 2 == 0) {
+            Ok(request) => check(&request),
+            Err(errno) => assert!([libc::EIO, libc::EINVAL, libc::ENOSYS].contains(&errno)),
+        }
+    }
+}
+
+#[test]
+fn cut_and_mutated_requests_never_panic() {
+    let mut random = Random(0xdead_beef_1234_5678);
+    for &code in opcode::ALL {
+        let Some(size) = argument_size(code, true) else { continue };
+        for round in 0..400 {
+            // Small numbers in the argument, so that counts and sizes in it are sometimes right.
+            let mut argument: Vec<u8> =
+                (0..size).map(|at| if at % 4 == 0 { random.below(64) as u8 } else { 0 }).collect();
+            let mut payload = b"first\0second\0some data that follows the names".to_vec();
+            if round % 2 == 0 && size > 0 {
+                let at = random.below(size);
+                argument[at] = random.next() as u8;
+            }
+            if round % 3 == 0 {
+                let at = random.below(payload.len());
+                payload[at] = random.next() as u8;
+            }
+            argument.truncate(if round % 5 == 0 { random.below(size + 1) } else { size });
+            let keep = if round % 7 == 0 { random.below(payload.len()) } else { payload.len() };
+            let raw = Raw { header: header(code, 0), argument: &argument, payload: &payload[..keep] };
+            if let Ok(request) = parse(&raw, true) {
+                check(&request);
+            }
+        }
+    }
+}
+
+/// Whatever is accepted keeps what the documentation promises.
+fn check(request: &Request<'_>) {
+    let name = |name: &[u8]| assert!(!name.is_empty() && !name.contains(&0) && !name.contains(&b'/'));
+    match request.op {
+        Operation::Lookup { name: one }
+        | Operation::Unlink { name: one }
+        | Operation::RmDir { name: one }
+        | Operation::MkDir { name: one, .. }
+        | Operation::MkNod { name: one, .. }
+        | Operation::Create { name: one, .. }
+        | Operation::Link { new_name: one, .. } => name(one),
+        Operation::Rename { name: one, new_name: two, .. } => {
+            name(one);
+            name(two);
+        }
+        Operation::GetXattr { name, .. } | Operation::RemoveXattr { name } => assert!(!name.is_empty()),
+        Operation::BatchForget { forgets } => assert_eq!(forgets.iter().count(), forgets.len()),
+        _ => {}
+    }
+}
+
+#[test]
+fn names_are_found_and_checked() {
+    assert!(matches!(parsed(opcode::LOOKUP, &[], b"file\0"), Ok(Operation::Lookup { name: b"file" })));
+    assert_eq!(parsed(opcode::LOOKUP, &[], b"file").err(), Some(libc::EIO), "no NUL");
+    assert_eq!(parsed(opcode::LOOKUP, &[], b"\0").err(), Some(libc::EINVAL), "empty");
+    assert_eq!(parsed(opcode::LOOKUP, &[], b"a/b\0").err(), Some(libc::EINVAL), "slash");
+    let rename = Rename2In { newdir: 9, flags: 1, padding: 0 };
+    match parsed(opcode::RENAME2, rename.as_bytes(), b"old\0new\0") {
+        Ok(Operation::Rename { name: b"old", new_parent: 9, new_name: b"new", flags: 1 }) => {}
+        other => panic!("{other:?}"),
+    }
+    match parsed(opcode::SYMLINK, &[], b"link\0../target\0") {
+        Ok(Operation::Symlink { name: b"link", target: b"../target" }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn attribute_values_follow_their_name_in_both_forms() {
+    let long = SetXattrIn { size: 3, flags: 1, setxattr_flags: SETXATTR_ACL_KILL_SGID, padding: 0 };
+    match parsed(opcode::SETXATTR, long.as_bytes(), b"user.a/b\0xyz") {
+        Ok(Operation::SetXattr { name: b"user.a/b", value: b"xyz", flags: 1, kill_sgid: true }) => {}
+        other => panic!("{other:?}"),
+    }
+    let short = SetXattrCompatIn { size: 3, flags: 2 };
+    let raw =
+        Raw { header: header(opcode::SETXATTR, 0), argument: short.as_bytes(), payload: b"user.a\0xyz" };
+    match parse(&raw, false).map(|request| request.op) {
+        Ok(Operation::SetXattr { name: b"user.a", value: b"xyz", flags: 2, kill_sgid: false }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(
+        parsed(opcode::SETXATTR, long.as_bytes(), b"user.a\0xy").err(),
+        Some(libc::EIO),
+        "value cut short"
+    );
+}
+
+#[test]
+fn extensions_give_the_parents_group_and_leave_the_name() {
+    let create = CreateIn { flags: 2, mode: 0o100_644, umask: 0o22, open_flags: 0 };
+    let mut payload = b"file\0".to_vec();
+    // Extension header, number of groups, group; 16 bytes in all.
+    for word in [16u32, EXT_GROUPS, 1, 1234] {
+        payload.extend_from_slice(&word.to_ne_bytes());
+    }
+    let raw = Raw { header: header(opcode::CREATE, 2), argument: create.as_bytes(), payload: &payload };
+    let request = parse(&raw, true).expect("a good request");
+    assert_eq!(request.parent_group, Some(1234));
+    assert!(matches!(request.op, Operation::Create { name: b"file", umask: 0o22, .. }));
+    let raw = Raw { header: header(opcode::CREATE, 200), ..raw };
+    assert_eq!(parse(&raw, true).err(), Some(libc::EIO), "extensions longer than the request");
+}
+
+#[test]
+fn both_halves_of_the_init_flags_are_read() {
+    let (first, second) = (InitIn { major: 7, minor: 45, max_readahead: 4096, flags: 1 << 30 }, 1u32 << 9);
+    let ext = InitInExt { flags2: second, ..InitInExt::default() };
+    match parsed(opcode::INIT, first.as_bytes(), ext.as_bytes()) {
+        Ok(Operation::Init(init)) => assert_eq!(init.flags, InitFlags::INIT_EXT | InitFlags::OVER_IO_URING),
+        other => panic!("{other:?}"),
+    }
+    match parsed(opcode::INIT, first.as_bytes(), &[]) {
+        Ok(Operation::Init(init)) => assert_eq!(init.flags, InitFlags::INIT_EXT),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn times_to_set_are_told_apart() {
+    let valid = SetAttrValid::ATIME | SetAttrValid::ATIME_NOW | SetAttrValid::MTIME | SetAttrValid::SIZE;
+    let arg =
+        SetAttrIn { valid: valid.bits(), mtime: -5i64 as u64, mtimensec: 7, size: 3, ..SetAttrIn::default() };
+    let Ok(Operation::SetAttr(change)) = parsed(opcode::SETATTR, arg.as_bytes(), &[]) else {
+        panic!("not a SETATTR")
+    };
+    assert_eq!(change.atime, Some(SetTime::Now));
+    assert_eq!(change.mtime, Some(SetTime::At { seconds: -5, nanoseconds: 7 }));
+    assert_eq!((change.size, change.mode, change.uid, change.fh), (Some(3), None, None, None));
+}
+
+#[test]
+fn flock_and_fcntl_locks_are_told_apart() {
+    for (lk_flags, code, expect_flock, expect_wait) in
+        [(LK_FLOCK, opcode::SETLKW, true, true), (0, opcode::SETLK, false, false)]
+    {
+        let arg = LkIn { lk_flags, owner: 8, ..LkIn::default() };
+        match parsed(code, arg.as_bytes(), &[]) {
+            Ok(Operation::SetLk { owner: 8, flock, wait, .. }) => {
+                assert_eq!((flock, wait), (expect_flock, expect_wait));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn forgets_are_counted_exactly() {
+    let mut payload = Vec::new();
+    for node in [5u64, 6] {
+        payload.extend_from_slice(ForgetOne { nodeid: node, nlookup: node + 10 }.as_bytes());
+    }
+    let arg = BatchForgetIn { count: 2, dummy: 0 };
+    let Ok(Operation::BatchForget { forgets }) = parsed(opcode::BATCH_FORGET, arg.as_bytes(), &payload)
+    else {
+        panic!("not a BATCH_FORGET")
+    };
+    assert_eq!(forgets.iter().collect::<Vec<_>>(), [(5, 15), (6, 16)]);
+    let arg = BatchForgetIn { count: 3, dummy: 0 };
+    assert_eq!(parsed(opcode::BATCH_FORGET, arg.as_bytes(), &payload).err(), Some(libc::EIO));
+}

@@ -270,7 +270,10 @@ fn answer(device: &Device, header: &InHeader, state: State, small: &[u8], bulk: 
         Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EINTR) => Ok(()),
         _ => {
             // The kernel did not like the answer, and the caller still waits.
-            log::error!("the kernel refused an answer to {}: {error}", crate::abi::opcode::name(header.opcode));
+            log::error!(
+                "the kernel refused an answer to {}: {error}",
+                crate::abi::opcode::name(header.opcode)
+            );
             let _ = device.send(-libc::EIO, header.unique, &[]);
             Ok(())
         }

@@ -5,12 +5,14 @@
 //! CPU that the thread is pinned to. A queue hands a request to the entry that finished last, so one thread stays hot
 //! while the others sleep, and a blocked thread holds nobody up.
 //!
-//! Two facts of the kernel shape the growing of a lane:
+//! Three facts of the kernel shape this:
 //!
 //! - A request that finds no free entry waits in the queue until some entry *commits* an answer. Registering a new entry
-//!   does not take it up. So a thread that joins later makes the kernel send it a request by a notification
-//!   ("retrieve nothing from the root"): the answer to that request fetches what waits.
+//!   does not take it up. So a thread that joins late has somebody *knock*: a statfs(2) of the mount from this CPU. That
+//!   request goes to the new entry, whose answer then fetches what waits.
 //! - No request is sent at all until every possible CPU's queue has an entry, offline CPUs included.
+//! - The first argument structure lies in the header area, everything else in the payload; but NOTIFY_REPLY has all of it
+//!   in the payload.
 
 mod ring;
 
@@ -24,7 +26,7 @@ use parking_lot::Mutex;
 
 use super::Channel;
 use super::serve::Desk;
-use crate::abi::{InHeader, NotifyRetrieveOut, ROOT_ID, Wire, notify_code, opcode};
+use crate::abi::{InHeader, NotifyRetrieveIn, opcode};
 use crate::config::{ThreadOptions, TransportChoice};
 use crate::error::Error;
 use crate::reply::State;
@@ -35,10 +37,6 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Threads of a CPU that must be ready to take a request; below that, a blocking thread starts another.
 const READY_MIN: usize = 2;
-
-/// Number of the request with which a new thread takes up what waits. Even, and far from the kernel's own numbers,
-/// which count up from 2.
-const WAKE_UP_UNIQUE: u64 = 1 << 63;
 
 /// Can io_uring be used?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +57,9 @@ pub(crate) fn availability(choice: TransportChoice) -> Availability {
     };
     // Left on afterwards: switching it off again could take it from another mount that is just starting.
     if text.trim() != "Y" && std::fs::write(SWITCH, "Y").is_err() {
-        return Availability::No("it is switched off; root can write Y to /sys/module/fuse/parameters/enable_uring");
+        return Availability::No(
+            "it is switched off; root can write Y to /sys/module/fuse/parameters/enable_uring",
+        );
     }
     match Ring::probe() {
         Ok(()) => Availability::Yes,
@@ -195,7 +195,8 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::
         Ok(ring) => ring,
         Err(error) => {
             if let Some(report) = &report {
-                let _ = report.send(Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))));
+                let _ =
+                    report.send(Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))));
             }
             return Err(error);
         }
@@ -207,7 +208,10 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::
     let mut desk = Desk::new(channel);
     let _hook = nacre_env::install_hook(Rc::new(Hook { lane: lane.clone(), channel: channel.clone() }));
     if joined_late {
-        wake_up(channel);
+        // Makes the kernel send a request to this queue, whose newest entry is ours; see the head of this file.
+        if let Err(error) = channel.knock(lane.cpu) {
+            log::warn!("a new FUSE thread cannot look for waiting requests: {error}");
+        }
     }
     while !channel.is_stopping() {
         match ring.wait() {
@@ -230,23 +234,10 @@ fn register(lane: &Lane, channel: &Channel) -> io::Result<Ring> {
     Ring::register(device, queue, channel.negotiated.payload_max)
 }
 
-/// Makes the kernel send a request to this CPU's queue, whose newest entry is ours; see the head of this file.
-fn wake_up(channel: &Channel) {
-    let Some(device) = channel.device() else { return };
-    let out = NotifyRetrieveOut { notify_unique: WAKE_UP_UNIQUE, nodeid: ROOT_ID, ..NotifyRetrieveOut::default() };
-    if let Err(error) = device.send(notify_code::RETRIEVE, 0, &[out.as_bytes()]) {
-        log::debug!("a new FUSE thread could not look for waiting requests: {error}");
-    }
-}
-
 fn one_request(ring: &mut Ring, desk: &mut Desk) -> io::Result<()> {
     let (header, payload_length) = ring.request();
     let unique = header.unique;
-    let state = if header.opcode == opcode::NOTIFY_REPLY && unique == WAKE_UP_UNIQUE {
-        State::Small(0)
-    } else {
-        serve(ring, desk, &header, payload_length)
-    };
+    let state = serve(ring, desk, &header, payload_length);
     match state {
         State::Small(length) => ring.answer(unique, 0, Some(&desk.small[..length]), length),
         State::Bulk(length) => ring.answer(unique, 0, None, length),
@@ -260,6 +251,12 @@ fn serve(ring: &mut Ring, desk: &mut Desk, header: &InHeader, payload_length: us
     let (argument, payload) = ring.buffers();
     if payload_length > payload.len() {
         return State::Error(libc::EIO);
+    }
+    if header.opcode == opcode::NOTIFY_REPLY && header.len as usize == size_of::<InHeader>() + payload_length
+    {
+        let (argument, data) =
+            payload[..payload_length].split_at(size_of::<NotifyRetrieveIn>().min(payload_length));
+        return desk.serve(header, argument, data, &mut []);
     }
     if replies_in_bulk(header.opcode) {
         let copy = |bulk: &[u8], side: &mut Vec<u8>| {

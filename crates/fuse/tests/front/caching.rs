@@ -110,3 +110,43 @@ fn pages_cached_by_one_mount_are_dropped_when_the_other_has_written() {
         assert!(fs::read(one.path("file")).expect("read") == vec![b'b'; 50_000], "same size, other data");
     });
 }
+
+#[test]
+fn a_file_replaced_by_the_other_mount_is_found_under_its_name() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let (one, two) = (servers.mount(), servers.mount());
+        for round in 0..50u32 {
+            fs::write(two.path("new"), round.to_string()).expect("written");
+            fs::rename(two.path("new"), two.path("file")).expect("moved");
+            assert_eq!(fs::read_to_string(one.path("file")).expect("read"), round.to_string());
+            assert_eq!(fs::metadata(one.path("file")).expect("there").nlink(), 1);
+        }
+    });
+}
+
+#[test]
+fn the_lease_becomes_exclusive_again_when_the_other_mount_leaves() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let one = servers.mount();
+        let two = servers.mount();
+        fs::write(two.path("file"), b"theirs").expect("written");
+        assert_eq!(fs::read(one.path("file")).expect("read"), b"theirs");
+        drop(two);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !one.client.lease().exclusive() {
+            assert!(std::time::Instant::now() < deadline, "still shared with nobody");
+            std::thread::yield_now();
+        }
+        assert_eq!(fs::read(one.path("file")).expect("read"), b"theirs");
+        fs::write(one.path("file"), b"ours").expect("written");
+        assert_eq!(fs::read(one.path("file")).expect("read"), b"ours");
+    });
+}

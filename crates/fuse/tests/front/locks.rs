@@ -68,3 +68,33 @@ fn who_waits_for_a_lock_gets_it_when_it_is_given_back() {
         assert_eq!(waiter.join().expect("no panic"), Ok(()));
     });
 }
+
+#[test]
+fn who_waits_for_a_lock_can_be_killed() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let options = FrontOptions { locks: LockScope::Cluster, ..FrontOptions::default() };
+        let mount = servers.mount_with(options);
+        let holder = File::create(mount.path("file")).expect("made");
+        assert_eq!(flock(&holder, libc::LOCK_EX), Ok(()));
+        let mut waiter = std::process::Command::new("flock")
+            .arg(mount.path("file"))
+            .arg("true")
+            .spawn()
+            .expect("flock is part of util-linux");
+        // It sleeps in the kernel as soon as its request is under way.
+        let status = format!("/proc/{}/wchan", waiter.id());
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !std::fs::read_to_string(&status).is_ok_and(|place| place.contains("request_wait_answer")) {
+            assert!(std::time::Instant::now() < deadline, "it never waited");
+            std::thread::yield_now();
+        }
+        waiter.kill().expect("ours");
+        assert!(!waiter.wait().expect("ours").success());
+        assert_eq!(flock(&holder, libc::LOCK_UN), Ok(()));
+        assert_eq!(flock(&holder, libc::LOCK_EX | libc::LOCK_NB), Ok(()), "nothing was left behind");
+    });
+}

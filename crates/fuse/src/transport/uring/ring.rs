@@ -117,7 +117,8 @@ impl Ring {
         }
         let out = OutHeader { len: (size_of::<OutHeader>() + length) as u32, error, unique };
         memory[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
-        let entry = UringEntInOut { commit_id: self.commit_id, payload_sz: length as u32, ..Default::default() };
+        let entry =
+            UringEntInOut { commit_id: self.commit_id, payload_sz: length as u32, ..Default::default() };
         memory[ENTRY..HEADER_SIZE].copy_from_slice(entry.as_bytes());
         self.push(uring::CMD_COMMIT_AND_FETCH, None)?;
         self.commit_id = 0;

@@ -1,0 +1,304 @@
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use nacre_fuse::nullfs::{NullFs, NullOptions};
+use nacre_fuse::{Handler, Operation, Reply, Request, TransportChoice, Unmount};
+use parking_lot::{Condvar, Mutex};
+
+use crate::support::*;
+
+/// getxattr of `user.gate` waits for the gate, of `user.pipe` in a read(2) that never ends by itself; both give up when
+/// interrupted. Everything else is the null file system's.
+struct Gate {
+    null: NullFs,
+    state: Mutex<GateState>,
+    change: Condvar,
+    pipe: [i32; 2],
+}
+
+#[derive(Default)]
+struct GateState {
+    open: bool,
+    waiting: usize,
+    interrupts: Vec<u64>,
+    destroyed: usize,
+}
+
+impl Gate {
+    fn new() -> Arc<Gate> {
+        let mut pipe = [0; 2];
+        // SAFETY: `pipe` has room for two descriptors.
+        assert_eq!(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        let null = NullFs::new(NullOptions::default());
+        Arc::new(Gate { null, state: Mutex::default(), change: Condvar::new(), pipe })
+    }
+
+    fn open(&self) {
+        self.state.lock().open = true;
+        self.change.notify_all();
+    }
+
+    /// Waits until so many requests are blocked.
+    fn await_blocked(&self, count: usize) {
+        let end = Instant::now() + DEADLINE;
+        let mut state = self.state.lock();
+        while state.waiting != count {
+            let late = self.change.wait_until(&mut state, end).timed_out();
+            assert!(!late, "only {} of {count} requests arrived", state.waiting);
+        }
+    }
+
+    fn arrived(&self, by: isize) {
+        let mut state = self.state.lock();
+        state.waiting = state.waiting.checked_add_signed(by).expect("balanced");
+        self.change.notify_all();
+    }
+
+    fn wait_at_gate(&self) -> Result<(), i32> {
+        nacre_env::blocking(|| {
+            let mut state = self.state.lock();
+            while !state.open {
+                if nacre_env::interrupted() {
+                    return Err(libc::EINTR);
+                }
+                self.change.wait_for(&mut state, Duration::from_millis(5));
+            }
+            Ok(())
+        })
+    }
+
+    fn wait_in_pipe(&self) -> Result<(), i32> {
+        nacre_env::blocking(|| {
+            loop {
+                let mut byte = 0u8;
+                // SAFETY: `byte` is valid for a write of one byte.
+                let n = unsafe { libc::read(self.pipe[0], (&raw mut byte).cast(), 1) };
+                if n < 0
+                    && io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
+                    && nacre_env::interrupted()
+                {
+                    return Err(libc::EINTR);
+                }
+            }
+        })
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // SAFETY: both descriptors are ours.
+        unsafe { (libc::close(self.pipe[0]), libc::close(self.pipe[1])) };
+    }
+}
+
+impl Handler for Gate {
+    fn handle(&self, request: &Request<'_>, reply: &mut Reply<'_>) {
+        let outcome = match request.op {
+            Operation::GetXattr { name: b"user.gate", .. } => {
+                self.arrived(1);
+                let outcome = self.wait_at_gate();
+                self.arrived(-1);
+                outcome
+            }
+            Operation::GetXattr { name: b"user.pipe", .. } => {
+                self.arrived(1);
+                let outcome = self.wait_in_pipe();
+                self.arrived(-1);
+                outcome
+            }
+            _ => return self.null.handle(request, reply),
+        };
+        match outcome {
+            Ok(()) => reply.bytes(b"passed"),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn interrupt(&self, unique: u64) {
+        self.state.lock().interrupts.push(unique);
+    }
+
+    fn destroy(&self) {
+        self.state.lock().destroyed += 1;
+    }
+}
+
+fn gates() -> impl Iterator<Item = (Arc<Gate>, Mount)> {
+    transports().into_iter().map(|transport| {
+        let gate = Gate::new();
+        let mount = Mount::with(transport, gate.clone(), |config| {
+            config.threads.workers_per_cpu = 1;
+            config.threads.readers = Some(1);
+        });
+        (gate, mount)
+    })
+}
+
+#[test]
+fn blocked_handlers_hold_nobody_up() {
+    const BLOCKED: usize = 20;
+    for (gate, mount) in gates() {
+        let root = mount.root().to_owned();
+        let clients: Vec<_> = (0..BLOCKED)
+            .map(|_| {
+                let root = root.clone();
+                client(move || {
+                    // All on one CPU: one queue has to take them all.
+                    let _ = nacre_env::pin_to_cpu(0);
+                    getxattr(&root, "user.gate")
+                })
+            })
+            .collect();
+        gate.await_blocked(BLOCKED);
+        let other = mount.path("many");
+        in_time("a request beside blocked ones", move || {
+            let _ = nacre_env::pin_to_cpu(0);
+            std::fs::metadata(other).expect("stat")
+        });
+        assert!(mount.session.thread_count() > BLOCKED);
+        gate.open();
+        for client in clients {
+            assert_eq!(client.join().expect("client").expect("getxattr"), b"passed");
+        }
+        mount.session.unmount(Unmount::Clean).expect("unmount");
+        assert_eq!(gate.state.lock().destroyed, 1);
+    }
+}
+
+#[test]
+fn threads_are_bounded_and_waiting_requests_are_served_later() {
+    for transport in transports() {
+        let gate = Gate::new();
+        let mount = Mount::with(transport, gate.clone(), |config| {
+            config.threads.workers_per_cpu = 1;
+            config.threads.workers_per_cpu_max = 4;
+            config.threads.readers = Some(1);
+        });
+        let clients: Vec<_> = (0..12)
+            .map(|_| {
+                let root = mount.root().to_owned();
+                client(move || {
+                    let _ = nacre_env::pin_to_cpu(0);
+                    getxattr(&root, "user.gate")
+                })
+            })
+            .collect();
+        gate.await_blocked(4);
+        // One reader of FORGETs comes on top of the workers of each CPU.
+        let most = 4 * nacre_env::possible_cpu_count() + 1;
+        assert!(mount.session.thread_count() <= most, "{} threads", mount.session.thread_count());
+        gate.open();
+        for client in clients {
+            assert_eq!(in_time("the rest", || client.join().expect("client").expect("getxattr")), b"passed");
+        }
+    }
+}
+
+extern "C" fn ignore(_signal: libc::c_int) {}
+
+/// Makes SIGUSR2 end system calls of this process.
+fn catch_signal() {
+    // SAFETY: sigaction is plain data, zeroes are no flags; the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()), 0);
+    }
+}
+
+#[test]
+fn an_interrupted_caller_gets_eintr_and_others_go_on() {
+    catch_signal();
+    for (gate, mount) in gates() {
+        for name in ["user.pipe", "user.gate"] {
+            let (tell, told) = mpsc::channel();
+            let root = mount.root().to_owned();
+            let victim = client(move || {
+                // SAFETY: pthread_self takes no arguments.
+                tell.send(unsafe { libc::pthread_self() }).expect("test is listening");
+                getxattr(&root, name).expect_err("interrupted").raw_os_error()
+            });
+            let thread = told.recv().expect("client lives");
+            gate.await_blocked(1);
+            // SAFETY: the thread waits for its request and was not joined yet.
+            assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR2) }, 0);
+            let outcome = in_time("an interrupted request", move || victim.join().expect("client"));
+            assert_eq!(outcome, Some(libc::EINTR));
+            gate.await_blocked(0);
+        }
+        let interrupts = gate.state.lock().interrupts.clone();
+        assert_eq!(interrupts.len(), 2, "each interrupt is told once: {interrupts:?}");
+        assert_ne!(interrupts[0], interrupts[1]);
+        assert!(std::fs::metadata(mount.path("many")).is_ok());
+    }
+}
+
+#[test]
+fn a_forced_unmount_interrupts_what_is_blocked() {
+    for (gate, mount) in gates() {
+        let clients: Vec<_> = ["user.gate", "user.pipe"]
+            .into_iter()
+            .map(|name| {
+                let root = mount.root().to_owned();
+                client(move || getxattr(&root, name).expect_err("cut off").raw_os_error())
+            })
+            .collect();
+        gate.await_blocked(2);
+        in_time("a forced unmount", move || {
+            mount.session.unmount(Unmount::Force).expect("unmount");
+            assert!(mount.session.has_ended());
+            assert_eq!(mount.session.thread_count(), 0);
+        });
+        for client in clients {
+            let errno = client.join().expect("client").expect("an errno");
+            assert!([libc::ECONNABORTED, libc::ENOTCONN, libc::EINTR].contains(&errno), "{errno}");
+        }
+        assert_eq!(gate.state.lock().destroyed, 1);
+    }
+}
+
+#[test]
+fn dropping_a_session_ends_it_like_a_forced_unmount() {
+    for (gate, mount) in gates() {
+        let root = mount.root().to_owned();
+        let client = client(move || getxattr(&root, "user.gate").is_err());
+        gate.await_blocked(1);
+        in_time("the drop", move || drop(mount));
+        assert!(client.join().expect("client"));
+        assert_eq!(gate.state.lock().destroyed, 1);
+    }
+}
+
+#[test]
+fn the_ring_prefers_the_thread_that_finished_last() {
+    if !transports().contains(&TransportChoice::Uring) {
+        return;
+    }
+    let served: Arc<Mutex<HashMap<ThreadId, usize>>> = Arc::default();
+    let counts = served.clone();
+    let options = NullOptions {
+        attr_timeout: Duration::ZERO,
+        hook: Some(Arc::new(move |_| *counts.lock().entry(std::thread::current().id()).or_default() += 1)),
+        ..NullOptions::default()
+    };
+    let mount = Mount::with(TransportChoice::Uring, Arc::new(NullFs::new(options)), |config| {
+        config.threads.workers_per_cpu = 8;
+    });
+    let path = mount.path("many");
+    client(move || {
+        nacre_env::pin_to_cpu(0).expect("CPU 0 exists");
+        for _ in 0..5000 {
+            std::fs::metadata(&path).expect("stat");
+        }
+    })
+    .join()
+    .expect("client");
+    let served = served.lock();
+    let (most, all) = (served.values().max().copied().unwrap_or(0), served.values().sum::<usize>());
+    assert!(all >= 5000);
+    assert!(most * 100 >= all * 95, "one of 8 threads should serve nearly all: {:?}", served.values());
+}
