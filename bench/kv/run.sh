@@ -18,4 +18,4 @@ for repeat in $(seq "$repeats"); do
         done
     done
 done
-exec python3 summary.py "$results"
+python3 summary.py "$results"
