@@ -1,1 +1,211 @@
 use super::*;
+use nacre_types::{AttrFlags, SetAttr, SetAttrValid, SizeSource, Timestamp};
+use nacre_wire::mds::{DataUpdate, FileLock, LockMode, LockOwner};
+
+fn wrote(size: u64) -> DataUpdate {
+    DataUpdate { size_blocks: Some((size, size.div_ceil(512))), ..DataUpdate::default() }
+}
+
+impl Fixture {
+    fn write_intent(&self, fid: Fid) {
+        self.run(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("objects");
+    }
+
+    fn close_with(&self, fid: Fid, handle: OpenHandle, update: DataUpdate) -> Attr {
+        attr_of(self.run(&MdsRequest::Close { fid, handle, update }).expect("closes")).expect("attributes")
+    }
+}
+
+#[test]
+fn an_unlinked_open_file_lives_until_its_last_close() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let first = f.open(fid, OpenFlags::READ).expect("opens");
+    let second = f.open(fid, OpenFlags::WRITE).expect("opens");
+    f.write_intent(fid);
+    f.unlink(Fid::ROOT, "a").expect("removed");
+    let attr = f.stat(fid).expect("open");
+    assert!(attr.nlink == 0 && attr.flags.contains(AttrFlags::ORPHAN));
+    let link = MdsRequest::Link { fid, parent: Fid::ROOT, name: b"b" };
+    assert_eq!(f.run(&link), Err(Status::ENOENT));
+    assert_eq!(f.close_with(fid, second, wrote(5)).size, 5);
+    assert_eq!(f.close(fid, first), Ok(MdsReply::Done));
+    assert_eq!(f.stat(fid), Err(Status::ENOENT));
+    assert_eq!(f.close(fid, first), Err(Status::EBADF));
+    let ost = f.osts[0].clone();
+    eventually("the object's destruction", || ost.destroyed.lock().len() == 1);
+    f.check();
+}
+
+#[test]
+fn a_file_without_name_can_be_linked_once_or_goes_at_its_close() {
+    let f = Fixture::new();
+    let make = |handle| {
+        let fid = f.fid();
+        let request = MdsRequest::Create {
+            parent: Fid::ROOT,
+            name: b"",
+            fid,
+            new: NewFile::Unnamed,
+            mode: 0o600,
+            umask: 0,
+            open: Some((handle, OpenFlags::WRITE | OpenFlags::CREATED)),
+            exclusive: true,
+        };
+        let attr = f.attr(&request).expect("made");
+        assert_eq!((attr.nlink, attr.fid), (0, fid));
+        fid
+    };
+    let (kept, lost) = (make(f.handle()), make(f.handle()));
+    let attr = f.attr(&MdsRequest::Link { fid: kept, parent: Fid::ROOT, name: b"k" }).expect("linked");
+    assert!(attr.nlink == 1 && !attr.flags.contains(AttrFlags::ORPHAN));
+    assert_eq!(f.close(lost, OpenHandle(2)), Ok(MdsReply::Done));
+    assert_eq!(f.stat(lost), Err(Status::ENOENT));
+    f.close(kept, OpenHandle(1)).expect("closes");
+    assert_eq!(f.lookup(Fid::ROOT, "k").map(|a| a.map(|a| a.fid)), Ok(Some(kept)));
+    f.check();
+}
+
+#[test]
+fn the_size_is_in_the_objects_while_somebody_writes_and_exact_afterwards() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
+    assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Exact, "no object, no doubt");
+    f.write_intent(fid);
+    assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
+    let told = f.attr(&MdsRequest::UpdateData { fid, update: wrote(7), exact: false }).expect("told");
+    assert_eq!((told.size, told.size_source), (7, SizeSource::Objects));
+    let mtime = Timestamp::new(1_900_000_000, 1);
+    let closed = f.close_with(fid, handle, DataUpdate { mtime: Some(mtime), ..wrote(9) });
+    assert_eq!((closed.size, closed.size_source, closed.mtime), (9, SizeSource::Exact, mtime));
+    // Opened again for writing without a write: in doubt, then exact again.
+    let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
+    assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
+    let closed = f.close_with(fid, handle, DataUpdate::default());
+    assert_eq!((closed.size, closed.size_source), (9, SizeSource::Exact));
+    f.check();
+}
+
+#[test]
+fn two_clients_that_write_leave_the_size_to_the_objects_until_one_asks_them() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let mine = f.open(fid, OpenFlags::WRITE).expect("opens");
+    f.write_intent(fid);
+    let (other, _) = export(9, tcp_nid());
+    // Let in without waiting: the first client gives its lease up.
+    let mds = f.mds.clone();
+    let (joined, theirs) = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| mds.connect(&other));
+        eventually("the release", || f.run(&MdsRequest::LeaseReleased { epoch: u64::MAX }).is_ok());
+        while !thread.is_finished() {
+            let _ = f.run(&MdsRequest::LeaseReleased { epoch: u64::MAX });
+        }
+        (thread.join().expect("no panic"), OpenHandle(1))
+    });
+    drop(mds);
+    assert!(!joined.expect("let in").exclusive);
+    let call = |request: &MdsRequest<'_>| f.mds.handle(&other, &Call::new(&f.cred), request);
+    call(&MdsRequest::Open { fid, handle: theirs, flags: OpenFlags::WRITE }).expect("opens");
+    f.close_with(fid, mine, wrote(10));
+    call(&MdsRequest::Close { fid, handle: theirs, update: wrote(20) }).expect("closes");
+    assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
+    let told = f.attr(&MdsRequest::UpdateData { fid, update: wrote(20), exact: true }).expect("told");
+    assert_eq!((told.size, told.size_source), (20, SizeSource::Exact));
+    // An older answer of the objects comes too late.
+    let late = f.attr(&MdsRequest::UpdateData { fid, update: wrote(15), exact: true }).expect("told");
+    assert_eq!(late.size, 20);
+    f.check();
+}
+
+#[test]
+fn a_writer_that_dies_leaves_the_size_to_the_objects() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let (other, _) = export(9, Nid::Lo);
+    f.mds.disconnect(f.export.client);
+    f.mds.connect(&other).expect("alone");
+    let call = |request: &MdsRequest<'_>| f.mds.handle(&other, &Call::new(&f.cred), request);
+    call(&MdsRequest::Open { fid, handle: OpenHandle(1), flags: OpenFlags::WRITE }).expect("opens");
+    call(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("objects");
+    f.mds.disconnect(other.client);
+    assert_eq!(call(&MdsRequest::GetAttr { fid }), Err(Status::EVICTED));
+    f.mds.connect(&f.export).expect("alone");
+    assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
+    f.check();
+}
+
+#[test]
+fn truncation_sets_size_and_times_and_is_checked() {
+    let f = Fixture::new();
+    let file = f.file(Fid::ROOT, "a").expect("made");
+    let size = |fid, size, extra| {
+        let set = SetAttr { valid: SetAttrValid::SIZE | extra, size, ..SetAttr::default() };
+        MdsRequest::SetAttr { fid, set }
+    };
+    let cut = f.attr(&size(file.fid, 100, SetAttrValid::empty())).expect("set");
+    assert!(cut.size == 100 && cut.mtime > file.mtime && cut.size_source == SizeSource::Exact);
+    assert_eq!(f.run(&size(Fid::ROOT, 1, SetAttrValid::empty())), Err(Status::EISDIR));
+    assert_eq!(f.run(&size(file.fid, u64::MAX, SetAttrValid::empty())), Err(Status::EFBIG));
+    let stranger = user(5, 5, &[]);
+    assert_eq!(f.run_as(&stranger, &size(file.fid, 1, SetAttrValid::empty())), Err(Status::EACCES));
+    assert!(f.run_as(&stranger, &size(file.fid, 1, SetAttrValid::OPEN_FOR_WRITE)).is_ok());
+    f.write_intent(file.fid);
+    let open =
+        MdsRequest::Open { fid: file.fid, handle: f.handle(), flags: OpenFlags::WRITE | OpenFlags::TRUNCATE };
+    let opened = f.attr(&open).expect("opens");
+    assert_eq!((opened.size, opened.size_source), (0, SizeSource::Objects));
+    f.check();
+}
+
+#[test]
+fn an_open_create_opens_what_is_there_unless_it_is_exclusive() {
+    let f = Fixture::new();
+    let there = f.file(Fid::ROOT, "a").expect("made");
+    f.dir(Fid::ROOT, "d").expect("made");
+    f.symlink(Fid::ROOT, "l", "a").expect("made");
+    let open = |name: &'static str, exclusive| MdsRequest::Create {
+        parent: Fid::ROOT,
+        name: name.as_bytes(),
+        fid: f.fid(),
+        new: NewFile::Node { rdev: 0 },
+        mode: 0o644,
+        umask: 0,
+        open: Some((f.handle(), OpenFlags::READ | OpenFlags::WRITE)),
+        exclusive,
+    };
+    match f.run(&open("a", false)) {
+        Ok(MdsReply::Created { attr, created: false, .. }) => assert_eq!(attr.fid, there.fid),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(f.run(&open("a", true)), Err(Status::EEXIST));
+    assert_eq!(f.run(&open("d", false)), Err(Status::EISDIR));
+    assert_eq!(f.run(&open("l", false)), Err(Status::ESTALE));
+    let stranger = user(5, 5, &[]);
+    assert_eq!(f.run_as(&stranger, &open("a", false)), Err(Status::EACCES));
+    assert!(matches!(f.run(&open("new", false)), Ok(MdsReply::Created { created: true, .. })));
+    f.check();
+}
+
+#[test]
+fn locks_go_with_the_last_close_of_their_client() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
+    let lock = |owner, mode| FileLock {
+        whole_file: false,
+        owner: LockOwner(owner),
+        mode,
+        start: 0,
+        last: u64::MAX,
+        pid: 77,
+    };
+    f.run(&MdsRequest::SetLock { fid, lock: lock(1, LockMode::Write), wait: false }).expect("free");
+    let other = MdsRequest::SetLock { fid, lock: lock(2, LockMode::Read), wait: false };
+    assert_eq!(f.run(&other), Err(Status::EAGAIN));
+    let seen = f.run(&MdsRequest::GetLock { fid, lock: lock(2, LockMode::Read) });
+    assert_eq!(seen, Ok(MdsReply::Lock(Some(lock(1, LockMode::Write)))));
+    f.close(fid, handle).expect("closes");
+    assert_eq!(f.run(&other), Ok(MdsReply::Done));
+}

@@ -1,1 +1,142 @@
 use super::*;
+use nacre_types::Xid;
+
+fn slot(f: &Fixture, tag: u16, xid: u64) -> ReplySlot {
+    ReplySlot { client: f.export.client, tag, xid: Xid(xid) }
+}
+
+fn make(f: &Fixture, name: &'static str) -> MdsRequest<'static> {
+    MdsRequest::Create {
+        parent: Fid::ROOT,
+        name: name.as_bytes(),
+        fid: f.fid(),
+        new: NewFile::Directory,
+        mode: 0o755,
+        umask: 0,
+        open: None,
+        exclusive: true,
+    }
+}
+
+fn tcp_fixture() -> Fixture {
+    let dir = tempfile::tempdir().expect("a directory");
+    Mds::format(dir.path(), &config()).expect("formats");
+    Fixture::start(dir, vec![FakeOst::new()], export(1, tcp_nid()).0)
+}
+
+#[test]
+fn the_answer_of_a_request_is_found_again_after_a_restart() {
+    let f = tcp_fixture();
+    let answer = f.with_slot(slot(&f, 3, 77), &make(&f, "a")).expect("made");
+    f.with_slot(slot(&f, 4, 78), &make(&f, "b")).expect("made");
+    assert!(f.with_slot(slot(&f, 3, 79), &make(&f, "a")).is_err());
+    let f = f.restart();
+    let stored = f.mds.stored_answer(&slot(&f, 3, 77)).expect("stored").expect("a success");
+    assert_eq!(stored.reply, answer.reply);
+    assert!(stored.transno >= answer.transno);
+    assert!(f.mds.stored_answer(&slot(&f, 3, 80)).is_none(), "another request of the same slot");
+    assert!(f.mds.stored_answer(&slot(&f, 9, 77)).is_none());
+    f.mds.disconnect(f.export.client);
+    assert!(f.mds.stored_answer(&slot(&f, 3, 77)).is_none(), "a client that left needs no answers");
+    f.check();
+}
+
+#[test]
+fn a_client_that_comes_back_keeps_its_unlinked_open_file() {
+    let f = tcp_fixture();
+    let kept = f.file(Fid::ROOT, "kept").expect("made").fid;
+    let lost = f.file(Fid::ROOT, "lost").expect("made").fid;
+    let handle = f.open(kept, OpenFlags::READ).expect("opens");
+    f.open(lost, OpenFlags::READ).expect("opens");
+    f.unlink(Fid::ROOT, "kept").expect("removed");
+    f.unlink(Fid::ROOT, "lost").expect("removed");
+    f.mds.stop().expect("stops");
+    let Fixture { dir, mds, export, .. } = f;
+    drop(mds);
+    let mds = Mds::open(dir.path(), config(), Vec::new()).expect("starts");
+    mds.connect(&export).expect("connects");
+    let cred = Cred::system();
+    let run = |request: &MdsRequest<'_>| mds.handle(&export, &Call::new(&cred), request);
+    run(&MdsRequest::Open { fid: kept, handle, flags: OpenFlags::READ | OpenFlags::REPLAY })
+        .expect("replayed");
+    assert!(run(&MdsRequest::Ping).is_ok());
+    // The first ordinary request ends the recovery, as nobody else is awaited.
+    assert!(run(&MdsRequest::GetAttr { fid: kept }).is_ok());
+    assert_eq!(run(&MdsRequest::GetAttr { fid: lost }), Err(Status::ENOENT));
+    let close = MdsRequest::Close { fid: kept, handle, update: Default::default() };
+    assert_eq!(run(&close).map(|a| a.reply), Ok(MdsReply::Done));
+    assert_eq!(run(&MdsRequest::GetAttr { fid: kept }), Err(Status::ENOENT));
+    mds.stop().expect("stops");
+    drop(mds);
+    check_dir(dir.path());
+}
+
+#[test]
+fn orphans_of_a_client_in_the_servers_own_process_go_at_the_next_start() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    f.open(fid, OpenFlags::READ).expect("opens");
+    f.unlink(Fid::ROOT, "a").expect("removed");
+    let f = f.restart();
+    assert_eq!(f.stat(fid), Err(Status::ENOENT));
+    f.check();
+}
+
+#[test]
+fn a_second_client_gets_in_when_the_first_has_released_its_caches() {
+    let f = Fixture::new();
+    let lease = f.run(&MdsRequest::Ping);
+    assert!(matches!(lease, Ok(MdsReply::Lease(LeaseGrant { exclusive: true, .. }))));
+    let (second, _) = export(2, tcp_nid());
+    let mds = f.mds.clone();
+    let connecting = std::thread::spawn(move || mds.connect(&second).map(|grant| grant.exclusive));
+    eventually(
+        "the release",
+        || matches!(f.run(&MdsRequest::Ping), Ok(MdsReply::Lease(grant)) if !grant.exclusive),
+    );
+    assert!(!connecting.is_finished(), "the first still caches");
+    f.run(&MdsRequest::LeaseReleased { epoch: u64::MAX }).expect("released");
+    assert_eq!(connecting.join().expect("no panic"), Ok(false));
+    f.mds.disconnect(ClientUuid([2; 16]));
+    let lease = f.run(&MdsRequest::Ping);
+    assert!(matches!(lease, Ok(MdsReply::Lease(LeaseGrant { exclusive: true, .. }))));
+}
+
+#[test]
+fn a_client_that_does_not_release_is_evicted() {
+    let f = Fixture::new();
+    let (second, _) = export(2, tcp_nid());
+    assert_eq!(f.mds.connect(&second).map(|grant| grant.exclusive), Ok(true));
+    assert_eq!(f.run(&MdsRequest::Ping), Err(Status::EVICTED));
+    assert_eq!(f.stat(Fid::ROOT), Err(Status::EVICTED));
+    assert!(f.mds.connect(&f.export).is_ok() || f.mds.connect(&f.export).is_ok());
+}
+
+#[test]
+fn a_stopped_server_refuses_and_a_missing_or_foreign_one_does_not_start() {
+    let f = Fixture::new();
+    f.mds.stop().expect("stops");
+    assert_eq!(f.stat(Fid::ROOT), Err(Status::ESHUTDOWN));
+    assert!(f.mds.stop().is_ok(), "stopping twice is fine");
+    let Fixture { dir, mds, .. } = f;
+    drop(mds);
+    assert!(matches!(Mds::format(dir.path(), &config()), Err(crate::MdsError::Exists(_))));
+    let other = MdsConfig { index: 1, ..config() };
+    assert!(matches!(Mds::open(dir.path(), other, Vec::new()), Err(crate::MdsError::WrongIndex { .. })));
+    let empty = tempfile::tempdir().expect("a directory");
+    assert!(Mds::open(empty.path(), config(), Vec::new()).is_err());
+}
+
+#[test]
+fn transaction_numbers_grow_and_commit_makes_them_durable() {
+    let f = Fixture::new();
+    let mut last = 0;
+    for name in ["a", "b", "c"] {
+        let answer = f.answer(&f.cred, &make(&f, name)).expect("made");
+        assert!(answer.transno.0 > last && answer.last_committed <= answer.transno);
+        last = answer.transno.0;
+    }
+    let done =
+        f.answer(&f.cred, &MdsRequest::Commit { upto: nacre_types::TransNo(u64::MAX) }).expect("durable");
+    assert!(done.last_committed.0 >= last && done.transno.0 == 0);
+}
