@@ -149,7 +149,7 @@ fn disk_mib(dir: &Path) -> u64 {
         if meta.is_dir() {
             blocks += disk_mib(&entry.path());
         } else {
-            blocks += meta.blocks() * 512 >> 20;
+            blocks += (meta.blocks() * 512) >> 20;
         }
     }
     blocks
