@@ -14,6 +14,8 @@ use nacre_wire::oss::{FallocateKind, OssReply, OssRequest, SeekKind};
 
 /// Bytes copied by one round of `copy_file_range`.
 const COPY_CHUNK: usize = 1 << 20;
+/// Bytes copied by one call at most; programs call again. So no request runs for minutes.
+const COPY_MAX: u64 = 64 << 20;
 
 /// An open that lasts as long as one operation, so that the operation shares its ranges with real opens.
 pub(crate) struct Pin<'a> {
@@ -52,6 +54,9 @@ impl Client {
         range.finish(|inner| {
             inner.learn(&attr, lease, false);
             inner.on_truncated(size, lease, true);
+            // The MDT has set the time of change, which is later than that of any write so far.
+            inner.mtime = None;
+            inner.mtime_told = true;
         });
         let (writers, has_objects) = {
             let inner = file.lock();
@@ -242,10 +247,11 @@ impl Client {
         {
             return Err(Status::EINVAL);
         }
+        let len = len.min(COPY_MAX);
         let mut buffer = vec![0; COPY_CHUNK.min(len as usize)];
         let options = WriteOptions { kill_priv: true, ..WriteOptions::default() };
         let mut copied = 0;
-        while copied < len {
+        while copied < len && !(copied > 0 && nacre_env::interrupted()) {
             let want = buffer.len().min((len - copied) as usize);
             let piece = (|| {
                 let got = self.read_open(&source, from, &mut buffer[..want])?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nacre_types::{SetAttr, SetAttrValid, Status, StatusResult, Timestamp};
 
-use super::{Front, caller};
+use super::{Front, caller, gone};
 use crate::abi::{self, Attr, Statx, SxTime};
 use crate::reply::Reply;
 use crate::request::{self, Operation, Request, SetTime};
@@ -104,11 +104,11 @@ impl Front {
         let fid = self.fid(request.node_id)?;
         match request.op {
             Operation::GetAttr { .. } => {
-                let attr = self.client.getattr(fid)?;
+                let attr = self.client.getattr(fid).map_err(gone)?;
                 reply.attr(&to_wire(&attr), self.attr_timeout());
             }
             Operation::Statx { .. } => {
-                let attr = self.client.getattr(fid)?;
+                let attr = self.client.getattr(fid).map_err(gone)?;
                 reply.statx(&to_statx(&attr), self.attr_timeout());
             }
             Operation::SetAttr(change) => {
@@ -118,7 +118,7 @@ impl Front {
                 {
                     set.valid |= SetAttrValid::OPEN_FOR_WRITE;
                 }
-                let (attr, closed) = self.client.setattr(&caller(request), fid, set)?;
+                let (attr, closed) = self.client.setattr(&caller(request), fid, set).map_err(gone)?;
                 if closed {
                     self.expire_names();
                 }
@@ -127,7 +127,7 @@ impl Front {
             Operation::Access { mask } => {
                 let mask = (mask & 7) as u8;
                 if mask != 0 {
-                    self.client.access(&caller(request), fid, mask)?;
+                    self.client.access(&caller(request), fid, mask).map_err(gone)?;
                 }
                 reply.ok();
             }

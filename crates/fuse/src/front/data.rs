@@ -4,7 +4,7 @@ use nacre_client::{FallocateKind, OpenFlags, OpenedFile, SeekKind, WriteOptions}
 use nacre_types::{Status, StatusResult};
 
 use super::open_mode::{OpenCase, open_flags};
-use super::{Front, LockScope, caller};
+use super::{Front, LockScope, caller, gone};
 use crate::reply::{Opened, Reply};
 use crate::request::{Operation, Request};
 
@@ -65,14 +65,13 @@ impl Front {
             Operation::Open { flags, kill_suid_gid } => {
                 let fid = self.fid(request.node_id)?;
                 let (open, sync) = to_open(flags, kill_suid_gid);
-                let opened = self.client.open(&caller(request), fid, open, sync)?;
+                let opened = self.client.open(&caller(request), fid, open, sync).map_err(gone)?;
                 reply.opened(&self.opened(&opened, open));
             }
             Operation::Release { fh, lock_owner, flock_unlock, .. } => {
-                if flock_unlock {
-                    self.unlock(request, fh, lock_owner, true)?;
-                }
+                let unlocked = if flock_unlock { self.unlock(request, fh, lock_owner, true) } else { Ok(()) };
                 self.client.release(fh)?;
+                unlocked?;
                 reply.ok();
             }
             Operation::Flush { fh, lock_owner } => {

@@ -2,7 +2,7 @@
 
 use nacre_types::{Status, StatusResult};
 
-use super::{Front, caller};
+use super::{Front, caller, gone};
 use crate::reply::{DirEntry, Opened, Reply};
 use crate::request::{Operation, Request};
 
@@ -11,7 +11,7 @@ impl Front {
         match request.op {
             Operation::OpenDir { .. } => {
                 let fid = self.fid(request.node_id)?;
-                let fh = self.client.opendir(&caller(request), fid)?;
+                let fh = self.client.opendir(&caller(request), fid).map_err(gone)?;
                 reply.opened(&Opened { fh, ..Opened::default() });
             }
             Operation::ReadDir { fh, offset, size } => self.readdir(fh, offset, size, false, reply)?,
