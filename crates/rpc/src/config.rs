@@ -63,9 +63,9 @@ pub struct ServerConfig {
     pub fsname: String,
     /// Threads per connection; a thread is added when all others wait. Default 64.
     pub threads_max: usize,
-    /// Threads per connection that stay although they have nothing to do. Default 2.
+    /// Threads per connection that stay for a while although they have nothing to do. Default 8.
     pub threads_idle_max: usize,
-    /// Requests in flight that a client may have on one connection; below `threads_max`, so that pings are always
+    /// Requests in flight that a client may have on one connection; cut to `threads_max` - 2, so that pings are always
     /// answered. Default 32.
     pub in_flight_max: u32,
     /// Connections at the same time; more are closed at once. Default 4096.
@@ -88,7 +88,7 @@ impl Default for ServerConfig {
         ServerConfig {
             fsname: String::new(),
             threads_max: 64,
-            threads_idle_max: 2,
+            threads_idle_max: 8,
             in_flight_max: 32,
             connections_max: 4096,
             client_grace: Duration::from_secs(60),

@@ -7,6 +7,7 @@
 use super::clients::Client;
 use super::dispatch::Work;
 use super::{Service, Shared, service_of};
+use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use nacre_env::{BlockingHook, InterruptTarget};
 use nacre_types::{Status, StatusResult, TargetId, Xid};
@@ -387,7 +388,7 @@ impl Connection {
             instance: self.shared.instance,
             boot_id: self.shared.boot_id,
             known: connect.instance == self.shared.instance,
-            in_flight_max: config.in_flight_max,
+            in_flight_max: in_flight_max(config),
             lease: None,
         };
         let mut session = Session {
@@ -436,6 +437,12 @@ impl Connection {
             self.send(&reply, body, &[]);
         }
     }
+}
+
+/// Requests that a client may have in flight: fewer than there can be threads, so that one is left to read.
+fn in_flight_max(config: &ServerConfig) -> u32 {
+    let spare = u32::try_from(config.threads_max.saturating_sub(2)).unwrap_or(u32::MAX);
+    config.in_flight_max.min(spare).max(1)
 }
 
 /// Tells the connection that a thread ends, also when it panics.
