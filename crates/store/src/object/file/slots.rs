@@ -1,6 +1,7 @@
 //! Slot files: the files that hold objects, used again and again.
 //!
-//! Slot `n` is the file `objects/XX/NNNNNN`: XX the low 8 bits of n, NNNNNN all of n, both in hexadecimal. Files are
+//! Slot `n` is the file `objects/XX/NNNNNN`: XX the bits 8 to 15 of n, NNNNNN all of n, both in hexadecimal, so that files
+//! made together lie together and few directories have to be synced for them. Files are
 //! never unlinked: on file systems without a journal, making a file after many were unlinked is very slow (ext4 scans
 //! past the inodes that were deleted in the last minutes), and a warm inode is cheaper anyway.
 //!
@@ -28,9 +29,14 @@ pub(super) fn file_name(slot: u32) -> String {
     format!("{slot:06x}")
 }
 
+/// The directory that holds a slot's file.
+fn directory_of(slot: u32) -> u32 {
+    (slot >> 8) % SLOT_DIRECTORIES
+}
+
 /// Path of a slot's file below the directory of objects.
 fn relative_path(slot: u32) -> String {
-    format!("{:02x}/{slot:06x}", slot % SLOT_DIRECTORIES)
+    format!("{:02x}/{slot:06x}", directory_of(slot))
 }
 
 /// Name of slot directory `index`.
@@ -42,7 +48,7 @@ pub(super) fn directory_name(index: u32) -> String {
 pub(super) fn parse_name(index: u32, name: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(name).ok()?;
     let slot = u32::from_str_radix(text, 16).ok()?;
-    (slot % SLOT_DIRECTORIES == index && file_name(slot) == text).then_some(slot)
+    (directory_of(slot) == index && file_name(slot) == text).then_some(slot)
 }
 
 /// Which slots are in use.
@@ -185,7 +191,7 @@ impl Slots {
 
     /// Makes the name of a slot's file durable.
     pub(super) fn sync_name(&self, slot: u32) -> std::result::Result<(), Errno> {
-        let directory = self.open_directory(slot % SLOT_DIRECTORIES)?;
+        let directory = self.open_directory(directory_of(slot))?;
         ops::retry(|| fs::fsync(&directory))
     }
 
@@ -226,22 +232,41 @@ impl Slots {
         self.map.lock().take()
     }
 
-    /// Makes files in advance until `wanted` slots are free, or `is_enough` says so.
+    /// Makes files in advance until `wanted` slots are free, or `is_enough` says so; their names are durable then.
     pub(super) fn make_spare(&self, wanted: u32, is_enough: impl Fn() -> bool) -> Result<()> {
+        let mut made = Vec::new();
+        let mut result = Ok(());
         while !is_enough() {
             let taken = {
                 let mut map = self.map.lock();
-                if map.free >= wanted {
-                    return Ok(());
-                }
-                map.take_new()
+                if map.free >= wanted { None } else { map.take_new() }
             };
-            let Some(taken) = taken else { return Ok(()) };
+            let Some(taken) = taken else { break };
             let fresh = self.open_fresh(taken, Fid::ZERO);
-            self.give_back_unused(taken.slot, fresh.as_ref().is_ok_and(|fresh| fresh.is_new));
-            fresh?;
+            let is_new = fresh.as_ref().is_ok_and(|fresh| fresh.is_new);
+            self.give_back_unused(taken.slot, is_new);
+            if is_new {
+                made.push(taken.slot);
+            }
+            if let Err(error) = fresh {
+                result = Err(error);
+                break;
+            }
         }
-        Ok(())
+        // Slots of one directory follow each other.
+        for slots in made.chunk_by(|a, b| directory_of(*a) == directory_of(*b)) {
+            let slot = slots[0];
+            self.sync_name(slot).map_err(|error| ObjectError::Path {
+                action: "sync",
+                path: self.directory_path(directory_of(slot)),
+                source: error.into(),
+            })?;
+            let mut map = self.map.lock();
+            for slot in slots {
+                map.made.remove(slot);
+            }
+        }
+        result
     }
 
     /// Gives slots back whose files are empty, durably.
@@ -338,12 +363,11 @@ mod tests {
     #[test]
     fn names_of_slots_parse_back_and_no_other_name_does() {
         for slot in [0, 1, 255, 256, 0xabcdef, 0x0123_4567, u32::MAX] {
-            assert_eq!(parse_name(slot % SLOT_DIRECTORIES, file_name(slot).as_bytes()), Some(slot));
-            assert_eq!(
-                parse_name((slot % SLOT_DIRECTORIES + 1) % SLOT_DIRECTORIES, file_name(slot).as_bytes()),
-                None
-            );
+            let index = directory_of(slot);
+            assert_eq!(parse_name(index, file_name(slot).as_bytes()), Some(slot));
+            assert_eq!(parse_name((index + 1) % SLOT_DIRECTORIES, file_name(slot).as_bytes()), None);
         }
+        assert_eq!((directory_of(0xabcd12), &*relative_path(0xabcd12)), (0xcd, "cd/abcd12"));
         for bad in ["", "1", "0001", "0000001", "00000A", "+00001", "zzzzzz", "100000000"] {
             assert_eq!(parse_name(0, bad.as_bytes()), None, "{bad}");
             assert_eq!(parse_name(1, bad.as_bytes()), None, "{bad}");
