@@ -46,6 +46,12 @@ enum Command {
     Umount(UmountArgs),
     Check(CheckArgs),
     Format(FormatArgs),
+    /// Measures this machine, and file systems on it
+    #[command(after_help = "Example: nacre bench io --help")]
+    Bench {
+        #[command(subcommand)]
+        command: nacre_bench::cli::Command,
+    },
     #[command(hide = true)]
     Serve(ServeArgs),
 }
@@ -235,6 +241,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Umount(args) => mount::unmount(&args.mount_point).map(|()| 0),
         Command::Check(args) => check::run(&args),
         Command::Format(args) => up::format(&args),
+        Command::Bench { command } => return nacre_bench::cli::run(command, &["bench"]),
         Command::Serve(args) => return serve::run(&args),
     };
     match result {

@@ -131,7 +131,7 @@ impl Show {
         let metadata = metadata.map_err(|error| failed(path, &error))?;
         let place = match metadata.is_dir() {
             true => path,
-            false => path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
+            false => mounted::directory_of(path),
         };
         let mount = Mounted::open(place).map_err(|error| not_ours_or_failed(path, &error))?;
         let mut style = self.style.clone();
@@ -139,7 +139,7 @@ impl Show {
             style.ost = Some(ost_index(&mount, name)?);
         }
         if !metadata.is_dir() {
-            return self.file(path, &style);
+            return self.file(&mount, path, &style);
         }
         self.directory(&mount, path, &style, !self.directory_only || style.verbose)?;
         if self.directory_only { Ok(()) } else { self.children(&mount, path, &style, 0) }
@@ -152,7 +152,7 @@ impl Show {
             let path = entry.path();
             let kind = entry.file_type().map_err(|error| failed(&path, &error))?;
             let shown = if kind.is_file() {
-                self.file(&path, style)
+                self.file(mount, &path, style)
             } else if kind.is_dir() && self.recursive && depth < DEPTH_MAX {
                 self.directory(mount, &path, style, true)
                     .and_then(|()| self.children(mount, &path, style, depth + 1))
@@ -168,32 +168,33 @@ impl Show {
         Ok(())
     }
 
-    fn file(&self, path: &Path, style: &Style) -> Outcome {
+    fn file(&self, mount: &Mounted, path: &Path, style: &Style) -> Outcome {
         let bytes = mounted::layout_of(path).map_err(|error| not_ours_or_failed(path, &error))?;
         let facts = self.facts(path)?;
         let shown = path.display().to_string();
-        let Some(bytes) = bytes else {
-            if style.ost.is_none() {
-                super::print(&self.without_layout(&shown, &facts, style));
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None if self.raw => {
+                super::print(&format!("{shown} has no stripe info\n"));
+                return Ok(());
             }
-            return Ok(());
+            // Never written: it will get what its directory says then.
+            None => {
+                let directory = mounted::directory_of(path);
+                mount.inherited_layout(directory).map_err(|error| failed(path, &error))?
+            }
         };
-        let view = LayoutView::decode(&bytes)
+        let mut view = LayoutView::decode(&bytes)
             .map_err(|what| Failure::new(libc::EINVAL, format!("{NAME}: '{shown}': {what}")))?;
+        if view.is_wish() && !self.raw {
+            view.fid = facts.fid;
+            mount.resolve(&mut view).map_err(|error| failed(path, &error))?;
+        }
         let on_it = |ost: u32| view.objects.iter().any(|object| object.ost_index == ost);
         if style.ost.is_none_or(on_it) {
             super::print(&render::file(&shown, &view, &facts, style));
         }
         Ok(())
-    }
-
-    /// A file that has no layout yet still has a FID and an MDT.
-    fn without_layout(&self, shown: &str, facts: &Facts, style: &Style) -> String {
-        match (style.fields.mdt_index, style.fields.fid, style.fields.len()) {
-            (true, _, 1) => format!("{}\n", facts.mdt_index),
-            (_, true, 1) => format!("{}\n\n", facts.fid),
-            _ => format!("{shown} has no stripe info\n"),
-        }
     }
 
     fn directory(&self, mount: &Mounted, path: &Path, style: &Style, show_path: bool) -> Outcome {

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const LAYOUT: &str = "lustre.lov";
@@ -159,6 +160,17 @@ impl Mounted {
         Ok(paths)
     }
 
+    /// The layout that a new file in `directory` gets.
+    ///
+    /// # Errors
+    /// Those of getxattr(2).
+    pub fn inherited_layout(&self, directory: &Path) -> io::Result<Vec<u8>> {
+        match layout_of(directory)? {
+            Some(bytes) => Ok(bytes),
+            None => self.default_layout(),
+        }
+    }
+
     /// The default layout that a directory without its own has: that of the root, else the file system's.
     ///
     /// # Errors
@@ -202,14 +214,14 @@ pub fn fid_of(path: &Path, follow: bool) -> io::Result<Fid> {
             return Ok(ask(file.as_fd(), &PathToFid::default())?.fid);
         }
     }
-    // What cannot be opened (a symbolic link, a device, a file without read permission) has an attribute with its FID.
-    let mut buffer = [0u8; 64];
-    let len = match follow {
-        true => rustix::fs::getxattr(path, "trusted.fid", &mut buffer[..]),
-        false => rustix::fs::lgetxattr(path, "trusted.fid", &mut buffer[..]),
-    }?;
-    let bytes = buffer[..len].first_chunk().ok_or(io::Error::from_raw_os_error(libc::ENODATA))?;
-    Ok(Fid::from_le_bytes(bytes))
+    // What cannot be opened (a symbolic link, a device, a file without read permission) is known by its inode number.
+    drop(Mounted::open(directory_of(path))?);
+    nacre_client::node::fid_of(metadata.ino()).ok_or(io::Error::from_raw_os_error(libc::ENODATA))
+}
+
+/// The directory that a path's last part is in.
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The bytes of a file's layout or a directory's own default; `None` if there is none.

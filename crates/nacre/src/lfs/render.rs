@@ -147,7 +147,7 @@ fn file_lines(view: &LayoutView, facts: &Facts, fields: &Fields) -> Vec<Line> {
     add(fields.count, "lmm_stripe_count:", format!("{}", view.shown_count()));
     add(fields.size, "lmm_stripe_size:", view.stripe_size.to_string());
     add(fields.pattern, "lmm_pattern:", view.pattern_text());
-    add(fields.generation, "lmm_layout_gen:", view.offset_or_generation.to_string());
+    add(fields.generation, "lmm_layout_gen:", view.generation().to_string());
     add(fields.offset, "lmm_stripe_offset:", view.file_offset().to_string());
     // The pool line appears only if one is set, except where it alone was asked for.
     let pool_alone = fields.pool && fields.len() == 1;
@@ -320,9 +320,13 @@ pub(super) mod tests {
 
     #[test]
     fn a_file_without_objects_has_no_table() {
+        let released = LayoutView { pattern: 0x8000_0001, offset_or_generation: 1, ..plain(2, 1 << 20, &[]) };
+        let expected = "rel\nlmm_stripe_count:  2\nlmm_stripe_size:   1048576\n\
+            lmm_pattern:       raid0,released\nlmm_layout_gen:    1\nlmm_stripe_offset: 0\n\n";
+        assert_eq!(file("rel", &released, &FACTS, &whole()), expected);
         let expected = "f\nlmm_stripe_count:  -1\nlmm_stripe_size:   1048576\nlmm_pattern:       raid0\n\
             lmm_layout_gen:    0\nlmm_stripe_offset: -1\n\n";
-        assert_eq!(file("f", &plain(u16::MAX, 1 << 20, &[]), &FACTS, &whole()), expected);
+        assert_eq!(file("f", &wish(u16::MAX, 1 << 20, None), &FACTS, &whole()), expected);
     }
 
     #[test]

@@ -237,7 +237,7 @@ fn apply(wish: &Wish, path: &Path) -> Outcome {
     let directory = path.is_dir();
     let place = match directory {
         true => path,
-        false => path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")),
+        false => mounted::directory_of(path),
     };
     // Asked first: on another file system nothing may be created.
     let mount = Mounted::open(place).map_err(|error| failed(path, &error))?;

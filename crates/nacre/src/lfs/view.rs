@@ -9,6 +9,7 @@ use nacre_types::Fid;
 const HEADER_V1: usize = 32;
 const HEADER_V3: usize = 48;
 const OBJECT: usize = 24;
+const PATTERN_RELEASED: u32 = 0x8000_0000;
 const POOL: std::ops::Range<usize> = 32..48;
 
 /// Sequences below this are not FIDs but the old object group number.
@@ -88,7 +89,7 @@ impl LayoutView {
             (0x400, "foreign"),
             (0x800, "compress"),
             (0x4000_0000, "hole"),
-            (0x8000_0000, "released"),
+            (PATTERN_RELEASED, "released"),
         ];
         let mut words: Vec<String> = BITS
             .iter()
@@ -110,9 +111,23 @@ impl LayoutView {
         }
     }
 
-    /// First OST of a file: that of its first object, -1 without objects.
+    /// True for a file that has no objects yet: its bytes say what was wished for. (A released file has none either.)
+    pub fn is_wish(&self) -> bool {
+        self.objects.is_empty() && self.pattern & PATTERN_RELEASED == 0
+    }
+
+    /// First OST of a file: that of its first object, or the one wished for; -1 for any.
     pub fn file_offset(&self) -> i64 {
-        self.objects.first().map_or(-1, |object| i64::from(object.ost_index))
+        match self.objects.first() {
+            Some(object) => i64::from(object.ost_index),
+            None if self.is_wish() => self.wish_offset(),
+            None => 0,
+        }
+    }
+
+    /// Layout generation of a file: counts changes of its objects, so 0 before there are any.
+    pub fn generation(&self) -> u16 {
+        if self.is_wish() { 0 } else { self.offset_or_generation }
     }
 
     /// First OST that a wish names, -1 for any.
