@@ -143,7 +143,8 @@ impl InterruptTarget {
             return false;
         }
         let raised = self.raised.load(Ordering::SeqCst);
-        let request = raised != 0 && raised == self.current() && raised != self.noticed.load(Ordering::SeqCst);
+        let request =
+            raised != 0 && raised == self.current() && raised != self.noticed.load(Ordering::SeqCst);
         let kicked = self.kicked.load(Ordering::SeqCst);
         if kicked || (request && self.is_blocking()) {
             // SAFETY: tgkill with our own process id and the id of a thread that cannot have ended, because it sets

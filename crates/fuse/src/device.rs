@@ -17,7 +17,8 @@ pub(crate) struct Device {
 
 impl Device {
     pub fn open() -> Result<Device, Error> {
-        let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse");
+        let opened =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse");
         opened.map(|file| Device { file }).map_err(|error| match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::NoDevice,
             Some(libc::EACCES | libc::EPERM) => Error::DeviceDenied(error),
@@ -68,7 +69,9 @@ impl Device {
         let header = OutHeader { len: length as u32, error, unique };
         let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
         let mut count = 0;
-        for bytes in std::iter::once(header.as_bytes()).chain(body.iter().copied()).filter(|part| !part.is_empty()) {
+        for bytes in
+            std::iter::once(header.as_bytes()).chain(body.iter().copied()).filter(|part| !part.is_empty())
+        {
             parts[count] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             count += 1;
         }

@@ -8,10 +8,14 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// The kernel has no FUSE.
-    #[error("/dev/fuse does not exist; load the module with \"modprobe fuse\" or give the container the device")]
+    #[error(
+        "/dev/fuse does not exist; load the module with \"modprobe fuse\" or give the container the device"
+    )]
     NoDevice,
     /// The device cannot be opened.
-    #[error("/dev/fuse cannot be opened by this user; make it accessible (mode 0666 is usual) or mount as root")]
+    #[error(
+        "/dev/fuse cannot be opened by this user; make it accessible (mode 0666 is usual) or mount as root"
+    )]
     DeviceDenied(#[source] io::Error),
     /// The mount point is missing.
     #[error("mount point {0} does not exist; create the directory first")]
@@ -40,7 +44,9 @@ pub enum Error {
         message: String,
     },
     /// `allow_other` without permission.
-    #[error("allow_other needs a line \"user_allow_other\" in /etc/fuse.conf; add it, mount as root, or leave it off")]
+    #[error(
+        "allow_other needs a line \"user_allow_other\" in /etc/fuse.conf; add it, mount as root, or leave it off"
+    )]
     AllowOtherDenied,
     /// mount(2) failed.
     #[error("mounting on {path} failed ({source}); mount needs root or CAP_SYS_ADMIN in the mount namespace")]
@@ -73,7 +79,9 @@ pub enum Error {
         reason: &'static str,
     },
     /// The kernel speaks another protocol.
-    #[error("the kernel speaks FUSE protocol {major}.{minor}, but 7.31 or newer is needed; use Linux 5.15 or newer")]
+    #[error(
+        "the kernel speaks FUSE protocol {major}.{minor}, but 7.31 or newer is needed; use Linux 5.15 or newer"
+    )]
     Protocol {
         /// Major version.
         major: u32,

@@ -240,7 +240,12 @@ impl Handler for NullFs {
             Operation::OpenDir { .. } => reply.opened(&Opened::default()),
             Operation::Read { offset, size, .. } => self.read(node, offset, size, reply),
             Operation::Write(write) => {
-                self.write(node, write.offset.saturating_add(write.data.len() as u64), write.data.len(), reply);
+                self.write(
+                    node,
+                    write.offset.saturating_add(write.data.len() as u64),
+                    write.data.len(),
+                    reply,
+                );
             }
             Operation::ReadDir { offset, size, .. } => self.list(node, offset, size, false, reply),
             Operation::ReadDirPlus { offset, size, .. } => self.list(node, offset, size, true, reply),

@@ -100,7 +100,9 @@ impl Tree {
     /// `false` if the name exists or the parent is no directory.
     fn link(&self, parent: u64, name: &[u8], child: u64) -> bool {
         let mut shard = self.shard(parent).lock();
-        let Some(children) = shard.get_mut(&parent).and_then(|node| node.children.as_mut()) else { return false };
+        let Some(children) = shard.get_mut(&parent).and_then(|node| node.children.as_mut()) else {
+            return false;
+        };
         if children.by_name.contains_key(name) {
             return false;
         }
@@ -173,12 +175,15 @@ impl Tree {
         match kind {
             Kind::File if is_directory => return Err(libc::EISDIR),
             Kind::Directory if !is_directory => return Err(libc::ENOTDIR),
-            Kind::Directory if child.ino == MANY_NODE || !self.is_empty(child.ino) => return Err(libc::ENOTEMPTY),
+            Kind::Directory if child.ino == MANY_NODE || !self.is_empty(child.ino) => {
+                return Err(libc::ENOTEMPTY);
+            }
             _ => {}
         }
         {
             let mut shard = self.shard(parent).lock();
-            let children = shard.get_mut(&parent).and_then(|node| node.children.as_mut()).ok_or(libc::ENOENT)?;
+            let children =
+                shard.get_mut(&parent).and_then(|node| node.children.as_mut()).ok_or(libc::ENOENT)?;
             let (_, position) = children.by_name.remove(name).ok_or(libc::ENOENT)?;
             children.by_position.remove(&position);
         }
