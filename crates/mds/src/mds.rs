@@ -358,7 +358,8 @@ impl Mds {
     /// Commits a transaction together with the answer to the request, and lets memory know.
     pub(crate) fn finish(&self, call: &Call<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
         let mut answer = MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply };
-        if let Some(slot) = &call.reply_slot {
+        // A request that changed nothing may run again.
+        if let Some(slot) = call.reply_slot.as_ref().filter(|_| !tx.is_empty()) {
             let bytes = answer.to_bytes();
             let (scratch, batch) = tx.scratch();
             ReplyRecord { xid: slot.xid, answer: &bytes }.encode(scratch);

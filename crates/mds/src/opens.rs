@@ -112,6 +112,13 @@ impl OpenTable {
         }
     }
 
+    /// The stored size no longer says what it was when the session began: somebody is about to cut the objects.
+    pub fn note_unsure(&self, fid: &Fid) {
+        if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
+            session.began_exact = false;
+        }
+    }
+
     /// All handles of a client, to be closed one by one.
     pub fn handles_of(&self, client: &ClientUuid) -> Vec<(Fid, OpenHandle)> {
         let mut handles = Vec::new();

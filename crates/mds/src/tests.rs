@@ -2,6 +2,7 @@
 
 mod acls;
 mod concurrency;
+mod crash;
 mod files;
 mod layouts;
 mod model;

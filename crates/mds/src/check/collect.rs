@@ -18,6 +18,9 @@ use std::ops::{Bound, ControlFlow};
 /// Records between two calls of `progress`.
 const STEP: u64 = 10_000;
 
+/// Takes one record (key and value) into an inventory.
+type Taker<'a> = &'a mut dyn FnMut(&mut Inventory, &[u8], &[u8]);
+
 /// A name as it lies in a directory.
 pub struct Dirent {
     pub parent: Fid,
@@ -84,7 +87,7 @@ impl Inventory {
         store: &MetaStore,
         table: Table,
         progress: &mut dyn FnMut(u64),
-        take: &mut dyn FnMut(&mut Inventory, &[u8], &[u8]),
+        take: Taker<'_>,
     ) -> Result<(), MdsError> {
         store.scan(table, &[], Bound::Unbounded, &mut |key, value| {
             take(self, key, value);

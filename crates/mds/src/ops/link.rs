@@ -69,7 +69,8 @@ impl Mds {
     pub(crate) fn fid_to_link(&self, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
         let record = self.inode(fid)?;
         let link = match index {
-            0 if record.parent.is_zero() => None,
+            // The root and orphans have none.
+            0 if record.name.is_empty() => None,
             0 => Some((record.parent, record.name.clone())),
             _ => self.extra_link(fid, index - 1)?,
         };

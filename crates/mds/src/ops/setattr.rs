@@ -23,16 +23,20 @@ impl Mds {
     pub(crate) fn set_attr(&self, caller: &Caller<'_>, fid: &Fid, set: &SetAttr) -> StatusResult<MdsAnswer> {
         let _locked = self.locks.lock(&[*fid]);
         let record = self.inode(fid)?;
+        if set.valid.is_empty() {
+            return Ok(self.answer(MdsReply::Attr(record.shown())));
+        }
         self.check_set_attr(caller, &record, set)?;
         let now = self.now();
         let mut tx = self.begin();
         let mut changed = InodeRecord::clone(&record);
         self.apply_set_attr(caller, &mut tx, &mut changed, set, now)?;
-        if set.valid.is_empty() {
-            return Ok(self.answer(MdsReply::Attr(record.shown())));
-        }
         let record = tx.put_inode(changed);
-        self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+        let answer = self.finish(caller.call, tx, MdsReply::Attr(record.shown()))?;
+        if set.valid.contains(SetAttrValid::SIZE) {
+            self.opens.note_unsure(fid);
+        }
+        Ok(answer)
     }
 
     fn check_set_attr(&self, caller: &Caller<'_>, record: &InodeRecord, set: &SetAttr) -> StatusResult<()> {

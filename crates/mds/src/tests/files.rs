@@ -209,3 +209,49 @@ fn locks_go_with_the_last_close_of_their_client() {
     f.close(fid, handle).expect("closes");
     assert_eq!(f.run(&other), Ok(MdsReply::Done));
 }
+
+#[test]
+fn a_truncation_that_was_not_finished_leaves_the_size_to_the_objects() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
+    f.write_intent(fid);
+    f.close_with(fid, handle, wrote(10));
+    let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
+    let set = SetAttr { valid: SetAttrValid::SIZE, size: 3, ..SetAttr::default() };
+    f.run(&MdsRequest::SetAttr { fid, set }).expect("recorded");
+    // Whoever cut the file never said that the objects were cut.
+    let closed = f.close_with(fid, handle, DataUpdate::default());
+    assert_eq!(closed.size_source, SizeSource::Objects);
+    f.check();
+}
+
+#[test]
+fn a_full_mdt_refuses_to_create_but_not_to_remove() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    f.mds.stop().expect("stops");
+    let Fixture { dir, mds, export, .. } = f;
+    drop(mds);
+    let full = crate::MdsConfig { reserve_bytes: u64::MAX, ..config() };
+    let mds = Mds::open(dir.path(), full, Vec::new()).expect("starts");
+    mds.connect(&export).expect("connects");
+    let cred = Cred::system();
+    let run = |request: &MdsRequest<'_>| mds.handle(&export, &Call::new(&cred), request).map(|a| a.reply);
+    let Ok(MdsReply::Sequence(sequence)) = run(&MdsRequest::AllocateSequence) else { panic!("a sequence") };
+    let create = MdsRequest::Create {
+        parent: Fid::ROOT,
+        name: b"b",
+        fid: Fid::new(sequence, 1, 0),
+        new: NewFile::Directory,
+        mode: 0o755,
+        umask: 0,
+        open: None,
+        exclusive: true,
+    };
+    assert_eq!(run(&create), Err(Status::ENOSPC));
+    assert_eq!(run(&MdsRequest::Link { fid, parent: Fid::ROOT, name: b"c" }), Err(Status::ENOSPC));
+    let Ok(MdsReply::Statfs(statfs)) = run(&MdsRequest::Statfs) else { panic!("space") };
+    assert_eq!((statfs.blocks_available, statfs.files_free, statfs.state), (0, 0, 0x20));
+    assert!(run(&MdsRequest::Unlink { parent: Fid::ROOT, name: b"a", directory: false }).is_ok());
+}
