@@ -68,6 +68,8 @@ fn a_killed_writer_leaves_everything_it_was_told_is_done() {
         for line in output.by_ref().take(lines) {
             note(line.unwrap());
         }
+        let second = FileStore::open(dir.path(), FileStoreOptions::default());
+        assert!(matches!(second, Err(ObjectError::InUse { .. })), "the victim has the store for itself");
         victim.kill().unwrap();
         // What it said before it died counts too; a line that was cut off does not.
         output.map_while(|line| line.ok()).for_each(&mut note);
