@@ -1,6 +1,6 @@
 //! Opening and closing regular files.
 
-use super::setattr::drop_privileges;
+use super::setattr::{drop_privileges, valid_time};
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tx::Tx;
@@ -170,11 +170,11 @@ pub(super) fn apply_update(attr: &mut Attr, update: &DataUpdate, sole: bool) {
         attr.size = size.min(nacre_types::limits::FILE_SIZE_MAX);
         attr.blocks = blocks;
     }
-    if let Some(mtime) = update.mtime {
+    if let Some(mtime) = update.mtime.map(valid_time) {
         attr.mtime = if sole { mtime } else { attr.mtime.max(mtime) };
         attr.ctime = attr.ctime.max(mtime);
     }
-    if let Some(atime) = update.atime {
+    if let Some(atime) = update.atime.map(valid_time) {
         attr.atime = attr.atime.max(atime);
     }
 }

@@ -5,12 +5,15 @@ use crate::tables::{DIRENTS, split_dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::name::COOKIE_MAX;
 use nacre_types::{Fid, Status, StatusResult, perm};
-use nacre_wire::dir::DIR_PAGE_MAX;
+use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX};
 use nacre_wire::mds::{DirEntry, DirPage, MdsAnswer, MdsReply};
 use std::ops::{Bound, ControlFlow};
 
 /// Access times older than this many seconds are renewed even if nothing changed (as `relatime` of Linux does).
 const ATIME_AGE_MAX: i64 = 24 * 3600;
+
+/// Bytes of an entry without attributes and with a name of common length, to reserve memory for a page.
+const ENTRY_BYTES: u64 = 28 + 20;
 
 /// A page in the making. Names of equal hash share a cookie, so they are never parted.
 struct PageBuilder {
@@ -53,7 +56,9 @@ impl Mds {
         if cookie == 0 {
             self.touch_directory(&directory)?;
         }
-        let capacity = (max_bytes as usize).min(DIR_PAGE_MAX);
+        let each = if plus { ENTRY_BYTES + ATTR_BYTES as u64 } else { ENTRY_BYTES };
+        let capacity = (directory.entries().saturating_mul(each)).min(u64::from(max_bytes)) as usize;
+        let capacity = capacity.min(DIR_PAGE_MAX);
         let page = DirPage { bytes: Vec::with_capacity(capacity), end: false, public };
         let mut builder = PageBuilder { page, max_bytes, group: (0, 0), full: false };
         let prefix = fid.to_key();

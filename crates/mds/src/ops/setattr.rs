@@ -107,11 +107,11 @@ impl Mds {
             apply_size(&mut record.attr, set.size);
             record.attr.mtime = now;
         }
-        let pick = |exact, at_now, given, old| {
+        let pick = |exact, at_now, given: Timestamp, old| {
             if valid.contains(at_now) {
                 now
             } else if valid.contains(exact) {
-                given
+                valid_time(given)
             } else {
                 old
             }
@@ -144,6 +144,11 @@ fn may_change_group(cred: &Cred, attr: &Attr, gid: u32) -> Verdict {
         }
     }
     perm::capable(cred, Caps::CHOWN)
+}
+
+/// A time whose nanoseconds are within a second, whatever the peer sent.
+pub(super) fn valid_time(time: Timestamp) -> Timestamp {
+    Timestamp::new(time.sec, time.nsec)
 }
 
 /// A size change is only recorded: where there are objects, they tell the size until the client has cut them.

@@ -50,6 +50,8 @@ pub struct OstState {
     /// Somebody wants to know the free space.
     pub statfs_wanted: bool,
     resting_until: Option<Instant>,
+    /// It refused the last reservation for lack of space.
+    no_space: bool,
     /// To be destroyed, oldest first.
     pub pending: VecDeque<Pending>,
     /// The log holds more than `pending`.
@@ -135,6 +137,7 @@ impl Ost {
                 statfs: None,
                 statfs_wanted: true,
                 resting_until: None,
+                no_space: false,
                 pending: VecDeque::new(),
                 rescan: true,
                 stopped: false,
@@ -182,9 +185,10 @@ impl Ost {
         }
         let statfs = state.statfs.map(|(_, statfs)| statfs);
         // Below a thousandth of its size an OST counts as full.
-        let full = statfs.is_some_and(|s| {
-            s.state & STATE_FULL != 0 || s.blocks_available <= s.blocks / 1000 || s.files_free == 0
-        });
+        let full = (state.no_space && !state.has_ids())
+            || statfs.is_some_and(|s| {
+                s.state & STATE_FULL != 0 || s.blocks_available <= s.blocks / 1000 || s.files_free == 0
+            });
         let refuses = statfs.is_some_and(|s| s.state & STATE_REFUSES != 0);
         Candidate {
             index: self.index,
@@ -240,7 +244,9 @@ impl Ost {
             }
             state.refill
         };
-        let reply = self.call(&OssRequest::Precreate { sequence, count })?;
+        let reply = self.call(&OssRequest::Precreate { sequence, count });
+        self.state.lock().no_space = reply == Err(Status::ENOSPC);
+        let reply = reply?;
         let OssReply::Precreated { first, count } = reply else { return Err(Status::EPROTO) };
         let end = first.checked_add(count).ok_or(Status::EPROTO)?;
         let mut state = self.state.lock();

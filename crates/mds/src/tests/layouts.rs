@@ -93,18 +93,27 @@ fn an_ost_that_fails_is_passed_over_and_a_full_one_too() {
         let fid = f.file(Fid::ROOT, &i.to_string()).expect("made").fid;
         f.intent(fid).expect("objects");
     }
-    *f.osts[0].fail.lock() = None;
-    for ost in &f.osts {
-        ost.statfs.lock().state = 0x20;
-    }
-    let g = Fixture::with_osts(1);
-    g.osts[0].statfs.lock().blocks_available = 0;
-    let fid = g.file(Fid::ROOT, "f").expect("made").fid;
-    g.mds.set_osts(vec![(0, g.osts[0].clone() as Arc<dyn OssEndpoint>)]).expect("set");
+}
+
+#[test]
+fn when_every_ost_is_full_there_is_no_space() {
+    let f = Fixture::with_osts(0);
+    let full = FakeOst::new();
+    full.statfs.lock().blocks_available = 0;
+    f.mds.set_osts(vec![(0, full.clone() as Arc<dyn OssEndpoint>)]).expect("set");
+    let mut count = 0;
     eventually("the refusal", || {
-        let fresh = g.file(Fid::ROOT, &format!("{:?}", g.handle())).expect("made").fid;
-        g.osts[0].statfs.lock().state = 0x20;
-        g.intent(fresh).is_err() || g.intent(fid).is_err()
+        count += 1;
+        let fid = f.file(Fid::ROOT, &count.to_string()).expect("made").fid;
+        f.intent(fid) == Err(Status::ENOSPC)
+    });
+    // An OST that refuses reservations counts as full as soon as its stock is used up.
+    let g = Fixture::with_osts(1);
+    *g.osts[0].fail.lock() = Some(Status::ENOSPC);
+    eventually("the refusal", || {
+        count += 1;
+        let fid = g.file(Fid::ROOT, &count.to_string()).expect("made").fid;
+        g.intent(fid) == Err(Status::ENOSPC)
     });
 }
 
