@@ -361,8 +361,9 @@ impl Mds {
         // A request that changed nothing may run again.
         if let Some(slot) = call.reply_slot.as_ref().filter(|_| !tx.is_empty()) {
             let bytes = answer.to_bytes();
+            let opened = tx.opened;
             let (scratch, batch) = tx.scratch();
-            ReplyRecord { xid: slot.xid, answer: &bytes }.encode(scratch);
+            ReplyRecord { xid: slot.xid, opened, answer: &bytes }.encode(scratch);
             batch.put(REPLIES, reply_key(&slot.client, slot.tag).as_slice(), scratch);
         }
         answer.transno = self.commit(&mut tx)?;
@@ -390,10 +391,13 @@ impl Mds {
         use nacre_wire::Decode;
         let key = reply_key(&slot.client, slot.tag);
         let found = self.store.get(REPLIES, key.as_slice(), |value| {
-            let record = ReplyRecord::decode(value?).ok()?;
-            if record.xid != slot.xid { None } else { MdsAnswer::from_bytes(record.answer).ok() }
+            let record = ReplyRecord::decode(value?).ok().filter(|record| record.xid == slot.xid)?;
+            Some((MdsAnswer::from_bytes(record.answer).ok()?, record.opened))
         });
-        let mut answer = found.ok().flatten()?;
+        let (mut answer, opened) = found.ok().flatten()?;
+        if let Some(opened) = opened {
+            self.open_again(&slot.client, &opened);
+        }
         answer.transno = self.boot_transno.max(TransNo(1));
         answer.last_committed = self.store.last_committed();
         Some(Ok(answer))

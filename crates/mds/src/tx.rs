@@ -1,9 +1,10 @@
 //! One transaction in the making: the batch, and what memory learns once it is committed.
 
 use crate::tables::{DIRENTS, INODES, dirent_key};
-use nacre_ondisk::{DirentRecord, InodeRecord};
+use nacre_ondisk::{DirentRecord, InodeRecord, OpenedRecord};
 use nacre_store::Batch;
-use nacre_types::{Fid, FileKind};
+use nacre_types::{Fid, FileKind, OpenHandle};
+use nacre_wire::mds::OpenFlags;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -28,13 +29,15 @@ pub struct Tx {
     version: u64,
     cached: Vec<(Fid, Option<Arc<InodeRecord>>)>,
     destroyed: Vec<(u16, Fid)>,
+    /// Handle that the request opens, to be stored with its answer.
+    pub opened: Option<OpenedRecord>,
 }
 
 impl Tx {
     /// An empty transaction whose inodes get `version`.
     pub fn new(version: u64) -> Tx {
         let buffers = SPARE.with(|spare| spare.borrow_mut().take()).unwrap_or_default();
-        Tx { buffers, version, cached: Vec::with_capacity(4), destroyed: Vec::new() }
+        Tx { buffers, version, cached: Vec::with_capacity(4), destroyed: Vec::new(), opened: None }
     }
 
     /// The batch, for records that have no method here.
@@ -80,6 +83,11 @@ impl Tx {
     /// Removes a name.
     pub fn delete_dirent(&mut self, directory: &Fid, hash: u64, name: &[u8]) {
         self.batch().delete(DIRENTS, dirent_key(directory, hash, name).as_slice());
+    }
+
+    /// Notes the handle that the request opens.
+    pub fn note_opened(&mut self, fid: Fid, handle: OpenHandle, flags: OpenFlags) {
+        self.opened = Some(OpenedRecord { fid, handle, flags: flags.bits() });
     }
 
     /// Remembers an object whose destruction this batch logs.

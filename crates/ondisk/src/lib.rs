@@ -17,4 +17,4 @@ pub use codec::DecodeError;
 pub use dirent::{DirentRecord, LinkRecord, XattrRecord};
 pub use inode::InodeRecord;
 pub use mdt::{MdtRecord, OstMarkRecord};
-pub use server::{ClientRecord, ReplyRecord};
+pub use server::{ClientRecord, OpenedRecord, ReplyRecord};

@@ -1,7 +1,7 @@
 //! What a server remembers of its clients over a restart (Lustre's `last_rcvd` and `reply_data`).
 
 use crate::codec::{DecodeError, Reader};
-use nacre_types::{Timestamp, Xid};
+use nacre_types::{Fid, OpenHandle, Timestamp, Xid};
 
 /// Format version of both records.
 pub const SERVER_VERSION: u8 = 1;
@@ -47,11 +47,25 @@ impl ClientRecord {
     }
 }
 
+/// A handle that a request opened, so that it is open again when the answer is asked for after a restart: its client
+/// cannot re-open what it does not know to be open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenedRecord {
+    /// The file.
+    pub fid: Fid,
+    /// The handle.
+    pub handle: OpenHandle,
+    /// How, as in the protocol.
+    pub flags: u32,
+}
+
 /// The answer to the last modifying request in one slot of a client. The key is UUID and tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyRecord<'a> {
     /// The request.
     pub xid: Xid,
+    /// What it opened, if it did.
+    pub opened: Option<OpenedRecord>,
     /// The encoded answer (`docs/protocol`), with transno 0: it is not known before the commit.
     pub answer: &'a [u8],
 }
@@ -59,8 +73,13 @@ pub struct ReplyRecord<'a> {
 impl<'a> ReplyRecord<'a> {
     /// Appends the record to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[SERVER_VERSION, 0, 0, 0]);
+        out.extend_from_slice(&[SERVER_VERSION, u8::from(self.opened.is_some()), 0, 0]);
         out.extend_from_slice(&self.xid.0.to_le_bytes());
+        if let Some(opened) = &self.opened {
+            out.extend_from_slice(&opened.fid.to_le_bytes());
+            out.extend_from_slice(&opened.handle.0.to_le_bytes());
+            out.extend_from_slice(&opened.flags.to_le_bytes());
+        }
         out.extend_from_slice(self.answer);
     }
 
@@ -70,9 +89,19 @@ impl<'a> ReplyRecord<'a> {
     /// If the bytes are not a record of this version.
     pub fn decode(bytes: &'a [u8]) -> Result<ReplyRecord<'a>, DecodeError> {
         let mut reader = Reader::new(bytes, SERVER_VERSION)?;
-        reader.reserved::<3>()?;
+        let has_opened = reader.u8()?;
+        reader.reserved::<2>()?;
         let xid = Xid(reader.u64()?);
-        Ok(ReplyRecord { xid, answer: reader.remainder() })
+        let opened = match has_opened {
+            0 => None,
+            1 => Some(OpenedRecord {
+                fid: reader.fid()?,
+                handle: OpenHandle(reader.u64()?),
+                flags: reader.u32()?,
+            }),
+            _ => return Err(DecodeError::Field("opened")),
+        };
+        Ok(ReplyRecord { xid, opened, answer: reader.remainder() })
     }
 }
 
@@ -87,10 +116,22 @@ mod tests {
         let bytes = [1, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(client.encode(), bytes);
         assert_eq!(ClientRecord::decode(&bytes), Ok(client));
-        let reply = ReplyRecord { xid: Xid(8), answer: b"abc" };
+        let reply = ReplyRecord { xid: Xid(8), opened: None, answer: b"abc" };
         let mut out = Vec::new();
         reply.encode(&mut out);
         assert_eq!(out, [1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, b'a', b'b', b'c']);
+        assert_eq!(ReplyRecord::decode(&out), Ok(reply));
+        let opened = OpenedRecord { fid: Fid::new(1, 2, 0), handle: OpenHandle(3), flags: 4 };
+        let reply = ReplyRecord { xid: Xid(8), opened: Some(opened), answer: b"a" };
+        out.clear();
+        reply.encode(&mut out);
+        let expected: Vec<u8> = [
+            &[1u8, 1, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0][..],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
+            &[3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, b'a'],
+        ]
+        .concat();
+        assert_eq!(out, expected);
         assert_eq!(ReplyRecord::decode(&out), Ok(reply));
     }
 

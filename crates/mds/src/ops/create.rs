@@ -127,6 +127,7 @@ impl Mds {
             layout: opened.layout,
             parent: directory.shown(),
         };
+        tx.note_opened(*fid, handle, flags);
         let answer = self.finish(caller.call, tx, reply)?;
         self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
         Ok(answer)
@@ -176,6 +177,9 @@ impl Mds {
         let record = tx.put_inode(record);
         let layout = if open.is_some() { self.layout_of(&record)?.map(Arc::new) } else { None };
         let reply = MdsReply::Created { attr: record.shown(), created: true, layout, parent };
+        if let Some((handle, flags)) = open {
+            tx.note_opened(wanted.fid, handle, flags);
+        }
         let answer = self.finish(caller.call, tx, reply)?;
         if let Some((handle, flags)) = open {
             self.opens.add(wanted.fid, caller.client, handle, flags, true);

@@ -5,7 +5,7 @@ use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_layout::Layout;
-use nacre_ondisk::InodeRecord;
+use nacre_ondisk::{InodeRecord, OpenedRecord};
 use nacre_types::{
     Attr, AttrFlags, ClientUuid, Fid, FileKind, OpenHandle, SizeSource, Status, StatusResult, perm,
 };
@@ -41,6 +41,7 @@ impl Mds {
         }
         let mut tx = self.begin();
         let opened = self.open_locked(&mut tx, caller, &record, flags)?;
+        tx.note_opened(*fid, handle, flags);
         let answer =
             self.finish(caller.call, tx, MdsReply::Opened { attr: opened.attr, layout: opened.layout })?;
         self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
@@ -131,6 +132,15 @@ impl Mds {
         }
         let record = tx.put_inode(changed);
         self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+    }
+
+    /// Opens what a request of an earlier run opened, as its client is about to learn of it.
+    pub(crate) fn open_again(&self, client: &ClientUuid, opened: &OpenedRecord) {
+        let _locked = self.locks.lock(&[opened.fid]);
+        if let Ok(Some(_)) = self.find_inode(&opened.fid) {
+            let flags = OpenFlags::from_bits_truncate(opened.flags);
+            self.opens.add(opened.fid, *client, opened.handle, flags, false);
+        }
     }
 
     /// Closes a handle whose client is gone. If it wrote, the size stays to be asked from the objects.

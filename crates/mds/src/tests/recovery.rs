@@ -42,6 +42,29 @@ fn the_answer_of_a_request_is_found_again_after_a_restart() {
 }
 
 #[test]
+fn a_create_that_is_answered_after_a_restart_has_opened_its_file() {
+    let f = tcp_fixture();
+    let (fid, handle) = (f.fid(), f.handle());
+    let create = MdsRequest::Create {
+        parent: Fid::ROOT,
+        name: b"a",
+        fid,
+        new: NewFile::Node { rdev: 0 },
+        mode: 0o644,
+        umask: 0,
+        open: Some((handle, OpenFlags::WRITE | OpenFlags::CREATED)),
+        exclusive: true,
+    };
+    f.with_slot(slot(&f, 1, 5), &create).expect("made");
+    let f = f.restart();
+    assert!(f.mds.stored_answer(&slot(&f, 1, 5)).is_some());
+    f.unlink(Fid::ROOT, "a").expect("removed");
+    assert_eq!(f.stat(fid).expect("open").nlink, 0);
+    assert_eq!(f.close(fid, handle), Ok(MdsReply::Done));
+    f.check();
+}
+
+#[test]
 fn a_client_that_comes_back_keeps_its_unlinked_open_file() {
     let f = tcp_fixture();
     let kept = f.file(Fid::ROOT, "kept").expect("made").fid;
