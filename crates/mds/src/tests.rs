@@ -108,7 +108,7 @@ pub(crate) fn config() -> MdsConfig {
     MdsConfig {
         store: MetaStoreOptions::small(),
         reserve_bytes: 0,
-        release_timeout: Duration::from_millis(500),
+        release_timeout: Duration::from_secs(2),
         recovery_window: Duration::from_secs(5),
         object_wait: Duration::from_millis(300),
         ..MdsConfig::default()
