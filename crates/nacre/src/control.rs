@@ -4,8 +4,9 @@
 
 use crate::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -137,13 +138,8 @@ impl ControlSocket {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail()(error)),
             _ => {}
         }
-        let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => Failure::new(format!(
-                "the path {} is too long for a socket: use a shorter directory name",
-                path.display()
-            )),
-            _ => fail()(error),
-        })?;
+        let short = ShortPath::of(path).map_err(fail())?;
+        let listener = UnixListener::bind(&short.path).map_err(fail())?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail())?;
         std::thread::Builder::new()
             .name("control".into())
@@ -156,6 +152,22 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A name for a socket that is short enough for the kernel (107 bytes) however deep its directory lies: through the open
+/// directory.
+struct ShortPath {
+    path: PathBuf,
+    _directory: File,
+}
+
+impl ShortPath {
+    fn of(path: &Path) -> io::Result<ShortPath> {
+        let directory = File::open(path.parent().unwrap_or(Path::new("/")))?;
+        let name = path.file_name().unwrap_or_default();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+        Ok(ShortPath { path, _directory: directory })
     }
 }
 
@@ -194,7 +206,7 @@ fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
 /// # Errors
 /// If nobody listens or the answer cannot be read. An [`Answer::Error`] is not an error here.
 pub fn ask(socket: &Path, request: &Request) -> io::Result<Answer> {
-    let stream = UnixStream::connect(socket)?;
+    let stream = UnixStream::connect(&ShortPath::of(socket)?.path)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     send(&stream, request)?;
@@ -221,14 +233,17 @@ mod tests {
     #[test]
     fn questions_are_answered_and_nonsense_is_refused() {
         let scratch = tempfile::tempdir().expect("a directory");
-        let path = scratch.path().join("control.sock");
+        let deep = scratch.path().join("d".repeat(200));
+        fs::create_dir(&deep).expect("a directory with a long name");
+        let path = deep.join("control.sock");
         let socket = ControlSocket::serve(&path, Arc::new(Echo)).expect("serve");
         assert_eq!(ask(&path, &Request::Stop { force: false }).expect("answer"), Answer::Done);
         let set = Request::SetParam { name: "a".into(), value: "b".into() };
         let expected = Answer::Params { params: vec![("a".into(), "1".into())] };
         assert_eq!(ask(&path, &set).expect("answer"), expected);
 
-        let mut stream = UnixStream::connect(&path).expect("connect");
+        let short = ShortPath::of(&path).expect("a short name");
+        let mut stream = UnixStream::connect(&short.path).expect("connect");
         stream.write_all(b"what?\n").expect("write");
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line).expect("read");

@@ -30,6 +30,7 @@ use crate::instance::{Instance, random_uuid};
 use crate::process::{Herald, RunDir, RunLock};
 use links::Links;
 use mounted::Mounted;
+use nacre_fuse::front::LockScope;
 use nacre_rpc::ServerConfig;
 use nacre_rpc::tcp::{Server, Targets};
 use nacre_types::{ClientUuid, Nid, TargetId};
@@ -71,6 +72,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Who decides about file locks unless the user says: the kernel, which is quicker, where nobody else can mount.
+    fn lock_scope(&self) -> LockScope {
+        let alone = self.mgs.is_empty() && self.listen.is_none();
+        if alone { LockScope::Local } else { LockScope::Cluster }
+    }
+
     /// In one process with several targets the direct way comes first; others skip it.
     fn local_nid(&self) -> Option<Nid> {
         (self.targets.len() > 1).then_some(Nid::Lo)

@@ -197,15 +197,17 @@ impl Herald {
         self.say(&format!("progress {text}"));
     }
 
-    /// Tells that everything runs, and lets go of whoever waits.
-    pub fn ready(&self) {
-        self.say("ready");
+    /// Tells that everything runs, and lets go of whoever waits. False if nobody does any more: the start was called off.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        let heard = self.say("ready");
         if self.background
             && let Ok(null) = OpenOptions::new().write(true).open("/dev/null")
         {
             // Whoever started us must not wait for the end of our output.
             let _ = rustix::stdio::dup2_stdout(&null);
         }
+        heard
     }
 
     /// Tells why it will not run.
@@ -217,11 +219,9 @@ impl Herald {
         }
     }
 
-    fn say(&self, line: &str) {
-        if self.background {
-            // If nobody listens any more, the process goes on all the same.
-            let _ = writeln!(io::stdout(), "{line}");
-        }
+    /// False if nobody listens.
+    fn say(&self, line: &str) -> bool {
+        !self.background || writeln!(io::stdout(), "{line}").is_ok()
     }
 }
 

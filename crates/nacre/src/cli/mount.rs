@@ -32,8 +32,8 @@ pub struct MountOptions {
     pub noexec: bool,
     /// How requests travel.
     pub transport: TransportChoice,
-    /// Who decides about file locks.
-    pub locks: LockScope,
+    /// Who decides about file locks; `None` leaves it to whether others can mount.
+    pub locks: Option<LockScope>,
     /// Access times are kept.
     pub relatime: bool,
 }
@@ -51,7 +51,7 @@ impl MountOptions {
             nosuid: false,
             noexec: false,
             transport: TransportChoice::Auto,
-            locks: LockScope::Cluster,
+            locks: None,
             relatime: true,
         };
         for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
@@ -79,8 +79,8 @@ impl MountOptions {
             "transport=auto" => self.transport = TransportChoice::Auto,
             "transport=uring" => self.transport = TransportChoice::Uring,
             "transport=dev" => self.transport = TransportChoice::Dev,
-            "flock" => self.locks = LockScope::Cluster,
-            "localflock" => self.locks = LockScope::Local,
+            "flock" => self.locks = Some(LockScope::Cluster),
+            "localflock" => self.locks = Some(LockScope::Local),
             "relatime" | "atime" => self.relatime = true,
             "noatime" => self.relatime = false,
             // Meant for mount(8), or always so here.
@@ -240,7 +240,8 @@ mod tests {
         assert_eq!(options.transport, TransportChoice::Dev);
         assert!(!parse("ro,rw").expect("the last counts").read_only);
         assert_eq!(parse("noallow_other").expect("known").allow_other, Some(false));
-        assert_eq!(parse("localflock").expect("known").locks, LockScope::Local);
+        assert_eq!(parse("localflock").expect("known").locks, Some(LockScope::Local));
+        assert_eq!(parse("ro").expect("known").locks, None);
     }
 
     #[test]

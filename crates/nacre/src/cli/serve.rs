@@ -62,6 +62,7 @@ fn serve(plan: Plan, herald: &Herald, signals: &StopSignals, background: bool) -
     } else {
         logger::to_stderr(LevelFilter::Info);
     }
+    raise_file_limit();
     let (name, fsname) = (plan.name.clone(), plan.fsname.clone());
     log::info!("{name} of file system '{fsname}' starts, version {}", env!("CARGO_PKG_VERSION"));
     let (node, socket) = match Node::start(plan, herald) {
@@ -73,9 +74,12 @@ fn serve(plan: Plan, herald: &Herald, signals: &StopSignals, background: bool) -
         }
     };
     signals.set_ready();
-    herald.ready();
-    log::info!("{name} is ready");
-    signals.wait();
+    if herald.ready() {
+        log::info!("{name} is ready");
+        signals.wait();
+    } else {
+        log::info!("{name} was called off while it started");
+    }
     log::info!("{name} stops");
     let stopped = node.stop();
     drop(socket);
@@ -88,6 +92,16 @@ fn serve(plan: Plan, herald: &Herald, signals: &StopSignals, background: bool) -
             log::error!("{failure}");
             failure.exit
         }
+    }
+}
+
+/// Object stores keep many files open; the soft limit is low for programs that use select(2), which this is not.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        log::warn!("the limit on open files stays at {:?}: {error}", limit.current);
     }
 }
 

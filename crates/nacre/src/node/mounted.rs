@@ -8,7 +8,7 @@ use crate::control::MountStatus;
 use crate::failure::{Failure, Result};
 use crate::process::{RunDir, request_stop};
 use nacre_client::{Client, ClientConfig, Lease};
-use nacre_fuse::front::{Front, FrontOptions};
+use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
 use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, Recovery};
@@ -92,7 +92,7 @@ impl Mounted {
         for listener in events {
             listener.attach(&client);
         }
-        let session = Arc::new(mount_session(mount, &client)?);
+        let session = Arc::new(mount_session(mount, plan.lock_scope(), &client)?);
         let record = mount_record(&plan.run);
         std::fs::write(&record, session.mount_point().as_os_str().as_bytes())
             .map_err(Failure::because(format!("write {}", record.display())))?;
@@ -153,11 +153,11 @@ impl Mounted {
     }
 }
 
-fn mount_session(mount: &MountPlan, client: &Arc<Client>) -> Result<Session> {
+fn mount_session(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Result<Session> {
     let options = &mount.options;
     let front = Arc::new(Front::new(
         client.clone(),
-        FrontOptions { locks: options.locks, ..FrontOptions::default() },
+        FrontOptions { locks: options.locks.unwrap_or(locks), ..FrontOptions::default() },
     ));
     let mut config = SessionConfig::new(&mount.mount_point);
     config.transport = options.transport;
