@@ -1,13 +1,269 @@
-//! stub
-use crate::{cli::Common, error::Error, report::Report, worker::Myself};
-/// a
+//! The figures of docs/performance.md: the file system against its bounds on this machine, in one run.
+//!
+//! Every ratio comes from runs that alternate with those of the bound. What bounds it:
+//!
+//! - the FUSE channel: the same null file system on the `fuser` crate;
+//! - the file system in one process: a null file system on the same channel, and the disk by itself;
+//! - the file system in separate processes: a null file system that makes one round trip over loopback TCP for each
+//!   request, and one stream over loopback TCP.
+
+mod instance;
+
+use std::path::{Path, PathBuf};
+
+use instance::Instance;
+
+use crate::cli::Common;
+use crate::error::Error;
+use crate::limits::{Kind, row_of, stream_bytes_per_second};
+use crate::null::{EchoServer, Flavour, NullMount, Scratch};
+use crate::report::{Report, Row, Target, Unit};
+use crate::sample::Samples;
+use crate::work::{Operation, Work};
+use crate::worker::{Job, Myself, interleave};
+
+/// Entries of the directory that is listed.
+const LIST_FILES: u64 = 100_000;
+/// Size of the files that are written and read, in bytes.
+const FILE_BYTES: u64 = 1 << 30;
+/// Size of one read or write, in bytes.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Resident memory of an idle file system in one process, mount included, at most, in bytes.
+const RESIDENT_BYTES_MAX: f64 = 64.0 * 1024.0 * 1024.0;
+
+/// A part of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// The FUSE channel against `fuser`.
+    Channel,
+    /// Names and attributes in one process against a null file system.
+    Meta,
+    /// Data in one process against the disk.
+    Data,
+    /// Separate processes against round trips and a stream of TCP.
+    Separate,
+    /// Memory of an idle file system.
+    Memory,
+}
+
+/// `nacre bench slice`
 #[derive(Debug, clap::Args)]
 pub struct SliceArguments {
-    /// c
+    /// Directory on the disk to use; needs 6 GiB
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Directory in memory (tmpfs), for figures that the disk must not bound; needs 2 GiB
+    #[arg(long, default_value = "/dev/shm")]
+    memory_dir: PathBuf,
+    /// Parts of the table; all by default
+    #[arg(long = "part", value_delimiter = ',')]
+    parts: Vec<Part>,
+    /// The nacre binary; this one by default
+    #[arg(long, value_name = "PROGRAM")]
+    nacre: Option<PathBuf>,
+    /// The fuser_null example; default: beside this executable, where `cargo build --examples` puts it
+    #[arg(long, value_name = "PROGRAM")]
+    fuser: Option<PathBuf>,
+    /// Worker processes for names and attributes
+    #[arg(short = 'n', long, default_value_t = 1)]
+    processes: usize,
+    /// How the figures are taken and printed.
     #[command(flatten)]
     pub common: Common,
 }
-/// a
-pub fn measure(_: &SliceArguments, _: &Myself) -> Result<Report, Error> {
-    Ok(Report::new(""))
+
+/// Takes all figures.
+///
+/// # Errors
+///
+/// When a file system does not come up or work on one fails; what was started is taken down first.
+pub fn measure(arguments: &SliceArguments, myself: &Myself) -> Result<Report, Error> {
+    let mut run = SliceRun {
+        arguments,
+        myself,
+        program: arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program())),
+        scratch: Scratch::new()?,
+        report: Report::new("NacreFS against its bounds"),
+    };
+    let all = [Part::Channel, Part::Meta, Part::Data, Part::Separate, Part::Memory];
+    let chosen = if arguments.parts.is_empty() { all.to_vec() } else { arguments.parts.clone() };
+    for part in chosen {
+        eprintln!("bench slice: {part:?}");
+        match part {
+            Part::Channel => run.channel()?,
+            Part::Meta => run.meta()?,
+            Part::Data => run.data()?,
+            Part::Separate => run.separate()?,
+            Part::Memory => run.memory()?,
+        }
+    }
+    Ok(run.report)
+}
+
+struct SliceRun<'a> {
+    arguments: &'a SliceArguments,
+    myself: &'a Myself,
+    program: PathBuf,
+    scratch: Scratch,
+    report: Report,
+}
+
+/// Ratios to the bound that the design aims at: the file system's own work may cost this share of the kernel's and the
+/// transport's.
+const fn target_of(operation: Operation) -> f64 {
+    match operation {
+        Operation::StatCached => 0.90,
+        Operation::StatUncached | Operation::List => 0.70,
+        Operation::Create | Operation::Unlink => 0.50,
+        _ => 0.80,
+    }
+}
+
+impl SliceRun<'_> {
+    fn null(&self, name: &str, flavour: Flavour, echo: Option<&EchoServer>) -> Result<NullMount, Error> {
+        let point = self.scratch.directory(name)?;
+        let rpc = echo.map(EchoServer::address);
+        NullMount::start(self.myself, flavour, &point, rpc, self.arguments.fuser.as_deref())
+    }
+
+    fn meta_work(&self, operation: Operation, path: &Path) -> Work {
+        let mut work = Work::meta(operation, path);
+        work.seconds = self.arguments.common.seconds;
+        work.files = match operation {
+            Operation::List => LIST_FILES,
+            Operation::Create | Operation::Unlink => 20_000,
+            _ => 2_000,
+        };
+        work
+    }
+
+    fn io_work(&self, operation: Operation, path: &Path) -> Work {
+        Work::io(operation, path, BLOCK_BYTES, FILE_BYTES)
+    }
+
+    /// One row: `ours` against `bound`.
+    fn compare(&mut self, mut ours: Job, bound: Job, target: f64) -> Result<(), Error> {
+        let bound_label = bound.label.clone();
+        ours.label = format!("{}, {}", ours.label, ours.works[0].operation.label());
+        let jobs = [ours, bound];
+        let results = interleave(self.myself, &jobs, self.arguments.common.runs)?;
+        let mut row = row_of(&jobs[0], &results[0]);
+        row.against = Some((bound_label, row_of(&jobs[1], &results[1]).samples));
+        row.target = Some(Target::RatioAtLeast(target));
+        self.report.rows.push(row);
+        Ok(())
+    }
+
+    fn channel(&mut self) -> Result<(), Error> {
+        let fuser = match self.null("fuser", Flavour::Fuser, None) {
+            Ok(mount) => mount,
+            Err(error) => {
+                self.report.notes.push(format!("the comparison with fuser was left out: {error}"));
+                return Ok(());
+            }
+        };
+        let ours = self.null("ours", Flavour::Auto, None)?;
+        for operation in [Operation::StatUncached, Operation::SeqRead] {
+            let job = |label: &str, path: &Path| match operation {
+                Operation::StatUncached => {
+                    Job::new(label, &self.meta_work(operation, path), self.arguments.processes)
+                }
+                _ => Job::new(label, &self.io_work(operation, path), 1),
+            };
+            let (ours, theirs) = (job("null, our channel", ours.point()), job("fuser", fuser.point()));
+            self.compare(ours, theirs, 1.0)?;
+        }
+        Ok(())
+    }
+
+    fn meta(&mut self) -> Result<(), Error> {
+        let instance = Instance::start(&self.program, &self.arguments.dir, "slice-meta", 4, false)?;
+        let null = self.null("null", Flavour::Auto, None)?;
+        let directory = instance.work_directory("meta")?;
+        let operations = [
+            Operation::Create,
+            Operation::Unlink,
+            Operation::StatUncached,
+            Operation::StatCached,
+            Operation::List,
+        ];
+        for operation in operations {
+            let processes = if operation == Operation::List { 1 } else { self.arguments.processes };
+            let job = |label: &str, path: &Path| Job::new(label, &self.meta_work(operation, path), processes);
+            let (ours, bound) = (job("one process", &directory), job("null", null.point()));
+            self.compare(ours, bound, target_of(operation))?;
+        }
+        Ok(())
+    }
+
+    fn data(&mut self) -> Result<(), Error> {
+        let instance = Instance::start(&self.program, &self.arguments.dir, "slice-data", 4, false)?;
+        let directory = instance.work_directory("data")?;
+        instance.stripe(&directory, 4)?;
+        let disk = self.arguments.dir.join("slice-disk");
+        std::fs::create_dir_all(&disk).map_err(Error::io("create directory", &disk))?;
+        for operation in [Operation::SeqWrite, Operation::SeqRead] {
+            let mut ours = Job::new("one process, 4 OSTs", &self.io_work(operation, &directory), 1);
+            let mut bound = Job::new("disk, O_DIRECT", &self.io_work(operation, &disk), 1);
+            bound.works[0].direct = true;
+            for job in [&mut ours, &mut bound] {
+                job.works[0].sync = operation == Operation::SeqWrite;
+                job.cold = operation == Operation::SeqRead;
+            }
+            self.compare(ours, bound, target_of(operation))?;
+        }
+        std::fs::remove_dir_all(&disk).map_err(Error::io("remove", &disk))
+    }
+
+    fn separate(&mut self) -> Result<(), Error> {
+        let instance = Instance::start(&self.program, &self.arguments.memory_dir, "slice-separate", 2, true)?;
+        let directory = instance.work_directory("d")?;
+        let echo = EchoServer::start(self.myself)?;
+        let null = self.null("null-rpc", Flavour::Auto, Some(&echo))?;
+        let job = |label: &str, path: &Path| {
+            Job::new(label, &self.meta_work(Operation::Create, path), self.arguments.processes)
+        };
+        let (ours, bound) = (job("separate", &directory), job("null with one RPC per request", null.point()));
+        self.compare(ours, bound, target_of(Operation::Create))?;
+        for operation in [Operation::SeqWrite, Operation::SeqRead] {
+            let mut work = self.io_work(operation, &directory);
+            work.file_bytes = FILE_BYTES / 2;
+            work.direct = true;
+            let job = Job::new(format!("separate, {}", operation.label()), &work, 1);
+            let row = self.against_stream(&job)?;
+            self.report.rows.push(row);
+        }
+        Ok(())
+    }
+
+    /// Throughput in runs that alternate with those of one TCP stream.
+    fn against_stream(&self, job: &Job) -> Result<Row, Error> {
+        let seconds = self.arguments.common.seconds;
+        let (mut ours, mut streams) = ((Samples::new(), Samples::new()), Samples::new());
+        job.prepare(self.myself)?;
+        let outcome: Result<(), Error> = (0..self.arguments.common.runs.max(1)).try_for_each(|_| {
+            let measured = job.run(self.myself)?;
+            ours.0.push(measured.rate);
+            ours.1.push(measured.cpu_us);
+            streams.push(stream_bytes_per_second(Kind::Tcp, 1, seconds)?);
+            Ok(())
+        });
+        job.clean(self.myself)?;
+        outcome?;
+        let mut row = row_of(job, &ours);
+        row.against = Some(("one loopback TCP stream".to_owned(), streams));
+        row.target = Some(Target::RatioAtLeast(target_of(job.works[0].operation)));
+        Ok(row)
+    }
+
+    fn memory(&mut self) -> Result<(), Error> {
+        for (name, separate) in [("one process", false), ("separate processes", true)] {
+            let instance = Instance::start(&self.program, &self.arguments.dir, "slice-memory", 4, separate)?;
+            let resident: Samples = [instance.resident_bytes()? as f64].into_iter().collect();
+            let mut row = Row::new(format!("resident memory, idle, {name}, 4 OSTs"), Unit::Bytes, resident);
+            row.target = (!separate).then_some(Target::AtMost(RESIDENT_BYTES_MAX));
+            self.report.rows.push(row);
+        }
+        Ok(())
+    }
 }

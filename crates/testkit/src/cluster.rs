@@ -1,5 +1,6 @@
 //! File systems of real processes, started and stopped the way users do it.
 
+mod launcher;
 mod slot;
 
 use std::ffi::OsStr;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use crate::program::{self, Outcome};
 use crate::run::Run;
 use crate::{binary, mounts, wait};
+use launcher::Launcher;
 use slot::Slot;
 
 /// How long a file system may take to come up, or to end, on a busy machine.
@@ -55,6 +57,7 @@ pub struct Cluster {
     mount: PathBuf,
     address: String,
     more_mounts: Vec<PathBuf>,
+    launcher: Launcher,
     run: Run,
     _slot: Slot,
 }
@@ -84,6 +87,7 @@ impl Cluster {
             mount: run.make("mnt"),
             address: free_address(),
             more_mounts: Vec::new(),
+            launcher: Launcher::start(&run),
             run,
             _slot: slot,
         };
@@ -177,16 +181,23 @@ impl Cluster {
     ///
     /// When it does not come up.
     pub fn start_all(&mut self) {
-        let mut command = self.command();
-        command.arg("up").arg(&self.data).arg("--mount").arg(&self.mount);
-        command.args(["--osts", &self.options.osts.to_string()]);
+        let osts = self.options.osts.to_string();
+        let mut words = vec![binary::nacre().as_os_str(), OsStr::new("up"), self.data.as_os_str()];
+        words.extend([
+            OsStr::new("--mount"),
+            self.mount.as_os_str(),
+            OsStr::new("--osts"),
+            OsStr::new(&osts),
+        ]);
         if self.shape == Some(Shape::Separate) {
-            command.arg("--separate");
+            words.push(OsStr::new("--separate"));
         } else if self.options.listen {
-            command.args(["--listen", &self.address]);
+            words.extend([OsStr::new("--listen"), OsStr::new(&self.address)]);
         }
-        command.args(self.options.mount_options.iter().flat_map(|options| ["-o", options]));
-        program::run_command(command, LIMIT).success();
+        if let Some(options) = &self.options.mount_options {
+            words.extend([OsStr::new("-o"), OsStr::new(options)]);
+        }
+        self.launcher.run(&words, LIMIT);
         let kind = mounts::at(&self.mount).map(|mount| mount.kind);
         assert_eq!(kind.as_deref(), Some("fuse.nacre"), "what is mounted on {}", self.mount.display());
     }

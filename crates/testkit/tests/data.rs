@@ -307,8 +307,8 @@ on_every_shape! {
         let mut command = cluster.run().command("flock");
         let mut child = command.arg(&path).arg("true").spawn().expect("flock starts");
         wait::until(wait::SOON, "flock waits for the lock", || {
-            let stat = fs::read_to_string(format!("/proc/{}/wchan", child.id())).unwrap_or_default();
-            stat.contains("fuse").then_some(()).or_else(|| stat.contains("lock").then_some(()))
+            let call = fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap_or_default();
+            call.starts_with(&format!("{} ", libc::SYS_flock)).then_some(())
         });
         child.kill().expect("kill");
         wait::until(wait::SOON, "the waiter has ended", || child.try_wait().expect("our child"));

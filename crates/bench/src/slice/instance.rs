@@ -1,0 +1,101 @@
+//! A file system of ours for the time of a measurement.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::machine::resident_bytes;
+
+/// Up and mounted; taken down and removed with this value.
+#[derive(Debug)]
+pub(super) struct Instance {
+    program: PathBuf,
+    directory: PathBuf,
+    mount: PathBuf,
+}
+
+impl Instance {
+    /// Makes one with its targets in `directory/NAME`, which must not exist.
+    pub(super) fn start(
+        program: &Path,
+        directory: &Path,
+        name: &str,
+        osts: usize,
+        separate: bool,
+    ) -> Result<Instance, Error> {
+        let directory = directory.join(name);
+        if directory.exists() {
+            return Err(Error::Usage(format!(
+                "{} exists: remove it or choose another --dir",
+                directory.display()
+            )));
+        }
+        std::fs::create_dir_all(&directory).map_err(Error::io("create directory", &directory))?;
+        let mount = directory.join("mnt");
+        let instance = Instance { program: program.to_owned(), directory, mount };
+        let mut words: Vec<&OsStr> = vec!["up".as_ref()];
+        let (data, osts) = (instance.data(), osts.to_string());
+        words.extend([data.as_os_str(), OsStr::new("--mount"), instance.mount.as_os_str()]);
+        words.extend([OsStr::new("--osts"), OsStr::new(&osts)]);
+        words.extend(separate.then_some(OsStr::new("--separate")));
+        instance.call(&words)?;
+        Ok(instance)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    /// A new directory on the mount.
+    pub(super) fn work_directory(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = self.mount.join(name);
+        std::fs::create_dir(&path).map_err(Error::io("create directory", &path))?;
+        Ok(path)
+    }
+
+    /// New files in `directory` get their data spread over `count` OSTs.
+    pub(super) fn stripe(&self, directory: &Path, count: usize) -> Result<(), Error> {
+        let count = count.to_string();
+        let words =
+            ["lfs".as_ref(), "setstripe".as_ref(), "-c".as_ref(), count.as_ref(), directory.as_os_str()];
+        self.call(&words).map(drop)
+    }
+
+    /// Resident memory of all its processes together, in bytes.
+    pub(super) fn resident_bytes(&self) -> Result<u64, Error> {
+        let text = self.call(&["status".as_ref(), "--json".as_ref(), self.data().as_os_str()])?;
+        let status: Value = serde_json::from_str(&text)
+            .map_err(|error| Error::Server { what: "nacre status".to_owned(), reason: error.to_string() })?;
+        let processes = status["processes"].as_array().into_iter().flatten();
+        let pids = processes.filter_map(|process| u32::try_from(process["pid"].as_u64()?).ok());
+        Ok(pids.filter_map(resident_bytes).sum())
+    }
+
+    fn call(&self, words: &[&OsStr]) -> Result<String, Error> {
+        let output =
+            Command::new(&self.program).args(words).output().map_err(Error::io("start", &self.program))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let what = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(Error::Server { what: format!("nacre {what}"), reason })
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let data = self.data();
+        if let Err(error) = self.call(&["down".as_ref(), data.as_os_str()]) {
+            eprintln!("bench: {error}");
+            return;
+        }
+        // Down, so nothing is mounted inside.
+        if let Err(error) = std::fs::remove_dir_all(&self.directory) {
+            eprintln!("bench: remove {}: {error}", self.directory.display());
+        }
+    }
+}
