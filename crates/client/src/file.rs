@@ -79,6 +79,8 @@ pub(crate) struct FileInner {
     pub transno: TransNo,
     /// Set-id bits or capabilities are there, to be dropped by writes of others than root.
     pub privileged: bool,
+    /// Somebody here has asked for an `fcntl` lock, so closes have to give such locks back.
+    pub range_locked: bool,
     pub ranges: RangeLocks,
     /// Number and cause of the last write-back failure; each open reports it once.
     pub error: (u32, Option<Status>),

@@ -49,7 +49,8 @@ pub enum LockScope {
     /// The kernel, for this mount alone (`localflock`).
     #[default]
     Local,
-    /// The MDT, for all mounts (`flock`). Costs a request per close.
+    /// The MDT, for all mounts (`flock`). Every close costs a round trip to this daemon, and one to the MDT for files on
+    /// which somebody here has asked for an `fcntl` lock.
     Cluster,
 }
 

@@ -3,7 +3,7 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use nacre_types::{Fid, Status, StatusResult};
-use nacre_wire::mds::{FileLock, MdsReply, MdsRequest};
+use nacre_wire::mds::{FileLock, LockMode, MdsReply, MdsRequest};
 
 impl Client {
     /// Sets or releases a lock; with `wait` until it is granted.
@@ -11,7 +11,20 @@ impl Client {
     /// # Errors
     /// `EAGAIN` if another holds it and `wait` is false; `EINTR`; `EDEADLK`; `ENOLCK`.
     pub fn set_lock(&self, caller: &Caller, fid: Fid, lock: FileLock, wait: bool) -> StatusResult<()> {
+        if !lock.whole_file
+            && lock.mode != LockMode::Unlock
+            && let Some(file) = self.nodes.file(fid.inode_number())
+        {
+            // Before the request: a lock that was granted although the answer got lost must be given back too.
+            file.lock().range_locked = true;
+        }
         self.call(caller, fid, &MdsRequest::SetLock { fid, lock, wait }).map(drop)
+    }
+
+    /// True if closing a descriptor of the open file may have to give `fcntl` locks back. Most files never have one, so
+    /// most closes need no server.
+    pub fn may_hold_range_locks(&self, handle: u64) -> bool {
+        self.handles.file(handle).is_ok_and(|open| open.file.lock().range_locked)
     }
 
     /// The lock that keeps `lock` from being granted, if there is one.

@@ -76,7 +76,7 @@ impl Front {
             }
             Operation::Flush { fh, lock_owner } => {
                 let outcome = self.client.flush(fh);
-                if self.options.locks == LockScope::Cluster {
+                if self.options.locks == LockScope::Cluster && self.client.may_hold_range_locks(fh) {
                     self.unlock(request, fh, lock_owner, false)?;
                 }
                 outcome?;
