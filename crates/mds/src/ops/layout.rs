@@ -72,11 +72,9 @@ impl Mds {
         let spec = self.effective_spec(&record)?;
         self.osts.with_objects(&spec, self.config.object_wait, |objects, marks| {
             let mut layout = spec.to_layout();
-            layout.generation = 1;
             if let Some(component) = layout.components.first_mut() {
                 component.stripe_count = objects.len() as u16;
                 component.first_ost = objects.first().map(|object| object.ost_index);
-                component.generation = 1;
                 component.flags.instantiated = true;
                 component.objects = objects;
             }

@@ -91,7 +91,12 @@ impl Mds {
         }
         let record = tx.put_inode(record);
         let began_exact = exact && !(truncates && has_objects);
-        Ok(Opened { attr: record.shown(), layout, began_exact })
+        let mut attr = record.shown();
+        if began_exact {
+            // What is shown was exact when the open was granted, which spares the client asking the objects.
+            attr.size_source = SizeSource::Exact;
+        }
+        Ok(Opened { attr, layout, began_exact })
     }
 
     pub(crate) fn close(
