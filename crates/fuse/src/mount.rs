@@ -277,7 +277,7 @@ fn clear_stale(path: &Path, entry: &MountEntry) -> Result<(), Error> {
     cleared.map_err(|_| Error::Stale(path.to_owned(), entry.source.clone()))
 }
 
-pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
+fn c_path(path: &Path) -> Result<CString, Error> {
     c_string("mount_point", path.as_os_str().as_bytes())
 }
 

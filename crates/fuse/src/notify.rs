@@ -66,10 +66,10 @@ impl Notifier {
         self.send(notify_code::STORE, &[out.as_bytes(), data])
     }
 
-    /// Asks for `size` bytes of cached data; they come as a `NotifyReply` request whose number is `unique`: even, and
-    /// not 0.
+    /// Asks for `size` bytes of cached data; they come as a `NotifyReply` request whose number is `unique`: even,
+    /// not 0 and below 2^63.
     pub fn retrieve(&self, unique: u64, node: u64, offset: u64, size: u32) -> io::Result<()> {
-        if unique == 0 || unique % 2 == 1 {
+        if unique == 0 || unique % 2 == 1 || unique >= 1 << 63 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, offset, size, padding: 0 };

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::abi::*;
 use crate::config::{ProtocolOptions, SessionConfig, Transport, TransportChoice};
 use crate::device::Device;
 use crate::error::Error;
 use crate::handler::{Handler, InitConfig};
-use crate::mount::{Mounted, Unmount, c_path, mount};
+use crate::mount::{Mounted, Unmount, mount};
 use crate::notify::Notifier;
 use crate::request::{InitRequest, Operation, Raw, parse};
 use crate::transport::{Availability, Channel, Negotiated, availability, page_size};
@@ -49,7 +49,7 @@ impl Session {
 
     fn mount_over(config: &SessionConfig, handler: &Arc<dyn Handler>, uring: bool) -> Result<Session, Error> {
         let (device, mounted) = mount(config)?;
-        match Session::start(config, &mounted, handler.clone(), device, uring) {
+        match Session::start(config, handler.clone(), device, uring) {
             Ok((channel, notifier, negotiated)) => Ok(Session { mounted, channel, notifier, negotiated }),
             Err(error) => {
                 // The first error matters; if this fails too, the mount is dead and will be cleared by the next one.
@@ -61,7 +61,6 @@ impl Session {
 
     fn start(
         config: &SessionConfig,
-        mounted: &Mounted,
         handler: Arc<dyn Handler>,
         device: Device,
         uring: bool,
@@ -72,8 +71,7 @@ impl Session {
         let negotiated = negotiate(config, handler.as_ref(), &device, uring)?;
         let payload_max = payload_max(negotiated.max_write);
         let setxattr_ext = negotiated.flags.contains(InitFlags::SETXATTR_EXT);
-        let negotiated_sizes = Negotiated { setxattr_ext, payload_max };
-        let channel = Channel::new(handler, device, negotiated_sizes, c_path(mounted.path())?);
+        let channel = Channel::new(handler, device, Negotiated { setxattr_ext, payload_max });
         let started = match negotiated.transport {
             Transport::Uring => channel.start_uring(&config.threads),
             Transport::Dev => channel.start_dev(&config.threads),
@@ -132,7 +130,7 @@ impl Session {
             // Ended from outside: an unmount, or an abort that leaves a dead mount to take away.
             return if self.mounted.is_dead() { self.mounted.unmount(Unmount::Lazy) } else { Ok(()) };
         }
-        self.unmount_between_knocks(how)?;
+        self.mounted.unmount(how)?;
         match how {
             Unmount::Clean => self.channel.join(),
             Unmount::Force => {
@@ -142,23 +140,6 @@ impl Session {
             Unmount::Lazy => {}
         }
         Ok(())
-    }
-
-    /// Unmounts; if the one who keeps it busy may be a thread of ours, which is done in a moment, tries again.
-    fn unmount_between_knocks(&self, how: Unmount) -> Result<(), Error> {
-        const PATIENCE: Duration = Duration::from_millis(200);
-        let start = Instant::now();
-        loop {
-            let knocking = self.channel.is_knocking();
-            match self.mounted.unmount(how) {
-                Err(Error::Busy(_))
-                    if (knocking || self.channel.is_knocking()) && start.elapsed() < PATIENCE =>
-                {
-                    std::thread::yield_now();
-                }
-                outcome => return outcome,
-            }
-        }
     }
 
     /// Waits until the session has ended: somebody has unmounted it, or the connection was cut.

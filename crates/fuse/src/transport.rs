@@ -11,7 +11,6 @@ mod interrupts;
 mod serve;
 mod uring;
 
-use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -28,8 +27,6 @@ use interrupts::PendingInterrupts;
 pub(crate) use buffer::page_size;
 pub(crate) use uring::{Availability, availability};
 
-const CLOSE_RANGE_UNSHARE: libc::c_uint = 1 << 1;
-
 /// What was agreed with the kernel, as far as transports need it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Negotiated {
@@ -43,9 +40,6 @@ pub(crate) struct Negotiated {
 pub(crate) struct Channel {
     handler: Arc<dyn Handler>,
     negotiated: Negotiated,
-    mount_point: CString,
-    /// Calls of [`Channel::knock`] under way: they make the mount busy for a moment.
-    knocking: Arc<AtomicUsize>,
     /// Taken out when the last thread ends, so that the descriptor is closed then.
     device: Mutex<Option<Arc<Device>>>,
     stopping: AtomicBool,
@@ -61,17 +55,10 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    pub fn new(
-        handler: Arc<dyn Handler>,
-        device: Arc<Device>,
-        negotiated: Negotiated,
-        mount_point: CString,
-    ) -> Arc<Channel> {
+    pub fn new(handler: Arc<dyn Handler>, device: Arc<Device>, negotiated: Negotiated) -> Arc<Channel> {
         Arc::new(Channel {
             handler,
             negotiated,
-            mount_point,
-            knocking: Arc::default(),
             device: Mutex::new(Some(device)),
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
@@ -211,45 +198,6 @@ impl Channel {
                 let _ = handle.join();
             }
         }
-    }
-
-    /// Sends a request through the mount from `cpu`; another thread waits for the answer.
-    ///
-    /// If this process is killed while that request is being served, only the closing of the FUSE descriptors ends it. So a
-    /// thread that waits for it must not hold them open, or the process could never end: it gives up its descriptors, and
-    /// therefore has nothing of the session's that would close one.
-    fn knock(&self, cpu: usize) -> std::io::Result<()> {
-        let (knocking, path) = (self.knocking.clone(), self.mount_point.clone());
-        knocking.fetch_add(1, Ordering::SeqCst);
-        let spawned = std::thread::Builder::new().name(format!("fuse-knock{cpu}")).spawn(move || {
-            // SAFETY: the flag gives this thread a descriptor table of its own, empty but for the standard ones; the tables
-            // of other threads are not touched, and this thread uses no descriptor from here on.
-            let unshared =
-                unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) };
-            // On another CPU it would go to another queue, and would be of no use.
-            if unshared == 0 && nacre_env::pin_to_cpu(cpu).is_ok() {
-                // SAFETY: statfs is plain data, zeroes are valid.
-                let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
-                // SAFETY: the path ends with NUL, `answer` is valid for writes. Whether it succeeds does not matter.
-                unsafe { libc::statfs(path.as_ptr(), &mut answer) };
-            }
-            knocking.fetch_sub(1, Ordering::SeqCst);
-        });
-        match spawned {
-            Ok(handle) => {
-                self.handles.lock().push(handle);
-                Ok(())
-            }
-            Err(error) => {
-                self.knocking.fetch_sub(1, Ordering::SeqCst);
-                Err(error)
-            }
-        }
-    }
-
-    /// Is a thread of ours using the mount itself at this moment?
-    pub fn is_knocking(&self) -> bool {
-        self.knocking.load(Ordering::SeqCst) > 0
     }
 
     fn add_target(&self, target: &Arc<InterruptTarget>) {

@@ -8,17 +8,23 @@
 //! Three facts of the kernel shape this:
 //!
 //! - A request that finds no free entry waits in the queue until some entry *commits* an answer. Registering a new entry
-//!   does not take it up. So a thread that joins late has somebody *knock*: a statfs(2) of the mount from this CPU. That
-//!   request goes to the new entry, whose answer then fetches what waits.
+//!   does not take it up. So a thread that joins late makes the kernel send it a request by a notification ("retrieve
+//!   nothing of this file"): its answer fetches what waits. That works with regular files only which the kernel has in
+//!   memory, so threads remember the files that they met last; those of blocked reads, writes and locks are surely there.
+//!   Never use the mount from this process for it (statfs and the like): a thread that waits for an answer keeps the
+//!   memory of a killed process alive, with it the mapped rings, and with them the connection that it waits for.
 //! - No request is sent at all until every possible CPU's queue has an entry, offline CPUs included.
 //! - The first argument structure lies in the header area, everything else in the payload; but NOTIFY_REPLY has all of it
 //!   in the payload.
 
 mod ring;
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use nacre_env::BlockingHook;
@@ -26,7 +32,7 @@ use parking_lot::Mutex;
 
 use super::Channel;
 use super::serve::Desk;
-use crate::abi::{InHeader, NotifyRetrieveIn, opcode};
+use crate::abi::{EntryOut, InHeader, NotifyRetrieveIn, NotifyRetrieveOut, Wire, notify_code, opcode};
 use crate::config::{ThreadOptions, TransportChoice};
 use crate::error::Error;
 use crate::reply::State;
@@ -35,8 +41,16 @@ use ring::Ring;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Threads of a CPU that must be ready to take a request; below that, a blocking thread starts another.
-const READY_MIN: usize = 2;
+/// Threads of a CPU that must be ready to take a request; below that, a blocking thread starts another. Guess: more
+/// requests than this seldom begin to wait at the same moment.
+const READY_MIN: usize = 4;
+
+/// Numbers of the requests with which new threads take up what waits: even, and far from the kernel's, which count up
+/// from 2. Two at a time must differ, since answers are matched by number.
+const WAKE_UP_UNIQUE: u64 = 1 << 63;
+
+/// Files that a lane remembers for waking up.
+const FILES_MAX: usize = 8;
 
 /// Can io_uring be used?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +89,7 @@ pub(super) fn start(channel: &Arc<Channel>, options: &ThreadOptions) -> Result<(
         let lane = Arc::new(Lane {
             cpu,
             threads_max: options.workers_per_cpu_max,
-            state: Mutex::new(LaneState { threads: 0, blocked: 0 }),
+            state: Mutex::new(LaneState::default()),
         });
         for _ in 0..options.workers_per_cpu {
             lane.state.lock().threads += 1;
@@ -109,11 +123,14 @@ struct Lane {
     state: Mutex<LaneState>,
 }
 
+#[derive(Default)]
 struct LaneState {
     /// Started and not ended.
     threads: usize,
     /// Of these, inside a wait.
     blocked: usize,
+    /// Files that blocking threads met last, newest at the end.
+    files: VecDeque<u64>,
 }
 
 impl Lane {
@@ -131,9 +148,15 @@ impl Lane {
 
     /// Starts another thread if too few are ready, so that at least one thread is never blocked, as far as the bound
     /// allows.
-    fn before_wait(self: &Arc<Self>, channel: &Arc<Channel>) {
+    fn before_wait(self: &Arc<Self>, channel: &Arc<Channel>, file: u64) {
         let mut state = self.state.lock();
         state.blocked += 1;
+        if file != 0 && state.files.back() != Some(&file) {
+            if state.files.len() == FILES_MAX {
+                state.files.pop_front();
+            }
+            state.files.push_back(file);
+        }
         let ready = state.threads - state.blocked;
         if ready >= READY_MIN || state.threads >= self.threads_max || channel.is_stopping() {
             return;
@@ -175,11 +198,13 @@ impl Lane {
 struct Hook {
     lane: Arc<Lane>,
     channel: Arc<Channel>,
+    /// The file that this thread met last.
+    file: Rc<Cell<u64>>,
 }
 
 impl BlockingHook for Hook {
     fn enter(&self) {
-        self.lane.before_wait(&self.channel);
+        self.lane.before_wait(&self.channel, self.file.get());
     }
     fn exit(&self) {
         self.lane.after_wait();
@@ -206,16 +231,15 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::
         let _ = report.send(Ok(lane.cpu));
     }
     let mut desk = Desk::new(channel);
-    let _hook = nacre_env::install_hook(Rc::new(Hook { lane: lane.clone(), channel: channel.clone() }));
+    let file = Rc::new(Cell::new(0));
+    let hook = Hook { lane: lane.clone(), channel: channel.clone(), file: file.clone() };
+    let _hook = nacre_env::install_hook(Rc::new(hook));
     if joined_late {
-        // Makes the kernel send a request to this queue, whose newest entry is ours; see the head of this file.
-        if let Err(error) = channel.knock(lane.cpu) {
-            log::warn!("a new FUSE thread cannot look for waiting requests: {error}");
-        }
+        wake_up(lane, channel);
     }
     while !channel.is_stopping() {
         match ring.wait() {
-            Ok(()) => one_request(&mut ring, &mut desk)?,
+            Ok(()) => one_request(&mut ring, &mut desk, &file)?,
             Err(error) => match error.raw_os_error() {
                 Some(libc::EINTR | libc::EAGAIN) => {}
                 Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV) => channel.stop(),
@@ -234,10 +258,49 @@ fn register(lane: &Lane, channel: &Channel) -> io::Result<Ring> {
     Ring::register(device, queue, channel.negotiated.payload_max)
 }
 
-fn one_request(ring: &mut Ring, desk: &mut Desk) -> io::Result<()> {
+/// Makes the kernel send a request to this CPU's queue, whose newest entry is ours; see the head of this file.
+fn wake_up(lane: &Lane, channel: &Channel) {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let Some(device) = channel.device() else { return };
+    let files = lane.state.lock().files.clone();
+    for node in files.into_iter().rev() {
+        let unique = WAKE_UP_UNIQUE | (NEXT.fetch_add(2, Ordering::Relaxed) & (WAKE_UP_UNIQUE - 1));
+        let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, ..NotifyRetrieveOut::default() };
+        // An error means that the kernel has dropped the file, or that its number now stands for something else.
+        if device.send(notify_code::RETRIEVE, 0, &[out.as_bytes()]).is_ok() {
+            return;
+        }
+    }
+}
+
+/// The regular file that a request is about or that its answer has, if any.
+fn file_of(header: &InHeader, state: State, small: &[u8]) -> Option<u64> {
+    match header.opcode {
+        opcode::OPEN | opcode::READ | opcode::WRITE | opcode::FLUSH | opcode::FSYNC => Some(header.nodeid),
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW | opcode::FALLOCATE => Some(header.nodeid),
+        opcode::LOOKUP | opcode::CREATE | opcode::MKNOD => {
+            let State::Small(length) = state else { return None };
+            let entry = EntryOut::read_from(small.get(..length)?)?;
+            (entry.attr.mode & libc::S_IFMT == libc::S_IFREG && entry.nodeid != 0).then_some(entry.nodeid)
+        }
+        _ => None,
+    }
+}
+
+fn one_request(ring: &mut Ring, desk: &mut Desk, file: &Cell<u64>) -> io::Result<()> {
     let (header, payload_length) = ring.request();
     let unique = header.unique;
-    let state = serve(ring, desk, &header, payload_length);
+    if let Some(node) = file_of(&header, State::Unanswered, &[]) {
+        file.set(node);
+    }
+    let state = if header.opcode == opcode::NOTIFY_REPLY && unique & WAKE_UP_UNIQUE != 0 {
+        State::None
+    } else {
+        serve(ring, desk, &header, payload_length)
+    };
+    if let Some(node) = file_of(&header, state, &desk.small[..]) {
+        file.set(node);
+    }
     match state {
         State::Small(length) => ring.answer(unique, 0, Some(&desk.small[..length]), length),
         State::Bulk(length) => ring.answer(unique, 0, None, length),

@@ -33,7 +33,7 @@ impl Gate {
         let mut pipe = [0; 2];
         // SAFETY: `pipe` has room for two descriptors.
         assert_eq!(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-        let null = NullFs::new(NullOptions::default());
+        let null = NullFs::new(NullOptions { files: vec![("file".into(), 0)], ..NullOptions::default() });
         Arc::new(Gate { null, state: Mutex::default(), change: Condvar::new(), pipe })
     }
 
@@ -142,7 +142,7 @@ fn gates() -> impl Iterator<Item = (Arc<Gate>, Mount)> {
 fn blocked_handlers_hold_nobody_up() {
     const BLOCKED: usize = 20;
     for (gate, mount) in gates() {
-        let root = mount.root().to_owned();
+        let root = mount.path("file");
         let clients: Vec<_> = (0..BLOCKED)
             .map(|_| {
                 let root = root.clone();
@@ -180,7 +180,7 @@ fn threads_are_bounded_and_waiting_requests_are_served_later() {
         });
         let clients: Vec<_> = (0..12)
             .map(|_| {
-                let root = mount.root().to_owned();
+                let root = mount.path("file");
                 client(move || {
                     let _ = nacre_env::pin_to_cpu(0);
                     getxattr(&root, "user.gate")
@@ -216,7 +216,7 @@ fn an_interrupted_caller_gets_eintr_and_others_go_on() {
     for (gate, mount) in gates() {
         for name in ["user.pipe", "user.gate"] {
             let (tell, told) = mpsc::channel();
-            let root = mount.root().to_owned();
+            let root = mount.path("file");
             let victim = client(move || {
                 // SAFETY: pthread_self takes no arguments.
                 tell.send(unsafe { libc::pthread_self() }).expect("test is listening");
@@ -243,7 +243,7 @@ fn a_forced_unmount_interrupts_what_is_blocked() {
         let clients: Vec<_> = ["user.gate", "user.pipe"]
             .into_iter()
             .map(|name| {
-                let root = mount.root().to_owned();
+                let root = mount.path("file");
                 client(move || getxattr(&root, name).expect_err("cut off").raw_os_error())
             })
             .collect();
@@ -264,7 +264,7 @@ fn a_forced_unmount_interrupts_what_is_blocked() {
 #[test]
 fn dropping_a_session_ends_it_like_a_forced_unmount() {
     for (gate, mount) in gates() {
-        let root = mount.root().to_owned();
+        let root = mount.path("file");
         let client = client(move || getxattr(&root, "user.gate").is_err());
         gate.await_blocked(1);
         in_time("the drop", move || drop(mount));
@@ -301,4 +301,61 @@ fn the_ring_prefers_the_thread_that_finished_last() {
     let (most, all) = (served.values().max().copied().unwrap_or(0), served.values().sum::<usize>());
     assert!(all >= 5000);
     assert!(most * 100 >= all * 95, "one of 8 threads should serve nearly all: {:?}", served.values());
+}
+
+#[test]
+fn a_killed_daemon_ends_although_its_own_threads_are_blocked() {
+    // In a process of its own, which is killed while 20 of its threads are blocked.
+    const MOUNT_POINT: &str = "NACRE_FUSE_TEST_KILLED";
+    if let Some(directory) = std::env::var_os(MOUNT_POINT) {
+        let mut config = nacre_fuse::SessionConfig::new(directory);
+        config.threads.workers_per_cpu = 1;
+        let gate = Gate::new();
+        let session = nacre_fuse::Session::mount(config, gate.clone()).expect("mount");
+        gate.await_blocked(20);
+        println!("blocked");
+        session.join().expect("never comes back");
+        return;
+    }
+    if transports().is_empty() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("scratch directory");
+    let mut daemon = std::process::Command::new(std::env::current_exe().expect("own path"))
+        .args([
+            "--exact",
+            "blocking::a_killed_daemon_ends_although_its_own_threads_are_blocked",
+            "--nocapture",
+        ])
+        .env(MOUNT_POINT, directory.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("start");
+    let file = directory.path().join("file");
+    let mut lines = io::BufRead::lines(io::BufReader::new(daemon.stdout.take().expect("piped")));
+    let clients: Vec<_> = (0..20)
+        .map(|_| {
+            let file = file.clone();
+            client(move || {
+                let _ = nacre_env::pin_to_cpu(0);
+                let end = Instant::now() + DEADLINE;
+                // Until it is mounted.
+                while !file.exists() && Instant::now() < end {
+                    std::thread::yield_now();
+                }
+                getxattr(&file, "user.gate").err().and_then(|error| error.raw_os_error())
+            })
+        })
+        .collect();
+    in_time("blocking", move || while lines.next().is_some_and(|line| line.expect("text") != "blocked") {});
+    daemon.kill().expect("kill");
+    in_time("the end of the daemon", move || daemon.wait().expect("wait"));
+    for client in clients {
+        let errno = in_time("a client", move || client.join().expect("client"));
+        assert!([Some(libc::ECONNABORTED), Some(libc::ENOTCONN)].contains(&errno), "{errno:?}");
+    }
+    // What a crash leaves is a dead mount, and the next one clears it.
+    let mut config = nacre_fuse::SessionConfig::new(directory.path());
+    config.mount.subtype = "nacre".into();
+    drop(nacre_fuse::Session::mount(config, Gate::new()).expect("mount again"));
 }
