@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 /// One line of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
+    /// Device number, `MAJOR:MINOR`; the minor one is the number of a FUSE connection.
+    pub device: String,
     /// Where it is mounted.
     pub point: PathBuf,
     /// File system type, e.g. `fuse.nacre`.
@@ -53,17 +55,39 @@ pub fn detach(point: &Path) -> io::Result<()> {
     }
 }
 
+/// Cuts FUSE connections as if their servers had closed them: every request on them fails, also of processes that
+/// nothing else can end. `scratch` is an existing empty directory. Only root can; others get nothing done.
+pub fn abort(entries: &[Entry], scratch: &Path) {
+    let path = CString::new(scratch.as_os_str().as_bytes());
+    let Ok(path) = path else { return };
+    // SAFETY: all strings end in a zero byte and live across the call; this kind of file system takes no data.
+    let mounted = unsafe {
+        libc::mount(c"none".as_ptr(), path.as_ptr(), c"fusectl".as_ptr(), 0, std::ptr::null()) == 0
+    };
+    if !mounted {
+        return;
+    }
+    for entry in entries.iter().filter(|entry| entry.kind.starts_with("fuse.")) {
+        let connection = entry.device.rsplit(':').next().unwrap_or_default();
+        // One that is gone already is what we want.
+        let _ = fs::write(scratch.join(connection).join("abort"), "1");
+    }
+    let _ = detach(scratch);
+}
+
 /// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 fn parse(line: &str) -> Option<Entry> {
     let (mount, file_system) = line.split_once(" - ")?;
-    let mut words = mount.split(' ').skip(4);
+    let mut words = mount.split(' ').skip(2);
+    let device = words.next()?.to_owned();
+    let mut words = words.skip(1);
     let point = unescape(words.next()?);
     let mount_options = words.next()?;
     let mut words = file_system.split(' ');
     let kind = words.next()?.to_owned();
     let source = unescape(words.next()?).to_string_lossy().into_owned();
     let options = mount_options.split(',').chain(words.next()?.split(',')).map(str::to_owned).collect();
-    Some(Entry { point, kind, source, options })
+    Some(Entry { device, point, kind, source, options })
 }
 
 /// Blanks, tabs, newlines and backslashes stand as three octal digits after a backslash.
@@ -96,7 +120,7 @@ mod tests {
         let line =
             r"36 35 0:44 / /mnt/with\040blank rw,nosuid shared:1 - fuse.nacre 0@lo:/nacre rw,user_id=0";
         let entry = parse(line).expect("a line as the kernel writes it");
-        assert_eq!(entry.point, Path::new("/mnt/with blank"));
+        assert_eq!((entry.point.as_path(), entry.device.as_str()), (Path::new("/mnt/with blank"), "0:44"));
         assert_eq!((entry.kind.as_str(), entry.source.as_str()), ("fuse.nacre", "0@lo:/nacre"));
         assert!(
             entry.options.contains(&"nosuid".to_owned()) && entry.options.contains(&"user_id=0".to_owned())

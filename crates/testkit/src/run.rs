@@ -159,20 +159,31 @@ fn end(directory: &Path) -> Result<(), String> {
     }
 }
 
+/// Kills them, and cuts the connections of their mounts: a process that waits for a request to a killed server of ours
+/// could not end otherwise, and while it is in exec, it holds up whoever looks at it.
 fn end_processes(directory: &Path) {
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const PATIENCE: Duration = Duration::from_secs(20);
+    kill_all(directory);
+    let scratch = directory.join("fusectl");
+    if fs::create_dir(&scratch).is_ok() {
+        mounts::abort(&mounts::below(directory), &scratch);
+        let _ = fs::remove_dir(&scratch);
+    }
     // Again and again: a process may have started another one after we looked.
-    let over = wait::within(PATIENCE, || {
-        let processes = marked(directory);
-        for (pid, _) in &processes {
-            // SAFETY: kill touches no memory. The process carries our mark, so it is ours.
-            unsafe { libc::kill(*pid as libc::pid_t, libc::SIGKILL) };
-        }
-        processes.is_empty().then_some(())
-    });
+    let over = wait::within(PATIENCE, || (kill_all(directory) == 0).then_some(()));
     if over.is_none() {
         eprintln!("processes do not end: {:?}", marked(directory));
     }
+}
+
+/// How many there were.
+fn kill_all(directory: &Path) -> usize {
+    let processes = marked(directory);
+    for (pid, _) in &processes {
+        // SAFETY: kill touches no memory. The process carries our mark, so it is ours.
+        unsafe { libc::kill(*pid as libc::pid_t, libc::SIGKILL) };
+    }
+    processes.len()
 }
 
 fn end_mounts(directory: &Path) {
