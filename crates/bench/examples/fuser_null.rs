@@ -25,9 +25,12 @@ struct Node {
     size: u64,
 }
 
+/// Directory and name to number.
+type Names = HashMap<(u64, Vec<u8>), u64>;
+
 /// One shard of names per directory number modulo their count, so that two workers do not wait for each other.
 struct NullFs {
-    names: Vec<Mutex<HashMap<(u64, Vec<u8>), u64>>>,
+    names: Vec<Mutex<Names>>,
     nodes: Vec<Mutex<HashMap<u64, Node>>>,
     next: AtomicU64,
     data: Vec<u8>,
@@ -74,7 +77,7 @@ impl NullFs {
         Ok(())
     }
 
-    fn names(&self, parent: INodeNo) -> &Mutex<HashMap<(u64, Vec<u8>), u64>> {
+    fn names(&self, parent: INodeNo) -> &Mutex<Names> {
         &self.names[parent.0 as usize % self.names.len()]
     }
 }

@@ -14,6 +14,7 @@ use nacre_types::{Nid, TargetKind};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const FSNAME_DEFAULT: &str = "nacre";
 const OSTS_DEFAULT: u16 = 2;
@@ -185,6 +186,38 @@ pub fn clear_dead(path: &Path) -> Result<()> {
     super::mount::detach(path, true)
 }
 
+/// Whether the running process has lost its mount (somebody unmounted it) and so was about to end; waits for that end.
+///
+/// # Errors
+/// If it runs without a mount for longer than a clean stop takes.
+fn ends_by_itself(run: &RunDir, mount_point: &Path) -> Result<bool> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let start = Instant::now();
+    let mut told = false;
+    while run.pid(NODE).is_some() {
+        // Asking is what tells a process that serves another mount point, or that is still starting.
+        let answer = control::ask(&run.socket(NODE), &Request::Status);
+        if let Ok(Answer::Status(status)) = &answer
+            && let Some(mount) = &status.mount
+            && mounts::is_mount_point(&mount.mount_point).map_err(Failure::because("read the mount table"))?
+        {
+            return Ok(false);
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(Failure::new(format!(
+                "it runs without a mount on {}: stop it with 'nacre down' and start it again",
+                mount_point.display()
+            )));
+        }
+        if !told {
+            log::debug!("waiting for a process that has lost its mount to end");
+            told = true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(true)
+}
+
 fn start_node(
     instance: &Instance,
     run: &RunDir,
@@ -192,7 +225,7 @@ fn start_node(
     args: &UpArgs,
     progress: &mut Progress,
 ) -> Result<Vec<String>> {
-    if run.pid(NODE).is_some() {
+    if run.pid(NODE).is_some() && !ends_by_itself(run, mount_point)? {
         let answer = control::ask(&run.socket(NODE), &Request::Status);
         if let Ok(Answer::Status(status)) = answer
             && let Some(mount) = status.mount

@@ -167,6 +167,8 @@ fn mount_session(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> R
     config.mount.nodev = options.nodev;
     config.mount.nosuid = options.nosuid;
     config.mount.noexec = options.noexec;
+    // As mount(8) does for every file system; what lies below is hidden until the unmount.
+    config.mount.allow_non_empty = true;
     front.configure(&mut config);
     Session::mount(config, front).map_err(|error| Failure::new(error.to_string()))
 }
