@@ -1,0 +1,263 @@
+//! The commands on a file system that runs, as a user types them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nacre_testkit::identity::Identity;
+use nacre_testkit::program::{LIMIT, run_command, shell};
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::run::Run;
+use nacre_testkit::{Cluster, Shape, binary, mounts, on_every_shape};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have plain names")
+}
+
+on_every_shape! {
+    fn up_again_changes_nothing_and_down_again_is_fine(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        fs::write(cluster.mount().join("file"), "text").expect("write");
+        let before = cluster.processes();
+        cluster.start_all();
+        assert_eq!(cluster.processes(), before, "what runs is left alone");
+        let data = text(cluster.data()).to_owned();
+        assert!(cluster.nacre(&["check", &data]).code() == 1, "a running file system is not checked");
+        let status = cluster.nacre(&["status", &data]).success().stdout;
+        for target in ["MDT0000", "OST0000", "OST0003"] {
+            assert!(status.contains(target), "{status}");
+        }
+        cluster.nacre(&["down", &data]).success();
+        cluster.nacre(&["down", &data]).success();
+        assert_eq!(cluster.nacre(&["status", &data]).code(), 1, "status says that it does not run");
+        assert_eq!(mounts::at(cluster.mount()), None);
+        cluster.start_all();
+        assert_eq!(fs::read(cluster.mount().join("file")).expect("read"), b"text");
+    }
+
+    fn a_busy_mount_is_not_taken_down(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let data = text(cluster.data()).to_owned();
+        let open = fs::File::create(cluster.mount().join("file")).expect("create");
+        let outcome = cluster.nacre(&["down", &data]).fails_with(1);
+        assert!(outcome.stderr.contains("in use") || outcome.stderr.contains("busy"), "{outcome}");
+        fs::write(cluster.mount().join("other"), "still works").expect("write");
+        drop(open);
+    }
+
+    fn layouts_are_set_inherited_and_shown(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        let lfs = |arguments: &[&str]| cluster.lfs(arguments).success().stdout.trim().to_owned();
+        let file = root.join("file");
+        lfs(&["setstripe", "-c", "2", "-S", "1M", "-i", "1", text(&file)]);
+        assert_eq!(lfs(&["getstripe", "-c", text(&file)]), "2");
+        assert_eq!(lfs(&["getstripe", "-S", text(&file)]), "1048576");
+        assert_eq!(lfs(&["getstripe", "-i", text(&file)]), "1");
+        fs::write(&file, vec![1u8; 3 << 20]).expect("write");
+        let shown = lfs(&["getstripe", text(&file)]);
+        for line in ["lmm_stripe_count:  2", "lmm_stripe_size:   1048576", "lmm_pattern:       raid0", "lmm_stripe_offset: 1"] {
+            assert!(shown.contains(line), "{shown}");
+        }
+        assert!(shown.contains("obdidx"), "{shown}");
+        lfs(&["setstripe", "-c", "3", text(&root)]);
+        fs::create_dir(root.join("sub")).expect("mkdir");
+        fs::write(root.join("sub/file"), "x").expect("write");
+        assert_eq!(lfs(&["getstripe", "-c", text(&root.join("sub/file"))]), "3");
+        cluster.lfs(&["setstripe", "-c", "2", text(&file)]).fails_with(libc::EEXIST);
+        cluster.lfs(&["setstripe", "-S", "100", text(&root.join("new"))]).fails_with(4);
+        cluster.lfs(&["getstripe", text(&root.join("none"))]).fails_with(libc::ENOENT);
+    }
+
+    fn fids_and_paths_lead_to_each_other(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        fs::write(root.join("file"), "x").expect("write");
+        let fid = cluster.lfs(&["path2fid", text(&root.join("file"))]).success().stdout.trim().to_owned();
+        assert!(fid.starts_with("[0x") && fid.ends_with(']'), "{fid}");
+        fs::rename(root.join("file"), root.join("moved")).expect("rename");
+        let path = cluster.lfs(&["fid2path", text(cluster.mount()), &fid]).success().stdout;
+        assert!(path.trim().ends_with("d/moved"), "{path}");
+        fs::remove_file(root.join("moved")).expect("unlink");
+        cluster.lfs(&["fid2path", text(cluster.mount()), &fid]).fails_with(libc::ENOENT);
+    }
+
+    fn space_and_targets_are_listed(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let mount = text(cluster.mount()).to_owned();
+        let lines = |arguments: &[&str]| cluster.lfs(arguments).success().stdout;
+        for arguments in [&["df", &mount][..], &["df", "-h", &mount], &["df", "-i", &mount]] {
+            let shown = lines(arguments);
+            for word in ["UUID", "nacre-MDT0000_UUID", "nacre-OST0003_UUID", "filesystem_summary:"] {
+                assert!(shown.contains(word), "{shown}");
+            }
+        }
+        let osts = lines(&["osts", &mount]);
+        assert_eq!(osts.matches("ACTIVE").count(), 4, "{osts}");
+        assert!(lines(&["mdts", &mount]).contains("nacre-MDT0000_UUID"));
+        assert_eq!(lines(&["check", "all", &mount]).matches("active").count(), 5);
+    }
+}
+
+#[test]
+fn mount_and_umount_take_the_type_nacre() {
+    if !have(&["/dev/fuse", "unshare", "mount"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start(Shape::Separate);
+    if cluster.is_foreign() {
+        return;
+    }
+    let point = cluster.run().make("point");
+    let helpers = cluster.run().make("helpers");
+    std::os::unix::fs::symlink(binary::nacre(), helpers.join("mount.nacre")).expect("symlink");
+    // mount(8) looks for helpers in /sbin only; a mount namespace of its own gets one there.
+    let script = r#"
+        mount -t overlay nacre-test -o "lowerdir=$1:$(realpath /sbin)" /sbin
+        mount -t nacre "$2" "$3"
+        echo text > "$3/file"
+        cat "$3/file"
+        mount -o remount,ro "$3"
+        if echo no 2>/dev/null > "$3/other"; then exit 7; fi
+        mount -o remount,rw "$3"
+        umount "$3"
+    "#;
+    let mut command = cluster.run().command("unshare");
+    command.args(["--mount", "bash", "-euo", "pipefail", "-c", script, "bash"]);
+    command.arg(&helpers).arg(cluster.source()).arg(&point);
+    let outcome = run_command(command, LIMIT).success();
+    assert_eq!(outcome.stdout, "text\n");
+    assert_eq!(fs::read(cluster.mount().join("file")).expect("the other mount sees it"), b"text\n");
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_user_without_privileges_runs_a_file_system_of_their_own() {
+    if !have(&["/dev/fuse", "fusermount3", "setpriv"]) || !have_root() {
+        return;
+    }
+    let run = Run::new();
+    let home = run.make("home");
+    std::os::unix::fs::chown(&home, Some(20_001), Some(20_001)).expect("chown");
+    // The binary may lie where only root can reach it.
+    fs::copy(binary::nacre(), home.join("nacre")).expect("copy");
+    let script = r#"
+        ./nacre up data --mount mnt --osts 2
+        echo mine > mnt/file
+        test "$(cat mnt/file)" = mine
+        test "$(stat -c %u mnt/file)" = "$(id -u)"
+        mkdir mnt/d && mv mnt/file mnt/d/ && ln -s d/file mnt/link && cat mnt/link
+        ./nacre status data
+        ./nacre down data
+        ./nacre check data
+        test -z "$(ls -A mnt)"
+    "#;
+    let mut command = run.command("setpriv");
+    command.args([
+        "--reuid=20001",
+        "--regid=20001",
+        "--clear-groups",
+        "bash",
+        "-euo",
+        "pipefail",
+        "-c",
+        script,
+    ]);
+    command.current_dir(&home).env("HOME", &home).env_remove("XDG_RUNTIME_DIR");
+    // The device is open to everybody where udev has set it up; elsewhere only root opens it.
+    let open =
+        Identity::user(20_001).act(|| fs::File::options().read(true).write(true).open("/dev/fuse").is_ok());
+    if !open {
+        let device = fs::metadata("/dev/fuse").expect("it exists").permissions();
+        fs::set_permissions("/dev/fuse", std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("chmod");
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_command(command, LIMIT)));
+        fs::set_permissions("/dev/fuse", device).expect("chmod back");
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).success();
+        return;
+    }
+    run_command(command, LIMIT).success();
+}
+
+#[test]
+fn a_full_disk_is_an_error_to_the_writer_and_loses_nothing() {
+    if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
+        return;
+    }
+    let run = Run::new();
+    let disk = run.make("disk");
+    let script = r#"truncate -s 700M "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
+    shell(Path::new("/"), script, [run.directory(), &disk]).success();
+    let options = nacre_testkit::cluster::Options {
+        data: Some(disk.join("data")),
+        osts: 2,
+        ..nacre_testkit::cluster::Options::default()
+    };
+    let mut cluster = Cluster::start_with(Shape::Embedded, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let root = cluster.directory("d");
+    let kept = vec![7u8; 5 << 20];
+    fs::write(root.join("kept"), &kept).expect("there is room");
+    fs::File::open(root.join("kept")).expect("open").sync_all().expect("fsync");
+    let mut failed = None;
+    for index in 0..400 {
+        let path = root.join(format!("fill-{index}"));
+        let result = fs::write(&path, vec![1u8; 4 << 20]).and_then(|()| fs::File::open(&path)?.sync_all());
+        if let Err(error) = result {
+            failed = Some(error);
+            break;
+        }
+    }
+    let error = failed.expect("the disk is full at some time");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+    assert!(fs::read(root.join("kept")).expect("read") == kept);
+    let names: Vec<_> =
+        fs::read_dir(&root).expect("directory").map(|entry| entry.expect("entry").path()).collect();
+    for path in names.iter().filter(|path| !path.ends_with("kept")) {
+        fs::remove_file(path).unwrap_or_else(|error| panic!("a full disk can be emptied: {error}"));
+    }
+    nacre_testkit::wait::until(std::time::Duration::from_secs(60), "there is room again", || {
+        let path = root.join("again");
+        let result = fs::write(&path, vec![2u8; 20 << 20]).and_then(|()| fs::File::open(&path)?.sync_all());
+        result.ok()
+    });
+    assert!(fs::read(root.join("kept")).expect("read") == kept);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn nothing_is_left_behind_after_down() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    for shape in [Shape::Embedded, Shape::Separate] {
+        let mut cluster = Cluster::start(shape);
+        if cluster.is_foreign() {
+            return;
+        }
+        fs::write(cluster.mount().join("file"), "text").expect("write");
+        cluster.stop();
+        let run_directory = cluster.data().join("run");
+        let left: Vec<String> = fs::read_dir(&run_directory)
+            .expect("run directory")
+            .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+            .filter(|name| name.ends_with(".sock"))
+            .collect();
+        assert_eq!(left, Vec::<String>::new(), "sockets are removed");
+        let loops =
+            Command::new("losetup").arg("-a").output().map(|output| output.stdout).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&loops).contains(text(cluster.data())));
+        cluster.check();
+    }
+}
