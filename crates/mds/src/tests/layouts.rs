@@ -109,6 +109,12 @@ fn when_every_ost_is_full_there_is_no_space() {
     });
     // An OST that refuses reservations counts as full as soon as its stock is used up.
     let g = Fixture::with_osts(1);
+    // Only an OST that has been in touch can run full; before that its refusals mean that it is out of reach.
+    eventually("a stock of ids", || {
+        count += 1;
+        let fid = g.file(Fid::ROOT, &count.to_string()).expect("made").fid;
+        g.intent(fid).is_ok()
+    });
     *g.osts[0].fail.lock() = Some(Status::ENOSPC);
     eventually("the refusal", || {
         count += 1;
