@@ -10,6 +10,9 @@ use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
 use nacre_testkit::{Cluster, Shape, binary, mounts, on_every_shape};
 
+/// A user who exists everywhere: fusermount3 wants to know the name.
+const NOBODY: u32 = 65_534;
+
 fn text(path: &Path) -> &str {
     path.to_str().expect("test directories have plain names")
 }
@@ -70,7 +73,7 @@ on_every_shape! {
         fs::create_dir(root.join("sub")).expect("mkdir");
         fs::write(root.join("sub/file"), "x").expect("write");
         assert_eq!(lfs(&["getstripe", "-c", text(&root.join("sub/file"))]), "3");
-        cluster.lfs(&["setstripe", "-c", "2", text(&file)]).fails_with(libc::EEXIST);
+        cluster.lfs(&["setstripe", "-c", "2", text(&file)]).fails_with(libc::EALREADY);
         cluster.lfs(&["setstripe", "-S", "100", text(&root.join("new"))]).fails_with(4);
         cluster.lfs(&["getstripe", text(&root.join("none"))]).fails_with(libc::ENOENT);
     }
@@ -127,9 +130,9 @@ fn mount_and_umount_take_the_type_nacre() {
         mount -t nacre "$2" "$3"
         echo text > "$3/file"
         cat "$3/file"
-        mount -o remount,ro "$3"
+        mount -i -o remount,ro "$3"
         if echo no 2>/dev/null > "$3/other"; then exit 7; fi
-        mount -o remount,rw "$3"
+        mount -i -o remount,rw "$3"
         umount "$3"
     "#;
     let mut command = cluster.run().command("unshare");
@@ -148,7 +151,7 @@ fn a_user_without_privileges_runs_a_file_system_of_their_own() {
     }
     let run = Run::new();
     let home = run.make("home");
-    std::os::unix::fs::chown(&home, Some(20_001), Some(20_001)).expect("chown");
+    std::os::unix::fs::chown(&home, Some(NOBODY), Some(NOBODY)).expect("chown");
     // The binary may lie where only root can reach it.
     fs::copy(binary::nacre(), home.join("nacre")).expect("copy");
     let script = r#"
@@ -164,8 +167,8 @@ fn a_user_without_privileges_runs_a_file_system_of_their_own() {
     "#;
     let mut command = run.command("setpriv");
     command.args([
-        "--reuid=20001",
-        "--regid=20001",
+        "--reuid=65534",
+        "--regid=65534",
         "--clear-groups",
         "bash",
         "-euo",
@@ -176,7 +179,7 @@ fn a_user_without_privileges_runs_a_file_system_of_their_own() {
     command.current_dir(&home).env("HOME", &home).env_remove("XDG_RUNTIME_DIR");
     // The device is open to everybody where udev has set it up; elsewhere only root opens it.
     let open =
-        Identity::user(20_001).act(|| fs::File::options().read(true).write(true).open("/dev/fuse").is_ok());
+        Identity::user(NOBODY).act(|| fs::File::options().read(true).write(true).open("/dev/fuse").is_ok());
     if !open {
         let device = fs::metadata("/dev/fuse").expect("it exists").permissions();
         fs::set_permissions("/dev/fuse", std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("chmod");
