@@ -25,9 +25,10 @@ impl MountEntry {
     }
 }
 
-/// True if `path` is a mount whose daemon has died.
+/// True if `path` is a mount whose daemon has died. If it is just dying, its end is waited for.
 pub fn is_dead_mount_point(path: &Path) -> bool {
-    matches!(fs::metadata(path), Err(error) if error.raw_os_error() == Some(libc::ENOTCONN))
+    // Not stat(2): the kernel answers that from its cache even when nobody serves the mount any more.
+    matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN))
 }
 
 /// All NacreFS mounts that this process can see, in the order in which they were mounted.

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long servers are tried when a process starts.
+/// How long the management server is tried when a process starts. Other servers are tried for longer
+/// ([`ClientConfig::first_connect_deadline`]): a metadata server that was killed with its clients first waits for them.
 const FIRST_CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a request to the management server waits while it is away. Whoever needs its answer asks again.
 const MGS_AWAY_LIMIT: Duration = Duration::from_secs(10);
@@ -28,11 +29,15 @@ impl Links {
     /// Ways from a process with `services`, whose management server is there or at `mgs`.
     pub fn new(services: &Services, mgs: &[Nid], fsname: &str, client: ClientUuid) -> Result<Links> {
         let identity = ClientIdentity { client, fsname: fsname.to_owned() };
-        let rpc = ClientConfig { first_connect_deadline: FIRST_CONNECT_LIMIT, ..ClientConfig::default() };
+        let rpc = ClientConfig::default();
         let mgs: Arc<dyn MgsEndpoint> = match services.mgs() {
             Some(service) => Arc::new(LoMgs::new(service)),
             None => {
-                let rpc = ClientConfig { deadline: Some(MGS_AWAY_LIMIT), ..rpc.clone() };
+                let rpc = ClientConfig {
+                    first_connect_deadline: FIRST_CONNECT_LIMIT,
+                    deadline: Some(MGS_AWAY_LIMIT),
+                    ..rpc.clone()
+                };
                 let remote = TcpMgs::new(mgs, &identity, &rpc).map_err(|status| {
                     Failure::new(format!("the management server's address cannot be used: {status}"))
                 })?;
