@@ -28,7 +28,9 @@ impl MountEntry {
 /// True if `path` is a mount whose daemon has died. If it is just dying, its end is waited for.
 pub fn is_dead_mount_point(path: &Path) -> bool {
     // Not stat(2): the kernel answers that from its cache even when nobody serves the mount any more.
-    matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN))
+    // A daemon that dies while it is asked breaks the connection off, which has an error of its own.
+    let error = rustix::fs::statfs(path).err();
+    matches!(error, Some(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
 }
 
 /// All NacreFS mounts that this process can see, in the order in which they were mounted.
