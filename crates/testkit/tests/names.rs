@@ -134,16 +134,6 @@ on_every_shape! {
         assert_eq!(fs::read(&path).expect("read"), b"another");
     }
 
-    fn a_removed_directory_that_is_open_is_empty_and_stays_so(cluster) {
-        let root = cluster.directory("d");
-        fs::create_dir(root.join("gone")).expect("mkdir");
-        let directory = File::open(root.join("gone")).expect("open");
-        fs::remove_dir(root.join("gone")).expect("rmdir");
-        assert_eq!(directory.metadata().expect("fstat").nlink(), 0);
-        let result = openat(&directory, "new", OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o600));
-        assert_eq!(errno(result.map(drop)), libc::ENOENT);
-    }
-
     fn rename_replaces_and_refuses_as_posix_says(cluster) {
         let root = cluster.directory("d");
         let at = |name: &str| root.join(name);
