@@ -15,14 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use nacre_env::InterruptTarget;
 use parking_lot::{Condvar, Mutex};
 
 use crate::config::ThreadOptions;
 use crate::device::Device;
 use crate::error::Error;
 use crate::handler::Handler;
-use interrupts::PendingInterrupts;
+use interrupts::{InterruptWatch, PendingInterrupts, Worker};
 
 pub(crate) use buffer::page_size;
 pub(crate) use uring::{Availability, availability};
@@ -44,8 +43,9 @@ pub(crate) struct Channel {
     device: Mutex<Option<Arc<Device>>>,
     stopping: AtomicBool,
     abandoned: AtomicBool,
-    targets: Mutex<Vec<Arc<InterruptTarget>>>,
+    workers: Mutex<Vec<Arc<Worker>>>,
     pending: PendingInterrupts,
+    watch: InterruptWatch,
     /// Threads that were started and have not ended; the last one out ends the session.
     live: AtomicUsize,
     handles: Mutex<Vec<JoinHandle<()>>>,
@@ -62,8 +62,9 @@ impl Channel {
             device: Mutex::new(Some(device)),
             stopping: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
-            targets: Mutex::new(Vec::new()),
+            workers: Mutex::new(Vec::new()),
             pending: PendingInterrupts::default(),
+            watch: InterruptWatch::default(),
             // One for the starter, so that the session does not end between two starts.
             live: AtomicUsize::new(1),
             handles: Mutex::new(Vec::new()),
@@ -172,10 +173,11 @@ impl Channel {
         if self.stopping.swap(true, Ordering::SeqCst) {
             return;
         }
-        for target in self.targets.lock().iter() {
-            target.raise(target.current());
-            target.kick();
+        for worker in self.workers.lock().iter() {
+            worker.target.raise(worker.target.current());
+            worker.target.kick();
         }
+        self.watch.stop();
         for lane in self.dev_lanes.lock().iter().filter_map(Weak::upgrade) {
             lane.wake_all();
         }
@@ -200,30 +202,37 @@ impl Channel {
         }
     }
 
-    fn add_target(&self, target: &Arc<InterruptTarget>) {
-        self.targets.lock().push(target.clone());
+    fn add_worker(&self, worker: &Arc<Worker>) {
+        self.workers.lock().push(worker.clone());
         if self.is_stopping() {
-            target.kick();
+            worker.target.kick();
         }
     }
 
-    fn remove_target(&self, target: &Arc<InterruptTarget>) {
-        self.targets.lock().retain(|other| !Arc::ptr_eq(other, target));
+    fn remove_worker(&self, worker: &Arc<Worker>) {
+        self.workers.lock().retain(|other| !Arc::ptr_eq(other, worker));
     }
 
     /// INTERRUPT arrived for request `unique`.
-    fn interrupt(&self, unique: u64) {
-        let running = || self.targets.lock().iter().any(|target| target.raise(unique));
-        if !running() {
+    fn interrupt(self: &Arc<Self>, unique: u64) {
+        let running = || self.workers.lock().iter().find(|worker| worker.target.current() == unique).cloned();
+        let mut worker = running();
+        if worker.is_none() {
             // Read by a thread that has not begun it yet, or answered already. Leave a note for the former and look
             // again, since it may have begun before the note was there. No EAGAIN: the kernel would ask at once again.
             self.pending.add(unique);
-            if !running() {
-                return;
-            }
-            self.pending.take(unique);
+            worker = running().filter(|_| self.pending.take(unique));
         }
-        self.handler.interrupt(unique);
+        if let Some(worker) = worker {
+            self.watch.add(self, &worker, unique);
+        }
+    }
+
+    /// Tells whoever serves request `unique` that nobody wants its answer any more.
+    fn call_off(&self, worker: &Worker, unique: u64) {
+        if worker.target.raise(unique) {
+            self.handler.interrupt(unique);
+        }
     }
 }
 

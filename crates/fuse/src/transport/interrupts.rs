@@ -1,16 +1,172 @@
-//! Interrupts that came before the thread that read their request has begun it.
+//! Which interrupts call their request off, and when.
+//!
+//! The kernel sends INTERRUPT once per request, for any signal: also for one that is caught and has nothing to do with
+//! the call (a child's end, a timer of a language's runtime, the freezer). Files on a disk do not answer those with
+//! EINTR, and many programs could not handle it. So what the caller has pending decides: a fatal signal ends its
+//! request at once, one that asks it to stop ends a request that has waited for [`PATIENCE`] (Lustre has the same list),
+//! and the rest wait until the request is done. Since the kernel does not tell of a second signal, a request that was
+//! once interrupted is looked at until it ends. Waits for file locks end with any signal, as they do everywhere.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use nacre_env::InterruptTarget;
+use parking_lot::{Condvar, Mutex};
+
+use super::Channel;
+use crate::request::{Operation, Request};
 
 /// Notes kept at most; the oldest go first.
 const NOTES_MAX: usize = 64;
 /// A request that was read is begun within microseconds; older notes are for requests that were answered before.
 const NOTE_LIFETIME: Duration = Duration::from_secs(2);
 
+/// How long a request runs on although its caller has been asked to stop by a signal that it catches.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks at the signals of a caller.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Signals that ask a program to stop, one bit each as in `/proc/<pid>/status`.
+const STOP_SIGNALS: u64 =
+    bit(libc::SIGHUP) | bit(libc::SIGINT) | bit(libc::SIGQUIT) | bit(libc::SIGALRM) | bit(libc::SIGTERM);
+
+const fn bit(signal: libc::c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// A thread that serves requests, and whose request it serves.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub target: Arc<InterruptTarget>,
+    /// Thread id of the caller, 0 if it cannot be seen from here.
+    caller: AtomicU32,
+    /// The request may be called off by any signal.
+    any_signal: AtomicBool,
+}
+
+impl Worker {
+    pub fn new(target: &Arc<InterruptTarget>) -> Arc<Worker> {
+        let (caller, any_signal) = (AtomicU32::new(0), AtomicBool::new(false));
+        Arc::new(Worker { target: target.clone(), caller, any_signal })
+    }
+
+    /// The thread starts to serve `request`.
+    pub fn begin(&self, request: &Request<'_>) {
+        let lock_wait = matches!(request.op, Operation::SetLk { wait: true, .. });
+        self.caller.store(request.pid, Ordering::Relaxed);
+        self.any_signal.store(lock_wait, Ordering::Relaxed);
+        self.target.begin(request.unique);
+    }
+
+    /// Is it time to call off the request, which was interrupted `since` ago?
+    fn is_due(&self, since: Duration) -> bool {
+        if self.any_signal.load(Ordering::Relaxed) {
+            return true;
+        }
+        match urgency_of(self.caller.load(Ordering::Relaxed)) {
+            Urgency::Now => true,
+            Urgency::Patient => since >= PATIENCE,
+            Urgency::None => false,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Urgency {
+    Now,
+    Patient,
+    None,
+}
+
+fn urgency_of(caller: u32) -> Urgency {
+    // A caller whose signals cannot be seen may be waiting to die.
+    if caller == 0 {
+        return Urgency::Patient;
+    }
+    std::fs::read(format!("/proc/{caller}/status")).map_or(Urgency::Patient, |status| urgency(&status))
+}
+
+/// What the signals in a `/proc/<pid>/status` ask for. Source: proc_pid_status(5).
+fn urgency(status: &[u8]) -> Urgency {
+    let mask = |name: &str| {
+        let mut lines = status.split(|&byte| byte == b'\n');
+        let value = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
+        u64::from_str_radix(std::str::from_utf8(value).ok()?.trim(), 16).ok()
+    };
+    let (Some(own), Some(shared), Some(blocked)) = (mask("SigPnd:"), mask("ShdPnd:"), mask("SigBlk:")) else {
+        return Urgency::Patient;
+    };
+    // A signal whose action is to end the process shows up as SIGKILL at each of its threads.
+    let pending = (own | shared) & (!blocked | bit(libc::SIGKILL));
+    if pending & bit(libc::SIGKILL) != 0 {
+        Urgency::Now
+    } else if pending & STOP_SIGNALS != 0 {
+        Urgency::Patient
+    } else {
+        Urgency::None
+    }
+}
+
+/// Requests that were interrupted and run on for now.
+#[derive(Debug, Default)]
+pub(super) struct InterruptWatch {
+    requests: Mutex<Vec<Watched>>,
+    change: Condvar,
+}
+
+#[derive(Debug)]
+struct Watched {
+    worker: Arc<Worker>,
+    unique: u64,
+    since: Instant,
+}
+
+impl Watched {
+    fn runs(&self) -> bool {
+        self.worker.target.current() == self.unique
+    }
+}
+
+impl InterruptWatch {
+    /// The session ends: the watching thread is not to wait any longer.
+    pub fn stop(&self) {
+        self.change.notify_all();
+    }
+
+    /// Request `unique` of `worker` was interrupted: calls it off now or when it is time to.
+    pub fn add(&self, channel: &Arc<Channel>, worker: &Arc<Worker>, unique: u64) {
+        if worker.is_due(Duration::ZERO) {
+            return channel.call_off(worker, unique);
+        }
+        let mut requests = self.requests.lock();
+        requests.push(Watched { worker: worker.clone(), unique, since: Instant::now() });
+        if requests.len() > 1 {
+            return;
+        }
+        if let Err(error) = channel.spawn("fuse-signals".into(), |channel| channel.watch.run(channel)) {
+            log::error!("cannot start a thread that watches for signals, a request ends early: {error}");
+            requests.clear();
+            drop(requests);
+            channel.call_off(worker, unique);
+        }
+    }
+
+    /// Looks at callers until no interrupted request is left.
+    fn run(&self, channel: &Channel) {
+        let mut requests = self.requests.lock();
+        while !requests.is_empty() && !channel.is_stopping() {
+            self.change.wait_for(&mut requests, LOOK_INTERVAL);
+            requests.retain(Watched::runs);
+            for due in requests.extract_if(.., |watched| watched.worker.is_due(watched.since.elapsed())) {
+                channel.call_off(&due.worker, due.unique);
+            }
+        }
+        requests.clear();
+    }
+}
+
+/// Interrupts that came before the thread that read their request has begun it.
 #[derive(Debug, Default)]
 pub(super) struct PendingInterrupts {
     count: AtomicUsize,
@@ -46,6 +202,26 @@ impl PendingInterrupts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn status(own: u64, shared: u64, blocked: u64) -> String {
+        format!(
+            "Name:\tx\nSigQ:\t0/9\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
+        )
+    }
+
+    #[test]
+    fn only_signals_that_end_or_stop_a_program_count() {
+        let of = |own, shared, blocked| urgency(status(own, shared, blocked).as_bytes());
+        let other = bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGUSR1);
+        assert_eq!(of(0, 0, 0), Urgency::None);
+        assert_eq!(of(other, other, 0), Urgency::None);
+        assert_eq!(of(bit(libc::SIGKILL), other, 0), Urgency::Now);
+        assert_eq!(of(0, bit(libc::SIGKILL), !0), Urgency::Now, "cannot be blocked");
+        assert_eq!(of(bit(libc::SIGINT), 0, 0), Urgency::Patient);
+        assert_eq!(of(0, bit(libc::SIGTERM), 0), Urgency::Patient);
+        assert_eq!(of(0, bit(libc::SIGTERM), bit(libc::SIGTERM)), Urgency::None, "blocked");
+        assert_eq!(urgency(b"Name:\tx\n"), Urgency::Patient, "not to be seen");
+    }
 
     #[test]
     fn a_note_is_found_once() {

@@ -7,6 +7,7 @@ use nacre_env::InterruptTarget;
 use nacre_env::interrupt::TargetGuard;
 
 use super::Channel;
+use super::interrupts::Worker;
 use crate::abi::{InHeader, opcode};
 use crate::reply::{Reply, SMALL_SIZE, State};
 use crate::request::{Operation, Raw, parse, takes_no_reply};
@@ -17,6 +18,7 @@ const SIDE_SIZE: usize = 32 << 10;
 /// What a thread owns to serve requests with.
 pub(super) struct Desk {
     guard: TargetGuard,
+    worker: Arc<Worker>,
     /// Structures of the reply.
     pub small: Box<[u8; SMALL_SIZE]>,
     /// Arguments of requests whose reply takes the payload area.
@@ -27,9 +29,10 @@ pub(super) struct Desk {
 impl Desk {
     pub fn new(channel: &Arc<Channel>) -> Desk {
         let guard = InterruptTarget::install();
-        channel.add_target(guard.target());
+        let worker = Worker::new(guard.target());
+        channel.add_worker(&worker);
         let (small, side) = (Box::new([0; SMALL_SIZE]), Vec::with_capacity(SIDE_SIZE));
-        Desk { guard, small, side, channel: channel.clone() }
+        Desk { guard, worker, small, side, channel: channel.clone() }
     }
 
     pub fn target(&self) -> &Arc<InterruptTarget> {
@@ -39,7 +42,7 @@ impl Desk {
     /// Serves a request whose argument and payload do not overlap `bulk`, where a large reply is to be built.
     pub fn serve(&mut self, header: &InHeader, argument: &[u8], payload: &[u8], bulk: &mut [u8]) -> State {
         let raw = Raw { header: *header, argument, payload };
-        serve(&self.channel, self.guard.target(), &mut self.small, &raw, bulk)
+        serve(&self.channel, &self.worker, &mut self.small, &raw, bulk)
     }
 
     /// Serves a request that lies where its large reply is to be built: it is small and is copied away first.
@@ -58,19 +61,19 @@ impl Desk {
         }
         let (argument, payload) = self.side.split_at(argument_length);
         let raw = Raw { header: *header, argument, payload };
-        serve(&self.channel, self.guard.target(), &mut self.small, &raw, bulk)
+        serve(&self.channel, &self.worker, &mut self.small, &raw, bulk)
     }
 }
 
 impl Drop for Desk {
     fn drop(&mut self) {
-        self.channel.remove_target(self.guard.target());
+        self.channel.remove_worker(&self.worker);
     }
 }
 
 fn serve(
-    channel: &Channel,
-    target: &Arc<InterruptTarget>,
+    channel: &Arc<Channel>,
+    worker: &Arc<Worker>,
     small: &mut [u8; SMALL_SIZE],
     raw: &Raw<'_>,
     bulk: &mut [u8],
@@ -91,12 +94,12 @@ fn serve(
         _ => {}
     }
     let mut reply = Reply::new(code, small, bulk);
-    target.begin(request.unique);
+    worker.begin(&request);
     if channel.pending.take(request.unique) {
-        target.raise(request.unique);
+        channel.watch.add(channel, worker, request.unique);
     }
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| channel.handler.handle(&request, &mut reply)));
-    target.end();
+    worker.target.end();
     let state = reply.state();
     if outcome.is_err() {
         log::error!("the handler of {} (inode {}) panicked", opcode::name(code), request.node_id);

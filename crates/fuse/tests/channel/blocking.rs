@@ -200,19 +200,19 @@ fn threads_are_bounded_and_waiting_requests_are_served_later() {
 
 extern "C" fn ignore(_signal: libc::c_int) {}
 
-/// Makes SIGUSR2 end system calls of this process.
-fn catch_signal() {
+/// Makes `signal` end system calls of this process.
+fn catch_signal(signal: i32) {
     // SAFETY: sigaction is plain data, zeroes are no flags; the handler does nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
     }
 }
 
 #[test]
 fn an_interrupted_caller_gets_eintr_and_others_go_on() {
-    catch_signal();
+    catch_signal(libc::SIGALRM);
     for (gate, mount) in gates() {
         for name in ["user.pipe", "user.gate"] {
             let (tell, told) = mpsc::channel();
@@ -225,7 +225,7 @@ fn an_interrupted_caller_gets_eintr_and_others_go_on() {
             let thread = told.recv().expect("client lives");
             gate.await_blocked(1);
             // SAFETY: the thread waits for its request and was not joined yet.
-            assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR2) }, 0);
+            assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGALRM) }, 0);
             let outcome = in_time("an interrupted request", move || victim.join().expect("client"));
             assert_eq!(outcome, Some(libc::EINTR));
             gate.await_blocked(0);
@@ -234,6 +234,35 @@ fn an_interrupted_caller_gets_eintr_and_others_go_on() {
         assert_eq!(interrupts.len(), 2, "each interrupt is told once: {interrupts:?}");
         assert_ne!(interrupts[0], interrupts[1]);
         assert!(std::fs::metadata(mount.path("many")).is_ok());
+    }
+}
+
+#[test]
+fn a_signal_that_does_not_ask_to_stop_interrupts_nothing() {
+    catch_signal(libc::SIGUSR2);
+    for (gate, mount) in gates() {
+        let (tell, told) = mpsc::channel();
+        let path = mount.path("file");
+        let caller = client(move || {
+            // SAFETY: pthread_self and gettid take no arguments.
+            tell.send(unsafe { (libc::pthread_self(), libc::gettid()) }).expect("test is listening");
+            getxattr(&path, "user.gate").map_err(|error| error.raw_os_error())
+        });
+        let (thread, id) = told.recv().expect("client lives");
+        gate.await_blocked(1);
+        // SAFETY: the thread waits for its request and was not joined yet.
+        assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR2) }, 0);
+        // The kernel has told of the signal once the caller waits for nothing but its death.
+        let state = format!("/proc/self/task/{id}/stat");
+        let deadline = Instant::now() + DEADLINE;
+        while !std::fs::read_to_string(&state).is_ok_and(|line| line.contains(") D ")) {
+            assert!(Instant::now() < deadline, "the signal changed nothing");
+            std::thread::yield_now();
+        }
+        gate.open();
+        let outcome = in_time("a request whose caller got a signal", move || caller.join().expect("client"));
+        assert_eq!(outcome, Ok(b"passed".to_vec()));
+        assert!(gate.state.lock().interrupts.is_empty());
     }
 }
 
