@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nacre_testkit::exerciser::Random;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, mounts, wait};
+use nacre_testkit::{Cluster, Shape, mounts, program, wait};
 
 /// Longest time that a call may take around a crash: resends, recovery window, and a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -137,6 +137,40 @@ fn embedded_fsynced_files_survive_kills_of_the_process() {
     everything_is_killed_again_and_again(Shape::Embedded);
 }
 
+/// Nothing acknowledged is lost when processes are killed, fsync or not: only a crash of the host may cost it.
+fn acknowledged_work_survives_without_fsync(shape: Shape) {
+    let Some(mut cluster) = start(shape) else { return };
+    let directory = cluster.directory("d");
+    for index in 0..300 {
+        fs::write(directory.join(format!("f{index}")), content(index, 5_000)).expect("write");
+    }
+    for index in 0..100 {
+        fs::remove_file(directory.join(format!("f{index}"))).expect("unlink");
+        let (from, to) = (directory.join(format!("f{}", index + 100)), directory.join(format!("g{index}")));
+        fs::rename(from, to).expect("rename");
+    }
+    fs::create_dir_all(directory.join("a/b/c")).expect("mkdir");
+    cluster.kill_all();
+    cluster.start_all();
+    for index in 0..100 {
+        assert!(
+            !directory.join(format!("f{index}")).exists()
+                && !directory.join(format!("f{}", index + 100)).exists()
+        );
+        let found = fs::read(directory.join(format!("g{index}"))).expect("read");
+        assert!(found == content(index + 100, 5_000), "g{index}: {} bytes", found.len());
+        let found = fs::read(directory.join(format!("f{}", index + 200))).expect("read");
+        assert!(found == content(index + 200, 5_000), "f{}", index + 200);
+    }
+    assert!(directory.join("a/b/c").is_dir());
+    cluster.stop_and_check();
+}
+
+#[test]
+fn embedded_acknowledged_work_survives_kill_without_fsync() {
+    acknowledged_work_survives_without_fsync(Shape::Embedded);
+}
+
 /// Kills one server while clients work; they wait and go on as if nothing had happened.
 fn one_server_is_killed(role: &str) {
     let Some(mut cluster) = start(Shape::Separate) else { return };
@@ -255,6 +289,50 @@ fn a_file_unlinked_while_open_survives_the_crash_of_the_mds() {
     });
     drop(file);
     assert!(!path.exists());
+    cluster.stop_and_check();
+}
+
+/// Bytes on disk of all objects. Logs and indexes keep their size, whatever is in them.
+fn object_bytes(cluster: &Cluster) -> u64 {
+    let script = "du -s -c --block-size=1 ost*/objects | tail -n 1";
+    let output = program::shell(cluster.data(), script, [""; 0]).success();
+    output.stdout.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+#[test]
+fn space_of_removed_files_comes_back_after_crashes() {
+    let Some(mut cluster) = start(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    for index in 0..40 {
+        fs::write(directory.join(index.to_string()), content(index, 1 << 20)).expect("write");
+    }
+    program::run("sync", ["-f", directory.to_str().expect("UTF-8")]).success();
+    assert!(object_bytes(&cluster) >= 40 << 20);
+    for index in 0..40 {
+        fs::remove_file(directory.join(index.to_string())).expect("unlink");
+        if index == 20 {
+            cluster.kill("ost0001");
+            cluster.start_all();
+        }
+    }
+    cluster.kill("mdt0000");
+    cluster.start_all();
+    wait::until(LIMIT, "objects of removed files are destroyed", || {
+        (object_bytes(&cluster) < 2 << 20).then_some(())
+    });
+    cluster.stop_and_check();
+}
+
+#[test]
+fn the_embedded_process_killed_while_idle_comes_back_with_everything() {
+    let Some(mut cluster) = start(Shape::Embedded) else { return };
+    let directory = cluster.directory("d");
+    fs::write(directory.join("file"), content(3, 1_000_000)).expect("write");
+    for _ in 0..5 {
+        cluster.kill("node");
+        cluster.start_all();
+        assert!(fs::read(directory.join("file")).expect("read") == content(3, 1_000_000));
+    }
     cluster.stop_and_check();
 }
 
