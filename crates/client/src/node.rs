@@ -1,7 +1,8 @@
 //! Inodes that the kernel knows, by node id.
 
 use crate::file::FileState;
-use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult, perm};
+use crate::ops::removed::kept;
+use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult, perm};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -68,16 +69,19 @@ impl Hints {
     }
 }
 
+#[derive(Default)]
 struct Node {
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
     hints: Option<Hints>,
+    /// What is left of an inode that this client took the last name from.
+    removed: Option<Box<Attr>>,
     /// Opens that hold `file`.
     opens: u32,
     file: Option<Arc<FileState>>,
 }
 
-/// The table. Each node is 48 bytes beside its slot; open files have a [`FileState`] more.
+/// The table. Each node is 56 bytes beside its slot; open files have a [`FileState`] more.
 pub(crate) struct NodeTable {
     shards: [Mutex<IdMap<Node>>; SHARDS],
 }
@@ -95,14 +99,44 @@ impl NodeTable {
     /// The kernel gets `lookups` more references to the inode of `attr`.
     pub fn remember(&self, node: u64, attr: &Attr, lease: u64, lookups: u64) {
         let mut shard = self.shard(node).lock();
-        let entry = shard.entry(node).or_insert(Node { lookups: 0, hints: None, opens: 0, file: None });
+        let entry = shard.entry(node).or_default();
         entry.lookups += lookups;
         entry.hints = Some(Hints::of(attr, lease));
     }
 
     /// New attributes of an inode have been seen; gives what was known before.
     pub fn note(&self, node: u64, attr: &Attr, lease: u64) -> Option<Hints> {
-        self.shard(node).lock().get_mut(&node)?.hints.replace(Hints::of(attr, lease))
+        let mut shard = self.shard(node).lock();
+        let entry = shard.get_mut(&node)?;
+        if let Some(removed) = &mut entry.removed {
+            let (size, blocks) = (removed.size, removed.blocks);
+            **removed = kept(attr);
+            if attr.size_source == SizeSource::Objects {
+                (removed.size, removed.blocks) = (size, blocks);
+            }
+        }
+        entry.hints.replace(Hints::of(attr, lease))
+    }
+
+    /// This client took the last name of an inode that the kernel still knows; `attr` is all that will be known of it.
+    pub fn note_removed(&self, node: u64, attr: &Attr) {
+        if let Some(entry) = self.shard(node).lock().get_mut(&node)
+            && entry.lookups > 0
+        {
+            entry.removed = Some(Box::new(kept(attr)));
+        }
+    }
+
+    /// The last writer of a file tells what became of it; kept if the file has lost its names.
+    pub fn note_removed_size(&self, node: u64, size: u64, blocks: u64) {
+        if let Some(removed) = self.shard(node).lock().get_mut(&node).and_then(|node| node.removed.as_mut()) {
+            (removed.size, removed.blocks) = (size, blocks);
+        }
+    }
+
+    /// Attributes of an inode that this client removed, as long as the kernel knows it.
+    pub fn removed(&self, node: u64) -> Option<Attr> {
+        self.shard(node).lock().get(&node)?.removed.as_deref().copied()
     }
 
     /// Whether everybody may search a directory, learned without its attributes.
@@ -141,7 +175,7 @@ impl NodeTable {
     /// Counts an open of the file and gives its state, made with `new` by the first one.
     pub fn attach(&self, node: u64, new: impl FnOnce() -> FileState) -> Arc<FileState> {
         let mut shard = self.shard(node).lock();
-        let entry = shard.entry(node).or_insert(Node { lookups: 0, hints: None, opens: 0, file: None });
+        let entry = shard.entry(node).or_default();
         entry.opens += 1;
         entry.file.get_or_insert_with(|| Arc::new(new())).clone()
     }
@@ -208,8 +242,11 @@ mod tests {
         table.remember(node, &attr, 0, 2);
         table.forget(node, 2);
         assert!(table.hints(node).is_some());
+        table.note_removed(node, &attr);
+        assert!(table.removed(node).is_some_and(|attr| attr.nlink == 0));
         table.forget(node, 1);
-        assert_eq!(table.hints(node), None);
+        assert_eq!((table.hints(node), table.removed(node)), (None, None));
+        table.note_removed(node, &attr);
         assert_eq!(table.len(), 0);
         table.forget(node, 1);
     }

@@ -6,4 +6,5 @@ pub mod info;
 pub(crate) mod lock;
 pub mod namespace;
 pub mod open;
+pub(crate) mod removed;
 pub(crate) mod xattr;

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nacre_testkit::{errno, on_every_shape};
+use nacre_testkit::{errno, on_every_shape, program};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, linkat, mknodat, openat, renameat_with};
 
 fn names(directory: &Path) -> BTreeSet<Vec<u8>> {
@@ -132,6 +132,48 @@ on_every_shape! {
         assert!(content[..100_000].iter().all(|&byte| byte == 1) && content[100_000..].iter().all(|&b| b == 2));
         second.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("fchmod");
         assert_eq!(fs::read(&path).expect("read"), b"another");
+    }
+
+    fn a_removed_directory_that_is_open_is_empty_and_stays_so(cluster) {
+        let root = cluster.directory("d");
+        for (name, replaced) in [("gone", false), ("replaced", true)] {
+            fs::create_dir(root.join(name)).expect("mkdir");
+            let directory = File::open(root.join(name)).expect("open");
+            if replaced {
+                fs::create_dir(root.join("other")).expect("mkdir");
+                fs::rename(root.join("other"), root.join(name)).expect("rename");
+            } else {
+                fs::remove_dir(root.join(name)).expect("rmdir");
+            }
+            assert_eq!(directory.metadata().expect("fstat").nlink(), 0);
+            let result = openat(&directory, "new", OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o600));
+            assert_eq!(errno(result.map(drop)), libc::ENOENT);
+            let result = rustix::fs::unlinkat(&directory, "new", AtFlags::REMOVEDIR);
+            assert_eq!(errno(result), libc::ENOENT);
+            let mut entries = rustix::fs::Dir::read_from(&directory).expect("a directory");
+            assert!(entries.next().is_none_or(|entry| entry.is_err_and(|error| error == rustix::io::Errno::NOENT)));
+            rustix::fs::fchmod(&directory, Mode::from_raw_mode(0o700)).expect("fchmod");
+            directory.set_modified(std::time::UNIX_EPOCH).expect("futimens");
+            let found = directory.metadata().expect("fstat");
+            assert_eq!((found.mode() & 0o7777, found.nlink(), found.mtime()), (0o700, 0, 0));
+            directory.sync_all().expect("fsync");
+        }
+    }
+
+    fn what_is_only_held_by_a_working_directory_or_a_path_descriptor_can_be_asked(cluster) {
+        let root = cluster.directory("d");
+        fs::create_dir(root.join("here")).expect("mkdir");
+        let script = "cd \"$1\"; rmdir \"$1\"; stat -c '%h %F' . && ls -A . ; : > new; echo $?";
+        let output = program::run("bash", ["-c".as_ref(), script.as_ref(), "bash".as_ref(), root.join("here").as_os_str()]);
+        assert_eq!(output.stdout, "0 directory\n1\n", "{}", output.stderr);
+        let mut file = File::create(root.join("file")).expect("create");
+        file.write_all(b"text").expect("write");
+        file.sync_all().expect("fsync");
+        drop(file);
+        let held = openat(CWD, root.join("file"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("open");
+        fs::remove_file(root.join("file")).expect("unlink");
+        let found = rustix::fs::fstat(&held).expect("fstat");
+        assert_eq!((found.st_nlink, found.st_size), (0, 4));
     }
 
     fn rename_replaces_and_refuses_as_posix_says(cluster) {

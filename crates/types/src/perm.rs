@@ -64,6 +64,17 @@ pub fn in_group(cred: &Cred, gid: u32) -> Verdict {
     }
 }
 
+/// Whether the caller may give the inode to group `gid`: its owner to a group of his, otherwise with [`Caps::CHOWN`].
+pub fn may_change_group(cred: &Cred, attr: &Attr, gid: u32) -> Verdict {
+    if cred.uid == attr.uid {
+        let member = if gid == attr.gid { Verdict::Granted } else { in_group(cred, gid) };
+        if member != Verdict::Denied {
+            return member;
+        }
+    }
+    capable(cred, Caps::CHOWN)
+}
+
 /// Whether the caller is the owner or counts as one ([`Caps::FOWNER`]).
 pub fn owner_or_capable(attr: &Attr, cred: &Cred) -> Verdict {
     if cred.uid == attr.uid { Verdict::Granted } else { capable(cred, Caps::FOWNER) }

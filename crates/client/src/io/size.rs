@@ -199,6 +199,17 @@ impl Client {
         Ok(attr)
     }
 
+    /// Puts in the size if this client alone knows it; asks nobody.
+    pub(crate) fn with_own_size(&self, mut attr: Attr) -> Attr {
+        if let Some(file) = self.nodes.file(attr.fid.inode_number()) {
+            let inner = file.lock();
+            if let Some(blocks) = inner.known_blocks().filter(|_| self.size_is_ours(&inner)) {
+                (attr.size, attr.blocks) = (inner.size, blocks);
+            }
+        }
+        attr
+    }
+
     fn overlay(&self, file: &FileState, attr: &mut Attr, lease: u64) -> StatusResult<()> {
         let known = {
             let mut inner = file.lock();

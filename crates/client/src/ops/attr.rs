@@ -9,12 +9,16 @@ const TIMES: SetAttrValid = SetAttrValid::MTIME.union(SetAttrValid::MTIME_NOW);
 const ACCESS_TIMES: SetAttrValid = SetAttrValid::ATIME.union(SetAttrValid::ATIME_NOW);
 
 impl Client {
-    /// Attributes of an inode; needs no permission.
+    /// Attributes of an inode; needs no permission. One that this client removed has no links but is there until the kernel
+    /// forgets it.
     ///
     /// # Errors
     /// `ENOENT` or `ESTALE` if it is gone; what servers answer.
     pub fn getattr(&self, fid: Fid) -> StatusResult<Attr> {
-        let answer = self.call_system(fid, &MdsRequest::GetAttr { fid })?;
+        let answer = match self.call_system(fid, &MdsRequest::GetAttr { fid }) {
+            Ok(answer) => answer,
+            Err(status) => return self.removed(fid, status),
+        };
         let lease = answer.lease;
         let attr = answer.attr()?;
         self.nodes.note(fid.inode_number(), &attr, lease);
@@ -31,7 +35,10 @@ impl Client {
             let (attr, lease) = self.truncate(caller, fid, set)?;
             return Ok((self.complete_attr(attr, lease)?, false));
         }
-        let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
+        let answer = match self.call(caller, fid, &MdsRequest::SetAttr { fid, set }) {
+            Ok(answer) => answer,
+            Err(status) => return Ok((self.set_removed(caller, fid, &set, status)?, false)),
+        };
         let lease = answer.lease;
         let attr = answer.attr()?;
         let node = fid.inode_number();
@@ -56,7 +63,10 @@ impl Client {
     /// # Errors
     /// `EACCES`.
     pub fn access(&self, caller: &Caller, fid: Fid, mask: u8) -> StatusResult<()> {
-        let answer = self.call(caller, fid, &MdsRequest::Access { fid, mask })?;
+        let answer = match self.call(caller, fid, &MdsRequest::Access { fid, mask }) {
+            Ok(answer) => answer,
+            Err(status) => return self.access_removed(caller, fid, mask, status).map(drop),
+        };
         let lease = answer.lease;
         self.note(&answer.attr()?, lease);
         Ok(())

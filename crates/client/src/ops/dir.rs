@@ -42,10 +42,15 @@ impl Client {
     /// # Errors
     /// `EACCES` without read permission; `ENOTDIR`.
     pub fn opendir(&self, caller: &Caller, fid: Fid) -> StatusResult<u64> {
-        let answer = self.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ })?;
-        let lease = answer.lease;
-        let attr = answer.attr()?;
-        self.note(&attr, lease);
+        let attr = match self.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ }) {
+            Ok(answer) => {
+                let lease = answer.lease;
+                let attr = answer.attr()?;
+                self.note(&attr, lease);
+                attr
+            }
+            Err(status) => self.access_removed(caller, fid, perm::READ, status)?,
+        };
         if !attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
@@ -56,6 +61,8 @@ impl Client {
 
     /// Lists names behind position `offset` (0: the beginning), about `size` bytes of them. `take` says whether it took an
     /// entry; after the first refusal the listing stops. With `plus` entries carry attributes.
+    ///
+    /// A directory that was removed while open has no names left, `.` and `..` included.
     ///
     /// Nothing is kept between calls: a page is as fresh as its request, so attributes in it may be cached.
     ///
@@ -70,6 +77,9 @@ impl Client {
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
     ) -> StatusResult<()> {
         let fid = self.handles.dir(handle)?.fid;
+        if self.nodes.removed(fid.inode_number()).is_some() {
+            return Ok(());
+        }
         if offset < AFTER_DOT_DOT && !self.list_dots(fid, offset, take)? {
             return Ok(());
         }

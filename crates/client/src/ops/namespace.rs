@@ -98,7 +98,7 @@ impl Client {
         self.found(answer.attr()?, lease, self.is_public(parent))
     }
 
-    /// Removes a name; `directory` for `rmdir`.
+    /// Removes a name; `directory` for `rmdir`. What the kernel still holds of an inode without names stays readable.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EACCES`, `EPERM`.
@@ -141,6 +141,9 @@ impl Client {
         let MdsReply::Removed { attr, .. } = answer.reply else { return Err(Status::EPROTO) };
         if let Some(attr) = attr {
             self.note(&attr, answer.lease);
+            if attr.nlink == 0 {
+                self.nodes.note_removed(attr.fid.inode_number(), &self.with_own_size(attr));
+            }
         }
         Ok(())
     }

@@ -199,6 +199,9 @@ impl Client {
         } else {
             None
         };
+        if let Some((size, blocks)) = size_blocks {
+            self.nodes.note_removed_size(file.node, size, blocks);
+        }
         let update = file.lock().take_update(size_blocks);
         let request = MdsRequest::Close { fid: file.fid, handle: open.handle, update };
         if let Ok(mdt) = self.mdt(file.fid) {

@@ -21,7 +21,7 @@ fn needed_flag(name: &[u8]) -> Option<AttrFlags> {
 }
 
 impl Client {
-    /// Value of an extended attribute. Kernels ask for some on every write and every `ls -l`; those that do not exist
+    /// Value of an extended attribute; inodes that were removed have none. Kernels ask for some on every write and every `ls -l`; those that do not exist
     /// cost no request while the lease is exclusive.
     ///
     /// # Errors
@@ -32,7 +32,10 @@ impl Client {
         {
             return Err(Status::ENODATA);
         }
-        self.call(caller, fid, &MdsRequest::GetXattr { fid, name })?.bytes()
+        match self.call(caller, fid, &MdsRequest::GetXattr { fid, name }) {
+            Ok(answer) => answer.bytes(),
+            Err(status) => self.removed(fid, status).and(Err(Status::ENODATA)),
+        }
     }
 
     /// Names of the extended attributes that the caller may see, each ended by NUL.
@@ -40,7 +43,10 @@ impl Client {
     /// # Errors
     /// What the MDT answers.
     pub fn listxattr(&self, caller: &Caller, fid: Fid) -> StatusResult<Vec<u8>> {
-        self.call(caller, fid, &MdsRequest::ListXattr { fid })?.bytes()
+        match self.call(caller, fid, &MdsRequest::ListXattr { fid }) {
+            Ok(answer) => answer.bytes(),
+            Err(status) => self.removed(fid, status).map(|_| Vec::new()),
+        }
     }
 
     /// Sets an extended attribute. True if everybody could search the directory before but cannot now.

@@ -233,7 +233,7 @@ impl FakeMds {
         let directory = state.inodes.get_mut(&parent).ok_or(Status::ENOENT)?;
         let fid = directory.names.remove(name).ok_or(Status::ENOENT)?;
         let inode = state.inodes.get_mut(&fid).ok_or(Status::ENOENT)?;
-        inode.attr.nlink -= 1;
+        inode.attr.nlink = if inode.attr.is_dir() { 0 } else { inode.attr.nlink - 1 };
         let attr = inode.attr;
         if attr.nlink == 0 && inode.opens.is_empty() {
             state.inodes.remove(&fid);

@@ -53,6 +53,36 @@ fn a_listing_in_pages_has_every_name_once_and_counts_lookups() {
 }
 
 #[test]
+fn a_removed_inode_is_known_until_the_kernel_forgets_it() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let what = Created { new: NewFile::Directory, mode: 0o40755, umask: 0 };
+    let found = client.create(&root(), Fid::ROOT, b"dir", &what).expect("made");
+    let fid = found.attr.fid;
+    let handle = client.opendir(&root(), fid).expect("a directory");
+    client.unlink(&root(), Fid::ROOT, b"dir", true).expect("removed");
+    assert_eq!(client.getattr(fid).map(|attr| attr.nlink), Ok(0));
+    let set = SetAttr { valid: SetAttrValid::MODE, mode: 0o40700, ..SetAttr::default() };
+    let (attr, _) = client.setattr(&root(), fid, set).expect("changed");
+    assert_eq!((attr.mode, attr.nlink), (0o40700, 0));
+    client.access(&root(), fid, 7).expect("root may");
+    let mut taken = 0;
+    let mut take = |_: &nacre_client::ListedEntry<'_>| {
+        taken += 1;
+        true
+    };
+    client.readdir(handle, 0, 4096, false, &mut take).expect("empty");
+    assert_eq!(taken, 0);
+    let again = client.opendir(&root(), fid).expect("still a directory");
+    client.releasedir(again);
+    client.releasedir(handle);
+    assert_eq!(client.getxattr(&root(), fid, b"user.a"), Err(Status::ENODATA));
+    client.forget(found.node, 1);
+    assert!(client.getattr(fid).is_err());
+    assert_eq!(client.known_nodes(), 0);
+}
+
+#[test]
 fn unlinked_files_live_until_their_last_close() {
     let world = World::new(65536, 2);
     let client = world.client();
@@ -62,6 +92,8 @@ fn unlinked_files_live_until_their_last_close() {
     assert_eq!(read(&client, handle, 0, 100), b"still here");
     assert_eq!(client.getattr(fid).expect("open").nlink, 0);
     client.release(handle).expect("open");
+    assert_eq!(client.getattr(fid).map(|attr| attr.nlink), Ok(0), "the kernel still holds it");
+    client.forget(fid.inode_number(), 1);
     assert_eq!(client.getattr(fid).map(|attr| attr.nlink), Err(Status::ENOENT));
 }
 

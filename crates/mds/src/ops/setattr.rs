@@ -10,8 +10,7 @@ use nacre_types::attr::{S_IFMT, S_ISGID, S_ISUID};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{
-    Attr, AttrFlags, Caps, Cred, Fid, FileKind, SetAttr, SetAttrValid, SizeSource, Status, StatusResult,
-    Timestamp,
+    Attr, AttrFlags, Caps, Fid, FileKind, SetAttr, SetAttrValid, SizeSource, Status, StatusResult, Timestamp,
 };
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 
@@ -58,7 +57,7 @@ impl Mds {
             perm::capable(cred, Caps::CHOWN).or(Status::EPERM)?;
         }
         if valid.contains(SetAttrValid::GID) {
-            may_change_group(cred, attr, set.gid).or(Status::EPERM)?;
+            perm::may_change_group(cred, attr, set.gid).or(Status::EPERM)?;
         }
         if valid.intersects(SetAttrValid::MODE | SetAttrValid::PROJID) {
             perm::owner_or_capable(attr, cred).or(Status::EPERM)?;
@@ -133,17 +132,6 @@ impl Mds {
         }
         Ok(())
     }
-}
-
-/// Whether the caller may give the inode to group `gid`.
-fn may_change_group(cred: &Cred, attr: &Attr, gid: u32) -> Verdict {
-    if cred.uid == attr.uid {
-        let member = if gid == attr.gid { Verdict::Granted } else { perm::in_group(cred, gid) };
-        if member != Verdict::Denied {
-            return member;
-        }
-    }
-    perm::capable(cred, Caps::CHOWN)
 }
 
 /// A time whose nanoseconds are within a second, whatever the peer sent.
