@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use crate::error::Error;
 use crate::limits::{Limits, row_of};
 use crate::null::{self, NullArguments, ServeArguments};
-use crate::report::Report;
+use crate::report::{Against, Report};
 use crate::slice::{self, SliceArguments};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, Phase, interleave, serve};
@@ -249,7 +249,7 @@ fn measure(
         let results = interleave(myself, &jobs, common.runs)?;
         let mut row = row_of(&jobs[0], &results[0]);
         if let (Some(path), Some(result)) = (&subjects.against, results.get(1)) {
-            row.against = Some((path.display().to_string(), row_of(&jobs[1], result).samples));
+            row.against = Some(Against::new(path.display().to_string(), row_of(&jobs[1], result)));
         }
         report.rows.push(row);
     }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::report::{Report, Row, Unit};
 use crate::sample::Samples;
 use crate::work::{Operation, Work};
-use crate::worker::{Job, Myself, interleave};
+use crate::worker::{Job, Myself, Series, interleave};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -93,14 +93,15 @@ impl Limits {
 }
 
 /// The row of a job's results, in bytes for sequential work and in operations otherwise.
-pub(crate) fn row_of(job: &Job, (rates, cpu): &(Samples, Samples)) -> Row {
+pub(crate) fn row_of(job: &Job, series: &Series) -> Row {
     let work = &job.works[0];
-    let mut row = Row::new(job.label.clone(), Unit::OpsPerSecond, rates.clone());
-    row.cpu_us = cpu.clone();
+    let mut row = Row::new(job.label.clone(), Unit::OpsPerSecond, series.rates.clone());
+    (row.cpu_us, row.daemon_us) = (series.cpu_us.clone(), series.daemon_us.clone());
     if work.operation.counts_bytes() {
+        let per_mib = f64::from(1 << 20) / work.block_bytes as f64;
         row.unit = Unit::BytesPerSecond;
-        row.samples = rates.scaled(work.block_bytes as f64);
-        row.cpu_us = cpu.scaled(f64::from(1 << 20) / work.block_bytes as f64);
+        row.samples = series.rates.scaled(work.block_bytes as f64);
+        (row.cpu_us, row.daemon_us) = (row.cpu_us.scaled(per_mib), row.daemon_us.scaled(per_mib));
     }
     row
 }

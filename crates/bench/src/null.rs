@@ -16,7 +16,8 @@ pub use server::{Flavour, NullMount, ServeArguments, serve};
 use crate::cli::{Common, pin};
 use crate::error::Error;
 use crate::limits::row_of;
-use crate::report::Report;
+use crate::report::{Against, Report};
+use crate::sample::Samples;
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, interleave};
 
@@ -78,7 +79,7 @@ pub fn measure(arguments: &NullArguments, myself: &Myself) -> Result<Report, Err
         for (index, mut row) in rows.into_iter().enumerate() {
             if index + 1 < count {
                 let label = measured.last().map(|mount| mount.flavour().to_string()).unwrap_or_default();
-                row.against = Some((label, last.clone()));
+                row.against = Some(Against { label, samples: last.clone(), daemon_us: Samples::new() });
             }
             report.rows.push(row);
         }
@@ -106,6 +107,7 @@ fn job(work: &Work, mount: &NullMount, arguments: &NullArguments) -> Job {
     let label = format!("{}, {}", work.operation.label(), mount.flavour());
     let work = Work { path: mount.point().to_owned(), ..work.clone() };
     let mut job = Job::new(label, &work, arguments.processes);
+    job.daemons = vec![mount.process()];
     if arguments.pin {
         pin(&mut job);
     }

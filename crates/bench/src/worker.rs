@@ -97,6 +97,30 @@ pub struct Measured {
     pub rate: f64,
     /// CPU time of the whole machine per operation, in microseconds.
     pub cpu_us: f64,
+    /// CPU time of the processes that serve the file system per operation, in microseconds.
+    pub daemon_us: f64,
+}
+
+/// The repetitions of one job.
+#[derive(Debug, Clone, Default)]
+pub struct Series {
+    /// Operations per second.
+    pub rates: Samples,
+    /// CPU time of the whole machine per operation, in microseconds.
+    pub cpu_us: Samples,
+    /// CPU time of the serving processes per operation, in microseconds; empty if they are not known.
+    pub daemon_us: Samples,
+}
+
+impl Series {
+    /// Adds a repetition of `job`.
+    pub fn push(&mut self, job: &Job, measured: Measured) {
+        self.rates.push(measured.rate);
+        self.cpu_us.push(measured.cpu_us);
+        if !job.daemons.is_empty() {
+            self.daemon_us.push(measured.daemon_us);
+        }
+    }
 }
 
 /// What several workers do at the same time, again and again.
@@ -108,13 +132,15 @@ pub struct Job {
     pub works: Vec<Work>,
     /// The kernel's caches are emptied before each repetition (root only).
     pub cold: bool,
+    /// Processes that serve the file system, whose CPU time is counted by itself.
+    pub daemons: Vec<u32>,
 }
 
 impl Job {
     /// `processes` workers that do `work`, each with its own number.
     pub fn new(label: impl Into<String>, work: &Work, processes: usize) -> Job {
         let works = (0..processes.max(1)).map(|worker| Work { worker, ..work.clone() }).collect();
-        Job { label: label.into(), works, cold: false }
+        Job { label: label.into(), works, cold: false, daemons: Vec::new() }
     }
 
     /// Makes the files that every repetition needs.
@@ -151,7 +177,8 @@ impl Job {
         if self.cold {
             machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
         }
-        let before = CpuTime::now();
+        let daemons_us = || self.daemons.iter().filter_map(|&pid| machine::process_cpu_us(pid)).sum::<f64>();
+        let (before, daemons_before) = (CpuTime::now(), daemons_us());
         for worker in &mut workers {
             worker.go()?;
         }
@@ -163,7 +190,12 @@ impl Job {
             rate += done.operations as f64 / (done.elapsed_ns.max(1) as f64 / 1e9);
         }
         let busy_us = CpuTime::now().busy_us - before.busy_us;
-        Ok(Measured { rate, cpu_us: busy_us as f64 / operations.max(1) as f64 })
+        let operations = operations.max(1) as f64;
+        Ok(Measured {
+            rate,
+            cpu_us: busy_us as f64 / operations,
+            daemon_us: (daemons_us() - daemons_before) / operations,
+        })
     }
 
     fn phase(&self, myself: &Myself, phase: Phase) -> Result<(), Error> {
@@ -176,26 +208,23 @@ impl Job {
     }
 }
 
-/// Runs `jobs` in turn, `repetitions` times, so that all see the same machine; one series of results per job.
+/// Runs `jobs` in turn, `repetitions` times, every other round in the opposite order, so that all see the same machine and
+/// a drift of it cancels; one series of results per job.
 ///
 /// # Errors
 ///
 /// The first that any worker reports; files are removed before it is returned.
-pub fn interleave(
-    myself: &Myself,
-    jobs: &[Job],
-    repetitions: usize,
-) -> Result<Vec<(Samples, Samples)>, Error> {
-    let mut results = vec![(Samples::new(), Samples::new()); jobs.len()];
+pub fn interleave(myself: &Myself, jobs: &[Job], repetitions: usize) -> Result<Vec<Series>, Error> {
+    let mut results = vec![Series::default(); jobs.len()];
     let outcome: Result<(), Error> = (|| {
         for job in jobs {
             job.prepare(myself)?;
         }
-        for _ in 0..repetitions.max(1) {
-            for (job, (rates, cpu)) in jobs.iter().zip(&mut results) {
-                let measured = job.run(myself)?;
-                rates.push(measured.rate);
-                cpu.push(measured.cpu_us);
+        for round in 0..repetitions.max(1) {
+            for turn in 0..jobs.len() {
+                let index = if round % 2 == 0 { turn } else { jobs.len() - 1 - turn };
+                let measured = jobs[index].run(myself)?;
+                results[index].push(&jobs[index], measured);
             }
         }
         Ok(())

@@ -143,6 +143,11 @@ impl NullMount {
         &self.point
     }
 
+    /// The process that serves it.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What serves it.
     pub fn flavour(&self) -> Flavour {
         self.flavour

@@ -15,6 +15,8 @@ pub(super) struct Instance {
     program: PathBuf,
     directory: PathBuf,
     mount: PathBuf,
+    osts: usize,
+    separate: bool,
 }
 
 impl Instance {
@@ -35,14 +37,24 @@ impl Instance {
         }
         std::fs::create_dir_all(&directory).map_err(Error::io("create directory", &directory))?;
         let mount = directory.join("mnt");
-        let instance = Instance { program: program.to_owned(), directory, mount };
-        let mut words: Vec<&OsStr> = vec!["up".as_ref()];
-        let (data, osts) = (instance.data(), osts.to_string());
-        words.extend([data.as_os_str(), OsStr::new("--mount"), instance.mount.as_os_str()]);
-        words.extend([OsStr::new("--osts"), OsStr::new(&osts)]);
-        words.extend(separate.then_some(OsStr::new("--separate")));
-        instance.call(&words)?;
+        let instance = Instance { program: program.to_owned(), directory, mount, osts, separate };
+        instance.up()?;
         Ok(instance)
+    }
+
+    /// Starts the processes and mounts.
+    pub(super) fn up(&self) -> Result<(), Error> {
+        let (data, osts) = (self.data(), self.osts.to_string());
+        let mut words: Vec<&OsStr> = vec!["up".as_ref()];
+        words.extend([data.as_os_str(), OsStr::new("--mount"), self.mount.as_os_str()]);
+        words.extend([OsStr::new("--osts"), OsStr::new(&osts)]);
+        words.extend(self.separate.then_some(OsStr::new("--separate")));
+        self.call(&words).map(drop)
+    }
+
+    /// Unmounts and ends the processes; what they stored stays.
+    pub(super) fn down(&self) -> Result<(), Error> {
+        self.call(&["down".as_ref(), self.data().as_os_str()]).map(drop)
     }
 
     fn data(&self) -> PathBuf {
@@ -64,14 +76,18 @@ impl Instance {
         self.call(&words).map(drop)
     }
 
-    /// Resident memory of all its processes together, in bytes.
-    pub(super) fn resident_bytes(&self) -> Result<u64, Error> {
+    /// All its processes.
+    pub(super) fn processes(&self) -> Result<Vec<u32>, Error> {
         let text = self.call(&["status".as_ref(), "--json".as_ref(), self.data().as_os_str()])?;
         let status: Value = serde_json::from_str(&text)
             .map_err(|error| Error::Server { what: "nacre status".to_owned(), reason: error.to_string() })?;
         let processes = status["processes"].as_array().into_iter().flatten();
-        let pids = processes.filter_map(|process| u32::try_from(process["pid"].as_u64()?).ok());
-        Ok(pids.filter_map(resident_bytes).sum())
+        Ok(processes.filter_map(|process| u32::try_from(process["pid"].as_u64()?).ok()).collect())
+    }
+
+    /// Resident memory of all its processes together, in bytes.
+    pub(super) fn resident_bytes(&self) -> Result<u64, Error> {
+        Ok(self.processes()?.into_iter().filter_map(resident_bytes).sum())
     }
 
     fn call(&self, words: &[&OsStr]) -> Result<String, Error> {
@@ -88,8 +104,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        let data = self.data();
-        if let Err(error) = self.call(&["down".as_ref(), data.as_os_str()]) {
+        if let Err(error) = self.down() {
             eprintln!("bench: {error}");
             return;
         }

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsRawFd;
 
 use super::{Done, Operation, Work, timed};
 use crate::error::Error;
@@ -12,46 +12,45 @@ pub(super) fn prepare(work: &Work) -> Result<(), Error> {
     match work.operation {
         Operation::Create | Operation::Unlink => Ok(()),
         _ => {
-            for name in names(work)? {
-                create(work, &name)?;
-            }
-            Ok(())
+            let base = base(work)?;
+            names(work).iter().try_for_each(|name| create(work, &base, name))
         }
     }
 }
 
 pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
-    let names = names(work)?;
+    let names = names(work);
+    let base = base(work)?;
     let nth = |index: u64| names.get(index as usize);
     let around = |index: u64| &names[index as usize % names.len()];
     match work.operation {
         Operation::Create => {
             at_start();
-            let done = timed(work.limit(), 16, |index| visit(nth(index), |name| create(work, name)))?;
-            names.iter().take(done.operations as usize).try_for_each(|name| unlink(work, name))?;
+            let done = timed(work.limit(), 16, |index| visit(nth(index), |name| create(work, &base, name)))?;
+            names.iter().take(done.operations as usize).try_for_each(|name| unlink(work, &base, name))?;
             Ok(done)
         }
         Operation::Unlink => {
-            names.iter().try_for_each(|name| create(work, name))?;
+            names.iter().try_for_each(|name| create(work, &base, name))?;
             at_start();
-            let done = timed(work.limit(), 16, |index| visit(nth(index), |name| unlink(work, name)))?;
-            names.iter().skip(done.operations as usize).try_for_each(|name| unlink(work, name))?;
+            let done = timed(work.limit(), 16, |index| visit(nth(index), |name| unlink(work, &base, name)))?;
+            names.iter().skip(done.operations as usize).try_for_each(|name| unlink(work, &base, name))?;
             Ok(done)
         }
         Operation::StatCached => {
-            names.iter().try_for_each(|name| stat(work, name, 0))?;
+            names.iter().try_for_each(|name| stat(work, &base, name, 0))?;
             at_start();
-            timed(work.limit(), 64, |index| stat(work, around(index), 0).map(|()| true))
+            timed(work.limit(), 64, |index| stat(work, &base, around(index), 0).map(|()| true))
         }
         Operation::StatUncached => {
             at_start();
             timed(work.limit(), 16, |index| {
-                stat(work, around(index), libc::AT_STATX_FORCE_SYNC).map(|()| true)
+                stat(work, &base, around(index), libc::AT_STATX_FORCE_SYNC).map(|()| true)
             })
         }
         Operation::Open => {
             at_start();
-            timed(work.limit(), 16, |index| open(work, around(index)).map(|()| true))
+            timed(work.limit(), 16, |index| open(work, &base, around(index)).map(|()| true))
         }
         Operation::Readdir | Operation::List => {
             at_start();
@@ -59,6 +58,13 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
         }
         _ => Err(Error::Usage(format!("{:?} is no metadata operation", work.operation))),
     }
+}
+
+/// Opens the directory that names are relative to: a path from the root would make a walk through other file systems part
+/// of each figure, longer for one mount than for the other.
+fn base(work: &Work) -> Result<fs::File, Error> {
+    let directory = work.directory();
+    fs::File::open(&directory).map_err(Error::io("open", &directory))
 }
 
 /// Whole passes over the directory, so that opening and the end of the listing count in their proportion.
@@ -80,14 +86,9 @@ fn list(work: &Work) -> Result<Done, Error> {
     Ok(done)
 }
 
-fn names(work: &Work) -> Result<Vec<CString>, Error> {
-    let directory = work.directory();
+fn names(work: &Work) -> Vec<CString> {
     (0..work.files.max(1))
-        .map(|index| {
-            let path = directory.join(format!("f{}-{index}", work.worker));
-            CString::new(path.as_os_str().as_bytes())
-                .map_err(|_| Error::Usage("paths cannot have zero bytes".to_owned()))
-        })
+        .map(|index| CString::new(format!("f{}-{index}", work.worker)).expect("digits are no zero bytes"))
         .collect()
 }
 
@@ -105,17 +106,22 @@ fn check(result: i32, action: &'static str, work: &Work) -> Result<i32, Error> {
     }
 }
 
-fn create(work: &Work, name: &CString) -> Result<(), Error> {
+fn create(work: &Work, base: &fs::File, name: &CString) -> Result<(), Error> {
     // SAFETY: `name` ends in a zero byte and lives across the call.
     let fd = unsafe {
-        libc::open(name.as_ptr(), libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC, 0o644)
+        libc::openat(
+            base.as_raw_fd(),
+            name.as_ptr(),
+            libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC,
+            0o644,
+        )
     };
     close(check(fd, "create file in", work)?, work)
 }
 
-fn open(work: &Work, name: &CString) -> Result<(), Error> {
+fn open(work: &Work, base: &fs::File, name: &CString) -> Result<(), Error> {
     // SAFETY: `name` ends in a zero byte and lives across the call.
-    let fd = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    let fd = unsafe { libc::openat(base.as_raw_fd(), name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     close(check(fd, "open file in", work)?, work)
 }
 
@@ -124,17 +130,17 @@ fn close(fd: i32, work: &Work) -> Result<(), Error> {
     check(unsafe { libc::close(fd) }, "close file in", work).map(drop)
 }
 
-fn unlink(work: &Work, name: &CString) -> Result<(), Error> {
+fn unlink(work: &Work, base: &fs::File, name: &CString) -> Result<(), Error> {
     // SAFETY: `name` ends in a zero byte and lives across the call.
-    check(unsafe { libc::unlink(name.as_ptr()) }, "unlink file in", work).map(drop)
+    check(unsafe { libc::unlinkat(base.as_raw_fd(), name.as_ptr(), 0) }, "unlink file in", work).map(drop)
 }
 
-fn stat(work: &Work, name: &CString, flags: i32) -> Result<(), Error> {
+fn stat(work: &Work, base: &fs::File, name: &CString, flags: i32) -> Result<(), Error> {
     let mut buffer = std::mem::MaybeUninit::<libc::statx>::uninit();
     // SAFETY: `name` ends in a zero byte, `buffer` is as large as the kernel's struct, both live across the call.
     let result = unsafe {
         libc::statx(
-            libc::AT_FDCWD,
+            base.as_raw_fd(),
             name.as_ptr(),
             flags | libc::AT_SYMLINK_NOFOLLOW,
             libc::STATX_BASIC_STATS,
