@@ -114,6 +114,12 @@ impl InterruptTarget {
         true
     }
 
+    /// Was the request that runs now interrupted already?
+    pub fn is_raised(&self) -> bool {
+        let raised = self.raised.load(Ordering::SeqCst);
+        raised != 0 && raised == self.current()
+    }
+
     /// Makes the thread leave the system call it is in, even outside of a request; repeated until
     /// [`InterruptTarget::acknowledge_kick`] or the end of the thread.
     pub fn kick(self: &Arc<Self>) {

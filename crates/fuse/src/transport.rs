@@ -95,6 +95,7 @@ impl Channel {
     }
 
     fn start_dev_lanes(self: &Arc<Self>, lanes: Vec<Arc<dev::Lane>>) -> Result<(), Error> {
+        InterruptWatch::start(self).map_err(Error::system("starting a FUSE thread"))?;
         for lane in lanes {
             self.dev_lanes.lock().push(Arc::downgrade(&lane));
             lane.start(self).map_err(Error::system("starting a FUSE thread"))?;
@@ -177,7 +178,7 @@ impl Channel {
             worker.target.raise(worker.target.current());
             worker.target.kick();
         }
-        self.watch.stop();
+        self.watch.wake();
         for lane in self.dev_lanes.lock().iter().filter_map(Weak::upgrade) {
             lane.wake_all();
         }
@@ -214,7 +215,7 @@ impl Channel {
     }
 
     /// INTERRUPT arrived for request `unique`.
-    fn interrupt(self: &Arc<Self>, unique: u64) {
+    fn interrupt(&self, unique: u64) {
         let running = || self.workers.lock().iter().find(|worker| worker.target.current() == unique).cloned();
         let mut worker = running();
         if worker.is_none() {
@@ -224,15 +225,29 @@ impl Channel {
             worker = running().filter(|_| self.pending.take(unique));
         }
         if let Some(worker) = worker {
-            self.watch.add(self, &worker, unique);
+            self.call_off_if_due(&worker, unique, true);
         }
     }
 
-    /// Tells whoever serves request `unique` that nobody wants its answer any more.
-    fn call_off(&self, worker: &Worker, unique: u64) {
-        if worker.target.raise(unique) {
+    /// Looks at request `unique`, which `worker` serves; `interrupted`: the kernel has told of a signal at its caller.
+    fn call_off_if_due(&self, worker: &Arc<Worker>, unique: u64, interrupted: bool) {
+        if !worker.target.is_raised() && worker.is_due(unique, interrupted) && worker.target.raise(unique) {
             self.handler.interrupt(unique);
         }
+    }
+
+    /// Looks at all requests that run, and says how many there are.
+    fn call_off_due(&self) -> usize {
+        let workers = self.workers.lock().clone();
+        let requests = || workers.iter().filter(|worker| worker.target.current() != 0);
+        for worker in requests() {
+            self.call_off_if_due(worker, worker.target.current(), false);
+        }
+        requests().count()
+    }
+
+    fn has_requests(&self) -> bool {
+        self.workers.lock().iter().any(|worker| worker.target.current() != 0)
     }
 }
 

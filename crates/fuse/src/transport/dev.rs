@@ -113,6 +113,7 @@ impl Lane {
     }
 
     fn before_wait(self: &Arc<Self>, channel: &Arc<Channel>) {
+        channel.watch.wake();
         let mut state = self.state.lock();
         let active = self.active.fetch_sub(1, Ordering::Relaxed) - 1;
         if active >= self.want || state.closed {

@@ -1,11 +1,12 @@
-//! Which interrupts call their request off, and when.
+//! Which requests are called off because of a signal at their caller, and when.
 //!
 //! The kernel sends INTERRUPT once per request, for any signal: also for one that is caught and has nothing to do with
 //! the call (a child's end, a timer of a language's runtime, the freezer). Files on a disk do not answer those with
-//! EINTR, and many programs could not handle it. So what the caller has pending decides: a fatal signal ends its
-//! request at once, one that asks it to stop ends a request that has waited for [`PATIENCE`] (Lustre has the same list),
-//! and the rest wait until the request is done. Since the kernel does not tell of a second signal, a request that was
-//! once interrupted is looked at until it ends. Waits for file locks end with any signal, as they do everywhere.
+//! EINTR, and many programs could not handle it. And for some requests it sends none at all, although their caller
+//! cannot be killed before the answer: those of direct I/O. So what the caller has pending decides: a fatal signal ends
+//! its request at once, one that asks it to stop ends a request that has waited for [`PATIENCE`] (Lustre has the same
+//! list), and with the rest the request runs on. One thread looks at the callers of requests that take long; it sleeps
+//! while none waits. Waits for file locks end with any signal, as they do everywhere.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,8 +26,10 @@ const NOTE_LIFETIME: Duration = Duration::from_secs(2);
 
 /// How long a request runs on although its caller has been asked to stop by a signal that it catches.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two looks at the signals of a caller.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Time between two looks at requests.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Looks without any request before the thread sleeps until somebody waits. Being woken costs the one who waits.
+const IDLE_LOOKS: u32 = 20;
 /// Signals that ask a program to stop, one bit each as in `/proc/<pid>/status`.
 const STOP_SIGNALS: u64 =
     bit(libc::SIGHUP) | bit(libc::SIGINT) | bit(libc::SIGQUIT) | bit(libc::SIGALRM) | bit(libc::SIGTERM);
@@ -43,30 +46,59 @@ pub(super) struct Worker {
     caller: AtomicU32,
     /// The request may be called off by any signal.
     any_signal: AtomicBool,
+    seen: Mutex<Seen>,
+}
+
+/// What is known of a worker's request.
+#[derive(Debug, Default)]
+struct Seen {
+    unique: u64,
+    since: Option<Instant>,
+    interrupted: bool,
 }
 
 impl Worker {
     pub fn new(target: &Arc<InterruptTarget>) -> Arc<Worker> {
         let (caller, any_signal) = (AtomicU32::new(0), AtomicBool::new(false));
-        Arc::new(Worker { target: target.clone(), caller, any_signal })
+        Arc::new(Worker { target: target.clone(), caller, any_signal, seen: Mutex::default() })
     }
 
     /// The thread starts to serve `request`.
     pub fn begin(&self, request: &Request<'_>) {
         let lock_wait = matches!(request.op, Operation::SetLk { wait: true, .. });
-        self.caller.store(request.pid, Ordering::Relaxed);
+        // Nobody waits for the end of these, whoever caused them.
+        let unattended = matches!(request.op, Operation::Release { .. } | Operation::ReleaseDir { .. });
+        self.caller.store(if unattended { 0 } else { request.pid }, Ordering::Relaxed);
         self.any_signal.store(lock_wait, Ordering::Relaxed);
         self.target.begin(request.unique);
     }
 
-    /// Is it time to call off the request, which was interrupted `since` ago?
-    fn is_due(&self, since: Duration) -> bool {
-        if self.any_signal.load(Ordering::Relaxed) {
+    /// Is request `unique`, which runs here, to be called off? Remembers since when it is known, and that the kernel
+    /// has told of a signal.
+    pub fn is_due(&self, unique: u64, interrupted: bool) -> bool {
+        let mut seen = self.seen.lock();
+        let first = seen.unique != unique;
+        if first {
+            *seen = Seen { unique, since: Some(Instant::now()), interrupted };
+        }
+        seen.interrupted |= interrupted;
+        // Nothing to look up for a request that has just begun.
+        if first && !interrupted {
+            return false;
+        }
+        if seen.interrupted && self.any_signal.load(Ordering::Relaxed) {
             return true;
         }
-        match urgency_of(self.caller.load(Ordering::Relaxed)) {
+        let caller = self.caller.load(Ordering::Relaxed);
+        let urgency = match caller {
+            // Its signals cannot be seen; it may be waiting to die. Without an interrupt it is the kernel itself.
+            0 if seen.interrupted => Urgency::Patient,
+            0 => Urgency::None,
+            caller => urgency_of(caller),
+        };
+        match urgency {
             Urgency::Now => true,
-            Urgency::Patient => since >= PATIENCE,
+            Urgency::Patient => seen.since.is_some_and(|since| since.elapsed() >= PATIENCE),
             Urgency::None => false,
         }
     }
@@ -80,10 +112,6 @@ enum Urgency {
 }
 
 fn urgency_of(caller: u32) -> Urgency {
-    // A caller whose signals cannot be seen may be waiting to die.
-    if caller == 0 {
-        return Urgency::Patient;
-    }
     std::fs::read(format!("/proc/{caller}/status")).map_or(Urgency::Patient, |status| urgency(&status))
 }
 
@@ -108,61 +136,52 @@ fn urgency(status: &[u8]) -> Urgency {
     }
 }
 
-/// Requests that were interrupted and run on for now.
+/// The thread that looks at the callers of requests that take long.
 #[derive(Debug, Default)]
 pub(super) struct InterruptWatch {
-    requests: Mutex<Vec<Watched>>,
+    /// It sleeps until it is woken.
+    asleep: AtomicBool,
+    wake: Mutex<bool>,
     change: Condvar,
 }
 
-#[derive(Debug)]
-struct Watched {
-    worker: Arc<Worker>,
-    unique: u64,
-    since: Instant,
-}
-
-impl Watched {
-    fn runs(&self) -> bool {
-        self.worker.target.current() == self.unique
-    }
-}
-
 impl InterruptWatch {
-    /// The session ends: the watching thread is not to wait any longer.
-    pub fn stop(&self) {
-        self.change.notify_all();
+    /// Starts the thread.
+    pub fn start(channel: &Arc<Channel>) -> std::io::Result<()> {
+        channel.spawn("fuse-signals".into(), |channel| channel.watch.run(channel))
     }
 
-    /// Request `unique` of `worker` was interrupted: calls it off now or when it is time to.
-    pub fn add(&self, channel: &Arc<Channel>, worker: &Arc<Worker>, unique: u64) {
-        if worker.is_due(Duration::ZERO) {
-            return channel.call_off(worker, unique);
-        }
-        let mut requests = self.requests.lock();
-        requests.push(Watched { worker: worker.clone(), unique, since: Instant::now() });
-        if requests.len() > 1 {
-            return;
-        }
-        if let Err(error) = channel.spawn("fuse-signals".into(), |channel| channel.watch.run(channel)) {
-            log::error!("cannot start a thread that watches for signals, a request ends early: {error}");
-            requests.clear();
-            drop(requests);
-            channel.call_off(worker, unique);
+    /// A request waits, or the session ends.
+    pub fn wake(&self) {
+        if self.asleep.load(Ordering::SeqCst) {
+            *self.wake.lock() = true;
+            self.change.notify_one();
         }
     }
 
-    /// Looks at callers until no interrupted request is left.
     fn run(&self, channel: &Channel) {
-        let mut requests = self.requests.lock();
-        while !requests.is_empty() && !channel.is_stopping() {
-            self.change.wait_for(&mut requests, LOOK_INTERVAL);
-            requests.retain(Watched::runs);
-            for due in requests.extract_if(.., |watched| watched.worker.is_due(watched.since.elapsed())) {
-                channel.call_off(&due.worker, due.unique);
+        let mut idle_looks = 0;
+        while !channel.is_stopping() {
+            let requests = channel.call_off_due();
+            idle_looks = if requests > 0 { 0 } else { idle_looks + 1 };
+            if idle_looks < IDLE_LOOKS {
+                self.change.wait_for(&mut self.wake.lock(), LOOK_INTERVAL);
+                continue;
             }
+            self.sleep(channel);
+            idle_looks = 0;
         }
-        requests.clear();
+    }
+
+    fn sleep(&self, channel: &Channel) {
+        let mut wake = self.wake.lock();
+        *wake = false;
+        self.asleep.store(true, Ordering::SeqCst);
+        // Whoever began to wait before that store did not wake us.
+        while !*wake && !channel.is_stopping() && !channel.has_requests() {
+            self.change.wait(&mut wake);
+        }
+        self.asleep.store(false, Ordering::SeqCst);
     }
 }
 

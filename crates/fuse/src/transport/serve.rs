@@ -72,7 +72,7 @@ impl Drop for Desk {
 }
 
 fn serve(
-    channel: &Arc<Channel>,
+    channel: &Channel,
     worker: &Arc<Worker>,
     small: &mut [u8; SMALL_SIZE],
     raw: &Raw<'_>,
@@ -96,7 +96,7 @@ fn serve(
     let mut reply = Reply::new(code, small, bulk);
     worker.begin(&request);
     if channel.pending.take(request.unique) {
-        channel.watch.add(channel, worker, request.unique);
+        channel.call_off_if_due(worker, request.unique, true);
     }
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| channel.handler.handle(&request, &mut reply)));
     worker.target.end();

@@ -149,6 +149,7 @@ impl Lane {
     /// Starts another thread if too few are ready, so that at least one thread is never blocked, as far as the bound
     /// allows.
     fn before_wait(self: &Arc<Self>, channel: &Arc<Channel>, file: u64) {
+        channel.watch.wake();
         let mut state = self.state.lock();
         state.blocked += 1;
         if file != 0 && state.files.back() != Some(&file) {
