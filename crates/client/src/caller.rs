@@ -27,7 +27,7 @@ impl Caller {
     /// A caller that cannot be looked at has no groups; root among them keeps its capabilities, as the kernel's own
     /// threads need them.
     pub fn full_cred(&self) -> Cred {
-        let full = if self.pid == 0 { None } else { read_process(self.pid) };
+        let full = if self.pid == 0 { None } else { read_process(self) };
         let full = full.unwrap_or_else(|| FullCred {
             groups: Vec::new(),
             caps: if self.uid == 0 && self.pid == 0 { Caps::all() } else { Caps::empty() },
@@ -36,32 +36,63 @@ impl Caller {
     }
 }
 
-fn read_process(pid: u32) -> Option<FullCred> {
-    let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
-    let mut full = parse_status(&status);
+fn read_process(caller: &Caller) -> Option<FullCred> {
+    let pid = caller.pid;
+    let status = ProcessStatus::parse(&std::fs::read(format!("/proc/{pid}/status")).ok()?);
     // Capabilities count only in the user namespace they were given in; inside a namespace of its own anybody has all.
     let theirs = std::fs::read_link(format!("/proc/{pid}/ns/user")).ok();
     let ours = std::fs::read_link(Path::new("/proc/self/ns/user")).ok();
-    if theirs != ours {
-        full.caps = Caps::empty();
-    }
-    Some(full)
+    let caps = if theirs == ours { status.caps_as(caller.uid) } else { Caps::empty() };
+    Some(FullCred { groups: status.groups, caps })
 }
 
-/// Reads the lines `Groups:` and `CapEff:` of a `/proc/<pid>/status`; what is missing or damaged counts as empty.
-fn parse_status(status: &[u8]) -> FullCred {
-    let mut full = FullCred::default();
-    for line in status.split(|&byte| byte == b'\n') {
-        if let Some(list) = line.strip_prefix(b"Groups:") {
-            let words = list.split(|byte| byte.is_ascii_whitespace());
-            full.groups = words.filter_map(number).take(GROUPS_MAX).collect();
-        } else if let Some(hex) = line.strip_prefix(b"CapEff:") {
-            let text = std::str::from_utf8(hex).unwrap_or_default().trim();
-            full.caps = Caps::from_bits_truncate(u64::from_str_radix(text, 16).unwrap_or(0));
-            break;
+/// What `/proc/<pid>/status` says of a thread's rights.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct ProcessStatus {
+    /// User id for file systems.
+    fs_uid: Option<u32>,
+    groups: Vec<u32>,
+    permitted: Caps,
+    effective: Caps,
+}
+
+impl ProcessStatus {
+    /// What is missing or damaged counts as empty.
+    fn parse(status: &[u8]) -> ProcessStatus {
+        let mut parsed = ProcessStatus::default();
+        for line in status.split(|&byte| byte == b'\n') {
+            if let Some(list) = line.strip_prefix(b"Uid:") {
+                parsed.fs_uid = numbers(list).nth(3);
+            } else if let Some(list) = line.strip_prefix(b"Groups:") {
+                parsed.groups = numbers(list).take(GROUPS_MAX).collect();
+            } else if let Some(hex) = line.strip_prefix(b"CapPrm:") {
+                parsed.permitted = caps(hex);
+            } else if let Some(hex) = line.strip_prefix(b"CapEff:") {
+                parsed.effective = caps(hex);
+                break;
+            }
+        }
+        parsed
+    }
+
+    /// Capabilities of the thread as it acts for `uid`. That is another one than its own during access(2), which asks in
+    /// the name of the real user: root then has all that is permitted, everybody else nothing.
+    fn caps_as(&self, uid: u32) -> Caps {
+        match self.fs_uid {
+            Some(own) if own == uid => self.effective,
+            _ if uid == 0 => self.permitted,
+            _ => Caps::empty(),
         }
     }
-    full
+}
+
+fn caps(hex: &[u8]) -> Caps {
+    let text = std::str::from_utf8(hex).unwrap_or_default().trim();
+    Caps::from_bits_truncate(u64::from_str_radix(text, 16).unwrap_or(0))
+}
+
+fn numbers(list: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    list.split(|byte| byte.is_ascii_whitespace()).filter_map(number)
 }
 
 fn number(word: &[u8]) -> Option<u32> {
@@ -74,12 +105,29 @@ mod tests {
 
     #[test]
     fn groups_and_capabilities_are_read_from_the_status_file() {
-        let text =
-            b"Name:\tsh\nGroups:\t4 20 1000 \nNSpid:\t1\nCapPrm:\t00\nCapEff:\t000001ffffffffff\nX:\t1\n";
-        let full = parse_status(text);
-        assert_eq!(full.groups, vec![4, 20, 1000]);
-        assert!(full.caps.contains(Caps::DAC_OVERRIDE));
-        assert_eq!(parse_status(b"CapEff:\tzz\nGroups: x"), FullCred::default());
+        let text = b"Name:\tsh\nUid:\t1\t2\t3\t1000\nGid:\t5\t6\t7\t8\nGroups:\t4 20 1000 \nNSpid:\t1\nCapPrm:\t02\n\
+            CapEff:\t000001ffffffffff\nX:\t1\n";
+        let status = ProcessStatus::parse(text);
+        assert_eq!(status.groups, vec![4, 20, 1000]);
+        assert_eq!((status.fs_uid, status.permitted), (Some(1000), Caps::DAC_OVERRIDE));
+        assert!(status.caps_as(1000).contains(Caps::DAC_OVERRIDE));
+        assert_eq!(ProcessStatus::parse(b"CapEff:\tzz\nGroups: x\nUid: 4"), ProcessStatus::default());
+    }
+
+    #[test]
+    fn access_is_asked_in_the_name_of_the_real_user() {
+        let set_uid_root = ProcessStatus {
+            fs_uid: Some(0),
+            permitted: Caps::all(),
+            effective: Caps::all(),
+            groups: Vec::new(),
+        };
+        assert_eq!(set_uid_root.caps_as(1000), Caps::empty(), "root by a set-id bit, asking for the user");
+        assert_eq!(set_uid_root.caps_as(0), Caps::all());
+        let root_as_user =
+            ProcessStatus { fs_uid: Some(500), permitted: Caps::all(), ..ProcessStatus::default() };
+        assert_eq!(root_as_user.caps_as(0), Caps::all(), "root that has put its rights away for a while");
+        assert_eq!(root_as_user.caps_as(500), Caps::empty());
     }
 
     #[test]

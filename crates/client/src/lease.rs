@@ -13,6 +13,8 @@ pub trait KernelCaches: Send + Sync {
     fn expire_names(&self);
     /// Attributes and data of an inode are to be dropped. Called from threads that serve no request.
     fn drop_inode(&self, node: u64);
+    /// Attributes of an inode, but not its data, are to be asked for again. Called while a request for it is served.
+    fn drop_attributes(&self, node: u64);
 }
 
 /// The lease of one mount, over all its MDTs: exclusive only while each of them says so.

@@ -61,6 +61,9 @@ pub struct FrontOptions {
     pub cache: CacheMode,
     /// Who decides about file locks.
     pub locks: LockScope,
+    /// The kernel checks permissions and ACLs too. The only way to have those of FIFOs, sockets and device nodes
+    /// checked, which it opens without asking; costs a request for each create and unlink.
+    pub kernel_checks: bool,
 }
 
 /// Answers the kernel's requests with a [`Client`].
@@ -91,7 +94,8 @@ impl Front {
         protocol.writeback_cache = false;
         protocol.auto_inval_data = false;
         protocol.no_open = false;
-        config.mount.default_permissions = false;
+        protocol.kernel_acls = self.options.kernel_checks;
+        config.mount.default_permissions = self.options.kernel_checks;
     }
 
     /// The client behind it.
@@ -227,8 +231,19 @@ impl KernelCaches for Caches {
     }
 
     fn drop_inode(&self, node: u64) {
+        self.invalidate(node, 0);
+    }
+
+    fn drop_attributes(&self, node: u64) {
+        // A negative offset leaves the pages, which requests in flight may have locked.
+        self.invalidate(node, -1);
+    }
+}
+
+impl Caches {
+    fn invalidate(&self, node: u64, offset: i64) {
         // What fails here is an inode that the kernel has just forgotten, or a mount that has gone.
-        if let Err(error) = self.notifier.inval_inode(node, 0, 0) {
+        if let Err(error) = self.notifier.inval_inode(node, offset, 0) {
             log::debug!("node {node} could not be invalidated: {error}");
         }
     }

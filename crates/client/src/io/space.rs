@@ -118,7 +118,7 @@ impl Client {
         }
         let file = &*open.file;
         if file.lock().privileged {
-            self.drop_privileges(caller, file.fid)?;
+            self.drop_privileges_unless_allowed(caller, file.fid)?;
         }
         let grows = matches!(kind, FallocateKind::Allocate | FallocateKind::Zero);
         let (range, ()) = file.take_range(Use::Exclusive, |_| (offset, end, ()))?;
@@ -249,7 +249,10 @@ impl Client {
         }
         let len = len.min(COPY_MAX);
         let mut buffer = vec![0; COPY_CHUNK.min(len as usize)];
-        let options = WriteOptions { kill_priv: true, ..WriteOptions::default() };
+        if target.file.lock().privileged {
+            self.drop_privileges_unless_allowed(caller, target.file.fid)?;
+        }
+        let options = WriteOptions::default();
         let mut copied = 0;
         while copied < len && !(copied > 0 && nacre_env::interrupted()) {
             let want = buffer.len().min((len - copied) as usize);

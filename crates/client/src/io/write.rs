@@ -7,7 +7,8 @@ use crate::io::ranges::Use;
 use nacre_layout::{Chunk, Layout, chunks};
 use nacre_rpc::{IoCall, run_all};
 use nacre_types::limits::FILE_SIZE_MAX;
-use nacre_types::{Fid, SetAttr, SetAttrValid, Status, StatusResult};
+use nacre_types::perm::{self, Verdict};
+use nacre_types::{Caps, Fid, SetAttr, SetAttrValid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
@@ -113,7 +114,23 @@ impl Client {
         let answer = self.call(caller, fid, &request)?;
         let lease = answer.lease;
         self.note(&answer.attr()?, lease);
+        self.mode_changed(fid);
         Ok(())
+    }
+
+    /// As [`Client::drop_privileges`] where the kernel does not say whether the caller may keep them.
+    pub(crate) fn drop_privileges_unless_allowed(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
+        match perm::capable(&caller.full_cred(), Caps::FSETID) {
+            Verdict::Granted => Ok(()),
+            _ => self.drop_privileges(caller, fid),
+        }
+    }
+
+    /// The mode was changed by an operation whose answer does not carry it: the kernel has an old one.
+    pub(crate) fn mode_changed(&self, fid: Fid) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.drop_attributes(fid.inode_number());
+        }
     }
 
     /// Writes `data` at `offset`; gives the bytes that arrived without a gap, and the objects that were written (in `one`

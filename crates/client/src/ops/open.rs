@@ -33,6 +33,9 @@ impl Client {
         let answer = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags })?;
         let MdsReply::Opened { attr, layout } = answer.reply else { return Err(Status::EPROTO) };
         self.nodes.note(node, &attr, answer.lease);
+        if flags.contains(OpenFlags::KILL_PRIV | OpenFlags::TRUNCATE) {
+            self.mode_changed(fid);
+        }
         let opening = Opening { handle, flags, sync, lease: answer.lease, created: false };
         self.attach_open(attr, layout, &opening)
     }

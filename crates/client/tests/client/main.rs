@@ -41,6 +41,8 @@ impl KernelCaches for Kernel {
     fn expire_names(&self) {
         self.expired.fetch_add(1, Ordering::Relaxed);
     }
+    fn drop_attributes(&self, _node: u64) {}
+
     fn drop_inode(&self, _node: u64) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }

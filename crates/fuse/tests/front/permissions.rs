@@ -1,7 +1,9 @@
 //! Permissions, although the kernel checks none.
 
 use super::support::{Servers, can_mount, shell_as, within_deadline};
+use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 const STRANGER: u32 = 54_321;
@@ -71,6 +73,66 @@ fn set_id_bits_are_dropped_by_a_strangers_write_and_kept_by_roots() {
         chmod(&path, 0o6777);
         assert_eq!(shell_as(STRANGER, &[], &mount.dir, "truncate -s 0 program").0, 0);
         assert_eq!(fs::metadata(&path).expect("there").mode() & 0o7777, 0o777);
+    });
+}
+
+/// The mode as a program gets it that asks for nothing else, which leaves it to the kernel whether it asks us.
+fn mode_alone(path: &std::path::Path) -> u32 {
+    let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL in it");
+    // SAFETY: statx is plain old data, for which zeros are a value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: path ends in NUL, and found is as large as the kernel expects.
+    let code = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, libc::STATX_MODE, &mut found) };
+    assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
+    u32::from(found.stx_mode) & 0o7777
+}
+
+#[test]
+fn dropped_set_id_bits_are_gone_from_the_kernels_memory_too() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let path = mount.path("program");
+        fs::write(&path, b"x").expect("written");
+        for script in ["echo z >> program", "echo z > program", "fallocate -l 100 program"] {
+            chmod(&path, 0o6777);
+            assert_eq!(mode_alone(&path), 0o6777);
+            assert_eq!(shell_as(STRANGER, &[], &mount.dir, script).0, 0);
+            assert_eq!(mode_alone(&path), 0o777, "{script}");
+        }
+        chmod(&path, 0o6777);
+        let status = std::process::Command::new("fallocate").args(["-l", "200"]).arg(&path).status();
+        assert!(status.expect("fallocate is part of util-linux").success());
+        assert_eq!(mode_alone(&path), 0o6777, "root keeps them");
+    });
+}
+
+#[test]
+fn access_asks_for_the_real_user_and_not_for_the_effective_one() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let path = mount.path("secret");
+        fs::write(&path, b"x").expect("written");
+        chmod(&path, 0o600);
+        let ids: [(libc::uid_t, libc::uid_t, bool); 2] = [(0, STRANGER, true), (STRANGER, 0, false)];
+        for (real, effective, allowed) in ids {
+            let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL in it");
+            let granted = std::thread::spawn(move || {
+                // SAFETY: the raw call changes the ids of this thread alone, which ends here.
+                let code = unsafe { libc::syscall(libc::SYS_setresuid, real, effective, 0) };
+                assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
+                // SAFETY: path ends in NUL.
+                unsafe { libc::access(path.as_ptr(), libc::R_OK) == 0 }
+            });
+            assert_eq!(granted.join().expect("no panic"), allowed, "real {real}, effective {effective}");
+        }
     });
 }
 
