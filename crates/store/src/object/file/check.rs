@@ -159,11 +159,14 @@ impl Check<'_> {
         let store = self.store;
         for index in 0..slots::SLOT_DIRECTORIES {
             let path = store.slots.directory_path(index);
-            let fd = store.slots.open_directory(index).map_err(|error| ObjectError::Path {
-                action: "open",
-                path: path.clone(),
-                source: error.into(),
-            })?;
+            let fd = match store.slots.open_directory(index) {
+                Err(Errno::NOENT) => continue,
+                other => other.map_err(|error| ObjectError::Path {
+                    action: "open",
+                    path: path.clone(),
+                    source: error.into(),
+                })?,
+            };
             for name in directory::names(&fd, &path)? {
                 self.report.files += 1;
                 self.tick();

@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{self, OFlags};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ const GATHER: Duration = Duration::from_millis(100);
 const GATHER_MAX: usize = 1024;
 /// Up to this many files are flushed one by one; beyond, the whole file system is.
 const SINGLE_MAX: usize = 8;
+/// Files that a store which was just opened makes in advance: each costs up to a millisecond of CPU time on some file systems,
+/// which whoever starts one and uses it should not pay for.
+const SPARE_FIRST: u32 = 32;
 
 #[derive(Default)]
 struct Queue {
@@ -48,8 +51,10 @@ pub(super) struct Releaser {
     reserve: Arc<Reserve>,
     queue: Mutex<Queue>,
     changed: Condvar,
-    /// Free files that are made in advance.
+    /// Free files that are made in advance, at most.
     spare_files: u32,
+    /// Free files that are made in advance now: grows with each time that half of them were taken.
+    spare_now: AtomicU32,
     /// Slots that were lost until the next start because their emptying failed.
     lost: AtomicU64,
 }
@@ -67,6 +72,7 @@ impl Releaser {
             reserve,
             queue: Mutex::new(Queue { wants_spare: spare_files > 0, ..Queue::default() }),
             spare_files,
+            spare_now: AtomicU32::new(spare_files.min(SPARE_FIRST)),
             changed: Condvar::new(),
             lost: AtomicU64::new(0),
         }
@@ -104,8 +110,10 @@ impl Releaser {
 
     /// A slot was taken and `free_left` are left: makes more if those are few.
     pub(super) fn note_taken(&self, free_left: u32) {
+        let now = self.spare_now.load(Ordering::Relaxed);
         // Only one of the calls on the way down finds the mark, so that few touch the lock.
-        if self.spare_files > 0 && free_left == self.spare_files / 2 {
+        if now > 0 && free_left == now / 2 {
+            self.spare_now.store(now.saturating_mul(2).min(self.spare_files), Ordering::Relaxed);
             self.queue.lock().wants_spare = true;
             self.changed.notify_all();
         }
@@ -167,7 +175,7 @@ impl Releaser {
             let queue = self.queue.lock();
             queue.is_stopping || queue.is_urgent
         };
-        if let Err(error) = self.slots.make_spare(self.spare_files, is_enough) {
+        if let Err(error) = self.slots.make_spare(self.spare_now.load(Ordering::Relaxed), is_enough) {
             // New objects make their own, and tell their clients if they cannot.
             log::info!("no files could be made in advance: {error}");
         }

@@ -159,7 +159,8 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Opens the directory `root`/objects, making it and those below that are missing.
+    /// Opens the directory `root`/objects, making it if it is missing. Those below are made when they are first needed: all
+    /// at once they would be most of the work of making a store.
     pub(super) fn open(root: &Path) -> Result<Slots> {
         let path = root.join("objects");
         let fail = |error: Errno| ObjectError::Path {
@@ -169,13 +170,6 @@ impl Slots {
         };
         make_directory(fs::CWD, &path).map_err(fail)?;
         let objects = open_directory(fs::CWD, &path).map_err(fail)?;
-        let mut is_any_new = false;
-        for index in 0..SLOT_DIRECTORIES {
-            is_any_new |= make_directory(objects.as_fd(), Path::new(&directory_name(index))).map_err(fail)?;
-        }
-        if is_any_new {
-            fs::fsync(&objects).map_err(fail)?;
-        }
         Ok(Slots { root: path, objects, map: Mutex::new(Map::default()), files_made: AtomicU64::new(0) })
     }
 
@@ -184,7 +178,7 @@ impl Slots {
         self.objects.as_fd()
     }
 
-    /// Opens directory `index` of [`SLOT_DIRECTORIES`].
+    /// Opens directory `index` of [`SLOT_DIRECTORIES`]; `ENOENT` if no slot in it was ever used.
     pub(super) fn open_directory(&self, index: u32) -> std::result::Result<OwnedFd, Errno> {
         open_directory(self.objects.as_fd(), Path::new(&directory_name(index)))
     }
@@ -313,7 +307,7 @@ impl Slots {
     /// Opens the file of a slot that was just taken for `object`, making it if there is none.
     pub(super) fn open_fresh(&self, taken: Taken, object: Fid) -> Result<FreshFile> {
         let fail = |error| ObjectError::io("open file for new object", object, error);
-        let make = || self.open_file(taken.slot, OFlags::CREATE | OFlags::EXCL);
+        let make = || self.make_file(taken.slot);
         if !taken.has_file {
             match make() {
                 Ok(fd) => return Ok(self.made(fd)),
@@ -334,6 +328,19 @@ impl Slots {
             Err(Errno::NOENT) => make().map(|fd| self.made(fd)).map_err(fail),
             Err(error) => Err(fail(error)),
         }
+    }
+
+    /// Makes the file of a slot, and its directory, durably, if that is missing.
+    fn make_file(&self, slot: u32) -> std::result::Result<OwnedFd, Errno> {
+        let flags = OFlags::CREATE | OFlags::EXCL;
+        match self.open_file(slot, flags) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+        if make_directory(self.objects_fd(), Path::new(&directory_name(directory_of(slot))))? {
+            nacre_env::blocking(|| ops::retry(|| fs::fsync(&self.objects)))?;
+        }
+        self.open_file(slot, flags)
     }
 
     fn made(&self, fd: OwnedFd) -> FreshFile {

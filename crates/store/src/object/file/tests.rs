@@ -82,12 +82,13 @@ fn files_made_in_advance_are_used_and_made_again() {
             std::thread::yield_now();
         }
     };
-    wait_until_made(100);
+    wait_until_made(32);
     for oid in 1..=60 {
         store.write(fid(oid), 0, b"data").unwrap();
         store.sync(fid(oid)).unwrap();
     }
-    wait_until_made(150);
+    // Twice and twice again as many were wanted on the way: at 16 and at 32 left.
+    wait_until_made(100);
     assert_eq!(store.stats().objects, 60);
     store.reserve(SEQUENCE, 60).unwrap();
     assert!(store.verify(false, &mut |_| {}).unwrap().is_clean());

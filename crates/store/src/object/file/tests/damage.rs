@@ -74,12 +74,30 @@ fn open_without_spare(dir: &Path) -> FileStore {
     FileStore::open(dir, FileStoreOptions { spare_files: 0, ..FileStoreOptions::create() }).unwrap()
 }
 
+fn leave_over(store: &FileStore, slot: u32, bytes: &[u8]) {
+    let path = store.slots.path(slot);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn slot_directories_are_made_when_they_are_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_without_spare(dir.path());
+    let made = || std::fs::read_dir(store.slots.root()).map_or(0, |names| names.count());
+    assert_eq!((made(), store.verify(false, &mut |_| {}).unwrap().is_clean()), (0, true));
+    for oid in 1..=300 {
+        store.write(fid(oid), 0, b"data").unwrap();
+    }
+    assert_eq!(made(), 2, "{:?}", store.slots.root());
+}
+
 #[test]
 fn a_file_left_full_beyond_the_known_slots_gives_its_new_owner_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_without_spare(dir.path());
     for slot in 0..4 {
-        std::fs::write(store.slots.path(slot), b"left over by a power cut").unwrap();
+        leave_over(&store, slot, b"left over by a power cut");
     }
     for oid in 1..=4 {
         store.truncate(fid(oid), 100).unwrap();
@@ -99,7 +117,7 @@ fn after_a_crash_files_without_owner_are_emptied_before_anything_else() {
     store.destroy(&[fid(1)]).unwrap();
     store.releaser.drain();
     for slot in lost {
-        std::fs::write(store.slots.path(slot), b"bytes of a lost object").unwrap();
+        leave_over(&store, slot, b"bytes of a lost object");
     }
     // Keeps the store from being called clean.
     store.releaser.lose(9, Errno::IO);
