@@ -37,17 +37,18 @@ lint:
 deny:
 	@scripts/deny
 
-# mount(8) looks for mount.nacre in /sbin only, whatever the prefix is.
+# mount(8) looks for helpers in /sbin only, whatever the prefix is; the second one is for remounts.
 install: build
 	install -D -m 0755 $(BUILD)/nacre $(DESTDIR)$(PREFIX)/bin/nacre
 	ln -sf nacre $(DESTDIR)$(PREFIX)/bin/lfs
 	ln -sf nacre $(DESTDIR)$(PREFIX)/bin/lctl
 	install -d $(DESTDIR)/sbin
 	ln -sf $(PREFIX)/bin/nacre $(DESTDIR)/sbin/mount.nacre
+	ln -sf $(PREFIX)/bin/nacre $(DESTDIR)/sbin/mount.fuse.nacre
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/bin/lfs $(DESTDIR)$(PREFIX)/bin/lctl
-	rm -f $(DESTDIR)/sbin/mount.nacre
+	rm -f $(DESTDIR)/sbin/mount.nacre $(DESTDIR)/sbin/mount.fuse.nacre
 
 clean:
 	$(CARGO) clean

@@ -165,6 +165,8 @@ pub struct ProtocolOptions {
     pub auto_inval_data: bool,
     /// Reads and writes may be passed to backing files (root only).
     pub passthrough: bool,
+    /// The kernel checks ACLs, and permission bits with them, as with [`MountOptions::default_permissions`].
+    pub kernel_acls: bool,
 }
 
 impl Default for ProtocolOptions {
@@ -185,6 +187,7 @@ impl Default for ProtocolOptions {
             writeback_cache: false,
             auto_inval_data: false,
             passthrough: false,
+            kernel_acls: false,
         }
     }
 }

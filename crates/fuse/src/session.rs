@@ -275,8 +275,7 @@ fn read_init(device: &Device) -> Result<(InHeader, InitRequest), Error> {
     }
 }
 
-/// The flags that the options ask for, offered or not. POSIX_ACL is never among them: it would switch
-/// default_permissions on.
+/// The flags that the options ask for, offered or not.
 fn wanted_flags(options: &ProtocolOptions) -> InitFlags {
     let mut flags = InitFlags::ASYNC_READ
         | InitFlags::ATOMIC_O_TRUNC
@@ -306,6 +305,8 @@ fn wanted_flags(options: &ProtocolOptions) -> InitFlags {
         (options.cache_symlinks, InitFlags::CACHE_SYMLINKS),
         (options.writeback_cache, InitFlags::WRITEBACK_CACHE),
         (options.passthrough, InitFlags::PASSTHROUGH),
+        // Switches default_permissions on.
+        (options.kernel_acls, InitFlags::POSIX_ACL),
     ] {
         if wanted {
             flags |= flag;

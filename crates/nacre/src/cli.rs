@@ -9,7 +9,7 @@ mod serve;
 mod status;
 mod up;
 
-pub use mount::{MountOptions, mount as mount_source};
+pub use mount::{MountOptions, mount as mount_source, remount};
 
 use crate::failure::Failure;
 use clap::{Args, Parser, Subcommand};
@@ -120,7 +120,11 @@ struct DownArgs {
 /// Mounts a file system that is served elsewhere.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Options: ro rw allow_other noallow_other nodev nosuid noexec transport=auto|uring|dev
+Options: ro rw allow_other noallow_other dev nodev suid nosuid exec noexec noatime
+  flock|localflock           file locks hold for all mounts, or for this one alone
+  default_permissions        the kernel checks permissions too: slower, but FIFOs, sockets and devices
+                             are checked as well
+  transport=auto|uring|dev   how the kernel's requests travel
 Example: nacre mount 10.0.0.1@tcp:/nacre /mnt/nacre -o ro
 With 'make install' also: mount -t nacre 10.0.0.1@tcp:/nacre /mnt/nacre, and lines in /etc/fstab")]
 struct MountArgs {

@@ -37,7 +37,7 @@ fn main() {
     let code = match called.as_deref().and_then(|name| name.to_str()) {
         Some("lfs") => lfs::main(&args),
         Some("lctl") => lctl::main(&args),
-        Some("mount.nacre") => mount_helper::main(&args),
+        Some("mount.nacre" | "mount.fuse.nacre") => mount_helper::main(&args),
         _ => cli::main(args),
     };
     std::process::exit(code);

@@ -1,4 +1,5 @@
-//! `mount.nacre`: what mount(8) calls for `mount -t nacre` and lines in /etc/fstab.
+//! `mount.nacre`: what mount(8) calls for `mount -t nacre` and lines in /etc/fstab. As `mount.fuse.nacre`, the type in
+//! the kernel's table, it is called for `mount -o remount`.
 //!
 //! Exit codes are those of mount(8): 0 success, 1 wrong call, 2 system error, 32 mount failure.
 
@@ -27,6 +28,7 @@ struct Call {
     fake: bool,
     verbose: bool,
     help: bool,
+    remount: bool,
 }
 
 /// Runs `mount.nacre ARGS` and returns the exit code.
@@ -49,10 +51,15 @@ pub fn main(args: &[OsString]) -> i32 {
             Err(failure) => wrong_call(&failure.message),
         };
     }
-    match cli::mount_source(&source, Path::new(mount_point), &call.options, call.sloppy) {
+    let mount_point = Path::new(mount_point);
+    let outcome = match call.remount {
+        true => cli::remount(mount_point, &call.options),
+        false => cli::mount_source(&source, mount_point, &call.options, call.sloppy),
+    };
+    match outcome {
         Ok(()) => {
             if call.verbose {
-                println!("mount.nacre: {source} mounted on {}", Path::new(mount_point).display());
+                println!("mount.nacre: {source} mounted on {}", mount_point.display());
             }
             0
         }
@@ -104,6 +111,7 @@ fn parse(args: &[OsString]) -> Result<Call, String> {
             _ => call.operands.push(word.clone()),
         }
     }
+    call.remount = call.options.iter().any(|list| list.split(',').any(|option| option == "remount"));
     Ok(call)
 }
 
@@ -120,6 +128,7 @@ mod tests {
         let call = read("10.0.0.1@tcp:/nacre /mnt -v -n -o ro,_netdev").expect("as mount does");
         assert_eq!(call.operands, ["10.0.0.1@tcp:/nacre", "/mnt"]);
         assert_eq!(call.options, ["ro,_netdev"]);
+        assert!(!call.remount && read("x /mnt -o remount,rw").expect("well formed").remount);
         assert!(call.verbose && !call.fake);
         let call = read("-sf -oro a b -t nacre").expect("glued");
         assert!(call.sloppy && call.fake);

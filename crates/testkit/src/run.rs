@@ -9,14 +9,14 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
-use crate::{mounts, wait};
+use crate::{binary, mounts, wait};
 
 /// Environment variable that marks the processes of a run.
 pub const MARK: &str = "NACRE_TEST_RUN";
@@ -75,6 +75,26 @@ impl Run {
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env(MARK, &self.directory);
+        command
+    }
+
+    /// A command under which mount(8) finds our helpers, as after an installation. It looks for them in /sbin only, so
+    /// the command gets a mount namespace of its own with another /sbin. For root.
+    pub fn command_with_mount_helpers(&self, program: impl AsRef<OsStr>) -> Command {
+        let helpers = self.directory.join("helpers");
+        if !helpers.exists() {
+            self.make("helpers");
+            for name in ["mount.nacre", "mount.fuse.nacre"] {
+                symlink(binary::nacre(), helpers.join(name)).expect("a fresh directory of ours");
+            }
+        }
+        let script = r#"
+            mount -t overlay nacre-test -o "lowerdir=$1:$(realpath /sbin)" /sbin
+            shift
+            exec "$@"
+        "#;
+        let mut command = self.command("unshare");
+        command.args(["--mount", "bash", "-euo", "pipefail", "-c", script, "bash"]).arg(helpers).arg(program);
         command
     }
 

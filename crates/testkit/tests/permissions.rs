@@ -8,10 +8,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
-use nacre_testkit::requirements::have;
-use nacre_testkit::{errno, on_every_shape, program};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, Timestamps, XattrFlags};
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, errno, on_every_shape, program};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, Timestamps, XattrFlags, mknodat};
 
 const ALICE: u32 = 20_001;
 const BOB: u32 = 20_002;
@@ -342,4 +343,51 @@ on_every_shape! {
         let mut created = created.expect("mode 000 binds the next open, not this one");
         bob().act(|| created.write_all(b"written")).expect("write");
     }
+}
+
+fn make_node(path: &Path, kind: FileType, device: u64) {
+    mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), device).expect("mknod");
+}
+
+#[test]
+fn device_nodes_do_not_open_unless_the_mount_allows_it() {
+    if !have_root() {
+        return;
+    }
+    for (option, expected) in [(None, libc::EACCES), (Some("dev"), 0)] {
+        let options = Options { mount_options: option.map(str::to_owned), ..Options::default() };
+        let mut cluster = Cluster::start_with(Shape::Embedded, &options);
+        let node = cluster.directory("d").join("null");
+        make_node(&node, FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+        let opened = File::open(&node).map(drop);
+        assert_eq!(opened.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |()| 0), expected);
+        cluster.stop_and_check();
+    }
+}
+
+#[test]
+fn with_default_permissions_special_files_and_their_acls_are_checked_too() {
+    if !have_root() || !have(&["setfacl"]) {
+        return;
+    }
+    let options = Options { mount_options: Some("default_permissions,dev".to_owned()), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Embedded, &options);
+    let root = cluster.directory("d");
+    let (fifo, null) = (root.join("fifo"), root.join("null"));
+    make_node(&fifo, FileType::Fifo, 0);
+    make_node(&null, FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+    let reads = |who: &Identity, path: &Path| {
+        who.act(|| rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).is_ok())
+    };
+    for path in [&fifo, &null] {
+        assert!(!reads(&bob(), path), "{}", path.display());
+        let words = ["-m", "u:20002:r"].map(std::ffi::OsStr::new).into_iter().chain([path.as_os_str()]);
+        program::run("setfacl", words).success();
+        assert!(reads(&bob(), path), "{}", path.display());
+        assert!(!reads(&alice(), path), "{}", path.display());
+    }
+    fs::write(root.join("file"), "text").expect("write");
+    set_mode(&root.join("file"), 0o640);
+    assert_eq!(bob().act(|| errno(fs::read(root.join("file")))), libc::EACCES);
+    cluster.stop_and_check();
 }

@@ -63,6 +63,7 @@ fn dangerous_flags_are_never_asked_for() {
         export_support: true,
         writeback_cache: false,
         passthrough: true,
+        kernel_acls: false,
         ..ProtocolOptions::default()
     };
     let flags = wanted_flags(&every);

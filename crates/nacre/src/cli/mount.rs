@@ -24,12 +24,15 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Other users may use the mount; `None` leaves it to who mounts.
     pub allow_other: Option<bool>,
-    /// No device nodes.
+    /// Device nodes do not work. The default, because their permission bits are not checked without
+    /// `default_permissions`.
     pub nodev: bool,
     /// No set-id bits.
     pub nosuid: bool,
     /// No programs.
     pub noexec: bool,
+    /// The kernel checks permissions as well as the MDT.
+    pub default_permissions: bool,
     /// How requests travel.
     pub transport: TransportChoice,
     /// Who decides about file locks; `None` leaves it to whether others can mount.
@@ -47,9 +50,10 @@ impl MountOptions {
         let mut options = MountOptions {
             read_only: false,
             allow_other: None,
-            nodev: false,
+            nodev: true,
             nosuid: false,
             noexec: false,
+            default_permissions: false,
             transport: TransportChoice::Auto,
             locks: None,
             relatime: true,
@@ -76,6 +80,7 @@ impl MountOptions {
             "nosuid" => self.nosuid = true,
             "exec" => self.noexec = false,
             "noexec" => self.noexec = true,
+            "default_permissions" => self.default_permissions = true,
             "transport=auto" => self.transport = TransportChoice::Auto,
             "transport=uring" => self.transport = TransportChoice::Uring,
             "transport=dev" => self.transport = TransportChoice::Dev,
@@ -148,6 +153,36 @@ pub fn mount(source: &str, mount_point: &Path, options: &[String], sloppy: bool)
         words.extend(["-o".into(), option.into()]);
     }
     process::start(&words, &run.log(MOUNT), &mut Progress::new(false))
+}
+
+/// Changes flags of a mount: `ro`, `rw`, `dev`, `suid`, `exec`, `noatime` and their opposites. Options that are not flags
+/// stay as they were, whatever is said.
+///
+/// # Errors
+/// If it is not a mount of ours, or files are open for writing that `ro` would cut off.
+pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
+    use rustix::mount::MountFlags;
+    let real = instance::absolute(mount_point)?
+        .canonicalize()
+        .map_err(Failure::because(format!("look at {}", mount_point.display())))?;
+    if mounts::mounted_on(&real).map_err(Failure::because("read the mount table"))?.is_none() {
+        return Err(Failure::new(format!("no NacreFS is mounted on {}", mount_point.display())));
+    }
+    // mount(8) adds what it finds in the kernel's table.
+    let options = MountOptions::parse(options, true)?;
+    let flags = [
+        (options.read_only, MountFlags::RDONLY),
+        (options.nodev, MountFlags::NODEV),
+        (options.nosuid, MountFlags::NOSUID),
+        (options.noexec, MountFlags::NOEXEC),
+        (!options.relatime, MountFlags::NOATIME),
+    ];
+    let flags =
+        flags.into_iter().filter(|(on, _)| *on).fold(MountFlags::empty(), |all, (_, flag)| all | flag);
+    rustix::mount::mount_remount(&real, flags, "").map_err(|error| match error {
+        rustix::io::Errno::BUSY => busy(mount_point),
+        error => Failure::because(format!("remount {}", mount_point.display()))(error),
+    })
 }
 
 /// Unmounts: the process behind the mount does it and ends; without one the mount itself is taken away.
@@ -236,7 +271,9 @@ mod tests {
     #[test]
     fn options_of_fstab_are_understood() {
         let options = parse("ro,nosuid,_netdev,x-systemd.automount,defaults,transport=dev").expect("known");
-        assert!(options.read_only && options.nosuid && !options.nodev);
+        assert!(options.read_only && options.nosuid && options.nodev && !options.default_permissions);
+        assert!(!parse("dev").expect("known").nodev);
+        assert!(parse("default_permissions").expect("known").default_permissions);
         assert_eq!(options.transport, TransportChoice::Dev);
         assert!(!parse("ro,rw").expect("the last counts").read_only);
         assert_eq!(parse("noallow_other").expect("known").allow_other, Some(false));

@@ -157,7 +157,11 @@ fn mount_session(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> R
     let options = &mount.options;
     let front = Arc::new(Front::new(
         client.clone(),
-        FrontOptions { locks: options.locks.unwrap_or(locks), ..FrontOptions::default() },
+        FrontOptions {
+            locks: options.locks.unwrap_or(locks),
+            kernel_checks: options.default_permissions,
+            ..FrontOptions::default()
+        },
     ));
     let mut config = SessionConfig::new(&mount.mount_point);
     config.transport = options.transport;
