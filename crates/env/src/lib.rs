@@ -5,6 +5,7 @@
 //! - [`interrupt`]: the request that a thread serves may be called off (a signal at the caller of a system call);
 //!   waits poll [`interrupted`] and are kicked out of system calls by a signal.
 //! - [`cpu`]: pinning and counting of CPUs.
+//! - [`process`]: who this process is, and whether another one of this host has ended.
 //!
 //! Nothing here starts a runtime; the only thread that this crate ever starts re-sends interrupt signals, and only
 //! once the first interrupt was raised.
@@ -12,7 +13,9 @@
 pub mod blocking;
 pub mod cpu;
 pub mod interrupt;
+pub mod process;
 
 pub use blocking::{BlockingHook, HookGuard, blocking, install_hook};
 pub use cpu::{cpu_count, current_cpu, online_cpus, pin_to_cpu, possible_cpu_count};
 pub use interrupt::{InterruptTarget, interrupted};
+pub use process::{has_ended, own_process};

@@ -8,23 +8,28 @@ use crate::tables::{CLIENTS, REPLIES};
 use nacre_lock::{Effect, Grant, LeaseEngine};
 use nacre_ondisk::ClientRecord;
 use nacre_rpc::Export;
-use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, Nid, ProcessIdentity, Status, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsRequest, OpenFlags};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::cell::Cell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time between two looks for an interrupt while a client waits to be let in.
-const POLL: Duration = Duration::from_millis(100);
+/// Time between two looks for an interrupt, and for clients that have died, while a client waits to be let in.
+const POLL: Duration = Duration::from_millis(50);
+/// A client that waits longer than this to be let in is told of in the log.
+const QUIET_WAIT: Duration = Duration::from_secs(1);
+
+/// Clients of an earlier run that may come back, with their processes if those ran on this host.
+pub type Expected = HashMap<ClientUuid, Option<ProcessIdentity>>;
 
 /// What is left to do for clients and orphans of an earlier run.
 struct Recovery {
     /// Clients that have not re-opened all their handles yet.
-    awaited: HashSet<ClientUuid>,
+    awaited: Expected,
     /// Inodes without names found at the start; those still closed at the end are destroyed.
     orphans: Vec<Fid>,
     over: bool,
@@ -57,18 +62,31 @@ fn wire(grant: Grant) -> LeaseGrant {
     LeaseGrant { exclusive: grant.exclusive, epoch: grant.epoch }
 }
 
+/// What a client waits for, in words: the number is that of clients of the last run.
+struct Awaited(usize);
+
+impl std::fmt::Display for Awaited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            0 => f.write_str("another client has dropped its caches"),
+            count => write!(f, "{count} clients of the last run are back or given up"),
+        }
+    }
+}
+
 impl Clients {
     /// The state at the start of run number `boot_count`.
-    pub fn new(config: &MdsConfig, boot_count: u64, known: &[ClientUuid], orphans: Vec<Fid>) -> Clients {
+    pub fn new(config: &MdsConfig, boot_count: u64, known: Expected, orphans: Vec<Fid>) -> Clients {
+        let uuids: Vec<ClientUuid> = known.keys().copied().collect();
         let deadline = Instant::now() + config.recovery_window;
         // Epochs of one run are far fewer than 2^32.
         let first_epoch = boot_count << 32;
         Clients {
-            lease: Mutex::new(LeaseEngine::new(first_epoch, config.release_timeout, known, deadline)),
+            lease: Mutex::new(LeaseEngine::new(first_epoch, config.release_timeout, &uuids, deadline)),
             changed: Condvar::new(),
             exports: RwLock::default(),
             generation: AtomicU64::new(next_generation()),
-            recovery: Mutex::new(Recovery { awaited: known.iter().copied().collect(), orphans, over: false }),
+            recovery: Mutex::new(Recovery { awaited: known, orphans, over: false }),
             recovering: AtomicBool::new(true),
         }
     }
@@ -108,7 +126,7 @@ impl Mds {
         self.clients.exports.write().insert(client, export.clone());
         // A client in this process dies with it, so there is nothing to remember.
         if export.nid != Nid::Lo {
-            self.remember_client(&client)?;
+            self.remember_client(export)?;
         }
         self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
         let patience =
@@ -122,7 +140,8 @@ impl Mds {
         }
     }
 
-    fn remember_client(&self, client: &ClientUuid) -> StatusResult<()> {
+    fn remember_client(&self, export: &Export) -> StatusResult<()> {
+        let client = &export.client;
         let known = self
             .store
             .get(CLIENTS, &client.0, |value| value.is_some())
@@ -130,7 +149,8 @@ impl Mds {
         if known {
             return Ok(());
         }
-        let record = ClientRecord { connected: self.now(), boot_count: self.boot_count };
+        let process = export.process;
+        let record = ClientRecord { connected: self.now(), boot_count: self.boot_count, process };
         let mut tx = self.begin();
         tx.batch().put(CLIENTS, &client.0, &record.encode());
         self.commit(&mut tx).map(|_| ())
@@ -140,12 +160,25 @@ impl Mds {
         if let Some(grant) = self.clients.lease.lock().grant_of(client) {
             return Ok(grant);
         }
+        let began = Instant::now();
+        let mut told = false;
         nacre_env::blocking(|| {
-            let mut lease = self.clients.lease.lock();
             loop {
+                self.drop_ended_clients();
+                let mut lease = self.clients.lease.lock();
                 if let Some(grant) = lease.grant_of(client) {
                     return Ok(grant);
                 }
+                if !told && began.elapsed() >= QUIET_WAIT {
+                    told = true;
+                    log::info!(
+                        "MDT{:04x}: client {client} waits until {}",
+                        self.index,
+                        Awaited(lease.expected())
+                    );
+                }
+                // It may have died itself.
+                self.clients.check(client)?;
                 if self.stopping.load(Ordering::Acquire) {
                     return Err(Status::ESHUTDOWN);
                 }
@@ -280,8 +313,45 @@ impl Mds {
         }
     }
 
-    /// Evicts who is late.
+    /// Forgets clients of the last run that have `ended`, and waits for the others.
+    pub(crate) fn begin_recovery(&self, ended: &[ClientUuid]) {
+        for client in ended {
+            log::info!("MDT{:04x}: the process of client {client} has ended: it is given up", self.index);
+            if let Err(status) = self.forget_records(client) {
+                log::warn!("removing what is stored about client {client}: {status}");
+            }
+        }
+        let awaited = self.clients.recovery.lock().awaited.len();
+        if awaited > 0 {
+            let window = self.config.recovery_window.as_secs();
+            log::info!("MDT{:04x}: recovery of {awaited} clients, for {window} s at most", self.index);
+        }
+        self.end_recovery_if_complete();
+    }
+
+    /// Gives up clients of this host whose processes have ended: nothing can come from them any more, and nobody has to
+    /// wait for them.
+    fn drop_ended_clients(&self) {
+        let mut local: Vec<(ClientUuid, ProcessIdentity)> = Vec::new();
+        for export in self.clients.exports.read().values() {
+            local.extend(export.process.map(|process| (export.client, process)));
+        }
+        if self.clients.recovering.load(Ordering::Relaxed) {
+            let recovery = self.clients.recovery.lock();
+            local
+                .extend(recovery.awaited.iter().filter_map(|(client, process)| Some((*client, (*process)?))));
+        }
+        for (client, process) in local {
+            if nacre_env::has_ended(&process) {
+                log::info!("MDT{:04x}: process {} of client {client} has ended", self.index, process.pid);
+                self.drop_client(&client);
+            }
+        }
+    }
+
+    /// Evicts who is late or dead.
     pub(crate) fn check_deadlines(&self) {
+        self.drop_ended_clients();
         self.step(|lease, effects| lease.on_tick(Instant::now(), effects));
         self.clients.wake();
     }

@@ -1,7 +1,7 @@
 //! The server object: opening and stopping an MDT, and what every operation uses.
 
 use crate::cache::InodeCache;
-use crate::clients::Clients;
+use crate::clients::{Clients, Expected};
 use crate::config::MdsConfig;
 use crate::error::MdsError;
 use crate::flocks::FileLocks;
@@ -11,7 +11,7 @@ use crate::osts::OstSet;
 use crate::space::SpaceGuard;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
 use crate::tx::Tx;
-use nacre_ondisk::{DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
+use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
 use nacre_rpc::{Call, OssEndpoint};
 use nacre_store::{MetaError, MetaStore};
 use nacre_types::acl::Acl;
@@ -177,7 +177,7 @@ impl Mds {
         tx.batch().put(META, META_KEY, &record.encode());
         let transno = store.commit(tx.batch())?;
         store.sync(transno)?;
-        let known: Vec<ClientUuid> = keys_of(&store, CLIENTS)?.into_iter().map(ClientUuid).collect();
+        let (ended, known) = known_clients(&store)?;
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
         let mds = Arc::new(Mds {
             index: config.index,
@@ -185,7 +185,7 @@ impl Mds {
             locks: LockTable::new(),
             opens: OpenTable::new(),
             flocks: FileLocks::new(),
-            clients: Clients::new(&config, record.boot_count, &known, orphans),
+            clients: Clients::new(&config, record.boot_count, known, orphans),
             osts: OstSet::new(config.index, store.clone(), config.even_within_percent)?,
             space: SpaceGuard::new(dir, config.reserve_bytes),
             move_directory: Mutex::new(()),
@@ -201,7 +201,7 @@ impl Mds {
             store,
         });
         mds.set_osts(osts)?;
-        mds.end_recovery_if_complete();
+        mds.begin_recovery(&ended);
         let (weak, signal) = (Arc::downgrade(&mds), mds.signal.clone());
         let thread = std::thread::Builder::new()
             .name("mds-tick".into())
@@ -437,6 +437,23 @@ pub(crate) fn acl_of(record: &InodeRecord) -> StatusResult<Option<Acl>> {
 /// A number that nobody can foresee: the keys of the standard library's hasher come from the system.
 fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+/// The clients of the last run: those whose processes have certainly ended, and those that may come back.
+fn known_clients(store: &MetaStore) -> Result<(Vec<ClientUuid>, Expected), MdsError> {
+    let (mut ended, mut known) = (Vec::new(), Expected::new());
+    store.scan(CLIENTS, &[], Bound::Unbounded, &mut |key, value| {
+        if let Ok(key) = <[u8; 16]>::try_from(key) {
+            // Of a client whose record cannot be read nothing is known but that it was there.
+            let process = ClientRecord::decode(value).ok().and_then(|record| record.process);
+            match process {
+                Some(process) if nacre_env::has_ended(&process) => ended.push(ClientUuid(key)),
+                process => drop(known.insert(ClientUuid(key), process)),
+            }
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok((ended, known))
 }
 
 /// All keys of a table whose keys have 16 bytes.

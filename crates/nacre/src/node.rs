@@ -119,7 +119,8 @@ impl Node {
         let mount = match &plan.mount {
             Some(mount) => {
                 herald.progress("mounting");
-                Some(Mounted::start(mount, &plan, &services, &links, &config)?)
+                let say = |text: &str| herald.slow(text);
+                Some(Mounted::start(mount, &plan, &services, &links, &config, &say)?)
             }
             None => None,
         };

@@ -152,6 +152,7 @@ pub fn start<S: AsRef<OsStr>>(args: &[S], log: &Path, progress: &mut Progress) -
         match line.split_once(' ').unwrap_or((&line, "")) {
             ("ready", _) => return Ok(()),
             ("progress", text) => progress.show(text),
+            ("slow", text) => progress.tell(text),
             ("error", rest) => {
                 let (exit, message) = rest.split_once(' ').unwrap_or(("1", rest));
                 // Collected so that no dead child stays behind; its exit code says the same.
@@ -195,6 +196,12 @@ impl Herald {
     /// Tells how far the start has come.
     pub fn progress(&self, text: &str) {
         self.say(&format!("progress {text}"));
+    }
+
+    /// Tells, and notes in the log, what the start has to wait for.
+    pub fn slow(&self, text: &str) {
+        log::info!("{text}");
+        self.say(&format!("slow {text}"));
     }
 
     /// Tells that everything runs, and lets go of whoever waits. False if nobody does any more: the start was called off.

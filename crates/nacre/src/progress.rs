@@ -5,13 +5,14 @@ use std::io::{self, IsTerminal, Write};
 /// A line on standard error; cleared when dropped.
 pub struct Progress {
     terminal: bool,
+    quiet: bool,
     shown: bool,
 }
 
 impl Progress {
     /// Shows nothing unless standard error is a terminal and `quiet` is false.
     pub fn new(quiet: bool) -> Progress {
-        Progress { terminal: !quiet && io::stderr().is_terminal(), shown: false }
+        Progress { terminal: !quiet && io::stderr().is_terminal(), quiet, shown: false }
     }
 
     /// Replaces the line.
@@ -19,6 +20,15 @@ impl Progress {
         if self.terminal {
             self.shown = true;
             let _ = write!(io::stderr(), "\r\x1b[K{text}");
+        }
+    }
+
+    /// Tells what takes long, on a pipe too.
+    pub fn tell(&mut self, text: &str) {
+        if self.terminal {
+            self.show(text);
+        } else if !self.quiet {
+            eprintln!("nacre: {text}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a server remembers of its clients over a restart (Lustre's `last_rcvd` and `reply_data`).
 
 use crate::codec::{DecodeError, Reader};
-use nacre_types::{Fid, OpenHandle, Timestamp, Xid};
+use nacre_types::{Fid, OpenHandle, ProcessIdentity, Timestamp, Xid};
 
 /// Format version of both records.
 pub const SERVER_VERSION: u8 = 1;
@@ -13,19 +13,24 @@ pub struct ClientRecord {
     pub connected: Timestamp,
     /// Boot count of the server then.
     pub boot_count: u64,
+    /// Its process, if it ran on the server's host.
+    pub process: Option<ProcessIdentity>,
 }
-
-/// Bytes of an encoded [`ClientRecord`].
-pub const CLIENT_LEN: usize = 24;
 
 impl ClientRecord {
     /// The record's bytes.
-    pub fn encode(&self) -> [u8; CLIENT_LEN] {
-        let mut out = [0u8; CLIENT_LEN];
-        out[0] = SERVER_VERSION;
-        out[4..8].copy_from_slice(&self.connected.nsec.to_le_bytes());
-        out[8..16].copy_from_slice(&self.connected.sec.to_le_bytes());
-        out[16..].copy_from_slice(&self.boot_count.to_le_bytes());
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![SERVER_VERSION, u8::from(self.process.is_some()), 0, 0];
+        out.extend_from_slice(&self.connected.nsec.to_le_bytes());
+        out.extend_from_slice(&self.connected.sec.to_le_bytes());
+        out.extend_from_slice(&self.boot_count.to_le_bytes());
+        if let Some(process) = &self.process {
+            out.extend_from_slice(&process.machine);
+            out.extend_from_slice(&process.boot);
+            out.extend_from_slice(&process.namespaces.to_le_bytes());
+            out.extend_from_slice(&process.started.to_le_bytes());
+            out.extend_from_slice(&process.pid.to_le_bytes());
+        }
         out
     }
 
@@ -35,15 +40,30 @@ impl ClientRecord {
     /// If the bytes are not a record of this version.
     pub fn decode(bytes: &[u8]) -> Result<ClientRecord, DecodeError> {
         let mut reader = Reader::new(bytes, SERVER_VERSION)?;
-        reader.reserved::<3>()?;
+        let has_process = match reader.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::Field("process")),
+        };
+        reader.reserved::<2>()?;
         let nsec = reader.u32()?;
         let sec = reader.i64()?;
         let boot_count = reader.u64()?;
+        let process = match has_process {
+            false => None,
+            true => Some(ProcessIdentity {
+                machine: reader.array()?,
+                boot: reader.array()?,
+                namespaces: reader.u64()?,
+                started: reader.u64()?,
+                pid: reader.u32()?,
+            }),
+        };
         reader.end()?;
         if nsec > 999_999_999 {
             return Err(DecodeError::Field("nanoseconds"));
         }
-        Ok(ClientRecord { connected: Timestamp::new(sec, nsec), boot_count })
+        Ok(ClientRecord { connected: Timestamp::new(sec, nsec), boot_count, process })
     }
 }
 
@@ -112,10 +132,18 @@ mod tests {
 
     #[test]
     fn bytes_are_those_of_version_1() {
-        let client = ClientRecord { connected: Timestamp::new(5, 6), boot_count: 7 };
+        let client = ClientRecord { connected: Timestamp::new(5, 6), boot_count: 7, process: None };
         let bytes = [1, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(client.encode(), bytes);
         assert_eq!(ClientRecord::decode(&bytes), Ok(client));
+        let process = ProcessIdentity { machine: [1; 16], boot: [2; 16], namespaces: 3, pid: 4, started: 5 };
+        let client = ClientRecord { process: Some(process), ..client };
+        let mut known = bytes.to_vec();
+        known[1] = 1;
+        known.extend([[1u8; 16], [2; 16]].concat());
+        known.extend([3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+        assert_eq!(client.encode(), known);
+        assert_eq!(ClientRecord::decode(&known), Ok(client));
         let reply = ReplyRecord { xid: Xid(8), opened: None, answer: b"abc" };
         let mut out = Vec::new();
         reply.encode(&mut out);

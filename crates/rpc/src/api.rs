@@ -1,6 +1,6 @@
 //! The traits that clients call and services implement.
 
-use nacre_types::{ClientUuid, Cred, Nid, StatusResult};
+use nacre_types::{ClientUuid, Cred, Nid, ProcessIdentity, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -50,6 +50,8 @@ pub struct Export {
     pub client: ClientUuid,
     /// Where it calls from.
     pub nid: Nid,
+    /// Its process, if it runs on this server's host.
+    pub process: Option<ProcessIdentity>,
     /// Way back to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
 }

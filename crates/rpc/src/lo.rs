@@ -25,7 +25,7 @@ impl LoMds {
         client: ClientUuid,
         callbacks: Arc<dyn ClientCallbacks>,
     ) -> StatusResult<(LoMds, LeaseGrant)> {
-        let export = Arc::new(Export { client, nid: Nid::Lo, callbacks });
+        let export = Arc::new(Export { client, nid: Nid::Lo, process: None, callbacks });
         let grant = service.connect(&export)?;
         Ok((LoMds { service, export }, grant))
     }

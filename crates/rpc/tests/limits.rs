@@ -178,7 +178,7 @@ fn versions_that_do_not_meet_are_told_on_both_sides() {
         flags: connect::ConnectFlags::empty(),
         client: identity(1).client,
         fsname: String::new(),
-        boot_id: [0; 16],
+        process: nacre_types::ProcessIdentity::default(),
         cpu: u32::MAX,
         instance: 0,
     };

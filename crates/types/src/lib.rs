@@ -14,6 +14,7 @@ pub mod limits;
 pub mod name;
 pub mod nid;
 pub mod perm;
+pub mod process;
 pub mod status;
 pub mod time;
 
@@ -22,5 +23,6 @@ pub use cred::{Caps, Cred, FullCred};
 pub use fid::Fid;
 pub use ids::{ClientUuid, OpenHandle, TargetId, TargetKind, TransNo, Xid};
 pub use nid::Nid;
+pub use process::ProcessIdentity;
 pub use status::{Status, StatusResult};
 pub use time::Timestamp;

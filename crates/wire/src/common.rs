@@ -9,8 +9,8 @@ use nacre_layout::{
 };
 use nacre_types::limits::{GROUPS_MAX, POOL_NAME_MAX, STRIPE_COUNT_MAX, STRIPE_SIZE_MIN};
 use nacre_types::{
-    Attr, AttrFlags, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, SetAttr, SetAttrValid,
-    SizeSource, Status, TargetId, TargetKind, Timestamp, TransNo, Xid,
+    Attr, AttrFlags, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, ProcessIdentity,
+    SetAttr, SetAttrValid, SizeSource, Status, TargetId, TargetKind, Timestamp, TransNo, Xid,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -38,6 +38,7 @@ wire_code!(FileKind {
 });
 wire_struct!(SetAttr { valid, mode, uid, gid, projid, size, atime, mtime, ctime });
 wire_struct!(LayoutSpec { stripe_size, stripe_count, first_ost, pool });
+wire_struct!(ProcessIdentity { machine, boot, namespaces, pid, started });
 wire_struct!(StripeObject { ost_index, object });
 
 impl Encode for Fid {

@@ -6,7 +6,7 @@
 use crate::codec::{wire_flags, wire_struct};
 use crate::mds::LeaseGrant;
 use bitflags::bitflags;
-use nacre_types::ClientUuid;
+use nacre_types::{ClientUuid, ProcessIdentity};
 
 /// Oldest protocol version that this program speaks.
 pub const VERSION_MIN: u16 = 1;
@@ -44,8 +44,8 @@ pub struct Connect {
     pub client: ClientUuid,
     /// Name of the file system that the client expects; empty if it does not care.
     pub fsname: String,
-    /// Identity of the client's running host (the kernel's boot id), to tell whether both share a host.
-    pub boot_id: [u8; 16],
+    /// The client's process, to tell whether both share a host, and there whether the client has ended.
+    pub process: ProcessIdentity,
     /// CPU on which the client uses this connection; meaningful on the same host only. `u32::MAX` for none.
     pub cpu: u32,
     /// Instance of the server that the client was last connected to, 0 for none.
@@ -81,7 +81,7 @@ pub struct Refusal {
 }
 
 wire_flags!(ConnectFlags);
-wire_struct!(Connect { version_min, version_max, features, flags, client, fsname, boot_id, cpu, instance });
+wire_struct!(Connect { version_min, version_max, features, flags, client, fsname, process, cpu, instance });
 wire_struct!(Connected { version, features, instance, boot_id, known, in_flight_max, lease });
 wire_struct!(Refusal { version_min, version_max });
 

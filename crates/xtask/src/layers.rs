@@ -13,7 +13,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-wire", VOCABULARY),
     ("nacre-ondisk", VOCABULARY),
     // Engines and seams: no I/O in lock and session.
-    ("nacre-env", &[]),
+    ("nacre-env", &["nacre-types"]),
     ("nacre-lock", &["nacre-types"]),
     ("nacre-session", &["nacre-types"]),
     // Plumbing.

@@ -1,5 +1,5 @@
 use super::*;
-use nacre_types::Xid;
+use nacre_types::{ProcessIdentity, Xid};
 
 fn slot(f: &Fixture, tag: u16, xid: u64) -> ReplySlot {
     ReplySlot { client: f.export.client, tag, xid: Xid(xid) }
@@ -133,6 +133,74 @@ fn a_client_that_does_not_release_is_evicted() {
     assert_eq!(f.run(&MdsRequest::Ping), Err(Status::EVICTED));
     assert_eq!(f.stat(Fid::ROOT), Err(Status::EVICTED));
     assert!(f.mds.connect(&f.export).is_ok() || f.mds.connect(&f.export).is_ok());
+}
+
+/// A process of this host that ended long ago, and one that runs.
+fn ended_and_running() -> (ProcessIdentity, ProcessIdentity) {
+    let running = nacre_env::own_process();
+    (ProcessIdentity { started: running.started + 1, ..running }, running)
+}
+
+#[test]
+fn a_client_whose_process_has_ended_holds_nobody_up() {
+    let (ended, running) = ended_and_running();
+    let f = tcp_fixture();
+    f.mds.disconnect(f.export.client);
+    f.mds.connect(&export_of(5, ended)).expect("alone");
+    let began = Instant::now();
+    let grant = f.mds.connect(&export_of(6, running)).expect("let in");
+    assert!(grant.exclusive, "the other one is gone");
+    assert!(began.elapsed() < config().release_timeout / 2, "{:?}", began.elapsed());
+    f.mds.disconnect(ClientUuid([6; 16]));
+}
+
+#[test]
+fn recovery_waits_for_clients_that_may_live_and_for_no_others() {
+    let (ended, running) = ended_and_running();
+    let elsewhere = ProcessIdentity { boot: [1; 16], machine: [2; 16], ..ended };
+    for (process, waits) in [(ended, false), (running, true), (elsewhere, true)] {
+        let f = tcp_fixture();
+        f.mds.disconnect(f.export.client);
+        let client = export_of(5, running);
+        f.mds.connect(&client).expect("alone");
+        let fid = f.fid();
+        let create = MdsRequest::Create {
+            parent: Fid::ROOT,
+            name: b"a",
+            fid,
+            new: NewFile::Node { rdev: 0 },
+            mode: 0o644,
+            umask: 0,
+            open: Some((f.handle(), OpenFlags::WRITE | OpenFlags::CREATED)),
+            exclusive: true,
+        };
+        let cred = Cred::system();
+        let run = |request: &MdsRequest<'_>| f.mds.handle(&client, &Call::new(&cred), request);
+        run(&create).expect("made");
+        run(&MdsRequest::Unlink { parent: Fid::ROOT, name: b"a", directory: false }).expect("removed");
+        let record = nacre_ondisk::ClientRecord {
+            connected: Default::default(),
+            boot_count: 1,
+            process: Some(process),
+        };
+        let mut tx = f.mds.begin();
+        tx.batch().put(crate::tables::CLIENTS, &client.client.0, &record.encode());
+        f.mds.commit(&mut tx).expect("stored");
+        f.mds.stop().expect("stops");
+        let Fixture { dir, mds, .. } = f;
+        drop(mds);
+        let began = Instant::now();
+        let mds = Mds::open(dir.path(), config(), Vec::new()).expect("starts");
+        let next = export(7, tcp_nid()).0;
+        assert!(mds.connect(&next).expect("let in").exclusive);
+        let waited = began.elapsed() >= config().recovery_window;
+        assert_eq!(waited, waits, "{process:?}: {:?}", began.elapsed());
+        let orphan = mds.handle(&next, &Call::new(&cred), &MdsRequest::GetAttr { fid });
+        assert_eq!(orphan.map(drop), Err(Status::ENOENT), "nobody can have it open any more");
+        mds.stop().expect("stops");
+        drop(mds);
+        check_dir(dir.path());
+    }
 }
 
 #[test]

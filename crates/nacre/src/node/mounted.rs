@@ -17,6 +17,7 @@ use nacre_wire::mds::LeaseGrant;
 use nacre_wire::mgs::{FsConfig, TargetConfig};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ const GOODBYE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a mount is tried to be ended while something of ours or of the kernel's still has it open for a moment.
 const UNMOUNT_PATIENCE: Duration = Duration::from_millis(500);
 const UNMOUNT_POLL: Duration = Duration::from_millis(20);
+/// A start that waits longer than this for a metadata server says so.
+const QUIET_WAIT: Duration = Duration::from_secs(1);
 
 /// What to mount, where and how.
 #[derive(Debug, Clone)]
@@ -46,13 +49,14 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Connects a client to all targets and mounts it.
+    /// Connects a client to all targets and mounts it. `say` is told what it waits for, if it has to.
     pub fn start(
         mount: &MountPlan,
         plan: &Plan,
         services: &Services,
         links: &Links,
         config: &FsConfig,
+        say: &(dyn Fn(&str) + Sync),
     ) -> Result<Mounted> {
         let lease = Lease::new();
         let mut mdts: Vec<Arc<dyn MdsEndpoint>> = Vec::new();
@@ -75,7 +79,15 @@ impl Mounted {
                 continue;
             }
             let listener = Arc::new(RemoteEvents::new(index, &lease));
-            let endpoint = Arc::new(connect(target, links, listener.clone()).map_err(fail)?);
+            let slow = || {
+                say(&format!(
+                    "waiting for {}: it lets clients in once those of its last run are back or given up, and others have \
+                     dropped their caches",
+                    target.target
+                ));
+            };
+            let connected = tell_if_slow(slow, || connect(target, links, listener.clone()));
+            let endpoint = Arc::new(connected.map_err(fail)?);
             mdts.push(endpoint.clone());
             remote.push(endpoint);
             events.push(listener);
@@ -151,6 +163,21 @@ impl Mounted {
             transport: self.session.transport().to_string(),
         }
     }
+}
+
+/// Runs `work`; calls `slow` if it takes longer than somebody who watches would expect.
+fn tell_if_slow<R>(slow: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if wait.recv_timeout(QUIET_WAIT) == Err(RecvTimeoutError::Timeout) {
+                slow();
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
 }
 
 fn mount_session(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Result<Session> {

@@ -2,7 +2,6 @@
 
 use super::client::conn::Conn;
 use super::client::posts::Flights;
-use super::host::boot_id;
 use super::socket::{Inbox, LinkError, Socket, TICK};
 use crate::config::ClientConfig;
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, Xid};
@@ -64,7 +63,7 @@ pub(crate) fn connect(
         flags: if asked.control { ConnectFlags::CONTROL } else { ConnectFlags::empty() },
         client: asked.client,
         fsname: asked.fsname.to_owned(),
-        boot_id: boot_id(),
+        process: nacre_env::own_process(),
         cpu: asked.cpu,
         instance: asked.instance,
     };
@@ -75,7 +74,7 @@ pub(crate) fn connect(
     socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
     let mut inbox = Inbox::new();
     let connected = answer(asked, &socket, &mut inbox, Instant::now() + config.handshake_timeout, may_wait)?;
-    if connected.boot_id == boot_id() && connected.boot_id != [0; 16] {
+    if connected.boot_id == nacre_env::own_process().boot && connected.boot_id != [0; 16] {
         socket.set_local();
     }
     Ok(Greeting { nid: asked.nid, connected, socket, inbox })

@@ -1,27 +1,4 @@
-//! What tells this host and this process from others.
-
-use std::sync::OnceLock;
-
-/// Identity of the running kernel: changes with every boot. Zero if the system does not tell.
-pub(crate) fn boot_id() -> [u8; 16] {
-    static ID: OnceLock<[u8; 16]> = OnceLock::new();
-    *ID.get_or_init(|| {
-        std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .ok()
-            .and_then(|t| parse(&t))
-            .unwrap_or([0; 16])
-    })
-}
-
-fn parse(text: &str) -> Option<[u8; 16]> {
-    let mut id = [0u8; 16];
-    let mut digits = text.trim().bytes().filter(|&b| b != b'-');
-    for byte in &mut id {
-        let (high, low) = (digits.next()?, digits.next()?);
-        *byte = ((char::from(high).to_digit(16)? << 4) | char::from(low).to_digit(16)?) as u8;
-    }
-    digits.next().is_none().then_some(id)
-}
+//! What tells this start of a server from others.
 
 /// A number that no other start of a server has; never 0.
 pub(crate) fn random_instance() -> u64 {
@@ -42,11 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boot_ids_are_read_as_written() {
-        let id = parse("00112233-4455-6677-8899-aabbccddeeff\n").expect("valid");
-        assert_eq!(id[..4], [0x00, 0x11, 0x22, 0x33]);
-        assert_eq!(parse("0011"), None);
-        assert_eq!(parse("00112233-4455-6677-8899-aabbccddeeff00"), None);
+    fn no_two_starts_have_the_same_number() {
         assert_ne!(random_instance(), random_instance());
     }
 }

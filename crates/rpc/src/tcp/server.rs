@@ -4,7 +4,7 @@ mod clients;
 mod connection;
 mod dispatch;
 
-use super::host::{boot_id, random_instance};
+use super::host::random_instance;
 use super::threads::ThreadGroup;
 use crate::api::{MdsService, MgsService, OssService};
 use crate::config::ServerConfig;
@@ -135,7 +135,7 @@ impl Server {
             config,
             targets,
             instance: random_instance(),
-            boot_id: boot_id(),
+            boot_id: nacre_env::own_process().boot,
             clients: Clients::default(),
             threads: ThreadGroup::default(),
             stopping: AtomicBool::new(false),

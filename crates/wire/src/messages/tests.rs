@@ -7,8 +7,8 @@ use nacre_layout::{
     Component, ComponentFlags, Extent, Layout, LayoutForm, LayoutSpec, PoolName, StripeObject,
 };
 use nacre_types::{
-    Attr, AttrFlags, Caps, ClientUuid, Cred, FileKind, FullCred, OpenHandle, SetAttr, SetAttrValid,
-    SizeSource, TargetId, Timestamp, TransNo,
+    Attr, AttrFlags, Caps, ClientUuid, Cred, FileKind, FullCred, OpenHandle, ProcessIdentity, SetAttr,
+    SetAttrValid, SizeSource, TargetId, Timestamp, TransNo,
 };
 use proptest::prelude::*;
 use std::fmt::{Debug, Write as _};
@@ -237,7 +237,7 @@ fn connect() -> Connect {
         flags: ConnectFlags::CONTROL,
         client: ClientUuid([4; 16]),
         fsname: "nacre".into(),
-        boot_id: [5; 16],
+        process: ProcessIdentity { machine: [3; 16], boot: [5; 16], namespaces: 11, pid: 12, started: 13 },
         cpu: 6,
         instance: 7,
     }

@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::{Service, Shared};
 use crate::api::{ClientCallbacks, Export, MdsService};
 use nacre_session::ReplyCache;
-use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId};
+use nacre_types::{ClientUuid, Nid, ProcessIdentity, Status, StatusResult, TargetId};
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -30,7 +30,6 @@ pub(super) struct Client {
     target: TargetId,
     /// Held by whoever makes the service know the client, so that it happens once.
     connected: Mutex<Option<LeaseGrant>>,
-    local: AtomicBool,
     /// The service dropped the client, or it left.
     gone: AtomicBool,
     last_heard_ms: AtomicU64,
@@ -134,17 +133,16 @@ impl Clients {
         service: &Arc<dyn MdsService>,
         target: TargetId,
         uuid: ClientUuid,
-        local: bool,
+        process: Option<ProcessIdentity>,
     ) -> StatusResult<Attached> {
         let now = connection.now_ms();
         let client = {
             let mut known = self.known.lock();
-            let client = known
-                .entry((target, uuid))
-                .or_insert_with(|| Arc::new(new_client(service.clone(), target, uuid, connection.peer())));
+            let client = known.entry((target, uuid)).or_insert_with(|| {
+                Arc::new(new_client(service.clone(), target, uuid, connection.peer(), process))
+            });
             client.connections.lock().push(Arc::downgrade(connection));
             client.heard(now);
-            client.local.store(local, Ordering::Relaxed);
             client.clone()
         };
         match client.connect() {
@@ -189,8 +187,12 @@ impl Clients {
         for client in clients {
             let connections = client.open_connections();
             let config = &shared.config;
-            let closed_locally = connections.is_empty() && client.local.load(Ordering::Relaxed);
-            let grace = if closed_locally { config.client_grace_local } else { config.client_grace };
+            let local = client.export.process.filter(|_| connections.is_empty());
+            let grace = match &local {
+                Some(process) if nacre_env::has_ended(process) => Duration::ZERO,
+                Some(_) => config.client_grace_local,
+                None => config.client_grace,
+            };
             let silent = shared.now_ms().saturating_sub(client.last_heard_ms.load(Ordering::Relaxed));
             if Duration::from_millis(silent) < grace || client.connected.try_lock().is_none() {
                 continue;
@@ -210,17 +212,22 @@ impl Clients {
     }
 }
 
-fn new_client(service: Arc<dyn MdsService>, target: TargetId, uuid: ClientUuid, peer: SocketAddr) -> Client {
+fn new_client(
+    service: Arc<dyn MdsService>,
+    target: TargetId,
+    uuid: ClientUuid,
+    peer: SocketAddr,
+    process: Option<ProcessIdentity>,
+) -> Client {
     let callbacks = Arc::new(RemoteCallbacks::default());
     Client {
-        export: Arc::new(Export { client: uuid, nid: Nid::Tcp(peer), callbacks: callbacks.clone() }),
+        export: Arc::new(Export { client: uuid, nid: Nid::Tcp(peer), process, callbacks: callbacks.clone() }),
         replies: Mutex::default(),
         reply_stored: Condvar::new(),
         callbacks,
         service,
         target,
         connected: Mutex::new(None),
-        local: AtomicBool::new(false),
         gone: AtomicBool::new(false),
         last_heard_ms: AtomicU64::new(0),
         connections: Mutex::default(),

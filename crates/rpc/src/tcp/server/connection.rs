@@ -381,7 +381,7 @@ impl Connection {
         service: Service,
     ) -> StatusResult<Session> {
         let config = &self.shared.config;
-        let local = connect.boot_id == self.shared.boot_id && connect.boot_id != [0; 16];
+        let local = connect.process.shares_boot(&nacre_env::own_process());
         let mut connected = Connected {
             version,
             features: connect.features & if config.bulk_checksums { Features::all().bits() } else { 0 },
@@ -398,7 +398,13 @@ impl Connection {
             bulk_checksums: connected.features & Features::BULK_CHECKSUM.bits() != 0,
         };
         if let Some(mds) = session.service.as_mds() {
-            let attached = self.shared.clients.attach(self, mds, header.target, connect.client, local)?;
+            let attached = self.shared.clients.attach(
+                self,
+                mds,
+                header.target,
+                connect.client,
+                local.then_some(connect.process),
+            )?;
             connected.known = attached.known;
             connected.lease = Some(attached.grant);
             session.client = Some(attached.client);
