@@ -12,10 +12,13 @@ use nacre_types::nid::MountSource;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for a mount's process to end.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
+/// For how long a remount is tried again while files are on their way out.
+const BUSY_LIMIT: Duration = Duration::from_secs(1);
+const BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// Options of a mount, as given with `-o`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,10 +182,16 @@ pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
     ];
     let flags =
         flags.into_iter().filter(|(on, _)| *on).fold(MountFlags::empty(), |all, (_, flag)| all | flag);
-    rustix::mount::mount_remount(&real, flags, "").map_err(|error| match error {
-        rustix::io::Errno::BUSY => busy(mount_point),
-        error => Failure::because(format!("remount {}", mount_point.display()))(error),
-    })
+    let start = Instant::now();
+    loop {
+        match rustix::mount::mount_remount(&real, flags, "") {
+            Ok(()) => return Ok(()),
+            // Closes end in the background; until then a removed file counts as one in use.
+            Err(rustix::io::Errno::BUSY) if start.elapsed() < BUSY_LIMIT => std::thread::sleep(BUSY_POLL),
+            Err(rustix::io::Errno::BUSY) => return Err(busy(mount_point)),
+            Err(error) => return Err(Failure::because(format!("remount {}", mount_point.display()))(error)),
+        }
+    }
 }
 
 /// Unmounts: the process behind the mount does it and ends; without one the mount itself is taken away.
