@@ -2,6 +2,7 @@
 
 use crate::mds::Mds;
 use crate::service::Caller;
+use crate::tx::Tx;
 use nacre_layout::{Layout, LayoutSpec, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::FILE_SIZE_MAX;
@@ -69,7 +70,21 @@ impl Mds {
         if record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             return Ok(self.answer(MdsReply::Layout(self.layout_of(&record)?.map(Arc::new))));
         }
-        let spec = self.effective_spec(&record)?;
+        self.with_objects(&record, |mut changed, layout, mut tx| {
+            changed.attr.size_source = SizeSource::Objects;
+            tx.put_inode(changed);
+            self.finish(caller.call, tx, MdsReply::Layout(Some(Arc::new(layout))))
+        })
+    }
+
+    /// Gives objects to the file `record`, which has none, as it or its ancestors wish: `commit` gets the changed record,
+    /// the layout, and a transaction in which the objects are marked as given out.
+    fn with_objects(
+        &self,
+        record: &InodeRecord,
+        commit: impl FnOnce(InodeRecord, Layout, Tx) -> StatusResult<MdsAnswer>,
+    ) -> StatusResult<MdsAnswer> {
+        let spec = self.effective_spec(record)?;
         self.osts.with_objects(&spec, self.config.object_wait, |objects, marks| {
             let mut layout = spec.to_layout();
             if let Some(component) = layout.components.first_mut() {
@@ -78,17 +93,17 @@ impl Mds {
                 component.flags.instantiated = true;
                 component.objects = objects;
             }
-            let mut changed = InodeRecord::clone(&record);
-            changed.body = user::encode_layout(fid, &layout);
+            let mut changed = record.clone();
+            changed.body = user::encode_layout(&record.attr.fid, &layout);
             changed.attr.flags |= AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
-            changed.attr.size_source = SizeSource::Objects;
             let mut tx = self.begin();
             marks.put(tx.batch());
-            tx.put_inode(changed);
-            self.finish(caller.call, tx, MdsReply::Layout(Some(Arc::new(layout))))
+            commit(changed, layout, tx)
         })
     }
 
+    /// Sets the default of a directory, or gives objects to a file that has none, as Lustre does when a file is striped
+    /// by name.
     pub(crate) fn set_layout(
         &self,
         caller: &Caller<'_>,
@@ -123,9 +138,14 @@ impl Mds {
             changed.body = user::encode_spec(fid, spec);
             changed.attr.flags |= AttrFlags::HAS_LAYOUT;
         }
-        let mut tx = self.begin();
-        let record = tx.put_inode(changed);
-        self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+        let store = |changed: InodeRecord, mut tx: Tx| {
+            let record = tx.put_inode(changed);
+            self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+        };
+        if changed.attr.is_regular() && !spec.is_empty() {
+            return self.with_objects(&changed, |changed, _, tx| store(changed, tx));
+        }
+        store(changed, self.begin())
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_layout::{Layout, LayoutSpec, user as user_md};
-use nacre_types::AttrFlags;
+use nacre_types::{AttrFlags, SizeSource};
 
 impl Fixture {
     fn intent(&self, fid: Fid) -> StatusResult<Arc<Layout>> {
@@ -61,7 +61,12 @@ fn files_follow_their_own_wish_then_their_directorys_then_the_roots() {
     let own = f.file(sub, "own").expect("made").fid;
     let all =
         LayoutSpec { stripe_count: Some(STRIPE_COUNT_ALL), first_ost: Some(2), ..LayoutSpec::default() };
-    f.stripe(own, all).expect("set");
+    let striped = f.stripe(own, all).expect("set");
+    assert!(
+        striped.flags.contains(AttrFlags::HAS_OBJECTS),
+        "a file that is striped by name has objects at once"
+    );
+    assert_eq!((striped.size, striped.size_source), (0, SizeSource::Exact));
     assert_eq!(indexes(&f.intent(own).expect("objects")), [2, 3, 0, 1]);
     assert_eq!(f.stripe(own, all), Err(Status::EALREADY));
     f.stripe(dir, LayoutSpec::default()).expect("removed");
