@@ -6,7 +6,7 @@ use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, 
 use nacre_wire::mds::{DataUpdate, OpenFlags};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Space is shown in units of this many bytes (`st_blocks`).
 const BLOCK_UNIT: u64 = 512;
@@ -61,6 +61,8 @@ pub(crate) struct FileInner {
     pub dense: u64,
     /// Opens for writing.
     pub writers: u32,
+    /// Some open was for the kernel's page cache. Stays so, since what is cached outlives it.
+    pub cached: bool,
     /// The MDT has to be told size and space.
     pub data_changed: bool,
     /// Time of the last write, if the MDT was not told.
@@ -191,6 +193,8 @@ pub(crate) struct OpenFile {
     pub ready_to: AtomicU64,
     /// The last failure that this open has reported.
     pub error_seen: AtomicU32,
+    /// Reads and writes go through the kernel's page cache.
+    pub cached: AtomicBool,
 }
 
 impl OpenFile {
@@ -205,6 +209,7 @@ impl OpenFile {
             run: AtomicU64::new(0),
             ready_to: AtomicU64::new(0),
             error_seen: AtomicU32::new(seen),
+            cached: AtomicBool::new(false),
         }
     }
 

@@ -15,6 +15,9 @@ pub trait KernelCaches: Send + Sync {
     fn drop_inode(&self, node: u64);
     /// Attributes of an inode, but not its data, are to be asked for again. Called while a request for it is served.
     fn drop_attributes(&self, node: u64);
+    /// Cached data in a range of an inode is to be dropped. Called while a write around the cache is served; may have to
+    /// wait for other requests.
+    fn drop_data(&self, node: u64, offset: u64, len: u64);
 }
 
 /// The lease of one mount, over all its MDTs: exclusive only while each of them says so.

@@ -231,19 +231,25 @@ impl KernelCaches for Caches {
     }
 
     fn drop_inode(&self, node: u64) {
-        self.invalidate(node, 0);
+        self.invalidate(node, 0, 0);
     }
 
     fn drop_attributes(&self, node: u64) {
         // A negative offset leaves the pages, which requests in flight may have locked.
-        self.invalidate(node, -1);
+        self.invalidate(node, -1, 0);
+    }
+
+    fn drop_data(&self, node: u64, offset: u64, len: u64) {
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        // A page may be waiting for a read that another thread has to answer.
+        nacre_env::blocking(|| self.invalidate(node, signed(offset), signed(len)));
     }
 }
 
 impl Caches {
-    fn invalidate(&self, node: u64, offset: i64) {
+    fn invalidate(&self, node: u64, offset: i64, len: i64) {
         // What fails here is an inode that the kernel has just forgotten, or a mount that has gone.
-        if let Err(error) = self.notifier.inval_inode(node, offset, 0) {
+        if let Err(error) = self.notifier.inval_inode(node, offset, len) {
             log::debug!("node {node} could not be invalidated: {error}");
         }
     }

@@ -11,6 +11,7 @@ use nacre_types::perm::{self, Verdict};
 use nacre_types::{Caps, Fid, SetAttr, SetAttrValid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::sync::atomic::Ordering;
 
 /// How a write is done, beside where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,6 +22,8 @@ pub struct WriteOptions {
     pub sync: bool,
     /// Set-id bits and capabilities are to be dropped.
     pub kill_priv: bool,
+    /// The kernel writes back a page of its cache.
+    pub from_cache: bool,
 }
 
 /// An object that was written, with its OST's epoch before that.
@@ -85,7 +88,7 @@ impl Client {
         let mut many = Vec::new();
         let (outcome, touched) = self.write_layout(&layout, at, data, sync, &mut one, &mut many);
         let now = self.now();
-        range.finish(|inner| {
+        let has_cache = range.finish(|inner| {
             let written = *outcome.as_ref().unwrap_or(&0) as u64;
             if written > 0 {
                 inner.on_written(at, at + written, now);
@@ -99,8 +102,18 @@ impl Client {
             if !sync || written < len {
                 touched.iter().for_each(|&(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
             }
+            inner.cached
         });
         let written = outcome?;
+        let around = !options.from_cache && !open.cached.load(Ordering::Relaxed);
+        if has_cache
+            && around
+            && let Some(kernel) = self.kernel.get()
+        {
+            // A read through the cache may have fetched the old data meanwhile. The pages of a write through the cache are
+            // locked until it is answered, and hold the new data anyway.
+            kernel.drop_data(file.node, at, written as u64);
+        }
         if sync {
             self.commit_file(file)?;
         }

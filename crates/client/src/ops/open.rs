@@ -10,6 +10,7 @@ use nacre_layout::Layout;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DataUpdate, MdsReply, MdsRequest, NewFile, OpenFlags};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A file that was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,6 +177,17 @@ impl Client {
             inner.on_truncated(0, lease, true);
             inner.mtime = Some(now);
         });
+        Ok(())
+    }
+
+    /// Reads and writes of an open go through the kernel's page cache. To be told before the first of them.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn note_cached(&self, handle: u64) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        open.cached.store(true, Ordering::Relaxed);
+        open.file.lock().cached = true;
         Ok(())
     }
 

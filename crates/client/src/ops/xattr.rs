@@ -1,11 +1,12 @@
 //! Extended attributes.
 
 use crate::caller::Caller;
-use crate::client::Client;
+use crate::client::{Answer, Client};
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsRequest, XattrFlags};
 
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+const CAPABILITY: &[u8] = b"security.capability";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// What must be stored for the attribute to exist; `None` if that cannot be told from flags (or a caller without read
@@ -14,15 +15,15 @@ fn needed_flag(name: &[u8]) -> Option<AttrFlags> {
     match name {
         ACL_ACCESS => Some(AttrFlags::HAS_ACL),
         ACL_DEFAULT => Some(AttrFlags::HAS_DEFAULT_ACL),
-        b"security.capability" => Some(AttrFlags::HAS_CAPABILITY),
+        CAPABILITY => Some(AttrFlags::HAS_CAPABILITY),
         _ if name.starts_with(b"security.") => Some(AttrFlags::HAS_XATTRS),
         _ => None,
     }
 }
 
 impl Client {
-    /// Value of an extended attribute; inodes that were removed have none. Kernels ask for some on every write and every `ls -l`; those that do not exist
-    /// cost no request while the lease is exclusive.
+    /// Value of an extended attribute; inodes that were removed have none. Kernels ask for some on every write and every
+    /// `ls -l`; those that do not exist cost no request while the lease is exclusive.
     ///
     /// # Errors
     /// `ENODATA` if it does not exist; `EACCES`; `EOPNOTSUPP` for a name space that we do not have.
@@ -61,7 +62,12 @@ impl Client {
         value: &[u8],
         flags: XattrFlags,
     ) -> StatusResult<bool> {
-        self.change_xattr(caller, fid, &MdsRequest::SetXattr { fid, name, value, flags })
+        let closed = self.change_xattr(caller, fid, &MdsRequest::SetXattr { fid, name, value, flags })?;
+        if name == ACL_ACCESS {
+            // Its first three entries are the mode.
+            self.mode_changed(fid);
+        }
+        Ok(closed)
     }
 
     /// Removes an extended attribute. True if everybody could search the directory before but cannot now.
@@ -69,11 +75,21 @@ impl Client {
     /// # Errors
     /// `ENODATA`, `EPERM`, `EACCES`, `EOPNOTSUPP`.
     pub fn removexattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<bool> {
-        self.change_xattr(caller, fid, &MdsRequest::RemoveXattr { fid, name })
+        let request = MdsRequest::RemoveXattr { fid, name };
+        if name == CAPABILITY {
+            // The kernel has checked that the caller may, or takes it off itself because the caller writes to the file.
+            let answer = self.call_system(fid, &request)?;
+            return self.xattr_changed(fid, answer);
+        }
+        self.change_xattr(caller, fid, &request)
     }
 
     fn change_xattr(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<bool> {
         let answer = self.call(caller, fid, request)?;
+        self.xattr_changed(fid, answer)
+    }
+
+    fn xattr_changed(&self, fid: Fid, answer: Answer) -> StatusResult<bool> {
         let lease = answer.lease;
         let attr = answer.attr()?;
         let was_public = self.nodes.note(fid.inode_number(), &attr, lease).is_none_or(|old| old.public);

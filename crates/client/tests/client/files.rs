@@ -2,6 +2,7 @@
 
 use super::*;
 use nacre_types::{SetAttr, SetAttrValid, Status, Timestamp};
+use std::os::unix::fs::MetadataExt;
 
 #[test]
 fn reading_a_file_that_was_never_written_asks_no_ost() {
@@ -137,8 +138,13 @@ fn groups_and_capabilities_are_looked_up_when_the_server_needs_them() {
     client.setattr(&root(), fid, set).expect("set");
     let stranger = Caller { uid: 4242, gid: 4242, pid: u32::MAX - 1 };
     assert_eq!(client.access(&stranger, fid, 4), Err(Status::EACCES));
-    // Another user id, but this process with its capabilities.
-    let privileged = Caller { uid: 4242, gid: 4242, pid: std::process::id() };
+    // In its own name a process has its capabilities, in another's none.
+    let borrowed = Caller { uid: 4242, gid: 4242, pid: std::process::id() };
+    assert_eq!(client.access(&borrowed, fid, 4), Err(Status::EACCES));
+    let set = SetAttr { valid: SetAttrValid::UID, uid: 4242, ..SetAttr::default() };
+    client.setattr(&root(), fid, set).expect("set");
+    let own = std::fs::metadata("/proc/self").expect("there").uid();
+    let privileged = Caller { uid: own, gid: 4242, pid: std::process::id() };
     let capable = std::fs::read_to_string("/proc/self/status").is_ok_and(|text| {
         text.lines().any(|line| line.starts_with("CapEff:") && !line.ends_with("0000000000000000"))
     });

@@ -43,6 +43,8 @@ impl KernelCaches for Kernel {
     }
     fn drop_attributes(&self, _node: u64) {}
 
+    fn drop_data(&self, _node: u64, _offset: u64, _len: u64) {}
+
     fn drop_inode(&self, _node: u64) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }

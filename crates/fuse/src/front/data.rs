@@ -5,6 +5,7 @@ use nacre_types::{Status, StatusResult};
 
 use super::open_mode::{OpenCase, open_flags};
 use super::{Front, LockScope, caller, gone};
+use crate::abi;
 use crate::reply::{Opened, Reply};
 use crate::request::{Operation, Request};
 
@@ -57,6 +58,7 @@ impl Front {
                     append: flags & libc::O_APPEND != 0 && !write.from_cache,
                     sync: flags & libc::O_DSYNC != 0,
                     kill_priv: write.kill_suid_gid,
+                    from_cache: write.from_cache,
                 };
                 let bytes =
                     self.client.write(&caller(request), write.fh, write.offset, write.data, options)?;
@@ -66,7 +68,7 @@ impl Front {
                 let fid = self.fid(request.node_id)?;
                 let (open, sync) = to_open(flags, kill_suid_gid);
                 let opened = self.client.open(&caller(request), fid, open, sync).map_err(gone)?;
-                reply.opened(&self.opened(&opened, open));
+                reply.opened(&self.opened(&opened, open, flags)?);
             }
             Operation::Release { fh, lock_owner, flock_unlock, .. } => {
                 let unlocked = if flock_unlock { self.unlock(request, fh, lock_owner, true) } else { Ok(()) };
@@ -108,16 +110,20 @@ impl Front {
     }
 
     /// What the kernel is told about an open file.
-    pub(super) fn opened(&self, opened: &OpenedFile, open: OpenFlags) -> Opened {
+    pub(super) fn opened(&self, opened: &OpenedFile, open: OpenFlags, flags: u32) -> StatusResult<Opened> {
         let case = OpenCase {
             write_only: !open.intersects(OpenFlags::READ | OpenFlags::EXEC),
-            created: opened.created,
+            direct: flags as i32 & libc::O_DIRECT != 0,
             executed: open.contains(OpenFlags::EXEC),
             size: opened.attr.size,
             exclusive: self.client.lease().exclusive(),
             local_locks: self.options.locks == LockScope::Local,
         };
-        Opened { fh: opened.handle, flags: open_flags(self.options.cache, &case), backing_id: 0 }
+        let flags = open_flags(self.options.cache, &case);
+        if !flags.contains(abi::OpenFlags::DIRECT_IO) {
+            self.client.note_cached(opened.handle)?;
+        }
+        Ok(Opened { fh: opened.handle, flags, backing_id: 0 })
     }
 }
 

@@ -20,13 +20,13 @@ impl Front {
                 let exclusive = flags as i32 & libc::O_EXCL != 0;
                 let (found, opened) =
                     self.client.create_open(&caller, fid()?, name, &what, (open, sync), exclusive)?;
-                reply.created(&self.found(&found), &self.opened(&opened, open));
+                reply.created(&self.found(&found), &self.opened(&opened, open, flags)?);
             }
             Operation::TmpFile { flags, mode, umask } => {
                 let (open, sync) = to_open(flags, false);
                 let (found, opened) =
                     self.client.tmpfile(&caller, fid()?, regular(mode), umask, (open, sync))?;
-                reply.created(&self.found(&found), &self.opened(&opened, open));
+                reply.created(&self.found(&found), &self.opened(&opened, open, flags)?);
             }
             Operation::MkDir { name, mode, umask } => {
                 let mode = FileKind::Directory.mode_bits() | mode & 0o7777;

@@ -6,9 +6,14 @@
 //!
 //! | open | mode |
 //! | --- | --- |
-//! | write-only, or newly made | direct: the writes would be requests anyway, and the data is seldom read back at once |
+//! | write-only | direct: the writes would be requests anyway |
+//! | with `O_DIRECT` | direct, for asynchronous writes too |
 //! | file of [`DIRECT_FROM`] bytes or more | direct |
 //! | anything else, programs being executed | page cache |
+//!
+//! Who opens a new file for reading and writing may map it as well. Stores to a mapping and direct writes of other bytes
+//! in the same page would race in the kernel, and one of them get lost; the page cache keeps both. In large files that is
+//! left to programs.
 //!
 //! Writes of one file that do not extend it run in parallel when direct. Under an exclusive lease cached data survives
 //! closing and opening; under a shared one every open begins with an empty cache.
@@ -35,8 +40,8 @@ pub enum CacheMode {
 pub struct OpenCase {
     /// Neither read nor executed.
     pub write_only: bool,
-    /// Made by this open.
-    pub created: bool,
+    /// Opened with `O_DIRECT`.
+    pub direct: bool,
     /// Opened to be executed; the kernel maps it.
     pub executed: bool,
     /// Size at the open in bytes.
@@ -52,7 +57,7 @@ pub fn open_flags(mode: CacheMode, case: &OpenCase) -> OpenFlags {
     let direct = match mode {
         CacheMode::Never => !case.executed,
         CacheMode::Always => false,
-        CacheMode::Auto => !case.executed && (case.write_only || case.created || case.size >= DIRECT_FROM),
+        CacheMode::Auto => !case.executed && (case.write_only || case.direct || case.size >= DIRECT_FROM),
     };
     let mut flags = if direct {
         OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
@@ -73,7 +78,7 @@ mod tests {
 
     const READ_SMALL: OpenCase = OpenCase {
         write_only: false,
-        created: false,
+        direct: false,
         executed: false,
         size: 100,
         exclusive: true,
@@ -99,7 +104,7 @@ mod tests {
     fn written_and_large_files_go_around_the_page_cache() {
         let cases = [
             OpenCase { write_only: true, ..READ_SMALL },
-            OpenCase { created: true, ..READ_SMALL },
+            OpenCase { direct: true, ..READ_SMALL },
             OpenCase { size: DIRECT_FROM, ..READ_SMALL },
         ];
         for case in cases {

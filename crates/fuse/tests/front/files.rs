@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn data_comes_back_through_every_cache_mode() {
@@ -33,6 +34,87 @@ fn data_comes_back_through_every_cache_mode() {
             assert!(cut[..100] == data[..100] && cut[100..] == [0; 100], "{cache:?}");
             assert_eq!(file.metadata().expect("there").len(), 200);
             fs::remove_file(&path).expect("removed");
+        }
+    });
+}
+
+/// Reads through the page cache and writes around it must not leave old data in the cache, however they race.
+#[test]
+fn writes_around_the_page_cache_leave_no_old_data_in_it() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(2);
+        let mount = servers.mount();
+        let path = mount.path("data");
+        fs::write(&path, vec![0; 256 << 10]).expect("written");
+        let direct = OpenOptions::new().write(true).open(&path).expect("opened");
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let cached = File::open(&path).expect("opened");
+                    let mut buffer = vec![0; 256 << 10];
+                    while !ended.load(Ordering::Relaxed) {
+                        cached.read_exact_at(&mut buffer, 0).expect("read");
+                    }
+                });
+            }
+            let cached = File::open(&path).expect("opened");
+            let mut buffer = vec![0; 256 << 10];
+            for round in 1..=100u8 {
+                direct.write_all_at(&vec![round; 256 << 10], 0).expect("written");
+                cached.read_exact_at(&mut buffer, 0).expect("read");
+                assert!(buffer.iter().all(|&byte| byte == round), "round {round}");
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+/// Two ways to write the same pages of a new file, other bytes each: none gets lost.
+#[test]
+fn stores_to_a_mapping_and_writes_beside_them_both_arrive() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        const PAGES: usize = 512;
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let path = mount.path("data");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("opened");
+        file.set_len((PAGES * 4096) as u64).expect("extended");
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping of a file that is long enough; nothing else in the process refers to it.
+        let map = unsafe {
+            libc::mmap(std::ptr::null_mut(), PAGES * 4096, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        assert_ne!(map, libc::MAP_FAILED);
+        let address = map as usize;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for page in 0..PAGES {
+                    // SAFETY: within the mapping, which lives until the scope has ended.
+                    unsafe { (address as *mut u8).add(page * 4096).write_volatile(1) };
+                }
+            });
+            scope.spawn(|| {
+                for page in 0..PAGES {
+                    file.write_all_at(&[2], (page * 4096 + 8) as u64).expect("written");
+                }
+            });
+        });
+        // SAFETY: the mapping that was made above, which nobody uses any more.
+        unsafe {
+            assert_eq!(libc::msync(map, PAGES * 4096, libc::MS_SYNC), 0);
+            assert_eq!(libc::munmap(map, PAGES * 4096), 0);
+        }
+        drop(file);
+        let data = fs::read(&path).expect("read");
+        for page in 0..PAGES {
+            assert_eq!((data[page * 4096], data[page * 4096 + 8]), (1, 2), "page {page}");
         }
     });
 }

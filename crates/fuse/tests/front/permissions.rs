@@ -1,7 +1,7 @@
 //! Permissions, although the kernel checks none.
 
 use super::support::{Servers, can_mount, shell_as, within_deadline};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -107,6 +107,70 @@ fn dropped_set_id_bits_are_gone_from_the_kernels_memory_too() {
         let status = std::process::Command::new("fallocate").args(["-l", "200"]).arg(&path).status();
         assert!(status.expect("fallocate is part of util-linux").success());
         assert_eq!(mode_alone(&path), 0o6777, "root keeps them");
+    });
+}
+
+#[test]
+fn an_acl_changes_the_mode_that_the_kernel_remembers() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let path = mount.path("file");
+        fs::write(&path, b"x").expect("written");
+        chmod(&path, 0o640);
+        assert_eq!(mode_alone(&path), 0o640);
+        assert_eq!(set_acl(&path, &[(1, 7), (4, 5), (0x20, 1)]), 0);
+        assert_eq!(mode_alone(&path), 0o751);
+    });
+}
+
+/// Sets the access ACL with `(tag, rights)` entries for owner, group and others.
+fn set_acl(path: &std::path::Path, entries: &[(u16, u16)]) -> i32 {
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, rights) in entries {
+        value.extend(tag.to_le_bytes());
+        value.extend(rights.to_le_bytes());
+        value.extend(u32::MAX.to_le_bytes());
+    }
+    set_xattr(path, c"system.posix_acl_access", &value)
+}
+
+fn set_xattr(path: &std::path::Path, name: &CStr, value: &[u8]) -> i32 {
+    let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL in it");
+    // SAFETY: both strings end in NUL, and value is as long as said.
+    unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) }
+}
+
+#[test]
+fn file_capabilities_go_when_a_stranger_changes_the_file() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let mount = servers.mount();
+        let path = mount.path("program");
+        fs::write(&path, b"x").expect("written");
+        chmod(&path, 0o777);
+        // Version 2, effective, CAP_SETUID permitted.
+        let mut value = 0x0200_0001u32.to_le_bytes().to_vec();
+        value.extend((1u32 << 7).to_le_bytes());
+        value.extend([0; 12]);
+        let rewrite = "dd if=/dev/zero of=program bs=1 count=1 conv=notrunc status=none";
+        for script in
+            ["echo z >> program", "fallocate -l 100 program", "exec 3<>program; echo z >&3", rewrite]
+        {
+            assert_eq!(set_xattr(&path, c"security.capability", &value), 0);
+            let listed = |name| shell_as(0, &[], &mount.dir, "getfattr -m- program").1.contains(name);
+            assert!(listed("security.capability"), "{script}");
+            let (code, text) = shell_as(STRANGER, &[], &mount.dir, script);
+            assert_eq!(code, 0, "{script}: {text}");
+            assert!(!listed("security.capability"), "{script}");
+            assert_ne!(shell_as(STRANGER, &[], &mount.dir, "setfattr -x security.capability program").0, 0);
+        }
     });
 }
 

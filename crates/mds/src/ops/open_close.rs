@@ -86,7 +86,8 @@ impl Mds {
             record.attr.mtime = now;
             record.attr.ctime = now;
             if flags.contains(OpenFlags::KILL_PRIV) {
-                drop_privileges(tx, &mut record);
+                let gid = record.attr.gid;
+                drop_privileges(caller, tx, &mut record, gid)?;
             }
         }
         let record = tx.put_inode(record);

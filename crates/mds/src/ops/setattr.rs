@@ -85,6 +85,7 @@ impl Mds {
         now: Timestamp,
     ) -> StatusResult<()> {
         let valid = set.valid;
+        let old_gid = record.attr.gid;
         record.attr.ctime = now;
         if valid.contains(SetAttrValid::UID) {
             record.attr.uid = set.uid;
@@ -94,7 +95,7 @@ impl Mds {
         }
         let chowned = valid.intersects(SetAttrValid::UID | SetAttrValid::GID) && !record.attr.is_dir();
         if chowned || valid.contains(SetAttrValid::KILL_PRIV) {
-            drop_privileges(tx, record);
+            drop_privileges(caller, tx, record, old_gid)?;
         }
         if valid.contains(SetAttrValid::MODE) {
             self.apply_mode(caller, record, set.mode)?;
@@ -151,14 +152,24 @@ fn apply_size(attr: &mut Attr, size: u64) {
 }
 
 /// Takes away what a changed or given-away file must not keep: set-id bits and file capabilities. Set-group-id without
-/// group execution means something else and stays, as on Linux.
-pub(super) fn drop_privileges(tx: &mut Tx, record: &mut InodeRecord) {
+/// group execution means something else and stays if the caller is in group `gid`, as on Linux.
+///
+/// # Errors
+/// `NEED_CREDENTIALS`.
+pub(super) fn drop_privileges(
+    caller: &Caller<'_>,
+    tx: &mut Tx,
+    record: &mut InodeRecord,
+    gid: u32,
+) -> StatusResult<()> {
     record.attr.mode &= !S_ISUID;
-    if record.attr.mode & S_IXGRP != 0 {
+    let mode = record.attr.mode;
+    if mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !may_keep_sgid(caller, gid)?) {
         record.attr.mode &= !S_ISGID;
     }
     if record.attr.flags.contains(AttrFlags::HAS_CAPABILITY) {
         record.attr.flags -= AttrFlags::HAS_CAPABILITY;
         tx.batch().delete(XATTRS, xattr_key(&record.attr.fid, CAPABILITY).as_slice());
     }
+    Ok(())
 }

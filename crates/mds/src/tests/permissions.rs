@@ -112,6 +112,13 @@ fn giving_a_file_away_needs_rights_and_drops_set_id_bits() {
     f.chmod(&f.cred, file, 0o4755).expect("set");
     let killed = f.set_as(&f.cred, file, set(SetAttrValid::KILL_PRIV)).expect("set");
     assert_eq!(killed.mode & S_ISUID, 0);
+    // To those outside the group it does not stay.
+    for (cred, kept) in [(user(9, 4, &[]), S_ISGID), (user(9, 9, &[4]), S_ISGID), (user(9, 9, &[]), 0)] {
+        f.chown(&f.cred, file, None, Some(4)).expect("set");
+        f.chmod(&f.cred, file, 0o2644).expect("set");
+        let killed = f.set_as(&cred, file, set(SetAttrValid::KILL_PRIV)).expect("set");
+        assert_eq!(killed.mode & S_ISGID, kept);
+    }
 }
 
 #[test]
