@@ -93,6 +93,10 @@ pub trait MdsEndpoint: Send + Sync {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
     /// Runs one request whose answer nobody waits for (close). Errors are logged by the endpoint.
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>);
+    /// True if the target is in this process, so that it always answers.
+    fn is_local(&self) -> bool {
+        false
+    }
 }
 
 /// An object target, as clients and metadata servers call it.
@@ -111,6 +115,10 @@ pub trait OssEndpoint: Send + Sync {
     }
     /// Changes whenever data that was written but not synced may have been lost (the server's host restarted).
     fn durability_epoch(&self) -> u64;
+    /// True if the target is in this process, so that it always answers.
+    fn is_local(&self) -> bool {
+        false
+    }
 }
 
 /// A request that was started.

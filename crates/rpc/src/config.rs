@@ -16,6 +16,9 @@ pub struct ClientConfig {
     pub backoff_max: Duration,
     /// How long the first connect of a metadata endpoint is tried. Default 90 s.
     pub first_connect_deadline: Duration,
+    /// After so long the first connect of an endpoint fails if every NID refuses it: nobody listens there. Default: refusals
+    /// are tried again like everything else, as a server may be about to start.
+    pub refused_deadline: Option<Duration>,
     /// How long a request waits for a server that is away before it fails with `ETIMEDOUT`. Default: for ever.
     pub deadline: Option<Duration>,
     /// A connection that somebody waits on and that has been silent for so long is pinged. Default 5 s.
@@ -44,6 +47,7 @@ impl Default for ClientConfig {
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(2),
             first_connect_deadline: Duration::from_secs(90),
+            refused_deadline: None,
             deadline: None,
             ping_interval: Duration::from_secs(5),
             dead_after: Duration::from_secs(20),

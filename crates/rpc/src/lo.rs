@@ -41,6 +41,10 @@ impl MdsEndpoint for LoMds {
             log::warn!("request without waiting for its answer failed: {status}");
         }
     }
+
+    fn is_local(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for LoMds {
@@ -70,6 +74,10 @@ impl OssEndpoint for LoOss {
     /// Never changes: client and server live and die together.
     fn durability_epoch(&self) -> u64 {
         0
+    }
+
+    fn is_local(&self) -> bool {
+        true
     }
 }
 

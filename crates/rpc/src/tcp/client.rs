@@ -5,6 +5,7 @@ mod control;
 mod endpoints;
 mod peer;
 pub(super) mod posts;
+mod split;
 mod waiter;
 
 pub use endpoints::{TcpMds, TcpMgs, TcpOss};

@@ -26,6 +26,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) cpu: u32,
     pub(crate) instance: u64,
     pub(crate) control: bool,
+    /// See [`ConnectFlags::WIDE`].
+    pub(crate) wide: bool,
 }
 
 /// A connection on which both sides agreed.
@@ -56,11 +58,14 @@ pub(crate) fn connect(
     let tick = if asked.control { config.ping_interval.min(Duration::from_secs(1)) } else { TICK };
     let socket = Socket::new(stream, config.dead_after, tick).map_err(|error| Status::from_io(&error))?;
     let wanted = if config.bulk_checksums { Features::all() } else { Features::empty() };
+    let mut flags = ConnectFlags::empty();
+    flags.set(ConnectFlags::CONTROL, asked.control);
+    flags.set(ConnectFlags::WIDE, asked.wide);
     let connect = Connect {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
         features: wanted.bits(),
-        flags: if asked.control { ConnectFlags::CONTROL } else { ConnectFlags::empty() },
+        flags,
         client: asked.client,
         fsname: asked.fsname.to_owned(),
         process: nacre_env::own_process(),
@@ -74,7 +79,8 @@ pub(crate) fn connect(
     socket.send_rest(&[&bytes, &body, &[]], 0).map_err(status_of)?;
     let mut inbox = Inbox::new();
     let connected = answer(asked, &socket, &mut inbox, Instant::now() + config.handshake_timeout, may_wait)?;
-    if connected.boot_id == nacre_env::own_process().boot && connected.boot_id != [0; 16] {
+    let local = connected.boot_id == nacre_env::own_process().boot && connected.boot_id != [0; 16];
+    if local && !asked.wide {
         socket.set_local();
     }
     Ok(Greeting { nid: asked.nid, connected, socket, inbox })

@@ -110,7 +110,7 @@ impl Socket {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The peer is on this host.
+    /// The peer is on this host, and on the same CPU: not for wide connections, whose ends run at the same time.
     pub(crate) fn set_local(&self) {
         if let Err(error) = self.option(libc::SOL_SOCKET, libc::SO_SNDBUF, LOCAL_SEND_BUFFER) {
             log::debug!("send buffer stays as it is: {error}");

@@ -2,7 +2,8 @@
 
 use super::conn::{InFlight, NoReply};
 use super::control::Control;
-use super::peer::{ClientIdentity, ClientStats, MdsEvents, Peer, Request};
+use super::peer::{ClientIdentity, ClientStats, MdsEvents, Peer, Request, Way};
+use super::split::{self, Halves};
 use super::waiter::{Destination, Reply};
 use crate::api::{MdsEndpoint, MgsEndpoint, OssEndpoint, Started};
 use crate::config::ClientConfig;
@@ -234,6 +235,31 @@ fn check_bulk(request: &OssRequest, bulk: &Bulk<'_>) -> StatusResult<()> {
 impl OssEndpoint for TcpOss {
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         check_bulk(request, &bulk)?;
+        if self.peer.cpu_count() == 1 {
+            return self.call_whole(request, bulk);
+        }
+        match Halves::of(request, bulk) {
+            Ok(halves) => nacre_env::blocking(|| self.call_halves(halves)),
+            Err(bulk) => self.call_whole(request, bulk),
+        }
+    }
+
+    unsafe fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.start_by(Way::Near, request, bulk) }
+    }
+
+    fn durability_epoch(&self) -> u64 {
+        if self.peer.durability() == 0 {
+            // Only a connection can tell; what cannot connect has written nothing either.
+            let _ = self.peer.conn(None);
+        }
+        self.peer.durability()
+    }
+}
+
+impl TcpOss {
+    fn call_whole(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         let body = request.to_bytes();
         let (send, destination) = parts(bulk);
         let ticket = self.peer.flights.begin(false)?;
@@ -242,7 +268,34 @@ impl OssEndpoint for TcpOss {
         self.finish(request, result)
     }
 
-    unsafe fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
+    /// Runs both halves of a large transfer at the same time, the second on another CPU of a server on this host.
+    fn call_halves(&self, halves: Halves<'_>) -> StatusResult<OssReply> {
+        let Halves { first, second, first_bulk, second_bulk } = halves;
+        // The farther one first: it runs while this CPU is busy with the nearer one.
+        // SAFETY: it is waited for right below, or dropped by unwinding; `second` and its buffer outlive it.
+        let far = unsafe { self.start_by(Way::Across, &second, second_bulk) };
+        let wait_for = |far: Started<'_>| match far {
+            Started::Finished(result) => result,
+            Started::InFlight(wait) => wait(),
+        };
+        match first_bulk {
+            Bulk::Receive(head) => {
+                let near = self.call_whole(&first, Bulk::Receive(head));
+                split::join_reads(head, near, wait_for(far))
+            }
+            Bulk::Send(head) => {
+                let near = self.call_whole(&first, Bulk::Send(head));
+                split::join_writes(head.len(), near, wait_for(far))
+            }
+            Bulk::None => Err(Status::EINVAL),
+        }
+    }
+
+    /// [`OssEndpoint::start`] on one of the ways.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn start_by<'a>(&'a self, way: Way, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
         let begun = check_bulk(request, &bulk).and_then(|()| self.peer.flights.begin(false));
         let ticket = match begun {
             Ok(ticket) => ticket,
@@ -255,7 +308,7 @@ impl OssEndpoint for TcpOss {
             let deadline = self.peer.config.deadline.map(|limit| Instant::now() + limit);
             // SAFETY: the flight goes into the returned closure, which our caller promises to call or drop before the
             // buffers of `bulk` go; the body is copied into the socket before this returns.
-            unsafe { self.peer.submit(&sending, deadline) }
+            unsafe { self.peer.submit(&sending, way, deadline) }
         };
         let (flight, resent) = match first {
             Ok(Ok(flight)) => (Some(flight), false),
@@ -272,14 +325,6 @@ impl OssEndpoint for TcpOss {
             let result = nacre_env::blocking(|| self.peer.run(again, flight));
             self.finish(request, result)
         }))
-    }
-
-    fn durability_epoch(&self) -> u64 {
-        if self.peer.durability() == 0 {
-            // Only a connection can tell; what cannot connect has written nothing either.
-            let _ = self.peer.conn(None);
-        }
-        self.peer.durability()
     }
 }
 

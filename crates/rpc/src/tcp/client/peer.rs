@@ -94,6 +94,33 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Which connection a request takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// The one whose server thread runs on this thread's CPU, if both are on one host: no wake-up crosses CPUs.
+    Near,
+    /// One whose server thread runs on another CPU, for work worth a second CPU.
+    Across,
+}
+
+impl Way {
+    fn slot(self, cpu: usize, cpus: usize) -> usize {
+        match self {
+            Way::Near => cpu % cpus,
+            Way::Across => cpus + (cpu + 1) % cpus,
+        }
+    }
+}
+
+/// What a connection is opened for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Purpose {
+    /// Callbacks.
+    Control,
+    /// Requests; `slot` is its place in the peer's list.
+    Requests { slot: usize },
+}
+
 /// Called when handles have to be opened again.
 type RecoveryHook = Box<dyn Fn(Recovery, Option<LeaseGrant>) -> StatusResult<()> + Send + Sync>;
 
@@ -104,7 +131,7 @@ pub(crate) struct Peer {
     identity: ClientIdentity,
     nids: Vec<Nid>,
     pub(crate) flights: Arc<Flights>,
-    /// One connection per CPU.
+    /// One connection per CPU for threads there, then one to each CPU for threads elsewhere ([`Way::Across`]).
     slots: Vec<Mutex<Option<Arc<Conn>>>>,
     link: Mutex<Import>,
     link_changed: Condvar,
@@ -136,7 +163,7 @@ impl Peer {
             identity,
             nids,
             flights: Arc::new(Flights::new()),
-            slots: (0..nacre_env::possible_cpu_count().max(1)).map(|_| Mutex::new(None)).collect(),
+            slots: (0..2 * nacre_env::possible_cpu_count().max(1)).map(|_| Mutex::new(None)).collect(),
             link: Mutex::new(Import::new(backoff)),
             link_changed: Condvar::new(),
             lease: Mutex::new(None),
@@ -273,6 +300,15 @@ impl Peer {
     /// # Errors
     /// `EINTR`, `ETIMEDOUT`, `ESHUTDOWN`; on a first connect whatever the server refuses it with.
     pub(crate) fn conn(self: &Arc<Self>, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
+        self.conn_by(Way::Near, deadline)
+    }
+
+    /// CPUs that connections are kept for.
+    pub(crate) fn cpu_count(&self) -> usize {
+        self.slots.len() / 2
+    }
+
+    fn conn_by(self: &Arc<Self>, way: Way, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
         let me = Arc::as_ptr(self) as usize;
         let recovering = RECOVERING.with(|slot| {
             slot.borrow().as_ref().filter(|(peer, _)| *peer == me).map(|(_, conn)| conn.clone())
@@ -280,15 +316,15 @@ impl Peer {
         if let Some(conn) = recovering {
             return if conn.is_closed() { Err(Status::ENOTCONN) } else { Ok(conn) };
         }
-        let cpu = nacre_env::current_cpu() % self.slots.len();
-        match self.open_conn(cpu) {
+        let slot = way.slot(nacre_env::current_cpu(), self.cpu_count());
+        match self.open_conn(slot) {
             Some(conn) => Ok(conn),
-            None => nacre_env::blocking(|| self.open(cpu, deadline)),
+            None => nacre_env::blocking(|| self.open(slot, deadline)),
         }
     }
 
-    fn open_conn(&self, cpu: usize) -> Option<Arc<Conn>> {
-        self.slots.get(cpu)?.lock().as_ref().filter(|conn| !conn.is_closed()).cloned()
+    fn open_conn(&self, slot: usize) -> Option<Arc<Conn>> {
+        self.slots.get(slot)?.lock().as_ref().filter(|conn| !conn.is_closed()).cloned()
     }
 
     /// Checks what ends any wait for the server.
@@ -305,11 +341,12 @@ impl Peer {
     }
 
     /// Opens a connection; one thread at a time tries, the others wait for its result.
-    fn open(self: &Arc<Self>, cpu: usize, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
+    fn open(self: &Arc<Self>, slot: usize, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
+        let began = Instant::now();
         let mut link = self.link.lock();
         loop {
             self.may_wait(deadline)?;
-            if let Some(conn) = self.open_conn(cpu) {
+            if let Some(conn) = self.open_conn(slot) {
                 return Ok(conn);
             }
             if !link.on_connecting() {
@@ -317,7 +354,7 @@ impl Peer {
                 continue;
             }
             let first = link.instance() == 0;
-            let result = MutexGuard::unlocked(&mut link, || self.attempt(cpu, deadline));
+            let result = MutexGuard::unlocked(&mut link, || self.attempt(slot, deadline));
             let error = match result {
                 Ok(conn) => {
                     if link.take_restored() {
@@ -332,6 +369,7 @@ impl Peer {
             };
             if matches!(error, Status::EINTR | Status::ESHUTDOWN)
                 || (first && matches!(error, Status::WRONG_FSNAME | Status::BAD_VERSION))
+                || (first && error == Status::ECONNREFUSED && self.gives_up_refused(began))
             {
                 link.on_abandoned();
                 self.link_changed.notify_all();
@@ -344,6 +382,10 @@ impl Peer {
             self.link_changed.notify_all();
             self.pause(&mut link, pause, deadline)?;
         }
+    }
+
+    fn gives_up_refused(&self, began: Instant) -> bool {
+        self.config.refused_deadline.is_some_and(|limit| began.elapsed() >= limit)
     }
 
     fn pause(
@@ -379,8 +421,8 @@ impl Peer {
     }
 
     /// Tries every NID once, and restores what the server has lost.
-    fn attempt(self: &Arc<Self>, cpu: usize, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
-        let greeting = self.greet(cpu as u32, false, deadline)?;
+    fn attempt(self: &Arc<Self>, slot: usize, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
+        let greeting = self.greet(Purpose::Requests { slot }, deadline)?;
         let connected = &greeting.connected;
         count(&self.counters.connects);
         self.durability.store(handshake::durability_epoch(&connected.boot_id), Ordering::Release);
@@ -406,7 +448,7 @@ impl Peer {
             }
             self.link.lock().on_recovered();
         }
-        if let Some(slot) = self.slots.get(cpu) {
+        if let Some(slot) = self.slots.get(slot) {
             *slot.lock() = Some(conn.clone());
         }
         if self.is_stopping() {
@@ -416,8 +458,12 @@ impl Peer {
         Ok(conn)
     }
 
-    /// Connects to the first NID that answers.
-    pub(crate) fn greet(&self, cpu: u32, control: bool, deadline: Option<Instant>) -> StatusResult<Greeting> {
+    /// Connects to the first NID that answers. `ECONNREFUSED` only if all refuse.
+    pub(crate) fn greet(&self, purpose: Purpose, deadline: Option<Instant>) -> StatusResult<Greeting> {
+        let (cpu, control, wide) = match purpose {
+            Purpose::Control => (u32::MAX, true, false),
+            Purpose::Requests { slot } => ((slot % self.cpu_count()) as u32, false, slot >= self.cpu_count()),
+        };
         let instance = self.link.lock().instance();
         let mut last = Status::ECONNREFUSED;
         for nid in &self.nids {
@@ -430,10 +476,12 @@ impl Peer {
                 cpu,
                 instance,
                 control,
+                wide,
             };
             match handshake::connect(&asked, &self.config, &|| self.may_wait(deadline)) {
                 Ok(greeting) => return Ok(greeting),
                 Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
+                Err(Status::ECONNREFUSED) => {}
                 Err(status) => last = status,
             }
         }
@@ -460,7 +508,7 @@ impl Peer {
         }
     }
 
-    /// Sends a request on this CPU's connection.
+    /// Sends a request by one of this CPU's ways.
     ///
     /// # Safety
     /// As [`Conn::submit`]: the buffers of `request` stay valid until the returned value was waited for or dropped, and
@@ -468,9 +516,10 @@ impl Peer {
     pub(crate) unsafe fn submit(
         self: &Arc<Self>,
         request: &Request<'_>,
+        way: Way,
         deadline: Option<Instant>,
     ) -> StatusResult<Result<InFlight, (NoReply, Arc<Conn>)>> {
-        let conn = self.conn(deadline)?;
+        let conn = self.conn_by(way, deadline)?;
         let mut header = self.header(&request.ticket, request.resent);
         header.set_body(request.body)?;
         header.set_bulk(request.send, conn.bulk_checksums && !request.send.is_empty())?;
@@ -495,7 +544,7 @@ impl Peer {
                 None => {
                     let deadline = self.config.deadline.map(|limit| Instant::now() + limit);
                     // SAFETY: the flight is waited for right below, on this stack frame.
-                    match unsafe { self.submit(&request, deadline) } {
+                    match unsafe { self.submit(&request, Way::Near, deadline) } {
                         Ok(sent) => sent,
                         Err(status) => break Err(status),
                     }

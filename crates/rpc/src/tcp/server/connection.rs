@@ -409,7 +409,7 @@ impl Connection {
             connected.lease = Some(attached.grant);
             session.client = Some(attached.client);
         }
-        if local {
+        if local && !connect.flags.contains(ConnectFlags::WIDE) {
             self.socket.set_local();
         }
         if local && let Ok(cpu) = usize::try_from(connect.cpu) {
