@@ -113,6 +113,16 @@ impl OstSet {
         }
     }
 
+    /// Has everything destroyed that waits for it, and waits until it is, but no longer than `patience`.
+    pub fn drain(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        let all = self.osts.read().clone();
+        let targets: Vec<u64> = all.iter().map(|ost| ost.hurry()).collect();
+        for (ost, target) in all.iter().zip(targets) {
+            ost.wait_destroyed(target, until);
+        }
+    }
+
     /// Destroys an object once the transaction that logged it is durable.
     pub fn destroy_later(&self, ost_index: u16, transno: TransNo, object: Fid) {
         if let Some(ost) = self.osts.read().iter().find(|ost| ost.index == ost_index) {

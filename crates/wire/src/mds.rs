@@ -298,7 +298,8 @@ pub enum MdsRequest<'a> {
         /// Rights.
         mask: u8,
     },
-    /// Makes everything up to a transno durable; `TransNo(u64::MAX)` for all. Reply: `Done`.
+    /// Makes everything up to a transno durable; `TransNo(u64::MAX)` for all, which also waits a few
+    /// seconds at most for objects of removed files to be destroyed, so that their space is free. Reply: `Done`.
     Commit {
         /// Up to and including this one.
         upto: TransNo,

@@ -124,16 +124,18 @@ impl Client {
         let (range, ()) = file.take_range(Use::Exclusive, |_| (offset, end, ()))?;
         let layout = match kind {
             FallocateKind::Punch => self.layout_of(file)?,
-            _ => Some(self.layout_for_writing(file, offset, end)?),
+            _ => Some(self.with_space(file.fid, || self.layout_for_writing(file, offset, end))?),
         };
         let Some(layout) = layout else { return Ok(()) };
         let epochs: Vec<_> =
             touched(&layout, offset, end).map(|(ost, object)| (ost, object, self.epoch_of(ost))).collect();
-        let requests = object_ranges(&layout, offset, end).map(|range| {
-            let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
-            (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len })
+        let outcome = self.with_space(file.fid, || {
+            let requests = object_ranges(&layout, offset, end).map(|range| {
+                let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
+                (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len })
+            });
+            self.on_objects(requests)
         });
-        let outcome = self.on_objects(requests);
         let now = self.now();
         range.finish(|inner| {
             inner.dense = 0;

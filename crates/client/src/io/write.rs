@@ -8,7 +8,7 @@ use nacre_layout::{Chunk, Layout, chunks};
 use nacre_rpc::{IoCall, run_all};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
-use nacre_types::{Caps, Fid, SetAttr, SetAttrValid, Status, StatusResult};
+use nacre_types::{Caps, Fid, SetAttr, SetAttrValid, Status, StatusResult, TransNo};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::atomic::Ordering;
@@ -28,6 +28,13 @@ pub struct WriteOptions {
 
 /// An object that was written, with its OST's epoch before that.
 type Touched = (u16, Fid, u64);
+
+/// Where [`Client::write_layout`] notes what it wrote: usually one object, which then costs no allocation.
+#[derive(Default)]
+struct Notes {
+    one: [Touched; 1],
+    many: Vec<Touched>,
+}
 
 impl Client {
     /// Writes `data` to open file `handle` at `offset` and says how much was written: all, unless something failed
@@ -81,12 +88,11 @@ impl Client {
         let data = &data[..len as usize];
         let layout = match layout {
             Some(layout) => layout,
-            None => self.layout_for_writing(file, at, at + len)?,
+            None => self.with_space(file.fid, || self.layout_for_writing(file, at, at + len))?,
         };
         let sync = options.sync || open.sync;
-        let mut one = [(0, Fid::ZERO, 0); 1];
-        let mut many = Vec::new();
-        let (outcome, touched) = self.write_layout(&layout, at, data, sync, &mut one, &mut many);
+        let mut notes = Notes::default();
+        let (outcome, touched) = self.write_layout(file.fid, &layout, (at, data), sync, &mut notes);
         let now = self.now();
         let has_cache = range.finish(|inner| {
             let written = *outcome.as_ref().unwrap_or(&0) as u64;
@@ -105,13 +111,13 @@ impl Client {
             inner.cached
         });
         let written = outcome?;
+        // The pages of a write through the cache are locked until it is answered, and hold the new data anyway.
         let around = !options.from_cache && !open.cached.load(Ordering::Relaxed);
         if has_cache
             && around
             && let Some(kernel) = self.kernel.get()
         {
-            // A read through the cache may have fetched the old data meanwhile. The pages of a write through the cache are
-            // locked until it is answered, and hold the new data anyway.
+            // A read through the cache may have fetched the old data meanwhile.
             kernel.drop_data(file.node, at, written as u64);
         }
         if sync {
@@ -146,23 +152,37 @@ impl Client {
         }
     }
 
-    /// Writes `data` at `offset`; gives the bytes that arrived without a gap, and the objects that were written (in `one`
-    /// if there is one, so that the usual case allocates nothing).
+    /// Runs `attempt` again if it finds no space, once the space of removed files has come back.
+    pub(crate) fn with_space<R>(
+        &self,
+        fid: Fid,
+        mut attempt: impl FnMut() -> StatusResult<R>,
+    ) -> StatusResult<R> {
+        match attempt() {
+            Err(Status::ENOSPC) => {
+                self.call_system(fid, &MdsRequest::Commit { upto: TransNo(u64::MAX) })?;
+                attempt()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Writes `data` at an offset; gives the bytes that arrived without a gap, and the objects that were written.
     fn write_layout<'t>(
         &self,
+        fid: Fid,
         layout: &Layout,
-        offset: u64,
-        data: &[u8],
+        (offset, data): (u64, &[u8]),
         sync: bool,
-        one: &'t mut [Touched; 1],
-        many: &'t mut Vec<Touched>,
+        notes: &'t mut Notes,
     ) -> (StatusResult<usize>, &'t [Touched]) {
+        let Notes { one, many } = notes;
         let mut parts = chunks(layout, offset, data.len() as u64);
         match (parts.next(), parts.next()) {
             (Some(chunk), None) => {
                 let Some(stripe) = chunk.object else { return (Err(Status::EIO), &[]) };
                 one[0] = (stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index));
-                (self.write_chunk(&chunk, data, sync), one)
+                (self.with_space(fid, || self.write_chunk(&chunk, data, sync)), one)
             }
             (first, second) => {
                 let parts: Vec<Chunk> = first.into_iter().chain(second).chain(parts).collect();
@@ -171,7 +191,7 @@ impl Client {
                         many.push((stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index)));
                     }
                 }
-                (self.write_chunks(&parts, data, sync), many)
+                (self.with_space(fid, || self.write_chunks(&parts, data, sync)), many)
             }
         }
     }

@@ -20,12 +20,23 @@ fn a_failed_write_tells_its_error_and_leaves_the_rest_readable() {
     let client = world.client();
     let (_, handle) = create(&client, "file");
     assert_eq!(write(&client, handle, 0, &[1; 100]), Ok(100));
-    *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::ENOSPC);
-    assert_eq!(write(&client, handle, 10, &[2; 10]), Err(Status::ENOSPC));
+    *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EIO);
+    assert_eq!(write(&client, handle, 10, &[2; 10]), Err(Status::EIO));
     assert_eq!(read(&client, handle, 0, 200), [1; 100]);
     *world.osts[1].fail_write.lock().expect("no panic") = Some(Status::ENOSPC);
     assert_eq!(write(&client, handle, 0, &[3; 100_000]), Ok(65536), "what arrived counts");
     assert_eq!(client.fsync(handle), Ok(()), "a write error was told by the write");
+}
+
+#[test]
+fn a_write_without_space_is_tried_again_once_removed_files_are_gone() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (_, handle) = create(&client, "file");
+    *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::ENOSPC);
+    let before = world.mds.commits.load(Ordering::Relaxed);
+    assert_eq!(write(&client, handle, 0, &[1; 100]), Ok(100));
+    assert_eq!(world.mds.commits.load(Ordering::Relaxed), before + 1, "the MDT was asked to make room");
 }
 
 #[test]

@@ -4,12 +4,20 @@ use crate::mds::Mds;
 use crate::service::Caller;
 use nacre_types::{Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{FileLock, MdsAnswer, MdsReply};
+use std::time::Duration;
+
+/// Longest wait for objects to be destroyed when everything is to be made durable.
+const DESTROY_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Mds {
     pub(crate) fn commit_upto(&self, upto: TransNo) -> StatusResult<MdsAnswer> {
+        let all = upto == TransNo(u64::MAX);
         let upto = upto.min(self.store.last_transno());
         if upto > self.store.last_committed() {
             nacre_env::blocking(|| self.store.sync(upto)).map_err(|error| self.store_failed(&error))?;
+        }
+        if all {
+            nacre_env::blocking(|| self.osts.drain(DESTROY_PATIENCE));
         }
         Ok(self.answer(MdsReply::Done))
     }

@@ -54,6 +54,12 @@ pub struct OstState {
     no_space: bool,
     /// To be destroyed, oldest first.
     pub pending: VecDeque<Pending>,
+    /// Objects that the thread destroys right now.
+    pub destroying: usize,
+    /// Objects destroyed so far.
+    pub destroyed: u64,
+    /// Somebody waits for space: destructions do not wait for their transactions to become durable on their own.
+    pub hurried: bool,
     /// The log holds more than `pending`.
     pub rescan: bool,
     /// The thread is to end.
@@ -139,6 +145,9 @@ impl Ost {
                 resting_until: None,
                 no_space: false,
                 pending: VecDeque::new(),
+                destroying: 0,
+                destroyed: 0,
+                hurried: false,
                 rescan: true,
                 stopped: false,
                 finished: false,
@@ -291,6 +300,35 @@ impl Ost {
         state.statfs = Some((Instant::now(), statfs));
         state.statfs_wanted = false;
         Ok(())
+    }
+
+    /// Has the objects destroyed that wait for it, without waiting for more; gives how many will have been destroyed then.
+    pub fn hurry(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.hurried = !state.pending.is_empty();
+        self.work.notify_one();
+        state.destroyed + (state.pending.len() + state.destroying) as u64
+    }
+
+    /// Waits until `target` objects have been destroyed, but not beyond `until` and not for an OST that fails.
+    pub fn wait_destroyed(&self, target: u64, until: Instant) {
+        let mut state = self.state.lock();
+        while state.destroyed < target && !state.stopped && !state.is_resting(Instant::now()) {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// The thread is done with `count` objects it took from `pending`.
+    pub fn note_destroyed(&self, count: usize) {
+        let mut state = self.state.lock();
+        state.destroying = 0;
+        state.destroyed += count as u64;
+        state.hurried &= !state.pending.is_empty();
+        // What it said of its space is no longer true.
+        state.statfs_wanted |= state.no_space;
+        self.changed.notify_all();
     }
 
     /// Notes an object to be destroyed.

@@ -57,10 +57,13 @@ fn run(ost: &Ost, weak: &Weak<MetaStore>) {
             Work::Statfs => drop(ost.refresh_statfs()),
             Work::Rescan => {}
             Work::Destroy(batch) => {
+                let mut done = batch.len();
                 if destroy(ost, weak, &batch).is_err() {
+                    done = 0;
                     let mut state = ost.state.lock();
                     batch.into_iter().rev().for_each(|pending| state.pending.push_front(pending));
                 }
+                ost.note_destroyed(done);
             }
         }
     }
@@ -87,10 +90,11 @@ fn next_work(ost: &Ost, store: &MetaStore) -> Work {
     }
     let Some(oldest) = state.pending.front() else { return Work::Nap(Duration::MAX) };
     let waited = now.duration_since(oldest.since);
-    if oldest.transno > store.last_committed() && waited < COMMIT_PATIENCE {
+    if oldest.transno > store.last_committed() && waited < COMMIT_PATIENCE && !state.hurried {
         return Work::Nap(COMMIT_PATIENCE - waited);
     }
     let count = state.pending.len().min(DESTROY_MAX);
+    state.destroying = count;
     Work::Destroy(state.pending.drain(..count).collect())
 }
 
@@ -99,6 +103,8 @@ fn nap(ost: &Ost, time: Duration) {
     let idle = !state.stopped && !state.statfs_wanted && !state.is_low();
     match time {
         Duration::MAX if idle && state.pending.is_empty() => ost.work.wait(&mut state),
+        // Who hurries us may have come before we lay down.
+        _ if state.hurried && !state.is_resting(Instant::now()) => {}
         _ if !state.stopped => drop(ost.work.wait_for(&mut state, time.min(NAP))),
         _ => {}
     }

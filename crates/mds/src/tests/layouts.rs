@@ -167,6 +167,30 @@ fn objects_of_removed_files_are_destroyed_even_after_a_restart() {
 }
 
 #[test]
+fn making_everything_durable_waits_for_the_objects_of_removed_files_to_go() {
+    let f = Fixture::with_osts(2);
+    let mut objects = Vec::new();
+    for name in ["a", "b", "c"] {
+        let fid = f.file(Fid::ROOT, name).expect("made").fid;
+        objects.push(f.intent(fid).expect("objects").components[0].objects[0].object);
+        f.unlink(Fid::ROOT, name).expect("removed");
+    }
+    f.answer(&f.cred, &MdsRequest::Commit { upto: nacre_types::TransNo(u64::MAX) }).expect("durable");
+    let mut destroyed: Vec<Fid> = f.osts.iter().flat_map(|ost| ost.destroyed.lock().clone()).collect();
+    destroyed.sort_unstable();
+    objects.sort_unstable();
+    assert_eq!(destroyed, objects);
+    // An OST that is gone holds nobody up.
+    let fid = f.file(Fid::ROOT, "d").expect("made").fid;
+    f.intent(fid).expect("objects");
+    f.osts.iter().for_each(|ost| *ost.fail.lock() = Some(Status::EIO));
+    f.unlink(Fid::ROOT, "d").expect("removed");
+    let before = std::time::Instant::now();
+    f.answer(&f.cred, &MdsRequest::Commit { upto: nacre_types::TransNo(u64::MAX) }).expect("durable");
+    assert!(before.elapsed() < std::time::Duration::from_secs(4));
+}
+
+#[test]
 fn lustres_layout_attribute_reads_and_sets_striping() {
     let f = Fixture::with_osts(2);
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
