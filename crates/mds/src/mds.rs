@@ -34,6 +34,8 @@ pub type Osts = Vec<(u16, Arc<dyn OssEndpoint>)>;
 const STORE_DIR: &str = "meta";
 /// Client sequences of MDTs other than the first begin this far into their range; those before are for their objects.
 const OBJECT_SEQUENCES: u64 = 0x1_0000;
+/// Inodes that are counted in one step.
+const COUNT_STEP: i64 = 4096;
 /// Time between two looks at space and deadlines.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -89,6 +91,10 @@ pub struct Mds {
     signal: Arc<StopSignal>,
     /// The thread that watches space and deadlines.
     ticker: Mutex<Option<JoinHandle<()>>>,
+    /// The thread that counts inodes after a crash.
+    counter: Mutex<Option<JoinHandle<()>>>,
+    /// The number of inodes is known.
+    counted: AtomicBool,
 }
 
 /// Path of the store of the MDT in `dir`.
@@ -136,6 +142,8 @@ impl Mds {
             boot_count: 0,
             next_sequence: if config.index == 0 { first + 1 } else { first + OBJECT_SEQUENCES },
             clean: true,
+            // The root.
+            inodes: Some(u64::from(config.index == 0)),
         };
         let mut tx = Tx::new(1);
         tx.batch().put(META, META_KEY, &record.encode());
@@ -172,6 +180,7 @@ impl Mds {
         }
         let boot_transno = store.last_transno();
         record.boot_count += 1;
+        let inodes = record.inodes.take().filter(|_| record.clean);
         record.clean = false;
         let mut tx = Tx::new(boot_transno.0 + 1);
         tx.batch().put(META, META_KEY, &record.encode());
@@ -197,10 +206,19 @@ impl Mds {
             stopping: AtomicBool::new(false),
             signal: Arc::new(StopSignal::default()),
             ticker: Mutex::new(None),
+            counter: Mutex::new(None),
+            counted: AtomicBool::new(false),
             config,
             store,
         });
         mds.set_osts(osts)?;
+        match inodes.and_then(|inodes| i64::try_from(inodes).ok()) {
+            Some(inodes) => {
+                mds.space.count_inodes(inodes);
+                mds.counted.store(true, Ordering::Release);
+            }
+            None => mds.count_inodes_later()?,
+        }
         mds.begin_recovery(&ended);
         let (weak, signal) = (Arc::downgrade(&mds), mds.signal.clone());
         let thread = std::thread::Builder::new()
@@ -230,19 +248,50 @@ impl Mds {
             return Ok(());
         }
         self.end_threads();
-        let ticker = self.ticker.lock().take();
-        if let Some(Err(_)) = ticker.map(JoinHandle::join) {
-            log::error!("MDT{:04x}: the thread that watches deadlines has panicked", self.index);
+        for thread in [self.ticker.lock().take(), self.counter.lock().take()].into_iter().flatten() {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                log::error!("MDT{:04x}: the thread {name} has panicked", self.index);
+            }
         }
         self.osts.wait_stopped(STOP_PATIENCE);
         let mut tx = Tx::new(0);
         {
             let mut record = self.record.lock();
             record.clean = true;
+            record.inodes = self.counted.load(Ordering::Acquire).then(|| self.space.inodes());
             tx.batch().put(META, META_KEY, &record.encode());
         }
         self.store.commit(tx.batch())?;
         self.store.close()?;
+        Ok(())
+    }
+
+    /// Counts the inodes in the background, in steps that hold nothing up. What is made or removed meanwhile may count
+    /// twice or not at all.
+    fn count_inodes_later(self: &Arc<Self>) -> Result<(), MdsError> {
+        let mds = Arc::downgrade(self);
+        let count = move || {
+            let mut last: Option<Vec<u8>> = None;
+            while let Some(mds) = mds.upgrade().filter(|mds| !mds.stopping.load(Ordering::SeqCst)) {
+                match count_step(&mds.store, last.as_deref()) {
+                    Ok((count, next)) => {
+                        mds.space.count_inodes(count);
+                        last = next;
+                    }
+                    Err(error) => {
+                        mds.store_failed(&error);
+                        return;
+                    }
+                }
+                if last.is_none() {
+                    return mds.counted.store(true, Ordering::Release);
+                }
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("mds-count".into()).spawn(count).map_err(MdsError::Thread)?;
+        *self.counter.lock() = Some(thread);
         Ok(())
     }
 
@@ -377,6 +426,7 @@ impl Mds {
             return Ok(TransNo(0));
         }
         let transno = self.store.commit(tx.batch()).map_err(|error| self.store_failed(&error))?;
+        self.space.count_inodes(tx.inode_change());
         for (fid, record) in tx.take_cached() {
             self.cache.replace(&fid, record);
         }
@@ -454,6 +504,21 @@ fn known_clients(store: &MetaStore) -> Result<(Vec<ClientUuid>, Expected), MdsEr
         ControlFlow::Continue(())
     })?;
     Ok((ended, known))
+}
+
+/// Counts the next inodes after a key; gives the last key as long as there are more.
+fn count_step(store: &MetaStore, after: Option<&[u8]>) -> Result<(i64, Option<Vec<u8>>), MetaError> {
+    let (mut count, mut last) = (0, None);
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    store.scan(INODES, &[], from, &mut |key, _| {
+        count += 1;
+        if count < COUNT_STEP {
+            return ControlFlow::Continue(());
+        }
+        last = Some(key.to_vec());
+        ControlFlow::Break(())
+    })?;
+    Ok((count, last))
 }
 
 /// All keys of a table whose keys have 16 bytes.

@@ -3,7 +3,7 @@
 use nacre_wire::mds::Statfs;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Bytes of store that one more file takes, to estimate how many fit: an inode, a name, and slack of the tree.
 const BYTES_PER_FILE: u64 = 512;
@@ -16,6 +16,8 @@ pub struct SpaceGuard {
     reserve_bytes: u64,
     full: AtomicBool,
     last: Mutex<Statfs>,
+    /// Inodes in the store. Below 0 only for moments, when a removal is counted before the creation.
+    inodes: AtomicI64,
 }
 
 impl SpaceGuard {
@@ -26,6 +28,7 @@ impl SpaceGuard {
             reserve_bytes,
             full: AtomicBool::new(false),
             last: Mutex::new(Statfs::default()),
+            inodes: AtomicI64::new(0),
         };
         guard.refresh();
         guard
@@ -41,13 +44,13 @@ impl SpaceGuard {
         let full = usable == 0 || !local_files;
         self.full.store(full, Ordering::Relaxed);
         let files_free = usable / BYTES_PER_FILE;
-        let used = stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(unit);
         *self.last.lock() = Statfs {
             block_size: u32::try_from(unit).unwrap_or(4096),
             blocks: stat.f_blocks,
             blocks_free: stat.f_bfree,
             blocks_available: usable / unit,
-            files: files_free.saturating_add(used / BYTES_PER_FILE),
+            // Those in use are added when somebody asks.
+            files: files_free,
             files_free,
             state: if full { 0x20 } else { 0 },
         };
@@ -60,6 +63,20 @@ impl SpaceGuard {
 
     /// For clients.
     pub fn statfs(&self) -> Statfs {
-        *self.last.lock()
+        let mut statfs = *self.last.lock();
+        statfs.files = statfs.files_free.saturating_add(self.inodes());
+        statfs
+    }
+
+    /// Inodes in the store.
+    pub fn inodes(&self) -> u64 {
+        self.inodes.load(Ordering::Relaxed).try_into().unwrap_or(0)
+    }
+
+    /// There are so many inodes more, or fewer.
+    pub fn count_inodes(&self, change: i64) {
+        if change != 0 {
+            self.inodes.fetch_add(change, Ordering::Relaxed);
+        }
     }
 }

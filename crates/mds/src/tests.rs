@@ -177,6 +177,15 @@ impl Fixture {
         Fixture::start(dir, osts, export)
     }
 
+    /// Ends without the order of a stop; what was committed stays.
+    pub fn crash(self) -> Fixture {
+        let Fixture { dir, osts, export, mds, .. } = self;
+        let store = Arc::downgrade(&mds.store);
+        drop(mds);
+        eventually("the store is closed", || store.strong_count() == 0);
+        Fixture::start(dir, osts, export)
+    }
+
     pub fn fid(&self) -> Fid {
         Fid::new(self.sequence, self.next_oid.fetch_add(1, Ordering::Relaxed), 0)
     }

@@ -29,6 +29,8 @@ pub struct Tx {
     version: u64,
     cached: Vec<(Fid, Option<Arc<InodeRecord>>)>,
     destroyed: Vec<(u16, Fid)>,
+    /// By how much the number of inodes changes.
+    inode_change: i64,
     /// Handle that the request opens, to be stored with its answer.
     pub opened: Option<OpenedRecord>,
 }
@@ -37,7 +39,14 @@ impl Tx {
     /// An empty transaction whose inodes get `version`.
     pub fn new(version: u64) -> Tx {
         let buffers = SPARE.with(|spare| spare.borrow_mut().take()).unwrap_or_default();
-        Tx { buffers, version, cached: Vec::with_capacity(4), destroyed: Vec::new(), opened: None }
+        Tx {
+            buffers,
+            version,
+            cached: Vec::with_capacity(4),
+            destroyed: Vec::new(),
+            inode_change: 0,
+            opened: None,
+        }
     }
 
     /// The batch, for records that have no method here.
@@ -68,8 +77,20 @@ impl Tx {
         record
     }
 
+    /// Like [`Tx::put_inode`], for an inode that did not exist.
+    pub fn put_new_inode(&mut self, record: InodeRecord) -> Arc<InodeRecord> {
+        self.inode_change += 1;
+        self.put_inode(record)
+    }
+
+    /// By how much the number of inodes changes.
+    pub fn inode_change(&self) -> i64 {
+        self.inode_change
+    }
+
     /// Removes an inode's record.
     pub fn delete_inode(&mut self, fid: &Fid) {
+        self.inode_change -= 1;
         self.batch().delete(INODES, &fid.to_key());
         self.cached.push((*fid, None));
     }

@@ -2,8 +2,12 @@
 
 use crate::codec::{DecodeError, Reader};
 
-/// Format version of both records.
-pub const MDT_VERSION: u8 = 1;
+/// Format version of [`MdtRecord`]. Version 1 had no count of inodes.
+pub const MDT_VERSION: u8 = 2;
+/// Format version of [`OstMarkRecord`].
+pub const OST_MARK_VERSION: u8 = 1;
+/// Stands for a count of inodes that is not known.
+const UNKNOWN: u64 = u64::MAX;
 
 /// One per MDT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,10 +22,12 @@ pub struct MdtRecord {
     pub next_sequence: u64,
     /// The last run stopped in order, so nothing needs to be recovered.
     pub clean: bool,
+    /// Inodes in the store; only known after a run that stopped in order.
+    pub inodes: Option<u64>,
 }
 
 /// Bytes of an encoded [`MdtRecord`].
-pub const MDT_LEN: usize = 32;
+pub const MDT_LEN: usize = 40;
 
 impl MdtRecord {
     /// The record's bytes.
@@ -32,16 +38,18 @@ impl MdtRecord {
         out[2..4].copy_from_slice(&self.index.to_le_bytes());
         out[8..16].copy_from_slice(&self.hash_seed.to_le_bytes());
         out[16..24].copy_from_slice(&self.boot_count.to_le_bytes());
-        out[24..].copy_from_slice(&self.next_sequence.to_le_bytes());
+        out[24..32].copy_from_slice(&self.next_sequence.to_le_bytes());
+        out[32..].copy_from_slice(&self.inodes.unwrap_or(UNKNOWN).to_le_bytes());
         out
     }
 
     /// Reads a record.
     ///
     /// # Errors
-    /// If the bytes are not a record of this version.
+    /// If the bytes are not a record of this version or of version 1.
     pub fn decode(bytes: &[u8]) -> Result<MdtRecord, DecodeError> {
-        let mut reader = Reader::new(bytes, MDT_VERSION)?;
+        let version = if bytes.first() == Some(&1) { 1 } else { MDT_VERSION };
+        let mut reader = Reader::new(bytes, version)?;
         let clean = match reader.u8()? {
             0 => false,
             1 => true,
@@ -49,13 +57,17 @@ impl MdtRecord {
         };
         let index = reader.u16()?;
         reader.reserved::<4>()?;
-        let record = MdtRecord {
+        let mut record = MdtRecord {
             index,
             clean,
             hash_seed: reader.u64()?,
             boot_count: reader.u64()?,
             next_sequence: reader.u64()?,
+            inodes: None,
         };
+        if version > 1 {
+            record.inodes = Some(reader.u64()?).filter(|&inodes| inodes != UNKNOWN);
+        }
         reader.end()?;
         Ok(record)
     }
@@ -77,7 +89,7 @@ impl OstMarkRecord {
     /// The record's bytes.
     pub fn encode(&self) -> [u8; OST_MARK_LEN] {
         let mut out = [0u8; OST_MARK_LEN];
-        out[0] = MDT_VERSION;
+        out[0] = OST_MARK_VERSION;
         out[4..8].copy_from_slice(&self.last_used.to_le_bytes());
         out[8..].copy_from_slice(&self.sequence.to_le_bytes());
         out
@@ -88,7 +100,7 @@ impl OstMarkRecord {
     /// # Errors
     /// If the bytes are not a record of this version.
     pub fn decode(bytes: &[u8]) -> Result<OstMarkRecord, DecodeError> {
-        let mut reader = Reader::new(bytes, MDT_VERSION)?;
+        let mut reader = Reader::new(bytes, OST_MARK_VERSION)?;
         reader.reserved::<3>()?;
         let last_used = reader.u32()?;
         let sequence = reader.u64()?;
@@ -103,18 +115,24 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn bytes_are_those_of_version_1() {
+    fn bytes_are_those_of_the_format() {
         let mdt = MdtRecord {
             index: 3,
             hash_seed: 0x0102,
             boot_count: 4,
             next_sequence: 0x2_0000_0401,
             clean: true,
+            inodes: Some(5),
         };
-        let mut bytes = vec![1u8, 1, 3, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
-        bytes.extend([1, 4, 0, 0, 2, 0, 0, 0]);
+        let mut bytes = vec![2u8, 1, 3, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend([1, 4, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(mdt.encode()[..], bytes);
         assert_eq!(MdtRecord::decode(&bytes), Ok(mdt));
+        let unknown = MdtRecord { inodes: None, ..mdt };
+        assert_eq!(MdtRecord::decode(&unknown.encode()), Ok(unknown));
+        bytes[0] = 1;
+        assert_eq!(MdtRecord::decode(&bytes[..32]), Ok(unknown), "version 1");
+        assert!(MdtRecord::decode(&bytes).is_err());
         let mark = OstMarkRecord { sequence: 0x1_0001_0000, last_used: 9 };
         let bytes = [1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0];
         assert_eq!(mark.encode(), bytes);
@@ -123,9 +141,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_bytes_never_panic(mut bytes in proptest::collection::vec(0u8..=255, 0..40), known in 0u8..2) {
+        fn random_bytes_never_panic(mut bytes in proptest::collection::vec(0u8..=255, 0..48), known in 0u8..2) {
+            let version = if bytes.len() % 2 == 0 { MDT_VERSION } else { OST_MARK_VERSION };
             if let Some(first) = bytes.first_mut().filter(|_| known == 1) {
-                *first = MDT_VERSION;
+                *first = version;
             }
             let _ = MdtRecord::decode(&bytes);
             let _ = OstMarkRecord::decode(&bytes);

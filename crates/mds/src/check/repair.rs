@@ -38,7 +38,9 @@ pub fn repair(
 ) -> Result<(), MdsError> {
     let inventory = Inventory::read(store, mdt.index, progress)?;
     let tx = Tx::new(store.last_transno().0 + 1);
-    let mut repair = Repair { store, tx, mdt: *mdt, changed: HashMap::new() };
+    // The next start counts inodes again.
+    let mdt = MdtRecord { inodes: None, ..*mdt };
+    let mut repair = Repair { store, tx, mdt, changed: HashMap::new() };
     let inventory = repair.names(inventory)?;
     repair.inodes(&inventory)?;
     repair.leftovers(&inventory)?;
@@ -202,7 +204,6 @@ impl Repair<'_> {
         let now = Timestamp::from(SystemTime::now());
         let fid = Fid::new(self.mdt.next_sequence, 1, 0);
         self.mdt.next_sequence += 1;
-        self.tx.batch().put(META, META_KEY, &self.mdt.encode());
         let attr = Attr {
             fid,
             mode: FileKind::Directory.mode_bits() | 0o700,
@@ -272,6 +273,7 @@ impl Repair<'_> {
     }
 
     fn finish(mut self) -> Result<(), MdsError> {
+        self.tx.batch().put(META, META_KEY, &self.mdt.encode());
         for (_, record) in std::mem::take(&mut self.changed) {
             self.tx.put_inode(record);
             self.commit_if_full()?;

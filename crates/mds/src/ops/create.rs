@@ -174,7 +174,7 @@ impl Mds {
                 directory.shown()
             }
         };
-        let record = tx.put_inode(record);
+        let record = tx.put_new_inode(record);
         let layout = if open.is_some() { self.layout_of(&record)?.map(Arc::new) } else { None };
         let reply = MdsReply::Created { attr: record.shown(), created: true, layout, parent };
         if let Some((handle, flags)) = open {

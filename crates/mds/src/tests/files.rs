@@ -255,3 +255,27 @@ fn a_full_mdt_refuses_to_create_but_not_to_remove() {
     assert_eq!((statfs.blocks_available, statfs.files_free, statfs.state), (0, 0, 0x20));
     assert!(run(&MdsRequest::Unlink { parent: Fid::ROOT, name: b"a", directory: false }).is_ok());
 }
+
+#[test]
+fn inodes_are_counted_and_counted_again_after_a_crash() {
+    let f = Fixture::new();
+    let shown = |f: &Fixture| match f.run(&MdsRequest::Statfs) {
+        Ok(MdsReply::Statfs(statfs)) => statfs.files - statfs.files_free,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(shown(&f), 1, "the root");
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    for name in 0..20 {
+        f.file(dir, &name.to_string()).expect("made");
+    }
+    assert_eq!(shown(&f), 22);
+    f.unlink(dir, "3").expect("removed");
+    assert_eq!(shown(&f), 21);
+    let f = f.restart();
+    assert_eq!(shown(&f), 21);
+    let f = f.crash();
+    eventually("they are counted", || shown(&f) == 21);
+    f.file(dir, "new").expect("made");
+    assert_eq!(shown(&f), 22);
+    f.check();
+}
