@@ -6,8 +6,9 @@ use nacre_rpc::MgsService;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use parking_lot::{Condvar, Mutex};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -167,7 +168,8 @@ fn persist(dir: &Path, config: &FsConfig) -> Result<(), Error> {
         let path = path.to_path_buf();
         move |source| Error::Io { action, path, source }
     };
-    let mut file = File::create(&fresh).map_err(fail("create", &fresh))?;
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh);
+    let mut file = file.map_err(fail("create", &fresh))?;
     file.write_all(record::encode(config).as_bytes()).map_err(fail("write", &fresh))?;
     file.sync_all().map_err(fail("sync", &fresh))?;
     fs::rename(&fresh, &path).map_err(fail("rename into place", &path))?;

@@ -14,9 +14,9 @@
 use crate::failure::{Failure, Result};
 use nacre_ondisk::superblock::{FORMAT_VERSION, Superblock, SuperblockError};
 use nacre_types::{TargetId, TargetKind, Timestamp};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -244,10 +244,24 @@ pub fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let path = dir.join(name);
     let fresh = dir.join(format!("{name}.new"));
     let fail = || Failure::because(format!("write {}", path.display()));
-    let mut file = File::create(&fresh).map_err(fail())?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(fail())?;
+    let file = create_private(&fresh, bytes).map_err(fail())?;
+    file.sync_all().map_err(fail())?;
     fs::rename(&fresh, &path).map_err(fail())?;
     sync_dir(dir)
+}
+
+/// Writes a small file that nobody else may read, whatever the umask is. It is not made durable.
+///
+/// # Errors
+/// If it cannot be made or written.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    create_private(path, bytes).map(drop).map_err(Failure::because(format!("write {}", path.display())))
+}
+
+fn create_private(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
 fn sync_dir(dir: &Path) -> Result<()> {
@@ -282,6 +296,17 @@ mod tests {
 
     fn format(dir: &Path) -> Result<Instance> {
         Instance::format(dir, &options(), |_, _| Ok(()), |_| ())
+    }
+
+    #[test]
+    fn files_are_private_whatever_was_there_before() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        write_durably(scratch.path(), "file", b"text").expect("written");
+        write_private(&scratch.path().join("other"), b"text").expect("written");
+        for name in ["file", "other"] {
+            let mode = fs::metadata(scratch.path().join(name)).expect("made").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! whoever sees them.
 
 use crate::failure::{Failure, Result};
-use crate::instance::make_dir;
+use crate::instance::{make_dir, write_private};
 use crate::process::RunDir;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -48,8 +48,7 @@ fn checked_base() -> Result<PathBuf> {
 /// If the entry cannot be written.
 pub fn add(run: &RunDir) -> Result<()> {
     let entry = checked_base()?.join(name_of(&run.path)).with_extension("dir");
-    fs::write(&entry, run.path.as_os_str().as_bytes())
-        .map_err(Failure::because(format!("write {}", entry.display())))
+    write_private(&entry, run.path.as_os_str().as_bytes())
 }
 
 /// Run directory of a mount that has no file system directory on this host.

@@ -6,6 +6,7 @@ use super::{Plan, mount_record};
 use crate::cli::MountOptions;
 use crate::control::MountStatus;
 use crate::failure::{Failure, Result};
+use crate::instance::write_private;
 use crate::process::{RunDir, request_stop};
 use nacre_client::{Client, ClientConfig, Lease};
 use nacre_fuse::front::{Front, FrontOptions, LockScope};
@@ -106,8 +107,7 @@ impl Mounted {
         }
         let session = Arc::new(mount_session(mount, plan.lock_scope(), &client)?);
         let record = mount_record(&plan.run);
-        std::fs::write(&record, session.mount_point().as_os_str().as_bytes())
-            .map_err(Failure::because(format!("write {}", record.display())))?;
+        write_private(&record, session.mount_point().as_os_str().as_bytes())?;
         stop_when_unmounted(&session)?;
         Ok(Mounted { session, client, remote, record })
     }
