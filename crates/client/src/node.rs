@@ -32,6 +32,8 @@ impl Hasher for IdHasher {
 pub type IdMap<V> = HashMap<u64, V, BuildHasherDefault<IdHasher>>;
 
 const SHARDS: usize = 64;
+/// Read permission for owner, group and others.
+const READ_ALL: u32 = 0o444;
 
 /// Node id of a FID: its inode number. FIDs are never used again, so neither are node ids.
 ///
@@ -58,6 +60,8 @@ pub struct Hints {
     pub flags: AttrFlags,
     /// Everybody may search this directory.
     pub public: bool,
+    /// Everybody may list this directory.
+    pub listable: bool,
     /// Number of the exclusive lease under which this was learned; true as long as it is in force. 0: not to be relied on.
     pub lease: u64,
 }
@@ -65,7 +69,10 @@ pub struct Hints {
 impl Hints {
     /// What `attr`, asked for under `lease`, says.
     pub fn of(attr: &Attr, lease: u64) -> Hints {
-        Hints { flags: attr.flags, public: attr.is_dir() && perm::searchable_by_all(attr), lease }
+        let public = attr.is_dir() && perm::searchable_by_all(attr);
+        let listable =
+            attr.is_dir() && attr.mode & READ_ALL == READ_ALL && !attr.flags.contains(AttrFlags::HAS_ACL);
+        Hints { flags: attr.flags, public, listable, lease }
     }
 }
 
@@ -107,7 +114,8 @@ impl NodeTable {
     /// New attributes of an inode have been seen; gives what was known before.
     pub fn note(&self, node: u64, attr: &Attr, lease: u64) -> Option<Hints> {
         let mut shard = self.shard(node).lock();
-        let entry = shard.get_mut(&node)?;
+        // The kernel knows the root without a lookup.
+        let entry = if node == 1 { shard.entry(node).or_default() } else { shard.get_mut(&node)? };
         if let Some(removed) = &mut entry.removed {
             let (size, blocks) = (removed.size, removed.blocks);
             **removed = kept(attr);
@@ -212,9 +220,10 @@ impl NodeTable {
         files
     }
 
-    /// How many inodes are in the table.
+    /// How many inodes are in the table, the root aside.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        let others = |shard: &Mutex<IdMap<Node>>| shard.lock().keys().filter(|id| **id != 1).count();
+        self.shards.iter().map(others).sum()
     }
 }
 

@@ -6,5 +6,6 @@ pub mod info;
 pub(crate) mod lock;
 pub mod namespace;
 pub mod open;
+pub(crate) mod patience;
 pub(crate) mod removed;
 pub(crate) mod xattr;

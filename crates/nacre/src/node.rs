@@ -108,7 +108,8 @@ impl Node {
             herald.progress("opening targets");
             services.open_mgt_and_osts(instance, &plan.targets)?;
         }
-        let links = Arc::new(Links::new(&services, &plan.mgs, &plan.fsname, client)?);
+        let links =
+            Arc::new(Links::new(&services, &plan.mgs, &plan.fsname, client, plan.targets.is_empty())?);
         let config = links.config(0, 0).map_err(|status| no_config(&plan, status))?;
         if let Some(instance) = &plan.instance {
             check_identity(instance, &config)?;

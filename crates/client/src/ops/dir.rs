@@ -42,6 +42,9 @@ impl Client {
     /// # Errors
     /// `EACCES` without read permission; `ENOTDIR`.
     pub fn opendir(&self, caller: &Caller, fid: Fid) -> StatusResult<u64> {
+        if self.is_listable(fid) {
+            return Ok(self.insert_dir(fid));
+        }
         let attr = match self.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ }) {
             Ok(answer) => {
                 let lease = answer.lease;
@@ -54,9 +57,21 @@ impl Client {
         if !attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
+        Ok(self.insert_dir(fid))
+    }
+
+    fn insert_dir(&self, fid: Fid) -> u64 {
         let handle = self.handles.fresh().0;
         self.handles.insert_dir(handle, Arc::new(OpenDir { fid }));
-        Ok(handle)
+        handle
+    }
+
+    /// True if everybody may list the directory, as far as is known: then the MDT need not be asked, which also lets
+    /// programs that only want the file system's figures go on while it is away.
+    fn is_listable(&self, fid: Fid) -> bool {
+        let lease = self.lease.number();
+        let hints = self.nodes.hints(fid.inode_number());
+        hints.is_some_and(|hints| hints.listable && hints.lease == lease && lease != 0)
     }
 
     /// Lists names behind position `offset` (0: the beginning), about `size` bytes of them. `take` says whether it took an

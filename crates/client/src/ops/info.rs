@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use nacre_rpc::{IoCall, run_all};
+use crate::ops::patience::ask_all;
 use nacre_types::{Caps, Fid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{MdsReply, MdsRequest, Statfs};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -41,11 +41,42 @@ impl Client {
         mdts.chain(self.osts.iter().map(|(index, _)| TargetId::ost(index))).collect()
     }
 
-    /// Space of one target.
+    /// Space of one target, if it answers soon.
     ///
     /// # Errors
-    /// `ENODEV` if there is no such target; what it answers.
+    /// `ENODEV` if there is no such target; `ETIMEDOUT` if it does not answer; what it answers.
     pub fn target_statfs(&self, target: TargetId) -> StatusResult<Statfs> {
+        let state = self.statfs_of(&[target]).pop();
+        state.map_or(Err(Status::ENODEV), |state| state.statfs)
+    }
+
+    /// Space of every target that answers soon.
+    pub fn all_statfs(&self) -> Vec<TargetState> {
+        self.statfs_of(&self.targets())
+    }
+
+    /// Targets of this process are asked by this thread, others all at once by threads of their own.
+    fn statfs_of(&self, targets: &[TargetId]) -> Vec<TargetState> {
+        let near = |target: &TargetId| match target.kind {
+            TargetKind::Mdt => {
+                self.mdts.get(usize::from(target.index)).is_none_or(|mdt| mdt.endpoint.is_local())
+            }
+            _ => self.osts.get(target.index).is_none_or(|ost| ost.is_local()),
+        };
+        let remote: Vec<TargetId> = targets.iter().copied().filter(|target| !near(target)).collect();
+        let mut answers = match remote.is_empty() {
+            true => Vec::new(),
+            false => ask_all(&remote, |target| self.ask_statfs(*target)),
+        }
+        .into_iter();
+        let mut answer = |target: &TargetId| match near(target) {
+            true => self.ask_statfs(*target),
+            false => answers.next().unwrap_or(Err(Status::ENODEV)),
+        };
+        targets.iter().map(|target| TargetState { target: *target, statfs: answer(target) }).collect()
+    }
+
+    fn ask_statfs(&self, target: TargetId) -> StatusResult<Statfs> {
         match target.kind {
             TargetKind::Mdt if usize::from(target.index) < self.mdts.len() => self.mdt_statfs(target.index),
             TargetKind::Ost => {
@@ -56,25 +87,8 @@ impl Client {
         }
     }
 
-    /// Space of every target.
-    pub fn all_statfs(&self) -> Vec<TargetState> {
-        let mut states: Vec<TargetState> = (0..self.mdts.len() as u16)
-            .map(|index| TargetState { target: TargetId::mdt(index), statfs: self.mdt_statfs(index) })
-            .collect();
-        let osts: Vec<_> = self.osts.iter().collect();
-        let calls = osts
-            .iter()
-            .map(|&(_, endpoint)| IoCall { endpoint, request: OssRequest::Statfs, bulk: Bulk::None })
-            .collect();
-        let replies = run_all(calls).into_iter().zip(osts);
-        states.extend(replies.map(|(reply, (index, _))| TargetState {
-            target: TargetId::ost(index),
-            statfs: reply.and_then(ost_statfs),
-        }));
-        states
-    }
-
-    /// Space of the file system: bytes of all OSTs, inodes of all MDTs. Targets that do not answer count as absent.
+    /// Space of the file system: bytes of all OSTs, inodes of all MDTs. Targets that do not answer soon count as
+    /// absent, as with Lustre's `lazystatfs`.
     ///
     /// # Errors
     /// What the first target says, if none answers.

@@ -18,6 +18,8 @@ const LAYOUT: &str = "lustre.lov";
 const XATTR_MAX: usize = 65536;
 /// Hard links of one inode that `fid2path` shows at most.
 const LINKS_MAX: u32 = 65536;
+/// Targets whose space is asked for at the same time.
+const ASKED_AT_ONCE: usize = 32;
 
 /// A target of a mounted file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,15 +128,23 @@ impl Mounted {
     /// Those of ioctl(2), other than a target's own.
     pub fn targets_with_space(&self) -> io::Result<Vec<TargetRow>> {
         let mut rows = self.targets()?;
-        for row in &mut rows {
-            row.space = ask(self.directory.as_fd(), &TargetStatfs::question(row.target)).ok().map(|found| {
-                let [blocks, blocks_free, blocks_available] = found.blocks;
-                let [files, files_free] = found.files;
-                let (block_size, state) = (found.block_size, found.state);
-                TargetSpace { block_size, blocks, blocks_free, blocks_available, files, files_free, state }
+        // One that does not answer takes a second or two: all are asked at the same time.
+        for some in rows.chunks_mut(ASKED_AT_ONCE) {
+            std::thread::scope(|scope| {
+                for row in some {
+                    scope.spawn(|| row.space = self.space_of(row.target));
+                }
             });
         }
         Ok(rows)
+    }
+
+    fn space_of(&self, target: TargetId) -> Option<TargetSpace> {
+        let found = ask(self.directory.as_fd(), &TargetStatfs::question(target)).ok()?;
+        let [blocks, blocks_free, blocks_available] = found.blocks;
+        let [files, files_free] = found.files;
+        let (block_size, state) = (found.block_size, found.state);
+        Some(TargetSpace { block_size, blocks, blocks_free, blocks_available, files, files_free, state })
     }
 
     /// Paths of an inode relative to the mount point: one for each hard link, or only that of link `only`.

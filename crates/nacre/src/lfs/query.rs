@@ -314,9 +314,10 @@ fn chosen(
 
 /// True if something else is mounted between our mount point and `path`.
 fn on_a_mount_below(path: &Path, mount: &MountEntry) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    match (std::fs::metadata(path), std::fs::metadata(&mount.mount_point)) {
-        (Ok(path), Ok(mount)) => path.dev() != mount.dev(),
+    // Not statx(2): it asks for the time of creation, which the kernel does not keep, so a metadata server that is away
+    // would be waited for.
+    match (rustix::fs::stat(path), rustix::fs::stat(&mount.mount_point)) {
+        (Ok(path), Ok(mount)) => path.st_dev != mount.st_dev,
         _ => false,
     }
 }

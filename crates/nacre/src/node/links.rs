@@ -13,6 +13,9 @@ use std::time::Duration;
 /// How long the management server is tried when a process starts. Other servers are tried for longer
 /// ([`ClientConfig::first_connect_deadline`]): a metadata server that was killed with its clients first waits for them.
 const FIRST_CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long a mount tries a management server that refuses connections: long enough for one that is just being started again,
+/// short enough for somebody who mistyped its address. Servers try longer: they may be started together.
+const REFUSED_LIMIT: Duration = Duration::from_secs(2);
 /// How long a request to the management server waits while it is away. Whoever needs its answer asks again.
 const MGS_AWAY_LIMIT: Duration = Duration::from_secs(10);
 
@@ -26,8 +29,14 @@ pub struct Links {
 }
 
 impl Links {
-    /// Ways from a process with `services`, whose management server is there or at `mgs`.
-    pub fn new(services: &Services, mgs: &[Nid], fsname: &str, client: ClientUuid) -> Result<Links> {
+    /// Ways from a process with `services`, whose management server is there or at `mgs`. `is_mount`: it will serve nothing.
+    pub fn new(
+        services: &Services,
+        mgs: &[Nid],
+        fsname: &str,
+        client: ClientUuid,
+        is_mount: bool,
+    ) -> Result<Links> {
         let identity = ClientIdentity { client, fsname: fsname.to_owned() };
         let rpc = ClientConfig::default();
         let mgs: Arc<dyn MgsEndpoint> = match services.mgs() {
@@ -35,6 +44,7 @@ impl Links {
             None => {
                 let rpc = ClientConfig {
                     first_connect_deadline: FIRST_CONNECT_LIMIT,
+                    refused_deadline: is_mount.then_some(REFUSED_LIMIT),
                     deadline: Some(MGS_AWAY_LIMIT),
                     ..rpc.clone()
                 };

@@ -1,0 +1,143 @@
+//! Questions to many servers of which some may be gone: whoever answers soon counts, nobody is waited for.
+
+use nacre_env::InterruptTarget;
+use nacre_types::{Status, StatusResult};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a server may take; one that is reached but hangs gets the grace of an interrupted request on top.
+const LIMIT: Duration = Duration::from_secs(1);
+/// How often the one who waits asks whether it was interrupted.
+const POLL: Duration = Duration::from_millis(20);
+/// Threads that ask at the same time.
+const THREADS_MAX: usize = 64;
+
+struct State<R> {
+    next: usize,
+    results: Vec<Option<StatusResult<R>>>,
+    /// Threads that ask, so that their questions can be called off.
+    asking: Vec<Arc<InterruptTarget>>,
+    running: usize,
+    /// Nobody is waited for any more.
+    late: bool,
+}
+
+/// Asks all questions at the same time and gives the answers in order; `ETIMEDOUT` for those that took too long, `EINTR` for
+/// the rest if the caller was interrupted.
+pub(crate) fn ask_all<Q: Sync, R: Send>(
+    questions: &[Q],
+    ask: impl Fn(&Q) -> StatusResult<R> + Sync,
+) -> Vec<StatusResult<R>> {
+    let count = questions.len();
+    let state = Mutex::new(State {
+        next: 0,
+        results: (0..count).map(|_| None).collect(),
+        asking: Vec::new(),
+        running: 0,
+        late: false,
+    });
+    let (changed, mut unanswered) = (Condvar::new(), Status::ETIMEDOUT);
+    nacre_env::blocking(|| {
+        std::thread::scope(|scope| {
+            for _ in 0..count.min(THREADS_MAX) {
+                state.lock().running += 1;
+                let work = || serve(questions, &ask, &state, &changed);
+                if std::thread::Builder::new().name("statfs".into()).spawn_scoped(scope, work).is_err() {
+                    state.lock().running -= 1;
+                    break;
+                }
+            }
+            unanswered = wait(&state, &changed);
+        });
+    });
+    state.into_inner().results.into_iter().map(|result| result.unwrap_or(Err(unanswered))).collect()
+}
+
+/// Waits for the askers and calls them off when it is time; says what became of questions without answer.
+fn wait<R>(state: &Mutex<State<R>>, changed: &Condvar) -> Status {
+    let deadline = Instant::now() + LIMIT;
+    let mut state = state.lock();
+    loop {
+        if state.running == 0 {
+            return Status::EAGAIN;
+        }
+        let interrupted = nacre_env::interrupted();
+        if interrupted || Instant::now() >= deadline {
+            state.late = true;
+            for target in &state.asking {
+                target.raise(target.current());
+            }
+            return if interrupted { Status::EINTR } else { Status::ETIMEDOUT };
+        }
+        changed.wait_for(&mut state, POLL);
+    }
+}
+
+fn serve<Q, R>(
+    questions: &[Q],
+    ask: &(impl Fn(&Q) -> StatusResult<R> + Sync),
+    state: &Mutex<State<R>>,
+    changed: &Condvar,
+) {
+    let guard = InterruptTarget::install();
+    let target = guard.target();
+    state.lock().asking.push(target.clone());
+    loop {
+        let index = {
+            let mut state = state.lock();
+            if state.late || state.next == questions.len() {
+                break;
+            }
+            state.next += 1;
+            // Under the lock, so that whoever sets `late` finds this question.
+            target.begin(state.next as u64);
+            state.next - 1
+        };
+        let result = questions.get(index).map(ask);
+        target.end();
+        let mut state = state.lock();
+        // An answer that was called off is none.
+        if let (Some(result), Some(slot)) = (result, state.results.get_mut(index))
+            && !matches!(result, Err(Status::EINTR))
+        {
+            *slot = Some(result);
+        }
+    }
+    let mut state = state.lock();
+    state.asking.retain(|other| !Arc::ptr_eq(other, target));
+    state.running -= 1;
+    changed.notify_all();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_answers_counts_and_who_hangs_is_called_off() {
+        let began = Instant::now();
+        let questions: Vec<u32> = (0..100).collect();
+        let answers = ask_all(&questions, |&question| {
+            if question % 50 != 7 {
+                return if question == 3 { Err(Status::ENODEV) } else { Ok(question * 2) };
+            }
+            nacre_env::blocking(|| {
+                while !nacre_env::interrupted() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            Err(Status::EINTR)
+        });
+        assert!(began.elapsed() < LIMIT * 4);
+        for (index, answer) in answers.into_iter().enumerate() {
+            let expected = match index {
+                3 => Err(Status::ENODEV),
+                7 | 57 => Err(Status::ETIMEDOUT),
+                index => Ok(index as u32 * 2),
+            };
+            assert_eq!(answer, expected, "{index}");
+        }
+        assert!(ask_all(&[] as &[u32], |_| Ok(())).is_empty());
+    }
+}
