@@ -150,14 +150,14 @@ impl SliceRun<'_> {
     }
 
     /// One row: `ours` against `bound`.
-    fn compare(&mut self, mut ours: Job, bound: Job, target: f64) -> Result<(), Error> {
+    fn compare(&mut self, mut ours: Job, bound: Job, target: impl Into<Option<f64>>) -> Result<(), Error> {
         let bound_label = bound.label.clone();
         ours.label = format!("{}, {}", ours.label, ours.works[0].operation.label());
         let jobs = [ours, bound];
         let results = interleave(self.myself, &jobs, self.arguments.common.runs)?;
         let mut row = row_of(&jobs[0], &results[0]);
         row.against = Some(Against::new(bound_label, row_of(&jobs[1], &results[1])));
-        row.target = Some(Target::RatioAtLeast(target));
+        row.target = target.into().map(Target::RatioAtLeast);
         self.report.rows.push(row);
         Ok(())
     }
@@ -242,12 +242,29 @@ impl SliceRun<'_> {
             let mut work = self.io_work(operation, &directory);
             work.file_bytes = FILE_BYTES / 2;
             work.direct = true;
+            // Memory that the server's host has to find first bounds a new file: see the row after these.
+            work.over = true;
             let mut job = Job::new(format!("separate, {}", operation.label()), &work, 1);
             job.daemons = instance.processes()?;
             let row = self.against_stream(&job)?;
             self.report.rows.push(row);
         }
-        Ok(())
+        self.separate_new_file(&instance, &directory)
+    }
+
+    /// A new file, whose pages the server's host has to find first, against the same without any server.
+    fn separate_new_file(&mut self, instance: &Instance, directory: &Path) -> Result<(), Error> {
+        let memory = self.arguments.memory_dir.join("slice-memory");
+        std::fs::create_dir_all(&memory).map_err(Error::io("create directory", &memory))?;
+        let job = |label: &str, path: &Path| {
+            let mut work = self.io_work(Operation::SeqWrite, path);
+            work.file_bytes = FILE_BYTES / 2;
+            Job::new(label, &work, 1)
+        };
+        let (mut ours, bound) = (job("separate, new file", directory), job("memory file system", &memory));
+        ours.daemons = instance.processes()?;
+        self.compare(ours, bound, None)?;
+        std::fs::remove_dir_all(&memory).map_err(Error::io("remove", &memory))
     }
 
     /// Throughput in runs that alternate with those of one TCP stream.

@@ -119,6 +119,8 @@ pub struct Work {
     pub direct: bool,
     /// Data: fsync before the clock stops.
     pub sync: bool,
+    /// Data: sequential writes go over a file that is there, instead of making a new one.
+    pub over: bool,
 }
 
 /// What a timed part did.
@@ -145,6 +147,7 @@ impl Work {
             file_bytes: 0,
             direct: false,
             sync: false,
+            over: false,
         }
     }
 

@@ -10,7 +10,8 @@ use crate::error::Error;
 pub(super) fn prepare(work: &Work) -> Result<(), Error> {
     check(work)?;
     match work.operation {
-        Operation::SeqRead | Operation::RandRead | Operation::RandWrite => {
+        Operation::SeqWrite | Operation::AppendSync if !work.over => Ok(()),
+        _ => {
             let mut buffer = Buffer::new(work.block_bytes.max(1 << 20));
             let path = file(work);
             let file = File::create(&path).map_err(Error::io("create", &path))?;
@@ -23,7 +24,6 @@ pub(super) fn prepare(work: &Work) -> Result<(), Error> {
             }
             file.sync_all().map_err(Error::io("fsync", &path))
         }
-        _ => Ok(()),
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
     let path = file(work);
     let mut buffer = Buffer::new(work.block_bytes);
     let writes = !matches!(work.operation, Operation::SeqRead | Operation::RandRead);
-    let fresh = matches!(work.operation, Operation::SeqWrite | Operation::AppendSync);
+    let fresh = matches!(work.operation, Operation::SeqWrite | Operation::AppendSync) && !work.over;
     if fresh && path.exists() {
         std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
     }

@@ -19,6 +19,7 @@
 
 mod check;
 mod directory;
+mod fetch;
 mod handle;
 mod io;
 mod ops;
@@ -37,6 +38,7 @@ pub use options::{DirectIo, FileStoreOptions, default_reserve};
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};
 use crate::object::{ObjectError, Result};
 use directory::Directory;
+use fetch::Fetcher;
 use handle::{Handle, Handles};
 use nacre_ondisk::object::{ObjectRecord, ObjectStoreRecord, SequenceRecord};
 use nacre_types::Fid;
@@ -70,7 +72,8 @@ pub struct FileStore {
     slots: Arc<Slots>,
     reserve: Arc<Reserve>,
     releaser: Arc<Releaser>,
-    release_thread: Option<JoinHandle<()>>,
+    fetcher: Arc<Fetcher>,
+    threads: Vec<JoinHandle<()>>,
     handles: Handles,
     /// Slots that the index gives to two objects: damage. Their files are never emptied.
     shared_slots: HashSet<u32>,
@@ -119,12 +122,9 @@ impl FileStore {
             store.recover()?;
         }
         store.write_clean(false)?;
-        let thread = store.releaser.start().map_err(|source| ObjectError::Path {
-            action: "start a thread for",
-            path: dir.to_owned(),
-            source,
-        })?;
-        store.release_thread = Some(thread);
+        let fail = |source| ObjectError::Path { action: "start a thread for", path: dir.to_owned(), source };
+        store.threads.push(store.releaser.start().map_err(fail)?);
+        store.threads.push(store.fetcher.start().map_err(fail)?);
         Ok(store)
     }
 
@@ -165,7 +165,8 @@ impl FileStore {
             slots,
             reserve,
             releaser,
-            release_thread: None,
+            fetcher: Arc::default(),
+            threads: Vec::new(),
             shared_slots: HashSet::new(),
             reserving: Mutex::new(()),
             is_closed: AtomicBool::new(false),
@@ -346,10 +347,10 @@ impl Drop for FileStore {
     /// Nobody can be inside a call now, so the state on disk can be called clean if it is.
     fn drop(&mut self) {
         self.releaser.stop();
-        if let Some(thread) = self.release_thread.take()
-            && thread.join().is_err()
-        {
-            log::error!("the thread that frees files of {} has panicked", self.dir.display());
+        self.fetcher.stop();
+        let ended: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
+        if ended.iter().any(std::thread::Result::is_err) {
+            log::error!("a thread of {} has panicked", self.dir.display());
             return;
         }
         if self.directory.header.is_none() || self.releaser.lost() > 0 {

@@ -8,8 +8,8 @@
 use nacre_types::{Status, StatusResult};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
-/// Smallest transfer that is split, in bytes.
-const SPLIT_MIN: usize = 512 << 10;
+/// Smallest transfer that is split, in bytes. Its halves are still as large as what a server moves around its page cache.
+const SPLIT_MIN: usize = 1 << 20;
 /// Halves begin at multiples of this in the object, so that the server can move both around its page cache.
 const ALIGN: u64 = 64 << 10;
 

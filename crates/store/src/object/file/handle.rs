@@ -12,6 +12,7 @@ use nacre_types::Fid;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{self, AtFlags, OFlags, StatxFlags};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -267,11 +268,8 @@ impl Handle {
         }
     }
 
-    /// Starts to fetch what a reader will soon ask for.
-    pub(super) fn note_read(&self, offset: u64, len: u64, ahead: u32) {
-        let range = self.reads.lock().on_read(offset..offset.saturating_add(len), u64::from(ahead));
-        if let Some(range) = range {
-            ops::start_fetch(&self.fd, range.start, range.end);
-        }
+    /// What is to be fetched now for a reader that will soon ask for `ahead` bytes more.
+    pub(super) fn note_read(&self, offset: u64, len: u64, ahead: u32) -> Option<Range<u64>> {
+        self.reads.lock().on_read(offset..offset.saturating_add(len), u64::from(ahead))
     }
 }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Directories that slot files are spread over.
 pub(super) const SLOT_DIRECTORIES: u32 = 256;
@@ -156,6 +156,8 @@ pub(super) struct Slots {
     objects: OwnedFd,
     map: Mutex<Map>,
     files_made: AtomicU64,
+    /// By directory: it was made since the store was opened, so its name may not be durable.
+    is_unsure: [AtomicBool; SLOT_DIRECTORIES as usize],
 }
 
 impl Slots {
@@ -170,7 +172,13 @@ impl Slots {
         };
         make_directory(fs::CWD, &path).map_err(fail)?;
         let objects = open_directory(fs::CWD, &path).map_err(fail)?;
-        Ok(Slots { root: path, objects, map: Mutex::new(Map::default()), files_made: AtomicU64::new(0) })
+        Ok(Slots {
+            root: path,
+            objects,
+            map: Mutex::new(Map::default()),
+            files_made: AtomicU64::new(0),
+            is_unsure: [const { AtomicBool::new(false) }; SLOT_DIRECTORIES as usize],
+        })
     }
 
     /// The directory above all slot files.
@@ -185,8 +193,15 @@ impl Slots {
 
     /// Makes the name of a slot's file durable.
     pub(super) fn sync_name(&self, slot: u32) -> std::result::Result<(), Errno> {
-        let directory = self.open_directory(directory_of(slot))?;
-        ops::retry(|| fs::fsync(&directory))
+        let index = directory_of(slot);
+        let directory = self.open_directory(index)?;
+        ops::retry(|| fs::fsync(&directory))?;
+        let is_unsure = &self.is_unsure[index as usize];
+        if is_unsure.load(Ordering::Acquire) {
+            ops::retry(|| fs::fsync(&self.objects))?;
+            is_unsure.store(false, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Attributes of a slot's file; `None` if there is none.
@@ -330,16 +345,17 @@ impl Slots {
         }
     }
 
-    /// Makes the file of a slot, and its directory, durably, if that is missing.
+    /// Makes the file of a slot, and its directory if that is missing.
     fn make_file(&self, slot: u32) -> std::result::Result<OwnedFd, Errno> {
         let flags = OFlags::CREATE | OFlags::EXCL;
         match self.open_file(slot, flags) {
             Err(Errno::NOENT) => {}
             other => return other,
         }
-        if make_directory(self.objects_fd(), Path::new(&directory_name(directory_of(slot))))? {
-            nacre_env::blocking(|| ops::retry(|| fs::fsync(&self.objects)))?;
-        }
+        let index = directory_of(slot);
+        // Before the directory can be seen: whoever makes a file in it durable must know.
+        self.is_unsure[index as usize].store(true, Ordering::Release);
+        make_directory(self.objects_fd(), Path::new(&directory_name(index)))?;
         self.open_file(slot, flags)
     }
 

@@ -18,6 +18,7 @@ use rustix::fs;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Offset and length of a transfer around the page cache are multiples of this, the size of a page, or of more if the
@@ -88,7 +89,7 @@ impl FileStore {
 
     pub(super) fn read_from(
         &self,
-        handle: &Handle,
+        handle: &Arc<Handle>,
         offset: u64,
         buffer: &mut [u8],
         ahead: u32,
@@ -101,8 +102,10 @@ impl FileStore {
                 other => return other.map_err(fail),
             }
         }
-        if ahead > 0 {
-            handle.note_read(offset, buffer.len() as u64, ahead);
+        if ahead > 0
+            && let Some(range) = handle.note_read(offset, buffer.len() as u64, ahead)
+        {
+            self.fetcher.fetch(handle, range);
         }
         let cached = self.read_cached(handle, offset, buffer)?.unwrap_or(0);
         if cached == buffer.len() {
