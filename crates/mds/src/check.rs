@@ -7,7 +7,10 @@
 //! in the root, called by its FID. Names without inodes are removed. Damaged records are only reported.
 
 mod collect;
+mod objects;
 mod repair;
+
+pub use objects::{ObjectName, ObjectReferences, object_references};
 
 use crate::config::MdsConfig;
 use crate::error::MdsError;

@@ -21,6 +21,15 @@ use std::time::{Duration, Instant};
 /// How often a wait for the end of a process looks again.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
+/// How long a process that dies may hold on to its lock, and how often that is looked at.
+const DYING_LIMIT: Duration = Duration::from_secs(5);
+const DYING_POLL: Duration = Duration::from_millis(5);
+
+/// True for a process that has given up its memory, as the first thing it does when it ends, but is still there.
+fn is_dying(pid: i32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.is_empty())
+}
+
 /// A directory with the pid files, control sockets and logs of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir {
@@ -82,15 +91,24 @@ impl RunDir {
         Ok(RunLock { _file: file })
     }
 
-    /// Process id of `name` if it runs.
+    /// Process id of `name` if it runs. One that is on its way out after a kill is waited for, so that nobody takes it for
+    /// alive.
     pub fn pid(&self, name: &str) -> Option<i32> {
         let mut file = File::open(self.pid_file(name)).ok()?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
-            return None;
+        let deadline = Instant::now() + DYING_LIMIT;
+        loop {
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+                return None;
+            }
+            let mut text = String::new();
+            file.rewind().ok()?;
+            file.read_to_string(&mut text).ok()?;
+            let pid = text.trim().parse().ok()?;
+            if !is_dying(pid) || Instant::now() >= deadline {
+                return Some(pid);
+            }
+            std::thread::sleep(DYING_POLL);
         }
-        let mut text = String::new();
-        file.read_to_string(&mut text).ok()?;
-        text.trim().parse().ok()
     }
 
     /// Names of all processes that run here.

@@ -1,5 +1,7 @@
 //! `nacre check`: looks at every target of a stopped file system.
 
+mod objects;
+
 use super::CheckArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::Instance;
@@ -16,7 +18,7 @@ struct TargetReport {
     target: String,
     /// What was looked at, in words.
     checked: String,
-    /// The first problems in words.
+    /// Problems in words, the first ones if there are very many.
     problems: Vec<String>,
     /// All problems.
     problem_count: u64,
@@ -35,6 +37,8 @@ pub fn run(args: &CheckArgs) -> Result<i32> {
         progress.show(&format!("checking {target}"));
         reports.push(check_target(&instance, target, args.repair, &mut progress)?);
     }
+    progress.show("comparing objects with files");
+    objects::compare(&instance, args.repair, &mut reports)?;
     drop(progress);
     let left = reports.iter().map(|report| report.problem_count.saturating_sub(report.repaired)).sum();
     print_reports(&instance, &reports, left, args)?;

@@ -26,6 +26,20 @@ struct Check<'a> {
 }
 
 impl FileStore {
+    /// Visits every object, in the order of their FIDs.
+    ///
+    /// # Errors
+    /// If the index cannot be read.
+    pub fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+        self.index.scan(OBJECTS, &[], Bound::Unbounded, &mut |key, _| {
+            if let Ok(key) = <&[u8; 16]>::try_from(key) {
+                visit(Fid::from_key(key));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(())
+    }
+
     /// Implements [`crate::object::ObjectStore::verify`]. Objects that are made or destroyed meanwhile are not reported.
     pub(super) fn check(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
         self.releaser.drain();

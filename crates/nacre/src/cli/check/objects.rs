@@ -1,0 +1,137 @@
+//! Do the objects on OSTs and the layouts of files agree?
+//!
+//! An object that no layout names, that does not wait to be destroyed and that is not above the mark below which the MDT's ids
+//! lie, holds space that nobody can reach any more: repair destroys it. An object that a layout names and the OST does not have
+//! is in order, since objects are made by their first write.
+
+use super::TargetReport;
+use crate::failure::{Failure, Result};
+use crate::instance::Instance;
+use crate::node;
+use nacre_mds::check::{ObjectReferences, object_references};
+use nacre_store::object::{FileStore, ObjectStore};
+use nacre_types::{Fid, TargetId, TargetKind};
+
+/// Problems of one kind that are written out for one OST.
+const SHOWN_MAX: usize = 100;
+/// Objects that one call destroys.
+const DESTROYED_AT_ONCE: usize = 1000;
+
+/// Compares all targets of an instance and adds what is wrong to their reports.
+pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) -> Result<()> {
+    let mut known = ObjectReferences::default();
+    for target in instance.targets().into_iter().filter(|target| target.kind == TargetKind::Mdt) {
+        let config = nacre_mds::MdsConfig { index: target.index, ..nacre_mds::MdsConfig::default() };
+        let found = object_references(&instance.target_dir(target), &config)
+            .map_err(Failure::because(format!("read the layouts of {target}")))?;
+        if let Some(report) = report_of(reports, target) {
+            for ((ost, object), file) in &found.shared {
+                report.add(format!("{file}: its object {object} on OST{ost:04x} is also another file's"));
+            }
+        }
+        known = found;
+    }
+    for target in instance.targets().into_iter().filter(|target| target.kind == TargetKind::Ost) {
+        let Some(report) = report_of(reports, target) else { continue };
+        let store = node::open_objects(instance, target)?;
+        compare_ost(&store, target, &known, repair, report)
+            .map_err(Failure::because(format!("compare the objects of {target}")))?;
+        store.close().map_err(Failure::because(format!("close {target}")))?;
+    }
+    Ok(())
+}
+
+fn report_of(reports: &mut [TargetReport], target: TargetId) -> Option<&mut TargetReport> {
+    let name = target.to_string();
+    reports.iter_mut().find(|report| report.target == name)
+}
+
+impl TargetReport {
+    fn add(&mut self, problem: String) {
+        self.problem_count += 1;
+        if self.problems.len() < SHOWN_MAX {
+            self.problems.push(problem);
+        }
+    }
+}
+
+fn compare_ost(
+    store: &FileStore,
+    target: TargetId,
+    known: &ObjectReferences,
+    repair: bool,
+    report: &mut TargetReport,
+) -> nacre_store::object::Result<()> {
+    let mut unused: Vec<Fid> = Vec::new();
+    store.for_each_object(&mut |object| {
+        let name = (target.index, object);
+        let is_known = known.used.contains_key(&name) || known.destroying.contains(&name);
+        let may_be_new =
+            known.marks.get(&target.index).is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
+        if !is_known && !may_be_new {
+            unused.push(object);
+        }
+    })?;
+    for object in &unused {
+        let attr = store.attr(*object)?;
+        let (size, space) = (attr.size, attr.blocks * 512);
+        report.add(format!("object {object} of {size} bytes ({space} on disk) belongs to no file"));
+    }
+    if repair {
+        for some in unused.chunks(DESTROYED_AT_ONCE) {
+            store.destroy(some)?;
+            report.repaired += some.len() as u64;
+        }
+    }
+    for ((ost, object), file) in known.used.iter().filter(|((ost, _), _)| *ost == target.index) {
+        let own = known.marks.get(ost).is_some_and(|(seq, _)| object.seq == *seq);
+        if !own {
+            report.add(format!("{file}: its object {object} is none of this OST"));
+        } else if object.oid > store.last_reserved(object.seq)? {
+            report.add(format!("{file}: its object {object} was never given out by this OST"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_store::object::FileStoreOptions;
+
+    #[test]
+    fn objects_that_nobody_knows_are_found_and_destroyed_and_no_others() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let options = FileStoreOptions { reserve_bytes: Some(0), ..FileStoreOptions::create() };
+        let store = FileStore::open(scratch.path(), options).expect("opens");
+        let object = |oid| Fid::ost_object(3, oid);
+        let sequence = object(1).seq;
+        store.reserve(sequence, 8).expect("reserved");
+        for oid in 1..=6 {
+            store.write(object(oid), 0, &[7; 5000]).expect("written");
+        }
+        let file = Fid::new(0x2_0000_0401, 1, 0);
+        let mut known = ObjectReferences::default();
+        known.marks.insert(3, (sequence, 5));
+        known.used.insert((3, object(1)), file);
+        known.used.insert((3, object(5)), file);
+        known.destroying.insert((3, object(2)));
+        let check = |known: &ObjectReferences, repair| {
+            let mut report = TargetReport::default();
+            compare_ost(&store, TargetId::ost(3), known, repair, &mut report).expect("readable");
+            report
+        };
+        let report = check(&known, true);
+        assert_eq!((report.problem_count, report.repaired), (2, 2), "{:?}", report.problems);
+        assert!(report.problems[0].contains("of 5000 bytes"), "{:?}", report.problems);
+        let report = check(&known, false);
+        assert_eq!(report.problem_count, 0, "{:?}", report.problems);
+        for (oid, there) in [(1, true), (2, true), (3, false), (4, false), (5, true), (6, true)] {
+            assert_eq!(store.attr(object(oid)).expect("readable").mtime.is_some(), there, "{oid}");
+        }
+        known.used.insert((3, object(99)), file);
+        known.used.insert((3, Fid::ost_object(4, 1)), file);
+        let report = check(&known, true);
+        assert_eq!((report.problem_count, report.repaired), (2, 0), "{:?}", report.problems);
+    }
+}
