@@ -196,6 +196,10 @@ impl Client {
 
     /// Asks the MDT of `fid`. Groups and capabilities are fetched only if the MDT cannot decide without.
     pub(crate) fn call(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
+        self.with_space(fid, || self.call_once(caller, fid, request))
+    }
+
+    fn call_once(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<Answer> {
         self.call_as(&caller.cred(), fid, request).or_else(|status| match status {
             Status::NEED_CREDENTIALS => self.call_as(&caller.full_cred(), fid, request),
             other => Err(other),

@@ -50,6 +50,8 @@ pub struct FakeMds {
     pub commits: std::sync::atomic::AtomicU64,
     /// Layouts instantiated.
     pub intents: std::sync::atomic::AtomicU64,
+    /// The next create fails with this.
+    pub fail_create: Mutex<Option<Status>>,
 }
 
 /// One client's way to it.
@@ -79,6 +81,7 @@ impl FakeMds {
             osts,
             commits: Default::default(),
             intents: Default::default(),
+            fail_create: Mutex::default(),
         })
     }
 
@@ -301,7 +304,10 @@ impl FakeMds {
                 Self::set_attr(inode, set);
                 attr_reply(inode)
             }
-            MdsRequest::Create { .. } => Self::create(state, client, request),
+            MdsRequest::Create { .. } => match self.fail_create.lock().expect("no panic inside").take() {
+                Some(status) => Err(status),
+                None => Self::create(state, client, request),
+            },
             MdsRequest::Link { fid, parent, name } => {
                 inode!(parent).names.insert(name.to_vec(), *fid);
                 let inode = inode!(fid);

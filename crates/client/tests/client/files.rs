@@ -29,9 +29,10 @@ fn a_failed_write_tells_its_error_and_leaves_the_rest_readable() {
 }
 
 #[test]
-fn a_write_without_space_is_tried_again_once_removed_files_are_gone() {
+fn what_finds_no_space_is_tried_again_once_removed_files_are_gone() {
     let world = World::new(65536, 1);
     let client = world.client();
+    *world.mds.fail_create.lock().expect("no panic") = Some(Status::ENOSPC);
     let (_, handle) = create(&client, "file");
     *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::ENOSPC);
     let before = world.mds.commits.load(Ordering::Relaxed);

@@ -18,6 +18,8 @@ impl Mds {
         }
         if all {
             nacre_env::blocking(|| self.osts.drain(DESTROY_PATIENCE));
+            // OSTs may be on the same disk.
+            self.space.refresh();
         }
         Ok(self.answer(MdsReply::Done))
     }
