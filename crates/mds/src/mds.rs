@@ -11,6 +11,7 @@ use crate::osts::OstSet;
 use crate::space::SpaceGuard;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
 use crate::tx::Tx;
+use nacre_layout::LayoutSpec;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
 use nacre_rpc::{Call, OssEndpoint};
 use nacre_store::{MetaError, MetaStore};
@@ -18,7 +19,7 @@ use nacre_types::acl::Acl;
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm};
 use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
@@ -83,6 +84,8 @@ pub struct Mds {
     record: Mutex<MdtRecord>,
     /// First sequence not given out; a copy of the one in `record`.
     pub(crate) next_sequence: AtomicU64,
+    /// Striping where neither a file nor its directories say anything; the configuration may change it at any time.
+    default_layout: RwLock<LayoutSpec>,
     hash_seed: u64,
     pub(crate) boot_count: u64,
     /// Newest transno when this run began: everything in stored replies is at most this.
@@ -199,6 +202,7 @@ impl Mds {
             space: SpaceGuard::new(dir, config.reserve_bytes),
             move_directory: Mutex::new(()),
             next_sequence: AtomicU64::new(record.next_sequence),
+            default_layout: RwLock::new(config.default_layout),
             hash_seed: record.hash_seed,
             boot_count: record.boot_count,
             record: Mutex::new(record),
@@ -236,6 +240,16 @@ impl Mds {
     /// If a thread cannot be started or the store cannot be read.
     pub fn set_osts(&self, osts: Osts) -> Result<(), MdsError> {
         self.osts.set(osts)
+    }
+
+    /// Uses another striping from now on for files whose directories say nothing.
+    pub fn set_default_layout(&self, spec: LayoutSpec) {
+        *self.default_layout.write() = spec;
+    }
+
+    /// Striping where neither a file nor its directories say anything.
+    pub(crate) fn default_layout(&self) -> LayoutSpec {
+        *self.default_layout.read()
     }
 
     /// Stops in order: refuses further requests, ends background work, makes everything durable, closes the store.

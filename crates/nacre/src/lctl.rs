@@ -17,6 +17,7 @@ usage: lctl dl                                  list devices: targets and mounts
        lctl list_param [-D] PATTERN...          names of parameters
        lctl get_param [-n|-N] PATTERN...        values of parameters
        lctl set_param [-n] [-P] [-d] NAME=VALUE...
+       lctl conf_param [-d] FSNAME.NAME=VALUE...
                                                 set for all nodes, for good; -d NAME goes back to the default
        lctl ping NID [TIMEOUT]                  does a server answer there
        lctl list_nids                           addresses of this host's servers
@@ -65,6 +66,7 @@ fn run(words: &[String]) -> i32 {
         "list_param" => list_param(args),
         "get_param" => get_param(args),
         "set_param" => set_param(args),
+        "conf_param" => conf_param(args),
         "ping" => ping(args),
         "list_nids" => list_nids(),
         "--version" | "version" => {
@@ -72,7 +74,7 @@ fn run(words: &[String]) -> i32 {
             Ok(())
         }
         "--list-commands" => {
-            println!("dl device_list get_param set_param list_param ping list_nids version help");
+            println!("dl device_list get_param set_param conf_param list_param ping list_nids version help");
             Ok(())
         }
         "help" | "--help" | "-h" => {
@@ -144,12 +146,14 @@ fn list_nids() -> Outcome {
 }
 
 /// The process that has the parameters: the one with the MGT.
-fn management() -> Result<std::path::PathBuf, (i32, String)> {
+/// Control socket of the process with the management server: of file system `fsname`, or of the first one.
+fn management(fsname: Option<&str>) -> Result<std::path::PathBuf, (i32, String)> {
     for run in registry::running() {
         for name in run.running() {
             let socket = run.socket(&name);
             if let Ok(Answer::Status(status)) = control::ask(&socket, &Request::Status)
                 && status.targets.iter().any(|target| target.target == "MGT")
+                && fsname.is_none_or(|wanted| wanted == status.fsname)
             {
                 return Ok(socket);
             }
@@ -159,7 +163,7 @@ fn management() -> Result<std::path::PathBuf, (i32, String)> {
 }
 
 fn parameters() -> Result<Vec<(String, String)>, (i32, String)> {
-    match control::ask(&management()?, &Request::GetParams) {
+    match control::ask(&management(None)?, &Request::GetParams) {
         Ok(Answer::Params { params }) => Ok(params),
         Ok(Answer::Error { errno, message }) => Err((errno, format!("lctl: {message}"))),
         Ok(_) => Err((libc::EPROTO, "lctl: the management server gave a strange answer".to_owned())),
@@ -220,7 +224,6 @@ fn get_param(args: &[String]) -> Outcome {
 
 fn set_param(args: &[String]) -> Outcome {
     let (letters, settings) = split_options("set_param", args, "nPd")?;
-    let socket = management()?;
     let all = parameters()?;
     let mut outcome = Ok(());
     for setting in settings {
@@ -234,6 +237,7 @@ fn set_param(args: &[String]) -> Outcome {
                 continue;
             }
         };
+        let socket = management(fsname_in(pattern))?;
         let mut found = false;
         for (name, _) in all.iter().filter(|(name, _)| matches(pattern, name)) {
             found = true;
@@ -255,6 +259,29 @@ fn set_param(args: &[String]) -> Outcome {
         }
     }
     outcome
+}
+
+/// `FSNAME.lov.stripesize=1M` or `FSNAME-MDT0000.lov.stripesize=1M`: the same as `set_param` with the name in its place.
+fn conf_param(args: &[String]) -> Outcome {
+    let (letters, settings) = split_options("conf_param", args, "d")?;
+    let bad =
+        |setting: &str| (libc::EINVAL, format!("error: conf_param: setting {setting}: Invalid argument"));
+    let mut words = vec!["-n".to_owned()];
+    words.extend(letters.contains('d').then(|| "-d".to_owned()));
+    for setting in settings {
+        let (device, rest) = setting.split_once('.').ok_or_else(|| bad(&setting))?;
+        let (kind, leaf) = rest.split_once('.').ok_or_else(|| bad(&setting))?;
+        let fsname = device.split('-').next().unwrap_or(device);
+        words.push(format!("{kind}.{fsname}-*.{leaf}"));
+    }
+    set_param(&words)
+}
+
+/// The file system that a pattern like `lov.nacre-clilov-*.stripesize` is about, if it says.
+fn fsname_in(pattern: &str) -> Option<&str> {
+    let mut parts = pattern.split(['.', '/']);
+    let (_, instance, _) = (parts.next()?, parts.next()?, parts.next()?);
+    instance.split('-').next().filter(|name| !name.contains('*'))
 }
 
 /// Does a pattern match a parameter's name? `*` stands for any text in one part. Names here have no instance, so one in
@@ -317,6 +344,14 @@ fn ping(args: &[String]) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_may_name_its_file_system() {
+        assert_eq!(fsname_in("lov.nacre-clilov-*.stripesize"), Some("nacre"));
+        assert_eq!(fsname_in("lod.two-MDT0000-mdtlov.stripesize"), Some("two"));
+        assert_eq!(fsname_in("lov.*.stripesize"), None);
+        assert_eq!(fsname_in("lov.stripesize"), None);
+    }
 
     #[test]
     fn patterns_match_with_and_without_instance() {

@@ -35,7 +35,7 @@ impl Mds {
         };
         // A wish for a first OST holds for the file that was made with it, not for what inherits.
         let root = LayoutSpec { first_ost: None, ..root };
-        Ok(own.or(&root).or(&self.config.default_layout))
+        Ok(own.or(&root).or(&self.default_layout()))
     }
 
     pub(crate) fn get_layout(&self, fid: &Fid) -> StatusResult<MdsAnswer> {

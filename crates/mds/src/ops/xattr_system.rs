@@ -51,7 +51,13 @@ impl Mds {
         match system {
             System::Lov | System::TrustedLov => {
                 let has = (attr.is_regular() || attr.is_dir()) && !record.body.is_empty();
-                Ok(has.then(|| record.body.clone()))
+                // Where nothing was set for the root, it shows what the file system does.
+                let shows_default = !has && system == System::Lov && attr.fid == Fid::ROOT;
+                let default = shows_default.then(|| self.default_layout()).filter(|spec| !spec.is_empty());
+                Ok(match default {
+                    Some(spec) => Some(user::encode_spec(&attr.fid, &spec)),
+                    None => has.then(|| record.body.clone()),
+                })
             }
             System::Lma => {
                 // No compat or incompat flags.

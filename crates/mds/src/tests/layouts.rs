@@ -75,6 +75,23 @@ fn files_follow_their_own_wish_then_their_directorys_then_the_roots() {
 }
 
 #[test]
+fn the_file_systems_default_holds_from_the_moment_it_is_set_and_the_root_shows_it() {
+    let f = Fixture::with_osts(4);
+    let get = MdsRequest::GetXattr { fid: Fid::ROOT, name: b"lustre.lov" };
+    assert_eq!(f.run(&get), Err(Status::ENODATA));
+    let three = LayoutSpec { stripe_count: Some(3), ..LayoutSpec::default() };
+    f.mds.set_default_layout(three);
+    let Ok(MdsReply::Bytes(shown)) = f.run(&get) else { panic!("the root shows it") };
+    assert_eq!(user_md::decode_spec(&shown), Ok(three));
+    let file = f.file(Fid::ROOT, "f").expect("made").fid;
+    assert_eq!(indexes(&f.intent(file).expect("objects")).len(), 3);
+    f.mds.set_default_layout(LayoutSpec::default());
+    let file = f.file(Fid::ROOT, "g").expect("made").fid;
+    assert_eq!(indexes(&f.intent(file).expect("objects")).len(), 1);
+    f.check();
+}
+
+#[test]
 fn wishes_that_cannot_be_met_are_refused() {
     let f = Fixture::with_osts(2);
     let fid = f.file(Fid::ROOT, "f").expect("made").fid;

@@ -15,6 +15,7 @@ use nacre_types::{ClientUuid, Cred, Fid, SetAttr, SetAttrValid, TargetId, Target
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::mgs::FsConfig;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,8 +78,18 @@ impl ClientCallbacks for NoCallbacks {
 fn object_options(instance: &Instance, target: TargetId) -> FileStoreOptions {
     FileStoreOptions {
         label: format!("{}-{target}", instance.superblock.fsname),
+        sharers: osts_beside(instance, target),
         ..FileStoreOptions::default()
     }
+}
+
+/// How many OSTs of this directory are on the local file system of `target`, itself included.
+fn osts_beside(instance: &Instance, target: TargetId) -> u32 {
+    let device = |target| std::fs::metadata(instance.target_dir(target)).map(|meta| meta.dev()).ok();
+    let own = device(target);
+    let osts = instance.targets().into_iter().filter(|other| other.kind == TargetKind::Ost);
+    let beside = osts.filter(|&other| other == target || (own.is_some() && device(other) == own)).count();
+    u32::try_from(beside.max(1)).unwrap_or(u32::MAX)
 }
 
 /// Opens the object store of an OST.
@@ -176,9 +187,10 @@ impl Services {
         self.osts.iter().fold(targets, |all, (index, ost)| all.with_ost(*index, ost.clone()))
     }
 
-    /// Tells metadata targets which OSTs there are now.
+    /// Tells metadata targets which OSTs there are now, and the parameters that concern them.
     pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
         for (index, mds) in &self.mdts {
+            mds.set_default_layout(default_layout(config));
             mds.set_osts(links.osts(config).into_iter().collect())
                 .map_err(Failure::because(format!("tell MDT{index:04x} of new OSTs")))?;
         }
