@@ -153,7 +153,7 @@ impl FileStore {
             read_state(&index, dir, &directory)?
         };
         let reserve_bytes = options.reserve_bytes.unwrap_or_else(|| default_reserve(total));
-        let reserve = Arc::new(Reserve::new(reserve_bytes));
+        let reserve = Arc::new(Reserve::new(reserve_bytes, options.sharers));
         let releaser =
             Arc::new(Releaser::new(slots.clone(), index.clone(), reserve.clone(), options.spare_files));
         let store = FileStore {

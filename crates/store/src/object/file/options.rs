@@ -29,6 +29,8 @@ pub struct FileStoreOptions {
     /// Space of the file system that writes must leave free, in bytes; the default depends on its size, see
     /// [`default_reserve`].
     pub reserve_bytes: Option<u64>,
+    /// Stores on the same local file system, this one included. Each tells a share of its room, so that the sum is right.
+    pub sharers: u32,
     /// Objects that may be open at once; cut to a quarter of the descriptors that the process may have.
     pub open_files_max: usize,
     /// Bytes of a stream of writes after which their write-out is started, so that a later sync finds little to do.
@@ -48,6 +50,7 @@ impl Default for FileStoreOptions {
             direct: DirectIo::LargeWrites,
             direct_write_min: 512 << 10,
             reserve_bytes: None,
+            sharers: 1,
             open_files_max: 8192,
             // Measured (2 CPUs, virtual disk): without it 1 GiB + fsync runs at 0.2-0.3 GB/s because the kernel throttles
             // the writer; at 1, 4, 16 and 32 MiB at 1.4-2.6, 2.0-2.9, 2.1-2.4 and 1.9-2.6 GB/s, O_DIRECT 1.9-2.4 GB/s.

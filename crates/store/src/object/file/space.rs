@@ -19,14 +19,17 @@ const BUDGET_SHARE: u64 = 4;
 /// Admits or refuses writes by the space that is left.
 pub(super) struct Reserve {
     reserve_bytes: u64,
+    /// Stores on this file system.
+    sharers: u64,
     budget: AtomicI64,
     looked_ms: AtomicU64,
 }
 
 impl Reserve {
-    /// A guard that keeps `reserve_bytes` free.
-    pub(super) fn new(reserve_bytes: u64) -> Reserve {
-        Reserve { reserve_bytes, budget: AtomicI64::new(0), looked_ms: AtomicU64::new(0) }
+    /// A guard that keeps `reserve_bytes` free on a file system that `sharers` stores use.
+    pub(super) fn new(reserve_bytes: u64, sharers: u32) -> Reserve {
+        let sharers = u64::from(sharers.max(1));
+        Reserve { reserve_bytes, sharers, budget: AtomicI64::new(0), looked_ms: AtomicU64::new(0) }
     }
 
     /// May `len` more bytes be allocated? `now_ms` is [`ops::coarse_ms`].
@@ -65,12 +68,13 @@ impl Reserve {
         let available = self.available(&stat);
         // File systems that make inodes as they need them tell 0: then each needs at least a block.
         let inodes_free = if stat.f_files == 0 { available / stat.f_frsize.max(1) } else { stat.f_favail };
-        let objects_free = inodes_free.saturating_add(free_slots).min(u64::from(u32::MAX) - objects);
+        let share = |bytes: u64| bytes / self.sharers;
+        let objects_free = share(inodes_free).saturating_add(free_slots).min(u64::from(u32::MAX) - objects);
         Ok(Space {
             block_size: u32::try_from(stat.f_frsize).unwrap_or(4096),
-            total: stat.f_blocks.saturating_mul(stat.f_frsize),
-            free: stat.f_bfree.saturating_mul(stat.f_frsize),
-            available,
+            total: share(stat.f_blocks.saturating_mul(stat.f_frsize)),
+            free: share(stat.f_bfree.saturating_mul(stat.f_frsize)),
+            available: share(available),
             objects: objects.saturating_add(objects_free),
             objects_free,
             is_read_only: stat.f_flag.contains(StatVfsMountFlags::RDONLY),

@@ -46,6 +46,19 @@ fn fill(store: &FileStore, oids: std::ops::Range<u32>) -> Vec<Fid> {
 }
 
 #[test]
+fn stores_that_share_a_disk_tell_its_room_once_between_them() {
+    let Some(disk) = SmallDisk::mount("24m") else { return };
+    let alone = FileStore::open(&disk.dir.path().join("ost"), FileStoreOptions::create()).unwrap();
+    let whole = alone.space().unwrap();
+    alone.close().unwrap();
+    drop(alone);
+    let options = FileStoreOptions { sharers: 2, ..FileStoreOptions::create() };
+    let half = FileStore::open(&disk.dir.path().join("ost"), options).unwrap().space().unwrap();
+    assert_eq!(half.total, whole.total / 2);
+    assert!(half.available.abs_diff(whole.available / 2) < 1 << 20, "{whole:?} {half:?}");
+}
+
+#[test]
 fn a_full_disk_refuses_new_bytes_takes_overwrites_and_recovers_by_destroying() {
     let Some(disk) = SmallDisk::mount("24m") else { return };
     let store = FileStore::open(&disk.dir.path().join("ost"), FileStoreOptions::create()).unwrap();
