@@ -269,8 +269,8 @@ fn conf_param(args: &[String]) -> Outcome {
     let mut words = vec!["-n".to_owned()];
     words.extend(letters.contains('d').then(|| "-d".to_owned()));
     for setting in settings {
-        let (device, rest) = setting.split_once('.').ok_or_else(|| bad(&setting))?;
-        let (kind, leaf) = rest.split_once('.').ok_or_else(|| bad(&setting))?;
+        let (device, rest) = setting.split_once('.').ok_or_else(|| bad(setting))?;
+        let (kind, leaf) = rest.split_once('.').ok_or_else(|| bad(setting))?;
         let fsname = device.split('-').next().unwrap_or(device);
         words.push(format!("{kind}.{fsname}-*.{leaf}"));
     }
