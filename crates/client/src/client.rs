@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::config::ClientConfig;
 use crate::handles::HandleTable;
+use crate::io::ranges::Use;
 use crate::lease::{KernelCaches, Lease, serve_releases};
 use crate::node::{self, NodeTable};
 use crate::targets::OstTable;
@@ -289,6 +290,10 @@ impl Client {
             kernel.expire_names();
         }
         for file in self.nodes.open_files() {
+            // Appends that began alone hold the range to the end of the file.
+            if let Err(status) = file.take_range(Use::Exclusive, |_| (u64::MAX - 1, u64::MAX, ())) {
+                log::warn!("appends to {} were not waited for: {status}", file.fid);
+            }
             if let Err(status) = self.push_size(&file) {
                 log::warn!("size of {} could not be told to the MDT: {status}", file.fid);
             }

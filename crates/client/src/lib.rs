@@ -43,6 +43,6 @@ pub use ops::open::OpenedFile;
 
 // The words of requests that a front door speaks, so that it need not know how they travel.
 pub use nacre_wire::mds::{
-    FileLock, LockMode, LockOwner, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
+    FileLock, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
 };
 pub use nacre_wire::oss::{FallocateKind, SeekKind};

@@ -1,10 +1,11 @@
-//! Locks that programs take on files: `flock` on the whole file, `fcntl` on byte ranges. The two never conflict.
+//! Locks that programs take on files: `flock` on the whole file, `fcntl` on byte ranges; and those that clients take for the
+//! time of an append. The kinds never conflict.
 //!
 //! They live in memory: after a restart clients set theirs again. Source: fcntl(2), flock(2).
 
 use crate::cache::FidMap;
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
-use nacre_wire::mds::{FileLock, LockMode, LockOwner};
+use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -29,7 +30,7 @@ impl Held {
     }
 
     fn conflicts_with(&self, holder: Holder, wanted: &FileLock) -> bool {
-        self.lock.whole_file == wanted.whole_file
+        self.lock.family == wanted.family
             && self.holder() != holder
             && self.lock.start <= wanted.last
             && wanted.start <= self.lock.last
@@ -84,7 +85,7 @@ impl State {
         let holder = (client, lock.owner);
         let mut split = Vec::new();
         locks.retain_mut(|held| {
-            let mine = held.holder() == holder && held.lock.whole_file == lock.whole_file;
+            let mine = held.holder() == holder && held.lock.family == lock.family;
             if !mine || held.lock.last < lock.start || lock.last < held.lock.start {
                 return true;
             }
@@ -143,7 +144,7 @@ impl FileLocks {
         if !wait {
             return Err(Status::EAGAIN);
         }
-        if lock.whole_file {
+        if lock.family != LockFamily::Range {
             // As flock(2) says, a conversion gives up the old lock before it waits; two of them would deadlock otherwise.
             state.apply(fid, client, &FileLock { mode: LockMode::Unlock, ..*lock })?;
             self.changed.notify_all();
@@ -157,14 +158,14 @@ impl FileLocks {
     fn wait_for(&self, fid: &Fid, client: ClientUuid, lock: &FileLock) -> StatusResult<()> {
         let holder = (client, lock.owner);
         let mut state = self.state.lock();
-        if !lock.whole_file {
+        if lock.family == LockFamily::Range {
             state.waiting.insert(holder, (*fid, *lock));
         }
         let result = loop {
             if state.blocker(fid, holder, lock).is_none() {
                 break state.apply(fid, client, lock);
             }
-            if !lock.whole_file && state.would_deadlock(fid, holder, lock) {
+            if lock.family == LockFamily::Range && state.would_deadlock(fid, holder, lock) {
                 break Err(Status::EDEADLK);
             }
             if nacre_env::interrupted() {
@@ -222,11 +223,11 @@ mod tests {
     const B: ClientUuid = ClientUuid([2; 16]);
 
     fn range(owner: u64, mode: LockMode, start: u64, last: u64) -> FileLock {
-        FileLock { whole_file: false, owner: LockOwner(owner), mode, start, last, pid: 9 }
+        FileLock { family: LockFamily::Range, owner: LockOwner(owner), mode, start, last, pid: 9 }
     }
 
     fn whole(owner: u64, mode: LockMode) -> FileLock {
-        FileLock { whole_file: true, owner: LockOwner(owner), mode, start: 0, last: u64::MAX, pid: 9 }
+        FileLock { family: LockFamily::File, owner: LockOwner(owner), mode, start: 0, last: u64::MAX, pid: 9 }
     }
 
     #[test]

@@ -26,7 +26,7 @@ fn mds_at(addr: SocketAddr, number: u8, config: &ClientConfig) -> TcpMds {
 
 fn lock_request() -> MdsRequest<'static> {
     let lock = FileLock {
-        whole_file: true,
+        family: nacre_wire::mds::LockFamily::File,
         owner: LockOwner(1),
         mode: LockMode::Write,
         start: 0,

@@ -190,6 +190,27 @@ with_two_mounts! {
         exercise.run(&first.join("file"));
     }
 
+    fn appends_at_the_same_instant_are_all_there(first, second) {
+        let append = |directory: PathBuf, name: u8| {
+            std::thread::spawn(move || {
+                let options = OpenOptions::new().append(true).create(true).open(directory.join("log"));
+                let mut log = options.expect("open");
+                for line in 0..300 {
+                    log.write_all(format!("{}{line:06}\n", char::from(name)).as_bytes()).expect("append");
+                }
+            })
+        };
+        let writers = [(first, b'a'), (second, b'b'), (first, b'c'), (second, b'd')];
+        let threads = writers.map(|(directory, name)| append(directory.to_owned(), name));
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        let found = fs::read_to_string(first.join("log")).expect("read");
+        let mut lines: Vec<&str> = found.lines().collect();
+        lines.sort_unstable();
+        let expected: Vec<String> =
+            ["a", "b", "c", "d"].iter().flat_map(|n| (0..300).map(move |l| format!("{n}{l:06}"))).collect();
+        assert!(lines == expected, "{} lines of {}", lines.len(), expected.len());
+    }
+
     fn whole_file_locks_hold_between_clients(first, second) {
         use rustix::fs::{FlockOperation, flock};
         let here = File::create(first.join("file")).expect("create");

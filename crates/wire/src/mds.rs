@@ -83,11 +83,23 @@ pub struct DataUpdate {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LockOwner(pub u64);
 
-/// A byte-range (`fcntl`) or whole-file (`flock`) lock.
+/// Kinds of file locks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum LockFamily {
+    /// Byte ranges (`fcntl`).
+    Range = 0,
+    /// The whole file (`flock`).
+    File = 1,
+    /// Taken by clients that share a file system around each append, so that two never find the same end of file.
+    Append = 2,
+}
+
+/// A lock on a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileLock {
-    /// True for `flock`, false for `fcntl`; the two never conflict.
-    pub whole_file: bool,
+    /// Which kind of lock; locks of different kinds never conflict.
+    pub family: LockFamily,
     /// Who holds it.
     pub owner: LockOwner,
     /// What is held or wanted.

@@ -7,8 +7,8 @@ use crate::codec::{
     wire_newtype, wire_struct,
 };
 use crate::mds::{
-    DataUpdate, FileLock, LeaseGrant, LockMode, LockOwner, MdsAnswer, MdsReply, MdsRequest, NewFile,
-    OpenFlags, RenameFlags, Statfs, XattrFlags,
+    DataUpdate, FileLock, LeaseGrant, LockFamily, LockMode, LockOwner, MdsAnswer, MdsReply, MdsRequest,
+    NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
 };
 use crate::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
 use crate::oss::{FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
@@ -26,6 +26,7 @@ pub const PARAMS_MAX: usize = 65536;
 wire_newtype!(LockOwner);
 wire_flags!(OpenFlags, RenameFlags, XattrFlags);
 wire_code!(LockMode { 0 = Read, 1 = Write, 2 = Unlock });
+wire_code!(LockFamily { 0 = Range, 1 = File, 2 = Append });
 wire_code!(SeekKind { 0 = Data, 1 = Hole });
 wire_code!(FallocateKind {
     0 = Allocate,
@@ -35,7 +36,7 @@ wire_code!(FallocateKind {
     4 = ZeroKeepSize,
 });
 wire_struct!(DataUpdate { size_blocks, mtime, atime });
-wire_struct!(FileLock { whole_file, owner, mode, start, last, pid });
+wire_struct!(FileLock { family, owner, mode, start, last, pid });
 wire_struct!(LeaseGrant { exclusive, epoch });
 wire_struct!(Statfs { block_size, blocks, blocks_free, blocks_available, files, files_free, state });
 wire_struct!(ObjectAttr { size, blocks, mtime });

@@ -4,6 +4,7 @@ use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::{FileState, OpenFile};
 use crate::io::ranges::Use;
+use crate::ops::lock::AppendLock;
 use nacre_layout::{Chunk, Layout, chunks};
 use nacre_rpc::{IoCall, run_all};
 use nacre_types::limits::FILE_SIZE_MAX;
@@ -11,6 +12,7 @@ use nacre_types::perm::{self, Verdict};
 use nacre_types::{Caps, Fid, SetAttr, SetAttrValid, Status, StatusResult, TransNo};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How a write is done, beside where.
@@ -69,18 +71,20 @@ impl Client {
         if options.kill_priv && file.lock().privileged {
             self.drop_privileges(caller, file.fid)?;
         }
-        if options.append {
-            self.size_up_to(file, u64::MAX)?;
-        }
+        let appending = if options.append { self.begin_append(file)? } else { None };
         let len = data.len() as u64;
         let (range, (at, layout)) = file.take_range(Use::Exclusive, |inner| {
             let at = if options.append { inner.size } else { offset };
             // An append owns everything from the end on, so that two of them never meet.
             let end = if options.append { u64::MAX } else { at.saturating_add(len) };
-            let ready =
-                inner.layout.as_ref().filter(|layout| layout.is_instantiated(at, at.saturating_add(len)));
-            (at, end, (at, ready.cloned()))
+            let ready = |layout: &&Arc<Layout>| layout.is_instantiated(at, at.saturating_add(len));
+            (at, end, (at, inner.layout.as_ref().filter(ready).cloned()))
         })?;
+        if options.append && appending.is_none() && !self.lease.exclusive() {
+            // Somebody came. He is let in after appends that have their range, see `release_lease`; this one has to ask.
+            drop(range);
+            return self.write_open(caller, open, offset, data, options);
+        }
         let len = len.min(FILE_SIZE_MAX.saturating_sub(at));
         if len == 0 {
             return if data.is_empty() { Ok(0) } else { Err(Status::EFBIG) };
@@ -124,6 +128,14 @@ impl Client {
             self.commit_file(file)?;
         }
         Ok(written)
+    }
+
+    /// Keeps appends of other clients away, if there are others, and finds the end of the file. Alone, the range that an
+    /// append takes keeps this client's own apart.
+    fn begin_append(&self, file: &FileState) -> StatusResult<Option<AppendLock<'_>>> {
+        let held = if self.lease.exclusive() { None } else { Some(self.lock_appends(file.fid)?) };
+        self.size_up_to(file, u64::MAX)?;
+        Ok(held)
     }
 
     /// Drops set-id bits and capabilities because somebody without rights to them changes the data.

@@ -362,6 +362,8 @@ impl FakeMds {
                 self.commits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 Ok(MdsReply::Done)
             }
+            // Tests with several clients append one after the other.
+            MdsRequest::SetLock { .. } => Ok(MdsReply::Done),
             _ => Err(Status::EOPNOTSUPP),
         }
     }

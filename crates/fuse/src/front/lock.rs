@@ -1,6 +1,6 @@
 //! File locks that the MDT keeps for all mounts.
 
-use nacre_client::{FileLock, LockMode, LockOwner};
+use nacre_client::{FileLock, LockFamily, LockMode, LockOwner};
 use nacre_types::{Status, StatusResult};
 
 use super::{Front, caller};
@@ -21,7 +21,18 @@ fn to_lock(lock: &abi::FileLock, owner: u64, flock: bool) -> StatusResult<FileLo
         _ => return Err(Status::EINVAL),
     };
     let last = if lock.end >= KERNEL_END { u64::MAX } else { lock.end };
-    Ok(FileLock { whole_file: flock, owner: LockOwner(owner), mode, start: lock.start, last, pid: lock.pid })
+    Ok(FileLock {
+        family: family(flock),
+        owner: LockOwner(owner),
+        mode,
+        start: lock.start,
+        last,
+        pid: lock.pid,
+    })
+}
+
+fn family(flock: bool) -> LockFamily {
+    if flock { LockFamily::File } else { LockFamily::Range }
 }
 
 fn to_wire(lock: Option<FileLock>) -> abi::FileLock {
@@ -53,7 +64,7 @@ impl Front {
     pub(super) fn unlock(&self, request: &Request<'_>, fh: u64, owner: u64, flock: bool) -> StatusResult<()> {
         let fid = self.client.fid_of_handle(fh)?;
         let lock = FileLock {
-            whole_file: flock,
+            family: family(flock),
             owner: LockOwner(owner),
             mode: LockMode::Unlock,
             start: 0,

@@ -194,7 +194,7 @@ fn locks_go_with_the_last_close_of_their_client() {
     let fid = f.file(Fid::ROOT, "a").expect("made").fid;
     let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
     let lock = |owner, mode| FileLock {
-        whole_file: false,
+        family: nacre_wire::mds::LockFamily::Range,
         owner: LockOwner(owner),
         mode,
         start: 0,

@@ -59,7 +59,7 @@ fn layout() -> Arc<Layout> {
 
 fn file_lock() -> FileLock {
     FileLock {
-        whole_file: false,
+        family: LockFamily::Range,
         owner: LockOwner(0xabcd),
         mode: LockMode::Write,
         start: 10,
