@@ -236,17 +236,21 @@ impl Cluster {
     ///
     /// When there is no such process, or it does not go.
     pub fn kill(&self, role: &str) {
-        self.signal(self.pid(role), libc::SIGKILL);
+        let pid = self.pid(role);
+        self.signal(pid, libc::SIGKILL);
         self.end_of(|name| name == role);
+        wait_gone(pid);
     }
 
     /// Kills all processes, as if the plug had been pulled on everything but the kernel.
     pub fn kill_all(&self) {
         // All signals before any wait: nobody should see the others go.
-        for (_, pid) in self.processes() {
-            self.signal(pid, libc::SIGKILL);
+        let processes = self.processes();
+        for (_, pid) in &processes {
+            self.signal(*pid, libc::SIGKILL);
         }
         self.end_of(|_| true);
+        processes.iter().for_each(|(_, pid)| wait_gone(*pid));
     }
 
     fn end_of(&self, chosen: impl Fn(&str) -> bool) {
@@ -325,6 +329,16 @@ impl Drop for Cluster {
             let _ = fs::remove_dir_all(&self.mount);
         }
     }
+}
+
+/// A killed process loses its memory, by which it is found, before its files and locks: waits until those are gone too.
+fn wait_gone(pid: u32) {
+    wait::until(LIMIT, "a killed process has let go of its files", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+        let state =
+            stat.as_deref().and_then(|text| text.rsplit_once(") ")).map(|(_, rest)| rest.chars().next());
+        state.is_none_or(|state| state == Some('Z')).then_some(())
+    });
 }
 
 /// A NID of the loopback interface with a port that is free now.
