@@ -25,9 +25,17 @@ const STOP_POLL: Duration = Duration::from_millis(20);
 const DYING_LIMIT: Duration = Duration::from_secs(5);
 const DYING_POLL: Duration = Duration::from_millis(5);
 
-/// True for a process that has given up its memory, as the first thing it does when it ends, but is still there.
+/// True for a process that is ending but still there. Source: proc_pid_stat(5); unlike its command line, this can be read of a
+/// process that hangs.
 fn is_dying(pid: i32) -> bool {
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.is_empty())
+    /// `PF_EXITING` of the kernel.
+    const EXITING: u64 = 4;
+    let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The name in parentheses may contain anything. Behind it come the state and, six fields on, the flags.
+    let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+    let state = fields.next();
+    let flags: u64 = fields.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(0);
+    state == Some("Z") || flags & EXITING != 0
 }
 
 /// A directory with the pid files, control sockets and logs of processes.
@@ -333,6 +341,22 @@ mod tests {
         assert_eq!(run.pid("ost0000"), None);
         assert!(run.running().is_empty());
         assert!(run.wait_stopped("ost0000", Duration::ZERO));
+    }
+
+    #[test]
+    fn who_was_killed_is_dying_until_it_is_gone() {
+        assert!(!is_dying(std::process::id() as i32));
+        let mut child = Command::new("sleep").arg("100").spawn().expect("sleep starts");
+        let pid = child.id() as i32;
+        assert!(!is_dying(pid));
+        child.kill().expect("kill");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_dying(pid) {
+            assert!(Instant::now() < deadline, "it is not waited for, so it stays");
+            std::thread::yield_now();
+        }
+        child.wait().expect("wait");
+        assert!(!is_dying(pid), "gone");
     }
 
     #[test]
