@@ -117,10 +117,8 @@ impl OstSet {
     pub fn drain(&self, patience: Duration) {
         let until = Instant::now() + patience;
         let all = self.osts.read().clone();
-        let targets: Vec<u64> = all.iter().map(|ost| ost.hurry()).collect();
-        for (ost, target) in all.iter().zip(targets) {
-            ost.wait_destroyed(target, until);
-        }
+        all.iter().for_each(|ost| ost.hurry());
+        all.iter().for_each(|ost| ost.wait_destroyed(until));
     }
 
     /// Destroys an object once the transaction that logged it is durable.

@@ -78,7 +78,7 @@ impl Client {
                 layout
             }
             _ if size == 0 => return Ok(()),
-            _ => self.layout_for_writing(file, size - 1, size)?,
+            _ => self.with_space(file.fid, || self.layout_for_writing(file, size - 1, size))?,
         };
         let epochs: Vec<_> =
             layout.objects().map(|s| (s.ost_index, s.object, self.epoch_of(s.ost_index))).collect();

@@ -62,6 +62,8 @@ pub struct OstState {
     pub hurried: bool,
     /// The log holds more than `pending`.
     pub rescan: bool,
+    /// The thread reads the log right now.
+    pub scanning: bool,
     /// The thread is to end.
     pub stopped: bool,
     /// The thread has ended.
@@ -149,6 +151,7 @@ impl Ost {
                 destroyed: 0,
                 hurried: false,
                 rescan: true,
+                scanning: false,
                 stopped: false,
                 finished: false,
             }),
@@ -302,22 +305,42 @@ impl Ost {
         Ok(())
     }
 
-    /// Has the objects destroyed that wait for it, without waiting for more; gives how many will have been destroyed then.
-    pub fn hurry(&self) -> u64 {
+    /// Has the objects destroyed that wait for it, without waiting for their transactions to become durable on their own.
+    pub fn hurry(&self) {
         let mut state = self.state.lock();
-        state.hurried = !state.pending.is_empty();
+        state.hurried = !state.is_resting(Instant::now());
         self.work.notify_one();
-        state.destroyed + (state.pending.len() + state.destroying) as u64
     }
 
-    /// Waits until `target` objects have been destroyed, but not beyond `until` and not for an OST that fails.
-    pub fn wait_destroyed(&self, target: u64, until: Instant) {
+    /// Waits until what is to be destroyed now has been, but not beyond `until` and not for an OST that fails. Then looks
+    /// again whether it is full.
+    pub fn wait_destroyed(&self, until: Instant) {
+        self.wait_while(until, |state| state.rescan || state.scanning);
+        let target = {
+            let state = self.state.lock();
+            state.destroyed + (state.pending.len() + state.destroying) as u64
+        };
+        self.hurry();
+        self.wait_while(until, |state| state.destroyed < target);
+        if self.candidate().full {
+            // Failures are logged where they happen.
+            let _ = self.refresh_statfs().and_then(|()| self.prepare());
+        }
+    }
+
+    fn wait_while(&self, until: Instant, busy: impl Fn(&OstState) -> bool) {
         let mut state = self.state.lock();
-        while state.destroyed < target && !state.stopped && !state.is_resting(Instant::now()) {
+        while busy(&state) && !state.stopped && !state.is_resting(Instant::now()) {
             if self.changed.wait_until(&mut state, until).timed_out() {
                 return;
             }
         }
+    }
+
+    /// The thread has read the log; what it found is in `pending` when the lock on `state` is given back.
+    pub fn note_scanned(&self, state: &mut OstState) {
+        state.scanning = false;
+        self.changed.notify_all();
     }
 
     /// The thread is done with `count` objects it took from `pending`.
@@ -325,9 +348,7 @@ impl Ost {
         let mut state = self.state.lock();
         state.destroying = 0;
         state.destroyed += count as u64;
-        state.hurried &= !state.pending.is_empty();
-        // What it said of its space is no longer true.
-        state.statfs_wanted |= state.no_space;
+        state.hurried &= count > 0 && !state.pending.is_empty();
         self.changed.notify_all();
     }
 

@@ -86,6 +86,7 @@ fn next_work(ost: &Ost, store: &MetaStore) -> Work {
     }
     if state.pending.is_empty() && state.rescan {
         state.rescan = false;
+        state.scanning = true;
         return Work::Rescan;
     }
     let Some(oldest) = state.pending.front() else { return Work::Nap(Duration::MAX) };
@@ -119,6 +120,7 @@ fn rescan(ost: &Ost, store: &MetaStore) {
         if found.len() < DESTROY_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     let mut state = ost.state.lock();
+    ost.note_scanned(&mut state);
     if let Err(error) = scanned {
         log::error!("reading the log of objects to destroy on OST{:04x}: {error}", ost.index);
         return;

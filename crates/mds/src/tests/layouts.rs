@@ -197,6 +197,18 @@ fn making_everything_durable_waits_for_the_objects_of_removed_files_to_go() {
     destroyed.sort_unstable();
     objects.sort_unstable();
     assert_eq!(destroyed, objects);
+    // Also what only the log knows since a restart.
+    let fid = f.file(Fid::ROOT, "late").expect("made").fid;
+    let object = f.intent(fid).expect("objects").components[0].objects[0].object;
+    f.osts.iter().for_each(|ost| *ost.fail.lock() = Some(Status::EIO));
+    f.unlink(Fid::ROOT, "late").expect("removed");
+    let osts = f.osts.clone();
+    let f = f.restart();
+    osts.iter().for_each(|ost| *ost.fail.lock() = None);
+    eventually("the destruction", || {
+        f.answer(&f.cred, &MdsRequest::Commit { upto: nacre_types::TransNo(u64::MAX) }).expect("durable");
+        osts.iter().any(|ost| ost.destroyed.lock().contains(&object))
+    });
     // An OST that is gone holds nobody up.
     let fid = f.file(Fid::ROOT, "d").expect("made").fid;
     f.intent(fid).expect("objects");
