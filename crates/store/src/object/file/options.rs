@@ -6,9 +6,9 @@ use crate::meta::MetaStoreOptions;
 /// is aligned as the file system wants it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectIo {
-    /// None: for disks that are much slower than memory.
+    /// None.
     Never,
-    /// Large writes; reads stay in the cache.
+    /// Large writes, for hosts whose memory is slow to get or CPUs that are busy; reads stay in the cache.
     LargeWrites,
     /// All.
     Always,
@@ -47,7 +47,8 @@ impl Default for FileStoreOptions {
         FileStoreOptions {
             create: false,
             label: String::new(),
-            direct: DirectIo::LargeWrites,
+            // Measured, see `transfer`: the disk has more to do at a time when it works behind the page cache.
+            direct: DirectIo::Never,
             direct_write_min: 512 << 10,
             reserve_bytes: None,
             sharers: 1,
