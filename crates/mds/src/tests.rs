@@ -14,7 +14,7 @@ mod xattrs;
 
 use crate::{Mds, MdsConfig};
 use nacre_rpc::{Call, ClientCallbacks, Export, MdsService, OssEndpoint, ReplySlot};
-use nacre_store::MetaStoreOptions;
+use nacre_store::{MetaStore, MetaStoreOptions};
 use nacre_types::{
     Attr, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, Status, StatusResult,
 };
@@ -180,9 +180,9 @@ impl Fixture {
     /// Ends without the order of a stop; what was committed stays.
     pub fn crash(self) -> Fixture {
         let Fixture { dir, osts, export, mds, .. } = self;
-        let store = Arc::downgrade(&mds.store);
         drop(mds);
-        eventually("the store is closed", || store.strong_count() == 0);
+        let store = crate::mds::store_path(dir.path());
+        eventually("the store is closed", || MetaStore::open(&store, config().store).is_ok());
         Fixture::start(dir, osts, export)
     }
 
