@@ -131,7 +131,8 @@ fn fio(cluster: &Cluster, job: &str) {
 
 on_every_shape! {
     fn pjdfstest_passes(cluster) {
-        let path = cluster.directory("pjdfstest");
+        // A short name: the addresses of sockets, which lie two long names deeper, have at most 107 bytes.
+        let path = cluster.directory("p");
         if let Some([_, skipped, passed]) = pjdfstest(cluster, &path, false) {
             assert!(skipped <= PJDFSTEST_SKIPPED_MAX && passed >= PJDFSTEST_PASSED_MIN, "{skipped}, {passed}");
         }
