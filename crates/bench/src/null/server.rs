@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -120,7 +119,6 @@ impl NullMount {
                 command
             }
         };
-        in_own_session(&mut command);
         let mut child = command
             .arg(point)
             .stdin(Stdio::piped())
@@ -154,19 +152,6 @@ impl NullMount {
     pub fn flavour(&self) -> Flavour {
         self.flavour
     }
-}
-
-/// A file system's daemon runs in a session of its own, and so does this. The scheduler groups processes by session
-/// (autogroup) and, on small machines, moves a caller to another CPU and back for each request if the daemon is of another group:
-/// with one on each side that would be a factor of three in the ratio.
-fn in_own_session(command: &mut Command) {
-    // SAFETY: setsid may be called between fork and exec, and touches no memory.
-    unsafe {
-        command.pre_exec(|| match libc::setsid() {
-            -1 => Err(std::io::Error::last_os_error()),
-            _ => Ok(()),
-        })
-    };
 }
 
 /// The example stands in `examples/` beside the executable (cargo's target directory), or in our own when this is one.
