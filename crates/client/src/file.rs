@@ -61,6 +61,10 @@ pub(crate) struct FileInner {
     pub dense: u64,
     /// Opens for writing.
     pub writers: u32,
+    /// Opens to execute the file.
+    pub executors: u32,
+    /// Opens of which a descriptor was closed; mostly the last one, whose release is on its way.
+    pub closing: u32,
     /// Some open was for the kernel's page cache. Stays so, since what is cached outlives it.
     pub cached: bool,
     /// The MDT has to be told size and space.
@@ -195,6 +199,8 @@ pub(crate) struct OpenFile {
     pub error_seen: AtomicU32,
     /// Reads and writes go through the kernel's page cache.
     pub cached: AtomicBool,
+    /// A descriptor was closed.
+    pub closing: AtomicBool,
 }
 
 impl OpenFile {
@@ -210,6 +216,7 @@ impl OpenFile {
             ready_to: AtomicU64::new(0),
             error_seen: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
         }
     }
 

@@ -74,6 +74,7 @@ impl Client {
         let open = self.handles.file(handle)?;
         {
             let mut inner = open.file.lock();
+            inner.closing += u32::from(!open.closing.swap(true, Ordering::Relaxed));
             let lost = inner.dirty.iter().any(|one| self.epoch_of(one.ost_index) != one.epoch);
             if lost {
                 inner.record_error(Status::EIO);

@@ -4,6 +4,10 @@ use crate::caller::Caller;
 use crate::client::Client;
 use nacre_types::{Cred, Fid, Status, StatusResult};
 use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, MdsReply, MdsRequest};
+use std::time::{Duration, Instant};
+
+/// How long a release may take to arrive after its descriptor was closed.
+const RELEASE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The right to append to a file, among all clients; given back when dropped.
 pub(crate) struct AppendLock<'a> {
@@ -50,7 +54,26 @@ impl Client {
             // Before the request: a lock that was granted although the answer got lost must be given back too.
             file.lock().range_locked = true;
         }
-        self.call(caller, fid, &MdsRequest::SetLock { fid, lock, wait }).map(drop)
+        let request = MdsRequest::SetLock { fid, lock, wait };
+        match self.call(caller, fid, &request) {
+            // What is in the way may belong to a descriptor that was closed before: the kernel tells of the end of an open
+            // file, with which its lock goes, only after close(2) has returned.
+            Err(Status::EAGAIN) if lock.family == LockFamily::File && self.await_closes(fid)? => {
+                self.call(caller, fid, &request).map(drop)
+            }
+            outcome => outcome.map(drop),
+        }
+    }
+
+    /// Waits for opens of the file whose descriptors are closed to be released; false if there are none.
+    fn await_closes(&self, fid: Fid) -> StatusResult<bool> {
+        let Some(file) = self.nodes.file(fid.inode_number()) else { return Ok(false) };
+        if file.lock().closing == 0 {
+            return Ok(false);
+        }
+        // Another descriptor of the same open file may still be there, so not for ever.
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        file.wait_for(|inner| (inner.closing == 0 || Instant::now() >= deadline).then_some(true))
     }
 
     /// True if closing a descriptor of the open file may have to give `fcntl` locks back. Most files never have one, so

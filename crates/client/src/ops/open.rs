@@ -30,6 +30,13 @@ impl Client {
     /// `EACCES`, `EISDIR`, `ESTALE`; what OSTs answer when the file is cut.
     pub fn open(&self, caller: &Caller, fid: Fid, flags: OpenFlags, sync: bool) -> StatusResult<OpenedFile> {
         let node = node_of(fid)?;
+        // The kernel refuses to open a running program for writing, but finds out about O_RDONLY | O_TRUNC too late.
+        if flags.contains(OpenFlags::TRUNCATE)
+            && !flags.contains(OpenFlags::WRITE)
+            && self.nodes.file(node).is_some_and(|file| file.lock().executors > 0)
+        {
+            return Err(Status::ETXTBSY);
+        }
         let handle = self.handles.fresh();
         let answer = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags })?;
         let MdsReply::Opened { attr, layout } = answer.reply else { return Err(Status::EPROTO) };
@@ -160,8 +167,10 @@ impl Client {
             file.lock().writers += 1;
         }
         let outcome = if cut { Ok(attr) } else { self.complete_attr(attr, opening.lease) };
-        if outcome.is_err() && writes {
-            file.lock().writers -= 1;
+        match &outcome {
+            Ok(_) if opening.flags.contains(OpenFlags::EXEC) => file.lock().executors += 1,
+            Err(_) if writes => file.lock().writers -= 1,
+            _ => {}
         }
         outcome
     }
@@ -202,6 +211,11 @@ impl Client {
             let mut inner = file.lock();
             if writes {
                 inner.writers -= 1;
+            }
+            inner.executors -= u32::from(open.flags.contains(OpenFlags::EXEC));
+            if open.closing.load(Ordering::Relaxed) {
+                inner.closing -= 1;
+                file.changed.notify_all();
             }
             // Who wrote nothing says what it knows, but asks nobody: the MDT remembers what was exact before.
             let knows = self.size_is_ours(&inner) && inner.known_blocks().is_some();

@@ -160,6 +160,34 @@ fn programs_run_from_the_mount() {
 }
 
 #[test]
+fn a_running_program_is_not_truncated() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(2);
+        let mount = servers.mount();
+        let path = mount.path("program");
+        fs::copy("/bin/sleep", &path).expect("copied");
+        let length = fs::metadata(&path).expect("there").len();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("owner");
+        let mut child = std::process::Command::new(&path).arg("60").spawn().expect("started");
+        for flags in [libc::O_WRONLY, libc::O_RDWR | libc::O_TRUNC, libc::O_RDONLY | libc::O_TRUNC] {
+            let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
+            // SAFETY: the name ends with NUL and lives through the call.
+            let descriptor = unsafe { libc::open(name.as_ptr(), flags) };
+            assert_eq!(
+                (descriptor, std::io::Error::last_os_error().raw_os_error()),
+                (-1, Some(libc::ETXTBSY))
+            );
+        }
+        assert_eq!(fs::metadata(&path).expect("there").len(), length);
+        child.kill().expect("ours");
+        child.wait().expect("ours");
+    });
+}
+
+#[test]
 fn appends_of_several_descriptors_go_to_the_end() {
     if !can_mount() {
         return;

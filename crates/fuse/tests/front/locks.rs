@@ -52,6 +52,26 @@ fn locks_of_one_mount_are_seen_by_the_other() {
 }
 
 #[test]
+fn a_lock_is_free_when_the_close_of_its_file_has_returned() {
+    if !can_mount() {
+        return;
+    }
+    within_deadline(|| {
+        let servers = Servers::start(1);
+        let options = FrontOptions { locks: LockScope::Cluster, ..FrontOptions::default() };
+        let mount = servers.mount_with(options);
+        let mut held = File::create(mount.path("file")).expect("made");
+        assert_eq!(flock(&held, libc::LOCK_EX), Ok(()));
+        for _ in 0..300 {
+            let next = File::open(mount.path("file")).expect("opened");
+            assert_eq!(flock(&next, libc::LOCK_EX | libc::LOCK_NB), Err(libc::EAGAIN));
+            drop(std::mem::replace(&mut held, next));
+            assert_eq!(flock(&held, libc::LOCK_EX | libc::LOCK_NB), Ok(()));
+        }
+    });
+}
+
+#[test]
 fn who_waits_for_a_lock_gets_it_when_it_is_given_back() {
     if !can_mount() {
         return;
