@@ -26,12 +26,15 @@ use crate::worker::{Job, Myself, Phase, interleave, serve};
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// What this machine can do without any file system of ours: memory, system calls, sockets, disk
+    #[command(after_help = "Example: nacre bench limits --dir /srv/disk --json")]
     Limits(LimitsArguments),
     /// FUSE file systems that do nothing: the ceiling of every FUSE file system, over each transport
     FuseNull(NullArguments),
     /// Names and attributes on any mounted path
+    #[command(after_help = "Example: nacre bench meta /mnt/nacre --against /mnt/other -n 2 --shared")]
     Meta(MetaArguments),
     /// Data on any mounted path
+    #[command(after_help = "Example: nacre bench io /mnt/nacre --against /srv/disk")]
     Io(IoArguments),
     /// The figures of docs/performance.md, each against its bound, in one run
     Slice(SliceArguments),

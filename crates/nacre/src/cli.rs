@@ -191,6 +191,8 @@ struct ShapeArgs {
 
 /// Runs one background process of a file system (used by the other commands).
 #[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Example, on a host of its own: nacre serve --role ost0001 --dir /srv/fs --listen 10.0.0.3@tcp --mgs 10.0.0.1@tcp")]
 struct ServeArgs {
     /// What it is: node, mgs, mdt0000, ost0000 or mount
     #[arg(long)]
