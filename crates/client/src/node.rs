@@ -83,12 +83,15 @@ struct Node {
     hints: Option<Hints>,
     /// What is left of an inode that this client took the last name from.
     removed: Option<Box<Attr>>,
+    /// Size and space that the MDT was told with the last close, until it shows that it knows: an unlink may overtake the
+    /// close.
+    closed: Option<Box<(u64, u64)>>,
     /// Opens that hold `file`.
     opens: u32,
     file: Option<Arc<FileState>>,
 }
 
-/// The table. Each node is 56 bytes beside its slot; open files have a [`FileState`] more.
+/// The table. Each node is 64 bytes beside its slot; open files have a [`FileState`] more.
 pub(crate) struct NodeTable {
     shards: [Mutex<IdMap<Node>>; SHARDS],
 }
@@ -123,6 +126,9 @@ impl NodeTable {
                 (removed.size, removed.blocks) = (size, blocks);
             }
         }
+        if attr.size_source == SizeSource::Exact {
+            entry.closed = None;
+        }
         entry.hints.replace(Hints::of(attr, lease))
     }
 
@@ -131,14 +137,21 @@ impl NodeTable {
         if let Some(entry) = self.shard(node).lock().get_mut(&node)
             && entry.lookups > 0
         {
-            entry.removed = Some(Box::new(kept(attr)));
+            let mut removed = Box::new(kept(attr));
+            if let Some(closed) = entry.closed.take().filter(|_| attr.size_source == SizeSource::Objects) {
+                (removed.size, removed.blocks) = *closed;
+            }
+            entry.removed = Some(removed);
         }
     }
 
-    /// The last writer of a file tells what became of it; kept if the file has lost its names.
-    pub fn note_removed_size(&self, node: u64, size: u64, blocks: u64) {
-        if let Some(removed) = self.shard(node).lock().get_mut(&node).and_then(|node| node.removed.as_mut()) {
-            (removed.size, removed.blocks) = (size, blocks);
+    /// The last writer of a file tells the MDT what became of it.
+    pub fn note_closed(&self, node: u64, size: u64, blocks: u64) {
+        let mut shard = self.shard(node).lock();
+        let Some(entry) = shard.get_mut(&node) else { return };
+        match &mut entry.removed {
+            Some(removed) => (removed.size, removed.blocks) = (size, blocks),
+            None => entry.closed = Some(Box::new((size, blocks))),
         }
     }
 
@@ -230,6 +243,24 @@ impl NodeTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unlink_that_overtakes_the_close_keeps_the_size() {
+        let table = NodeTable::new();
+        let attr =
+            Attr { fid: Fid::new(0x2_0000_0400, 7, 0), size_source: SizeSource::Objects, ..Attr::default() };
+        let node = node_of(attr.fid).expect("an ordinary FID");
+        table.remember(node, &attr, 0, 1);
+        table.note_closed(node, 4, 8);
+        table.note_removed(node, &attr);
+        assert!(table.removed(node).is_some_and(|attr| (attr.size, attr.blocks) == (4, 8)));
+        // The other way round, and what is known for certain counts.
+        table.note_closed(node, 5, 8);
+        assert!(table.removed(node).is_some_and(|attr| attr.size == 5));
+        let exact = Attr { size: 6, size_source: SizeSource::Exact, ..attr };
+        table.note(node, &exact, 0);
+        assert!(table.removed(node).is_some_and(|attr| attr.size == 6));
+    }
 
     #[test]
     fn node_ids_turn_back_into_fids() {

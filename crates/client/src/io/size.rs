@@ -205,6 +205,7 @@ impl Client {
             let inner = file.lock();
             if let Some(blocks) = inner.known_blocks().filter(|_| self.size_is_ours(&inner)) {
                 (attr.size, attr.blocks) = (inner.size, blocks);
+                attr.size_source = SizeSource::Exact;
             }
         }
         attr

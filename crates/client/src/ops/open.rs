@@ -229,7 +229,7 @@ impl Client {
             None
         };
         if let Some((size, blocks)) = size_blocks {
-            self.nodes.note_removed_size(file.node, size, blocks);
+            self.nodes.note_closed(file.node, size, blocks);
         }
         let update = file.lock().take_update(size_blocks);
         let request = MdsRequest::Close { fid: file.fid, handle: open.handle, update };
