@@ -28,9 +28,13 @@ impl MountEntry {
 /// True if `path` is a mount whose daemon has died. If it is just dying, its end is waited for.
 pub fn is_dead_mount_point(path: &Path) -> bool {
     // Not stat(2): the kernel answers that from its cache even when nobody serves the mount any more.
-    // A daemon that dies while it is asked breaks the connection off, which has an error of its own.
-    let error = rustix::fs::statfs(path).err();
-    matches!(error, Some(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
+    rustix::fs::statfs(path).err().is_some_and(|error| says_dead(error.raw_os_error()))
+}
+
+/// Is this what the kernel says of a mount whose daemon is dead? One that dies while it is asked breaks the connection
+/// off, and while its queues of io_uring are taken apart requests are cancelled; both have errors of their own.
+pub fn says_dead(errno: i32) -> bool {
+    matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
 }
 
 /// All NacreFS mounts that this process can see, in the order in which they were mounted.

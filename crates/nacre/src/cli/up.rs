@@ -162,6 +162,8 @@ pub fn prepare_mount_point(path: &Path) -> Result<()> {
                 Failure::new(format!("the mount point {} cannot be made: {error}", path.display()))
             })?;
         }
+        // It died after the question above.
+        Err(error) if error.raw_os_error().is_some_and(mounts::says_dead) => return clear_dead(path),
         Err(error) => return Err(Failure::because(format!("look at {}", path.display()))(error)),
     }
     let real = path.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))?;
