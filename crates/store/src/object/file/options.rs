@@ -6,9 +6,9 @@ use crate::meta::MetaStoreOptions;
 /// is aligned as the file system wants it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectIo {
-    /// None.
+    /// None: for disks that are much slower than memory.
     Never,
-    /// Large writes, for hosts whose memory is slow to get or CPUs that are busy; reads stay in the cache.
+    /// Large writes; reads stay in the cache.
     LargeWrites,
     /// All.
     Always,
@@ -47,8 +47,7 @@ impl Default for FileStoreOptions {
         FileStoreOptions {
             create: false,
             label: String::new(),
-            // Measured, see `transfer`: the disk has more to do at a time when it works behind the page cache.
-            direct: DirectIo::Never,
+            direct: DirectIo::LargeWrites,
             direct_write_min: 512 << 10,
             reserve_bytes: None,
             sharers: 1,
