@@ -168,6 +168,11 @@ impl Client {
         Ok(())
     }
 
+    /// Files and directories that are open now, those included that the kernel closes without waiting.
+    pub fn open_count(&self) -> usize {
+        self.handles.count()
+    }
+
     /// Opens all handles of an MDT again over `endpoint`, after it restarted and forgot them. Handles that the MDT
     /// refuses are logged; I/O goes on, since objects are named by the layout.
     pub fn reopen_handles(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint) {

@@ -72,6 +72,11 @@ impl HandleTable {
         self.shard(number).lock().remove(&number);
     }
 
+    /// How many files and directories are open.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
     /// All open files, for re-opening after a restart of the MDT.
     pub fn files(&self) -> Vec<Arc<OpenFile>> {
         let mut files = Vec::new();

@@ -59,6 +59,11 @@ pub enum Error {
     /// Unmounting failed because files are open.
     #[error("{0} is busy; close the files and working directories in it, or unmount lazily")]
     Busy(PathBuf),
+    /// It was unmounted in this mount namespace, but a copy of it lives on in another one; the session goes on.
+    #[error(
+        "{0} is unmounted here, but another mount namespace (a container, a service) still has it; end that, or cut it off"
+    )]
+    Elsewhere(PathBuf),
     /// umount2(2) failed otherwise.
     #[error("unmounting {path} failed ({source}); see \"mount\" for its state")]
     Unmount {

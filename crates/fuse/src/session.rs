@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::abi::*;
@@ -14,12 +15,17 @@ use crate::notify::Notifier;
 use crate::request::{InitRequest, Operation, Raw, parse};
 use crate::transport::{Availability, Channel, Negotiated, availability, page_size};
 
+/// How long the kernel takes at most to end a connection whose last mount went; more means that it was not the last.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
 /// A mounted file system whose requests are being served.
 ///
 /// It ends when somebody unmounts it, by [`Session::unmount`] or from outside, and when it is dropped: then it is
 /// unmounted by force, requests under way are interrupted, and the drop waits for their handlers.
 pub struct Session {
     mounted: Mounted,
+    /// It has gone from its mount point, though copies in other mount namespaces may be left.
+    detached: AtomicBool,
     channel: Arc<Channel>,
     notifier: Notifier,
     negotiated: InitConfig,
@@ -50,7 +56,9 @@ impl Session {
     fn mount_over(config: &SessionConfig, handler: &Arc<dyn Handler>, uring: bool) -> Result<Session, Error> {
         let (device, mounted) = mount(config)?;
         match Session::start(config, handler.clone(), device, uring) {
-            Ok((channel, notifier, negotiated)) => Ok(Session { mounted, channel, notifier, negotiated }),
+            Ok((channel, notifier, negotiated)) => {
+                Ok(Session { mounted, detached: AtomicBool::new(false), channel, notifier, negotiated })
+            }
             Err(error) => {
                 // The first error matters; if this fails too, the mount is dead and will be cleared by the next one.
                 let _ = mounted.unmount(Unmount::Force);
@@ -123,16 +131,25 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] for `Clean` while files are open; the session then goes on.
+    /// For `Clean`: [`Error::Busy`] while files are open, [`Error::Elsewhere`] if it was unmounted but other mount
+    /// namespaces have copies of the mount. The session then goes on, and `Force` ends it.
     pub fn unmount(&self, how: Unmount) -> Result<(), Error> {
         if self.channel.has_ended() {
             self.channel.join();
             // Ended from outside: an unmount, or an abort that leaves a dead mount to take away.
             return if self.mounted.is_dead() { self.mounted.unmount(Unmount::Lazy) } else { Ok(()) };
         }
-        self.mounted.unmount(how)?;
+        if !self.detached.load(Ordering::SeqCst) {
+            self.mounted.unmount(how)?;
+            self.detached.store(true, Ordering::SeqCst);
+        }
         match how {
-            Unmount::Clean => self.channel.join(),
+            Unmount::Clean => {
+                if !self.channel.ends_within(END_PATIENCE) {
+                    return Err(Error::Elsewhere(self.mounted.path().to_owned()));
+                }
+                self.channel.join();
+            }
             Unmount::Force => {
                 self.channel.stop();
                 self.channel.join();
@@ -158,11 +175,11 @@ impl Drop for Session {
             }
             return;
         }
-        if let Err(error) = self.mounted.unmount(Unmount::Force) {
+        if let Err(error) = self.unmount(Unmount::Force) {
             log::warn!("{error}");
+            self.channel.stop();
+            self.channel.join();
         }
-        self.channel.stop();
-        self.channel.join();
     }
 }
 

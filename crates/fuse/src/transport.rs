@@ -14,6 +14,7 @@ mod uring;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -182,6 +183,13 @@ impl Channel {
         for lane in self.dev_lanes.lock().iter().filter_map(Weak::upgrade) {
             lane.wake_all();
         }
+    }
+
+    /// Waits until the last thread has ended, at most `limit`; says whether it has.
+    pub fn ends_within(&self, limit: Duration) -> bool {
+        let mut ended = self.ended.lock();
+        self.end.wait_while_for(&mut ended, |ended| !*ended, limit);
+        *ended
     }
 
     /// Waits until the last thread has ended and joins them all.

@@ -88,13 +88,16 @@ impl Run {
                 symlink(binary::nacre(), helpers.join(name)).expect("a fresh directory of ours");
             }
         }
+        // Copies of the mounts of other tests are not to outlive them.
         let script = r#"
+            findmnt -rn -t fuse.nacre -o TARGET | { grep -v "^$2/" || true; } | xargs -r umount -l
             mount -t overlay nacre-test -o "lowerdir=$1:$(realpath /sbin)" /sbin
-            shift
+            shift 2
             exec "$@"
         "#;
         let mut command = self.command("unshare");
-        command.args(["--mount", "bash", "-euo", "pipefail", "-c", script, "bash"]).arg(helpers).arg(program);
+        command.args(["--mount", "bash", "-euo", "pipefail", "-c", script, "bash"]);
+        command.arg(helpers).arg(&self.directory).arg(program);
         command
     }
 

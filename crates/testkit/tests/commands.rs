@@ -1,8 +1,9 @@
 //! The commands on a file system that runs, as a user types them.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use nacre_testkit::identity::Identity;
 use nacre_testkit::program::{LIMIT, run_command, shell};
@@ -137,6 +138,87 @@ fn mount_and_umount_take_the_type_nacre() {
     assert_eq!(outcome.stdout, "text\n");
     assert_eq!(fs::read(cluster.mount().join("file")).expect("the other mount sees it"), b"text\n");
     cluster.stop_and_check();
+}
+
+/// A process in another mount namespace that sees a mount, and opens files there that it is told of.
+struct Elsewhere {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Elsewhere {
+    fn start(cluster: &Cluster) -> Elsewhere {
+        // Copies of the mounts of other tests are not to outlive them.
+        let script = r#"
+            findmnt -rn -t fuse.nacre -o TARGET | { grep -vxF "$1" || true; } | xargs -r umount -l
+            echo ready
+            read -r file
+            exec 3<"$file"
+            echo open
+            read -r _ || true
+        "#;
+        let mut command = cluster.run().command("unshare");
+        command.args(["--mount", "bash", "-euo", "pipefail", "-c", script, "bash"]).arg(cluster.mount());
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("another mount namespace");
+        let answers = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut elsewhere = Elsewhere { child, answers };
+        elsewhere.hears("ready\n");
+        elsewhere
+    }
+
+    fn hears(&mut self, expected: &str) {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("read");
+        assert_eq!(line, expected);
+    }
+
+    fn open(&mut self, file: &Path) {
+        writeln!(self.child.stdin.as_ref().expect("a pipe"), "{}", text(file)).expect("write");
+        self.hears("open\n");
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        // It reads its input to the end.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn down_does_not_wait_for_copies_of_the_mount_in_other_mount_namespaces() {
+    if !have(&["/dev/fuse", "unshare", "findmnt"]) || !have_root() {
+        return;
+    }
+    for shape in [Shape::Embedded, Shape::Separate] {
+        let mut cluster = Cluster::start(shape);
+        if cluster.is_foreign() {
+            return;
+        }
+        let _elsewhere = Elsewhere::start(&cluster);
+        cluster.stop_and_check();
+    }
+}
+
+#[test]
+fn down_spares_files_that_are_open_in_another_mount_namespace_unless_forced() {
+    if !have(&["/dev/fuse", "unshare", "findmnt"]) || !have_root() {
+        return;
+    }
+    let cluster = Cluster::start(Shape::Embedded);
+    if cluster.is_foreign() {
+        return;
+    }
+    let file = cluster.mount().join("file");
+    fs::write(&file, "text").expect("write");
+    let mut elsewhere = Elsewhere::start(&cluster);
+    elsewhere.open(&file);
+    let data = text(cluster.data()).to_owned();
+    let outcome = cluster.nacre(&["down", &data]).fails_with(1);
+    assert!(outcome.stderr.contains("1 of its files are open in another mount namespace"), "{outcome}");
+    cluster.nacre(&["down", "--force", &data]).success();
 }
 
 #[test]

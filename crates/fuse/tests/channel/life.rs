@@ -46,6 +46,79 @@ fn a_lazy_unmount_serves_open_files_to_their_end() {
     }
 }
 
+/// A process in another mount namespace that has `file` open until it is dropped.
+struct Elsewhere(std::process::Child);
+
+impl Elsewhere {
+    fn open(mount: &Mount, file: &str) -> Elsewhere {
+        // Copies of the mounts of other tests are not to outlive them.
+        let script = r#"
+            findmnt -rn -t fuse.nacretest -o TARGET | grep -vxF "$1" | xargs -r umount -l
+            exec 3<"$1/$2"
+            echo open
+            read -r _
+        "#;
+        let mut child = std::process::Command::new("unshare")
+            .args(["--mount", "bash", "-c", script, "bash"])
+            .args([mount.root().as_os_str(), file.as_ref()])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("start");
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("a pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("read");
+        assert_eq!(line, "open\n");
+        Elsewhere(child)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        // It reads its input to the end.
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_copy_in_another_mount_namespace_keeps_the_session_until_it_is_cut_off() {
+    if !is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    for transport in transports() {
+        let mount = Mount::new(transport, null());
+        File::create(mount.path("file")).expect("create");
+        let elsewhere = Elsewhere::open(&mount, "file");
+        for _ in 0..2 {
+            let error = mount.session.unmount(Unmount::Clean).expect_err("still in use");
+            assert!(matches!(error, Error::Elsewhere(_)), "{error}");
+            assert!(!is_mounted(mount.root()));
+            assert!(!mount.session.has_ended());
+        }
+        mount.session.unmount(Unmount::Force).expect("cut off");
+        assert!(mount.session.has_ended());
+        drop(elsewhere);
+    }
+}
+
+#[test]
+fn a_session_whose_last_copy_goes_ends_by_itself() {
+    if !is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    for transport in transports() {
+        let mount = Mount::new(transport, null());
+        File::create(mount.path("file")).expect("create");
+        let elsewhere = Elsewhere::open(&mount, "file");
+        assert!(matches!(mount.session.unmount(Unmount::Clean), Err(Error::Elsewhere(_))));
+        drop(elsewhere);
+        in_time("the end", move || mount.session.unmount(Unmount::Clean).expect("nobody has it"));
+    }
+}
+
 #[test]
 fn an_unmount_from_outside_ends_the_session() {
     for transport in transports() {

@@ -54,8 +54,9 @@ fn as_nobody(test: &str, mode: &str) {
     // The test program may lie where nobody may look: take a copy along.
     let program = scratch.path().join("test");
     std::fs::copy(std::env::current_exe().expect("own path"), &program).expect("copy");
+    // Copies of the mounts of other tests are not to outlive them.
     let script = format!(
-        "set -e; cd {0}; mkdir mnt; chmod 755 . test; chown 65534:65534 mnt; \
+        "set -e; findmnt -rn -t fuse.nacretest -o TARGET | xargs -r umount -l; cd {0}; mkdir mnt; chmod 755 . test; chown 65534:65534 mnt; \
          mknod fuse c 10 229; chmod {mode} fuse; mount --bind fuse /dev/fuse; \
          exec setpriv --reuid 65534 --regid 65534 --clear-groups ./test --exact {test} --nocapture",
         scratch.path().display()

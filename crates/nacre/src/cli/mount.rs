@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Longest wait for a mount's process to end.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// For how long a remount is tried again while files are on their way out.
 const BUSY_LIMIT: Duration = Duration::from_secs(1);
 const BUSY_POLL: Duration = Duration::from_millis(10);
@@ -217,7 +217,14 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
     // The process ends by itself; waiting for it means that all is written when we return.
     for run in registry::running() {
         if node::recorded_mount_point(&run).is_some_and(|recorded| recorded == real) {
-            let _ = run.wait_stopped(MOUNT, STOP_LIMIT);
+            if !run.wait_stopped(MOUNT, STOP_LIMIT) {
+                eprintln!(
+                    "{} is unmounted here; its process (pid {}) goes on until nobody in another mount namespace (a \
+                     container, a service) has it any more",
+                    real.display(),
+                    run.pid(MOUNT).unwrap_or_default()
+                );
+            }
         }
     }
     Ok(())

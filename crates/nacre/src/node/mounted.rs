@@ -124,22 +124,23 @@ impl Mounted {
     /// Unmounts and tells the servers. With `force` open files do not hinder it.
     ///
     /// # Errors
-    /// If files are open and `force` is off; then it goes on.
+    /// If files are open, here or in another mount namespace, and `force` is off; then it goes on.
     pub fn unmount(&self, force: bool) -> Result<()> {
         let deadline = Instant::now() + UNMOUNT_PATIENCE;
         loop {
             match self.session.unmount(Unmount::Clean) {
                 Ok(()) => break,
                 Err(Error::Busy(_)) if Instant::now() < deadline => std::thread::sleep(UNMOUNT_POLL),
-                Err(Error::Busy(_)) if force => {
-                    self.session.unmount(Unmount::Force).map_err(|error| Failure::new(error.to_string()))?;
-                    break;
-                }
-                Err(Error::Busy(path)) => {
-                    return Err(Failure::new(format!(
-                        "{} is busy: close files and leave directories in it, or add --force",
-                        path.display()
-                    )));
+                // What nobody uses is cut off: copies in other mount namespaces come about by themselves.
+                Err(error @ (Error::Busy(_) | Error::Elsewhere(_))) => {
+                    match why_to_stay(&error, &self.client) {
+                        Some(reason) if !force => return Err(Failure::new(reason)),
+                        _ => {
+                            let cut = self.session.unmount(Unmount::Force);
+                            cut.map_err(|error| Failure::new(error.to_string()))?;
+                            break;
+                        }
+                    }
                 }
                 Err(error) => {
                     log::warn!("{error}");
@@ -162,6 +163,25 @@ impl Mounted {
             source: plan.mount.as_ref().map_or_else(String::new, |mount| mount.source.clone()),
             transport: self.session.transport().to_string(),
         }
+    }
+}
+
+/// What speaks against ending a mount by force that could not be ended cleanly.
+fn why_to_stay(error: &Error, client: &Client) -> Option<String> {
+    match error {
+        Error::Busy(path) => Some(format!(
+            "{} is busy: close files and leave directories in it, or add --force",
+            path.display()
+        )),
+        Error::Elsewhere(path) => match client.open_count() {
+            0 => None,
+            open => Some(format!(
+                "{} is unmounted here, but {open} of its files are open in another mount namespace (a container, a service): \
+                 close them there, or add --force",
+                path.display()
+            )),
+        },
+        _ => None,
     }
 }
 
