@@ -168,12 +168,12 @@ impl InterruptWatch {
                 self.change.wait_for(&mut self.wake.lock(), LOOK_INTERVAL);
                 continue;
             }
-            self.sleep(channel);
+            self.wait_until_woken(channel);
             idle_looks = 0;
         }
     }
 
-    fn sleep(&self, channel: &Channel) {
+    fn wait_until_woken(&self, channel: &Channel) {
         let mut wake = self.wake.lock();
         *wake = false;
         self.asleep.store(true, Ordering::SeqCst);

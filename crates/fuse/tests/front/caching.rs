@@ -1,6 +1,6 @@
 //! What kernels cache of a file system that has one mount, then two.
 
-use super::support::{Servers, can_mount, within_deadline};
+use super::support::on_servers;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::Arc;
@@ -8,11 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn a_second_mount_sees_the_first_ones_files_and_changes_them_back() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(2);
+    on_servers(2, |servers| {
         let one = servers.mount();
         fs::write(one.path("file"), b"first").expect("written");
         fs::create_dir(one.path("dir")).expect("made");
@@ -35,11 +31,7 @@ fn a_second_mount_sees_the_first_ones_files_and_changes_them_back() {
 
 #[test]
 fn an_open_file_of_the_first_mount_has_its_true_size_on_the_second() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(2);
+    on_servers(2, |servers| {
         let one = servers.mount();
         let file = File::create(one.path("file")).expect("made");
         file.write_all_at(&[1; 300_000], 0).expect("written");
@@ -55,11 +47,8 @@ fn an_open_file_of_the_first_mount_has_its_true_size_on_the_second() {
 
 #[test]
 fn a_busy_mount_lets_go_of_its_lease() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Arc::new(Servers::start(2));
+    on_servers(2, |servers| {
+        let servers = Arc::new(servers);
         let one = Arc::new(servers.mount());
         let stop = Arc::new(AtomicBool::new(false));
         let workers: Vec<_> = (0..4)
@@ -95,11 +84,7 @@ fn a_busy_mount_lets_go_of_its_lease() {
 
 #[test]
 fn pages_cached_by_one_mount_are_dropped_when_the_other_has_written() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let one = servers.mount();
         fs::write(one.path("file"), vec![b'a'; 50_000]).expect("written");
         assert_eq!(fs::read(one.path("file")).expect("read"), vec![b'a'; 50_000]);
@@ -113,11 +98,7 @@ fn pages_cached_by_one_mount_are_dropped_when_the_other_has_written() {
 
 #[test]
 fn a_file_replaced_by_the_other_mount_is_found_under_its_name() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let (one, two) = (servers.mount(), servers.mount());
         for round in 0..50u32 {
             fs::write(two.path("new"), round.to_string()).expect("written");
@@ -130,11 +111,7 @@ fn a_file_replaced_by_the_other_mount_is_found_under_its_name() {
 
 #[test]
 fn the_lease_becomes_exclusive_again_when_the_other_mount_leaves() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let one = servers.mount();
         let two = servers.mount();
         fs::write(two.path("file"), b"theirs").expect("written");

@@ -1,6 +1,6 @@
 //! Files of one mount.
 
-use super::support::{Servers, can_mount, within_deadline};
+use super::support::on_servers;
 use nacre_fuse::front::{CacheMode, FrontOptions};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -11,11 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn data_comes_back_through_every_cache_mode() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(3);
+    on_servers(3, |servers| {
         for cache in [CacheMode::Auto, CacheMode::Always, CacheMode::Never] {
             let mount = servers.mount_with(FrontOptions { cache, ..FrontOptions::default() });
             let path = mount.path("data");
@@ -41,11 +37,7 @@ fn data_comes_back_through_every_cache_mode() {
 /// Reads through the page cache and writes around it must not leave old data in the cache, however they race.
 #[test]
 fn writes_around_the_page_cache_leave_no_old_data_in_it() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(2);
+    on_servers(2, |servers| {
         let mount = servers.mount();
         let path = mount.path("data");
         fs::write(&path, vec![0; 256 << 10]).expect("written");
@@ -76,12 +68,8 @@ fn writes_around_the_page_cache_leave_no_old_data_in_it() {
 /// Two ways to write the same pages of a new file, other bytes each: none gets lost.
 #[test]
 fn stores_to_a_mapping_and_writes_beside_them_both_arrive() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
+    on_servers(1, |servers| {
         const PAGES: usize = 512;
-        let servers = Servers::start(1);
         let mount = servers.mount();
         let path = mount.path("data");
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("opened");
@@ -121,11 +109,7 @@ fn stores_to_a_mapping_and_writes_beside_them_both_arrive() {
 
 #[test]
 fn a_mapped_file_is_written_back() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(2);
+    on_servers(2, |servers| {
         let mount = servers.mount();
         let path = mount.path("mapped");
         fs::write(&path, vec![b'a'; 10_000]).expect("written");
@@ -146,11 +130,7 @@ fn a_mapped_file_is_written_back() {
 
 #[test]
 fn programs_run_from_the_mount() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(2);
+    on_servers(2, |servers| {
         let mount = servers.mount();
         let path = mount.path("program");
         fs::copy("/bin/true", &path).expect("copied");
@@ -161,11 +141,7 @@ fn programs_run_from_the_mount() {
 
 #[test]
 fn a_running_program_is_not_truncated() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(2);
+    on_servers(2, |servers| {
         let mount = servers.mount();
         let path = mount.path("program");
         fs::copy("/bin/sleep", &path).expect("copied");
@@ -189,11 +165,7 @@ fn a_running_program_is_not_truncated() {
 
 #[test]
 fn appends_of_several_descriptors_go_to_the_end() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(2);
+    on_servers(2, |servers| {
         let mount = servers.mount();
         let path = mount.path("log");
         let open = || OpenOptions::new().append(true).create(true).open(&path).expect("opened");
@@ -211,11 +183,7 @@ fn appends_of_several_descriptors_go_to_the_end() {
 
 #[test]
 fn a_large_directory_is_listed_whole_while_it_is_being_changed() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let dir = mount.path("many");
         fs::create_dir(&dir).expect("made");
@@ -237,11 +205,7 @@ fn a_large_directory_is_listed_whole_while_it_is_being_changed() {
 
 #[test]
 fn attributes_in_a_listing_are_never_older_than_a_change() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         for i in 0..200 {
             fs::write(mount.path(&format!("f{i}")), b"x").expect("written");
@@ -262,11 +226,7 @@ fn attributes_in_a_listing_are_never_older_than_a_change() {
 
 #[test]
 fn unnamed_files_vanish_or_get_a_name() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let mut file = OpenOptions::new()
             .read(true)
@@ -291,11 +251,7 @@ fn unnamed_files_vanish_or_get_a_name() {
 
 #[test]
 fn holes_and_ranges_are_handled_by_the_kernels_calls() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(3);
+    on_servers(3, |servers| {
         let mount = servers.mount();
         let mut file = OpenOptions::new()
             .read(true)
@@ -331,11 +287,7 @@ fn holes_and_ranges_are_handled_by_the_kernels_calls() {
 
 #[test]
 fn times_are_kept_to_the_nanosecond_and_creation_is_known() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let file = File::create(mount.path("file")).expect("made");
         let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_001, 123_456_789);

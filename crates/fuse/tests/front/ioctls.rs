@@ -1,6 +1,6 @@
 //! Native ioctls.
 
-use super::support::{Servers, can_mount, within_deadline};
+use super::support::on_servers;
 use nacre_fuse::front::ioctl::call;
 use nacre_types::ioctl::{FidToPath, MountInfo, PathToFid, TargetList, TargetStatfs};
 use nacre_types::{Fid, TargetId, TargetKind};
@@ -9,11 +9,7 @@ use std::os::fd::AsFd;
 
 #[test]
 fn a_mount_tells_about_itself() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(3);
+    on_servers(3, |servers| {
         let mount = servers.mount();
         fs::create_dir(mount.path("dir")).expect("made");
         fs::write(mount.path("dir/file"), b"x").expect("written");

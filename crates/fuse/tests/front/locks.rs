@@ -1,6 +1,6 @@
 //! File locks that two mounts share.
 
-use super::support::{Servers, can_mount, within_deadline};
+use super::support::on_servers;
 use nacre_fuse::front::{FrontOptions, LockScope};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -26,11 +26,7 @@ fn fcntl(file: &File, kind: i32, start: i64, len: i64) -> Result<(), i32> {
 
 #[test]
 fn locks_of_one_mount_are_seen_by_the_other() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let options = FrontOptions { locks: LockScope::Cluster, ..FrontOptions::default() };
         let (one, two) = (servers.mount_with(options), servers.mount_with(options));
         let first = File::create(one.path("file")).expect("made");
@@ -53,11 +49,7 @@ fn locks_of_one_mount_are_seen_by_the_other() {
 
 #[test]
 fn a_lock_is_free_when_the_close_of_its_file_has_returned() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let options = FrontOptions { locks: LockScope::Cluster, ..FrontOptions::default() };
         let mount = servers.mount_with(options);
         let mut held = File::create(mount.path("file")).expect("made");
@@ -73,11 +65,7 @@ fn a_lock_is_free_when_the_close_of_its_file_has_returned() {
 
 #[test]
 fn who_waits_for_a_lock_gets_it_when_it_is_given_back() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let options = FrontOptions { locks: LockScope::Cluster, ..FrontOptions::default() };
         let (one, two) = (servers.mount_with(options), servers.mount_with(options));
         let first = File::create(one.path("file")).expect("made");
@@ -91,11 +79,7 @@ fn who_waits_for_a_lock_gets_it_when_it_is_given_back() {
 
 #[test]
 fn who_waits_for_a_lock_can_be_killed() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let options = FrontOptions { locks: LockScope::Cluster, ..FrontOptions::default() };
         let mount = servers.mount_with(options);
         let holder = File::create(mount.path("file")).expect("made");

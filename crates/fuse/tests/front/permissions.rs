@@ -1,6 +1,6 @@
 //! Permissions, although the kernel checks none.
 
-use super::support::{Servers, can_mount, shell_as, within_deadline};
+use super::support::{on_servers, shell_as};
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -14,11 +14,7 @@ fn chmod(path: &std::path::Path, mode: u32) {
 
 #[test]
 fn names_cached_while_a_directory_was_open_to_all_are_not_walked_after_it_was_closed() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let dir = mount.path("dir");
         fs::create_dir(&dir).expect("made");
@@ -38,11 +34,7 @@ fn names_cached_while_a_directory_was_open_to_all_are_not_walked_after_it_was_cl
 
 #[test]
 fn supplementary_groups_count() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let path = mount.path("shared");
         fs::write(&path, b"for the group").expect("written");
@@ -57,11 +49,7 @@ fn supplementary_groups_count() {
 
 #[test]
 fn set_id_bits_are_dropped_by_a_strangers_write_and_kept_by_roots() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let path = mount.path("program");
         fs::write(&path, b"x").expect("written");
@@ -89,11 +77,7 @@ fn mode_alone(path: &std::path::Path) -> u32 {
 
 #[test]
 fn dropped_set_id_bits_are_gone_from_the_kernels_memory_too() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let path = mount.path("program");
         fs::write(&path, b"x").expect("written");
@@ -112,11 +96,7 @@ fn dropped_set_id_bits_are_gone_from_the_kernels_memory_too() {
 
 #[test]
 fn an_acl_changes_the_mode_that_the_kernel_remembers() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let path = mount.path("file");
         fs::write(&path, b"x").expect("written");
@@ -146,11 +126,7 @@ fn set_xattr(path: &std::path::Path, name: &CStr, value: &[u8]) -> i32 {
 
 #[test]
 fn file_capabilities_go_when_a_stranger_changes_the_file() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let path = mount.path("program");
         fs::write(&path, b"x").expect("written");
@@ -176,11 +152,7 @@ fn file_capabilities_go_when_a_stranger_changes_the_file() {
 
 #[test]
 fn access_asks_for_the_real_user_and_not_for_the_effective_one() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         let path = mount.path("secret");
         fs::write(&path, b"x").expect("written");
@@ -202,11 +174,7 @@ fn access_asks_for_the_real_user_and_not_for_the_effective_one() {
 
 #[test]
 fn new_files_belong_to_their_maker_and_honour_the_umask() {
-    if !can_mount() {
-        return;
-    }
-    within_deadline(|| {
-        let servers = Servers::start(1);
+    on_servers(1, |servers| {
         let mount = servers.mount();
         chmod(&mount.dir, 0o1777);
         assert_eq!(shell_as(STRANGER, &[], &mount.dir, "umask 027; touch mine; mkdir own").0, 0);

@@ -19,18 +19,18 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// True if this machine lets us mount; says so otherwise.
-pub fn can_mount() -> bool {
+fn can_mount() -> bool {
     // SAFETY: geteuid takes no arguments and touches no memory of ours.
     let root = unsafe { libc::geteuid() } == 0;
     let possible = root && Path::new("/dev/fuse").exists();
     if !possible {
-        eprintln!("skipped: needs root and /dev/fuse");
+        eprintln!("SKIPPED: needs root and /dev/fuse");
     }
     possible
 }
 
 /// Runs `work` on a thread of its own; a test that hangs fails instead, since the mount ends with the process.
-pub fn within_deadline<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+fn within_deadline<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, result) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         let _ = done.send(work());
@@ -41,6 +41,13 @@ pub fn within_deadline<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'sta
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             std::panic::resume_unwind(thread.join().expect_err("it ended without a result"))
         }
+    }
+}
+
+/// Runs a test on one MDT and `osts` OSTs, if mounts are possible here.
+pub fn on_servers(osts: u16, test: impl FnOnce(Servers) + Send + 'static) {
+    if can_mount() {
+        within_deadline(move || test(Servers::start(osts)));
     }
 }
 
@@ -61,7 +68,7 @@ pub struct Mount {
 
 impl Servers {
     /// Servers whose files get `stripe_count` stripes of 64 KiB.
-    pub fn start(stripe_count: u16) -> Servers {
+    fn start(stripe_count: u16) -> Servers {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut osts: BTreeMap<u16, Arc<dyn OssEndpoint>> = BTreeMap::new();
         for index in 0..stripe_count {

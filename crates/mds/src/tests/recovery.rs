@@ -18,6 +18,20 @@ fn make(f: &Fixture, name: &'static str) -> MdsRequest<'static> {
     }
 }
 
+/// Creates the file "a" in the root and opens it for writing.
+fn create_and_open(fid: Fid, handle: OpenHandle) -> MdsRequest<'static> {
+    MdsRequest::Create {
+        parent: Fid::ROOT,
+        name: b"a",
+        fid,
+        new: NewFile::Node { rdev: 0 },
+        mode: 0o644,
+        umask: 0,
+        open: Some((handle, OpenFlags::WRITE | OpenFlags::CREATED)),
+        exclusive: true,
+    }
+}
+
 fn tcp_fixture() -> Fixture {
     let dir = tempfile::tempdir().expect("a directory");
     Mds::format(dir.path(), &config()).expect("formats");
@@ -45,16 +59,7 @@ fn the_answer_of_a_request_is_found_again_after_a_restart() {
 fn a_create_that_is_answered_after_a_restart_has_opened_its_file() {
     let f = tcp_fixture();
     let (fid, handle) = (f.fid(), f.handle());
-    let create = MdsRequest::Create {
-        parent: Fid::ROOT,
-        name: b"a",
-        fid,
-        new: NewFile::Node { rdev: 0 },
-        mode: 0o644,
-        umask: 0,
-        open: Some((handle, OpenFlags::WRITE | OpenFlags::CREATED)),
-        exclusive: true,
-    };
+    let create = create_and_open(fid, handle);
     f.with_slot(slot(&f, 1, 5), &create).expect("made");
     let f = f.restart();
     assert!(f.mds.stored_answer(&slot(&f, 1, 5)).is_some());
@@ -164,16 +169,7 @@ fn recovery_waits_for_clients_that_may_live_and_for_no_others() {
         let client = export_of(5, running);
         f.mds.connect(&client).expect("alone");
         let fid = f.fid();
-        let create = MdsRequest::Create {
-            parent: Fid::ROOT,
-            name: b"a",
-            fid,
-            new: NewFile::Node { rdev: 0 },
-            mode: 0o644,
-            umask: 0,
-            open: Some((f.handle(), OpenFlags::WRITE | OpenFlags::CREATED)),
-            exclusive: true,
-        };
+        let create = create_and_open(fid, f.handle());
         let cred = Cred::system();
         let run = |request: &MdsRequest<'_>| f.mds.handle(&client, &Call::new(&cred), request);
         run(&create).expect("made");

@@ -215,16 +215,15 @@ pub fn unmount(mount_point: &Path) -> Result<()> {
     }
     detach(&real, false)?;
     // The process ends by itself; waiting for it means that all is written when we return.
-    for run in registry::running() {
-        if node::recorded_mount_point(&run).is_some_and(|recorded| recorded == real) {
-            if !run.wait_stopped(MOUNT, STOP_LIMIT) {
-                eprintln!(
-                    "{} is unmounted here; its process (pid {}) goes on until nobody in another mount namespace (a \
-                     container, a service) has it any more",
-                    real.display(),
-                    run.pid(MOUNT).unwrap_or_default()
-                );
-            }
+    let ours = |run: &RunDir| node::recorded_mount_point(run).is_some_and(|recorded| recorded == real);
+    for run in registry::running().into_iter().filter(ours) {
+        if !run.wait_stopped(MOUNT, STOP_LIMIT) {
+            eprintln!(
+                "{} is unmounted here; its process (pid {}) goes on until nobody in another mount namespace (a container, a \
+                 service) has it any more",
+                real.display(),
+                run.pid(MOUNT).unwrap_or_default()
+            );
         }
     }
     Ok(())
