@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use crate::error::Error;
 use crate::limits::{Limits, row_of};
 use crate::null::{self, NullArguments, ServeArguments};
+use crate::programs::{self, ProgramsArguments};
 use crate::report::{Against, Report};
 use crate::slice::{self, SliceArguments};
 use crate::work::{Operation, Work};
@@ -36,6 +37,9 @@ pub enum Command {
     /// Data on any mounted path
     #[command(after_help = "Example: nacre bench io /mnt/nacre --against /srv/disk")]
     Io(IoArguments),
+    /// tar, find, rm and git on any mounted path
+    #[command(after_help = "Example: nacre bench programs /mnt/nacre --against /mnt/other --runs 3")]
+    Programs(ProgramsArguments),
     /// The figures of docs/performance.md, each against its bound, in one run
     Slice(SliceArguments),
     /// One phase of one worker process
@@ -122,6 +126,9 @@ pub struct MetaArguments {
     /// Files of each worker
     #[arg(long, default_value_t = 2000)]
     files: u64,
+    /// Bytes that a new file gets, and that opening a file reads
+    #[arg(long, default_value_t = 0)]
+    bytes: usize,
     /// All workers in one directory
     #[arg(long)]
     shared: bool,
@@ -140,6 +147,12 @@ pub struct IoArguments {
     /// Size of one read or write in KiB
     #[arg(long, default_value_t = 1024)]
     block_kib: usize,
+    /// Size of one read or write in bytes, if it is no whole number of KiB
+    #[arg(long, conflicts_with = "block_kib")]
+    block_bytes: Option<usize>,
+    /// Sequential work of all workers on one file, their blocks taking turns
+    #[arg(long)]
+    shared: bool,
     /// Size of each worker's file in MiB
     #[arg(long, default_value_t = 256)]
     size_mib: u64,
@@ -190,6 +203,10 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
             arguments.common.print(&report);
             Ok(())
         }
+        Command::Programs(arguments) => {
+            arguments.common.print(&programs::measure(&arguments)?);
+            Ok(())
+        }
         Command::Meta(arguments) => meta(&arguments, &myself),
         Command::Io(arguments) => io(&arguments, &myself),
     }
@@ -201,6 +218,7 @@ fn meta(arguments: &MetaArguments, myself: &Myself) -> Result<(), Error> {
         let mut work = Work::meta(operation, &arguments.subjects.path);
         work.files = arguments.files;
         work.shared = arguments.shared;
+        work.block_bytes = arguments.bytes;
         work
     });
     measure("Metadata", works.collect(), &arguments.subjects, &arguments.common, myself)
@@ -208,10 +226,13 @@ fn meta(arguments: &MetaArguments, myself: &Myself) -> Result<(), Error> {
 
 fn io(arguments: &IoArguments, myself: &Myself) -> Result<(), Error> {
     let operations = chosen(&arguments.operations, &Operation::IO, true)?;
-    let block_bytes = arguments.block_kib << 10;
+    let block_bytes = arguments.block_bytes.unwrap_or(arguments.block_kib << 10).max(1);
+    // A whole number of blocks.
+    let file_bytes = ((arguments.size_mib << 20) / block_bytes as u64).max(1) * block_bytes as u64;
     let works = operations.into_iter().map(|operation| {
         let path = &arguments.subjects.path;
-        let mut work = Work::io(operation, path, block_bytes, arguments.size_mib << 20);
+        let mut work = Work::io(operation, path, block_bytes, file_bytes);
+        work.shared = arguments.shared;
         work.direct = arguments.direct;
         work.sync = arguments.fsync;
         work

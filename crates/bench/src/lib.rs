@@ -11,6 +11,7 @@
 //! - [`sample`], [`report`], [`machine`]: medians and spreads; tables and JSON; what the machine is and how busy.
 //! - [`limits`]: what the machine can do without any file system of ours.
 //! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
+//! - [`programs`]: tar, find, rm and git on any mounted path.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
 
 pub mod cli;
@@ -18,6 +19,7 @@ mod error;
 pub mod limits;
 pub mod machine;
 pub mod null;
+pub mod programs;
 pub mod report;
 pub mod sample;
 pub mod slice;

@@ -103,7 +103,9 @@ pub struct Work {
     pub path: PathBuf,
     /// Which of the workers this is, from 0; part of the names of its files.
     pub worker: usize,
-    /// All workers use one directory (metadata) rather than each its own.
+    /// How many workers there are.
+    pub workers: usize,
+    /// All workers use one directory rather than each its own; sequential data goes to one file, block by block in turn.
     pub shared: bool,
     /// CPU to stay on; `None`: wherever the scheduler puts it.
     pub cpu: Option<usize>,
@@ -111,7 +113,7 @@ pub struct Work {
     pub seconds: f64,
     /// Metadata: files of each worker.
     pub files: u64,
-    /// Data: bytes of one read or write.
+    /// Data: bytes of one read or write. Metadata: bytes of a file that is made, or read when it is opened.
     pub block_bytes: usize,
     /// Data: size of the file in bytes, a multiple of `block_bytes`.
     pub file_bytes: u64,
@@ -139,11 +141,12 @@ impl Work {
             operation,
             path: path.into(),
             worker: 0,
+            workers: 1,
             shared: false,
             cpu: None,
             seconds: 0.5,
             files: 2_000,
-            block_bytes: 4096,
+            block_bytes: 0,
             file_bytes: 0,
             direct: false,
             sync: false,
@@ -203,6 +206,11 @@ impl Work {
             true => self.path.join("bench-shared"),
             false => self.path.join(format!("bench-{}", self.worker)),
         }
+    }
+
+    /// Whether all workers work on one file.
+    fn shares_file(&self) -> bool {
+        self.shared && matches!(self.operation, Operation::SeqWrite | Operation::SeqRead)
     }
 
     fn pin(&self) -> Result<(), Error> {
@@ -272,6 +280,24 @@ mod tests {
                 assert_eq!(done.operations, 16, "{operation:?} touches each block once");
             }
         }
+    }
+
+    #[test]
+    fn workers_that_share_a_file_write_all_of_it() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut work = Work::io(Operation::SeqWrite, dir.path(), 47_008, 10 * 47_008);
+        (work.shared, work.workers) = (true, 2);
+        let second = Work { worker: 1, ..work.clone() };
+        for worker in [&work, &second] {
+            worker.prepare().expect("prepare");
+        }
+        // The second starts after the first has; who starts last empties the file for all.
+        let done = work.run(|| assert_eq!(second.run(|| {}).expect("run").operations, 10)).expect("run");
+        assert_eq!(done.operations, 10);
+        let bytes = fs::read(work.directory().join("data")).expect("there");
+        assert_eq!(bytes.len(), 20 * 47_008);
+        assert!(bytes.iter().all(|&byte| byte == 0x5a));
+        work.clean().expect("clean");
     }
 
     #[test]

@@ -139,7 +139,8 @@ pub struct Job {
 impl Job {
     /// `processes` workers that do `work`, each with its own number.
     pub fn new(label: impl Into<String>, work: &Work, processes: usize) -> Job {
-        let works = (0..processes.max(1)).map(|worker| Work { worker, ..work.clone() }).collect();
+        let workers = processes.max(1);
+        let works = (0..workers).map(|worker| Work { worker, workers, ..work.clone() }).collect();
         Job { label: label.into(), works, cold: false, daemons: Vec::new() }
     }
 

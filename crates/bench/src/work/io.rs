@@ -11,13 +11,16 @@ pub(super) fn prepare(work: &Work) -> Result<(), Error> {
     check(work)?;
     match work.operation {
         Operation::SeqWrite | Operation::AppendSync if !work.over => Ok(()),
+        // One of those that share a file makes it.
+        _ if work.shares_file() && work.worker != 0 => Ok(()),
         _ => {
             let mut buffer = Buffer::new(work.block_bytes.max(1 << 20));
             let path = file(work);
             let file = File::create(&path).map_err(Error::io("create", &path))?;
             let mut offset = 0;
-            while offset < work.file_bytes {
-                let length = (work.file_bytes - offset).min(buffer.slice().len() as u64) as usize;
+            let file_bytes = work.file_bytes * if work.shares_file() { work.workers as u64 } else { 1 };
+            while offset < file_bytes {
+                let length = (file_bytes - offset).min(buffer.slice().len() as u64) as usize;
                 let block = &buffer.slice()[..length];
                 file.write_all_at(block, offset).map_err(Error::io("write", &path))?;
                 offset += length as u64;
@@ -33,7 +36,7 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
     let mut buffer = Buffer::new(work.block_bytes);
     let writes = !matches!(work.operation, Operation::SeqRead | Operation::RandRead);
     let fresh = matches!(work.operation, Operation::SeqWrite | Operation::AppendSync) && !work.over;
-    if fresh && path.exists() {
+    if fresh && !work.shares_file() && path.exists() {
         std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
     }
     let open = || {
@@ -48,6 +51,10 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
     };
     let blocks = work.file_bytes / work.block_bytes as u64;
     let file = open()?;
+    if fresh && work.shares_file() {
+        // Another worker may have it open already; nobody has begun to write.
+        file.set_len(0).map_err(Error::io("truncate", &path))?;
+    }
     at_start();
     let start = std::time::Instant::now();
     let mut random = Random::new(work.worker as u64);
@@ -63,7 +70,8 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
             Operation::RandRead | Operation::RandWrite => random.next() % blocks,
             _ => index,
         };
-        let offset = block * work.block_bytes as u64;
+        let place = if work.shares_file() { block * work.workers as u64 + work.worker as u64 } else { block };
+        let offset = place * work.block_bytes as u64;
         if writes {
             file.write_all_at(buffer.slice(), offset).map_err(Error::io("write", &path))?;
         } else {
@@ -93,7 +101,10 @@ fn check(work: &Work) -> Result<(), Error> {
 }
 
 fn file(work: &Work) -> PathBuf {
-    work.directory().join(format!("data{}", work.worker))
+    match work.shares_file() {
+        true => work.directory().join("data"),
+        false => work.directory().join(format!("data{}", work.worker)),
+    }
 }
 
 /// Memory on a page boundary, as O_DIRECT wants it.

@@ -116,13 +116,27 @@ fn create(work: &Work, base: &fs::File, name: &CString) -> Result<(), Error> {
             0o644,
         )
     };
-    close(check(fd, "create file in", work)?, work)
+    let fd = check(fd, "create file in", work)?;
+    if work.block_bytes > 0 {
+        let bytes = vec![0x5a_u8; work.block_bytes];
+        // SAFETY: `bytes` is valid for reads of its length.
+        let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        check(if written == bytes.len() as isize { 0 } else { -1 }, "write to file in", work)?;
+    }
+    close(fd, work)
 }
 
 fn open(work: &Work, base: &fs::File, name: &CString) -> Result<(), Error> {
     // SAFETY: `name` ends in a zero byte and lives across the call.
     let fd = unsafe { libc::openat(base.as_raw_fd(), name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    close(check(fd, "open file in", work)?, work)
+    let fd = check(fd, "open file in", work)?;
+    if work.block_bytes > 0 {
+        let mut bytes = vec![0_u8; work.block_bytes];
+        // SAFETY: `bytes` is valid for writes of its length.
+        let read = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) };
+        check(if read == bytes.len() as isize { 0 } else { -1 }, "read file in", work)?;
+    }
+    close(fd, work)
 }
 
 fn close(fd: i32, work: &Work) -> Result<(), Error> {

@@ -1,0 +1,223 @@
+//! What programs that everybody uses take on a mounted path: tar, find, rm, git.
+//!
+//! The tree that they work on is made of a fixed seed, so that every run and every file system gets the same one: 3,000
+//! files in 120 directories, most of them small, 36 MiB in all.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::cli::Common;
+use crate::error::Error;
+use crate::machine;
+use crate::report::{Against, Report, Row, Unit};
+use crate::sample::Samples;
+
+const FILES: u64 = 3_000;
+const DIRECTORIES: u64 = 120;
+
+/// `nacre bench programs`
+#[derive(Debug, clap::Args)]
+pub struct ProgramsArguments {
+    /// Directory to work in
+    path: PathBuf,
+    /// Take every figure also on this directory, in alternating runs, and show the ratio to it
+    #[arg(long, value_name = "PATH")]
+    against: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// One program's run, in the order in which they build on each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Untar,
+    FindWarm,
+    FindCold,
+    TarCold,
+    Clone,
+    Status,
+    Remove,
+}
+
+impl Step {
+    const ALL: [Step; 7] =
+        [Step::Untar, Step::FindWarm, Step::FindCold, Step::TarCold, Step::Clone, Step::Status, Step::Remove];
+
+    fn label(self) -> &'static str {
+        match self {
+            Step::Untar => "tar -x, 3,000 files",
+            Step::FindWarm => "find -size, warm",
+            Step::FindCold => "find -size, cold",
+            Step::TarCold => "tar -c, cold",
+            Step::Clone => "git clone",
+            Step::Status => "git status",
+            Step::Remove => "rm -rf",
+        }
+    }
+
+    fn cold(self) -> bool {
+        matches!(self, Step::FindCold | Step::TarCold)
+    }
+
+    /// What is run in the directory `work`. Sizes make find ask for attributes; output to /dev/null itself would make tar
+    /// read nothing.
+    fn script(self) -> &'static str {
+        match self {
+            Step::Untar => r#"tar -xf "$SOURCE/tree.tar""#,
+            Step::FindWarm | Step::FindCold => "find tree -size +1000M",
+            Step::TarCold => "tar -cf - tree | cat >/dev/null",
+            Step::Clone => r#"git clone --quiet --no-hardlinks "$SOURCE/repository" clone"#,
+            Step::Status => "git -C clone status --porcelain",
+            Step::Remove => "rm -rf tree clone",
+        }
+    }
+}
+
+/// The tree as an archive and as a repository, on memory if there is any.
+struct Source {
+    directory: tempfile::TempDir,
+}
+
+impl Source {
+    fn make() -> Result<Source, Error> {
+        let memory = Path::new("/dev/shm");
+        let directory = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory),
+            false => tempfile::tempdir(),
+        }
+        .map_err(Error::io("make a directory in", memory))?;
+        let tree = directory.path().join("tree");
+        grow(&tree)?;
+        let script = r#"
+            tar -cf tree.tar tree
+            git init --quiet repository
+            cp -r tree repository/tree
+            cd repository
+            git add .
+            git -c user.name=bench -c user.email=bench@localhost -c gc.auto=0 commit --quiet -m tree
+        "#;
+        run(directory.path(), script, directory.path())?;
+        Ok(Source { directory })
+    }
+}
+
+/// Files of 0 to 128 KiB, small ones more often.
+fn grow(tree: &Path) -> Result<(), Error> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        // xorshift64, Marsaglia 2003.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for number in 0..FILES {
+        let directory = tree.join(format!("d{}/e{}", number % DIRECTORIES / 12, number % DIRECTORIES % 12));
+        fs::create_dir_all(&directory).map_err(Error::io("create directory", &directory))?;
+        let length = random() % (1 << (random() % 18));
+        let bytes: Vec<u8> = (0..length).map(|_| b"abcdefgh \n"[(random() % 10) as usize]).collect();
+        let path = directory.join(format!("file{number}.txt"));
+        fs::write(&path, bytes).map_err(Error::io("write", &path))?;
+    }
+    Ok(())
+}
+
+/// Runs a script and returns the seconds that it took.
+fn run(directory: &Path, script: &str, source: &Path) -> Result<f64, Error> {
+    let start = Instant::now();
+    let status = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", script])
+        .current_dir(directory)
+        .env("SOURCE", source)
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        // Who bench runs as need not own the source.
+        .env("GIT_CONFIG_COUNT", "1")
+        .env("GIT_CONFIG_KEY_0", "safe.directory")
+        .env("GIT_CONFIG_VALUE_0", "*")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .map_err(Error::io("start bash in", directory))?;
+    match status.success() {
+        true => Ok(start.elapsed().as_secs_f64()),
+        false => {
+            Err(Error::Worker(format!("`{}` ended with {status}, see its message above", script.trim())))
+        }
+    }
+}
+
+/// Runs all programs on the paths in turn.
+///
+/// # Errors
+///
+/// A program that is missing or fails; emptying caches needs root.
+pub fn measure(arguments: &ProgramsArguments) -> Result<Report, Error> {
+    let source = Source::make()?;
+    let paths: Vec<&PathBuf> = std::iter::once(&arguments.path).chain(&arguments.against).collect();
+    let mut samples = vec![[(); Step::ALL.len()].map(|()| Samples::new()); paths.len()];
+    for round in 0..arguments.common.runs.max(1) {
+        for turn in 0..paths.len() {
+            let index = if round % 2 == 0 { turn } else { paths.len() - 1 - turn };
+            round_on(paths[index], &source, &mut samples[index])?;
+        }
+    }
+    let mut report = Report::new(format!("Programs on {}", arguments.path.display()));
+    for (number, step) in Step::ALL.into_iter().enumerate() {
+        let row_of = |index: usize| Row::new(step.label(), Unit::Seconds, samples[index][number].clone());
+        let mut row = row_of(0);
+        row.against = paths.get(1).map(|path| Against::new(path.display().to_string(), row_of(1)));
+        report.rows.push(row);
+    }
+    Ok(report)
+}
+
+fn round_on(path: &Path, source: &Source, samples: &mut [Samples]) -> Result<(), Error> {
+    let work = tempfile::Builder::new()
+        .prefix("bench-programs-")
+        .tempdir_in(path)
+        .map_err(Error::io("make a directory in", path))?;
+    for (step, samples) in Step::ALL.into_iter().zip(samples) {
+        if step.cold() {
+            machine::drop_caches().map_err(Error::io("write", "/proc/sys/vm/drop_caches"))?;
+        }
+        samples.push(run(work.path(), step.script(), source.directory.path())?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_always_the_same() {
+        let sum = |tree: &Path| {
+            let mut files = 0;
+            let mut bytes = 0;
+            let mut pending = vec![tree.to_owned()];
+            while let Some(directory) = pending.pop() {
+                for entry in fs::read_dir(directory).expect("a directory") {
+                    let entry = entry.expect("an entry");
+                    match entry.file_type().expect("a type").is_dir() {
+                        true => pending.push(entry.path()),
+                        false => {
+                            files += 1;
+                            bytes += entry.metadata().expect("a file").len();
+                        }
+                    }
+                }
+            }
+            (files, bytes)
+        };
+        let scratch = tempfile::tempdir().expect("a directory");
+        let (one, two) = (scratch.path().join("one"), scratch.path().join("two"));
+        grow(&one).expect("made");
+        grow(&two).expect("made");
+        let (files, bytes) = sum(&one);
+        assert_eq!((files, bytes), sum(&two));
+        assert_eq!(files, FILES);
+        assert!(bytes > 20 << 20 && bytes < 60 << 20, "{bytes}");
+    }
+}
