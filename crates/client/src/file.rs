@@ -15,6 +15,19 @@ const ALLOCATION_UNIT: u64 = 4096;
 /// `relatime` stores a new access time at least this often, in seconds.
 const RELATIME_SECONDS: i64 = 24 * 3600;
 
+/// Numbers updates of file data in the order in which they are made; see [`DataUpdate::order`].
+static UPDATES: AtomicU64 = AtomicU64::new(1);
+
+/// Size and space of a file, and when they were true.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KnownSize {
+    pub size: u64,
+    /// In units of 512 bytes.
+    pub blocks: u64,
+    /// [`FileInner::changes`] before they were found out.
+    pub changes: Option<u64>,
+}
+
 /// What all opens of one file share at this client.
 pub(crate) struct FileState {
     pub fid: Fid,
@@ -172,13 +185,23 @@ impl FileInner {
         self.error = (self.error.0.wrapping_add(1), Some(status));
     }
 
-    /// What the MDT is to be told; the state counts as told from here on.
-    pub fn take_update(&mut self, size_blocks: Option<(u64, u64)>) -> DataUpdate {
+    /// What the MDT is to be told; the state counts as told from here on. A size that somebody may have changed since it
+    /// was found out is left away: it is still to be told.
+    pub fn take_update(&mut self, size: Option<KnownSize>) -> DataUpdate {
+        let true_still = |size: &KnownSize| size.changes.is_some() && size.changes == self.changes();
+        let size_blocks = size.filter(true_still).map(|size| (size.size, size.blocks));
         if size_blocks.is_some() {
             self.data_changed = false;
         }
         self.mtime_told |= self.mtime.is_some();
-        DataUpdate { size_blocks, mtime: self.mtime.take(), atime: self.atime.take() }
+        // Under the lock of the state, so that the order is that of what is told.
+        let order = UPDATES.fetch_add(1, Ordering::Relaxed);
+        DataUpdate { size_blocks, mtime: self.mtime.take(), atime: self.atime.take(), order }
+    }
+
+    /// Stands for all changes of data so far; `None` while one is going on.
+    pub fn changes(&self) -> Option<u64> {
+        (!self.ranges.being_changed()).then(|| self.ranges.generation())
     }
 }
 
@@ -232,5 +255,33 @@ impl OpenFile {
         let (number, status) = self.file.lock().error;
         let seen = self.error_seen.swap(number, Ordering::Relaxed);
         status.filter(|_| seen != number).map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::ranges::Use;
+
+    #[test]
+    fn a_size_that_is_no_longer_sure_is_not_told_and_remains_to_be_told() {
+        let mut inner = FileInner { data_changed: true, ..FileInner::default() };
+        let known = |inner: &FileInner| KnownSize { size: 5, blocks: 8, changes: inner.changes() };
+
+        let before = known(&inner);
+        let ticket = inner.ranges.try_take(0, 10, Use::Exclusive).expect("free");
+        let during = known(&inner);
+        assert_eq!(inner.take_update(Some(before)).size_blocks, None, "a write goes on");
+        inner.ranges.release(ticket);
+        for old in [before, during] {
+            assert_eq!(inner.take_update(Some(old)).size_blocks, None, "a write went on");
+            assert!(inner.data_changed);
+        }
+        let ticket = inner.ranges.try_take(0, 10, Use::Shared).expect("free");
+        let after = known(&inner);
+        let (first, second) = (inner.take_update(Some(after)), inner.take_update(None));
+        assert_eq!(first.size_blocks, Some((5, 8)));
+        assert!(!inner.data_changed && second.order > first.order);
+        inner.ranges.release(ticket);
     }
 }

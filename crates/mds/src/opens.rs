@@ -25,8 +25,10 @@ pub struct WriteSession {
     pub client: ClientUuid,
     /// Another client has written too, so that no single one knows the size.
     pub shared: bool,
-    /// The client told size and blocks at least once.
-    pub reported: bool,
+    /// [`DataUpdate::order`] of the newest update with size and blocks that the client told; 0 if it told none.
+    ///
+    /// [`DataUpdate::order`]: nacre_wire::mds::DataUpdate::order
+    pub reported: u64,
 }
 
 #[derive(Default)]
@@ -72,7 +74,7 @@ impl OpenTable {
                 began_exact: exact,
                 client,
                 shared: false,
-                reported: false,
+                reported: 0,
             });
             session.shared |= session.client != client;
         }
@@ -106,9 +108,9 @@ impl OpenTable {
     }
 
     /// The writing client has told the size.
-    pub fn note_report(&self, fid: &Fid) {
+    pub fn note_report(&self, fid: &Fid, order: u64) {
         if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
-            session.reported = true;
+            session.reported = session.reported.max(order);
         }
     }
 
@@ -147,12 +149,13 @@ mod tests {
         table.add(FILE, a, OpenHandle(2), OpenFlags::WRITE, true);
         table.add(FILE, a, OpenHandle(2), OpenFlags::WRITE, true);
         table.add(FILE, b, OpenHandle(1), OpenFlags::WRITE, false);
-        table.note_report(&FILE);
+        table.note_report(&FILE, 7);
+        table.note_report(&FILE, 3);
         assert!(table.remove(&FILE, &a, OpenHandle(2)).is_some_and(|c| c.ended.is_none() && !c.last));
         assert!(table.remove(&FILE, &a, OpenHandle(2)).is_none());
         let closed = table.remove(&FILE, &b, OpenHandle(1)).expect("open");
         let session = closed.ended.expect("the last writer");
-        assert!(session.shared && session.began_exact && session.reported && !closed.last);
+        assert!(session.shared && session.began_exact && session.reported == 7 && !closed.last);
         assert!(table.remove(&FILE, &a, OpenHandle(1)).is_some_and(|c| c.last && c.last_of_client));
         assert!(!table.is_open(&FILE));
     }

@@ -77,6 +77,9 @@ pub struct DataUpdate {
     pub mtime: Option<Timestamp>,
     /// Last access, if the client read.
     pub atime: Option<Timestamp>,
+    /// Grows with each update that a client makes of a file: updates may overtake each other on their way, and an older one
+    /// that comes later does not count.
+    pub order: u64,
 }
 
 /// Owner of a byte-range lock at its client.

@@ -35,7 +35,7 @@ wire_code!(FallocateKind {
     3 = Zero,
     4 = ZeroKeepSize,
 });
-wire_struct!(DataUpdate { size_blocks, mtime, atime });
+wire_struct!(DataUpdate { size_blocks, mtime, atime, order });
 wire_struct!(FileLock { family, owner, mode, start, last, pid });
 wire_struct!(LeaseGrant { exclusive, epoch });
 wire_struct!(Statfs { block_size, blocks, blocks_free, blocks_available, files, files_free, state });

@@ -1,7 +1,7 @@
 //! Sizes, layouts and byte ranges of open files: what is known, who knows better, and telling the MDT.
 
 use crate::client::Client;
-use crate::file::{FileInner, FileState};
+use crate::file::{FileInner, FileState, KnownSize};
 use crate::io::objects::Glimpse;
 use crate::io::ranges::Use;
 use nacre_layout::Layout;
@@ -259,7 +259,7 @@ impl Client {
         attr.mtime = attr.mtime.max(glimpse.mtime.unwrap_or(attr.mtime));
         if lease != 0 && lease == self.lease.number() && self.nodes.file(attr.fid.inode_number()).is_none() {
             let size_blocks = Some((glimpse.size, glimpse.blocks));
-            let update = DataUpdate { size_blocks, mtime: Some(attr.mtime), atime: None };
+            let update = DataUpdate { size_blocks, mtime: Some(attr.mtime), ..DataUpdate::default() };
             let request = MdsRequest::UpdateData { fid: attr.fid, update, exact: true };
             attr.version = self.call_system(attr.fid, &request)?.attr()?.version;
             attr.size_source = SizeSource::Exact;
@@ -268,16 +268,19 @@ impl Client {
     }
 
     /// Size and space to tell the MDT; space is asked for if it is not known.
-    pub(crate) fn size_blocks(&self, file: &FileState) -> StatusResult<(u64, u64)> {
-        {
+    pub(crate) fn size_blocks(&self, file: &FileState) -> StatusResult<KnownSize> {
+        let changes = {
             let inner = file.lock();
+            let changes = inner.changes();
             if self.size_is_ours(&inner)
                 && let Some(blocks) = inner.known_blocks()
             {
-                return Ok((inner.size, blocks));
+                return Ok(KnownSize { size: inner.size, blocks, changes });
             }
-        }
-        self.refresh_size(file).map(|glimpse| (glimpse.size, glimpse.blocks))
+            changes
+        };
+        let glimpse = self.refresh_size(file)?;
+        Ok(KnownSize { size: glimpse.size, blocks: glimpse.blocks, changes })
     }
 
     /// Tells the MDT what it does not know of a written file that stays open.
@@ -285,14 +288,14 @@ impl Client {
         if !file.lock().data_changed {
             return Ok(());
         }
-        let size_blocks = self.size_blocks(file)?;
-        let update = file.lock().take_update(Some(size_blocks));
+        let size = self.size_blocks(file)?;
+        let update = file.lock().take_update(Some(size));
         let request = MdsRequest::UpdateData { fid: file.fid, update, exact: false };
         let answer = self.call_system(file.fid, &request)?;
         let mut inner = file.lock();
         inner.transno = inner.transno.max(answer.transno);
         // The MDT keeps "ask the objects" while the file is open for writing, so the last close tells it again.
-        inner.data_changed = inner.writers > 0;
+        inner.data_changed |= inner.writers > 0;
         Ok(())
     }
 }

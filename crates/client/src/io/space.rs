@@ -2,14 +2,14 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use crate::file::FileState;
+use crate::file::{FileState, KnownSize};
 use crate::io::objects::{object_ranges, touched};
 use crate::io::ranges::Use;
 use crate::io::write::WriteOptions;
 use nacre_layout::{Component, Layout};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, Fid, SetAttr, Status, StatusResult};
-use nacre_wire::mds::{DataUpdate, MdsRequest, OpenFlags};
+use nacre_wire::mds::{MdsRequest, OpenFlags};
 use nacre_wire::oss::{FallocateKind, OssReply, OssRequest, SeekKind};
 
 /// Bytes copied by one round of `copy_file_range`.
@@ -89,9 +89,8 @@ impl Client {
     }
 
     fn tell_size(&self, file: &FileState, size: u64) -> StatusResult<Attr> {
-        let (_, blocks) = self.size_blocks(file)?;
-        file.lock().data_changed = false;
-        let update = DataUpdate { size_blocks: Some((size, blocks)), ..DataUpdate::default() };
+        let known = self.size_blocks(file)?;
+        let update = file.lock().take_update(Some(KnownSize { size, ..known }));
         let request = MdsRequest::UpdateData { fid: file.fid, update, exact: self.lease.exclusive() };
         self.call_system(file.fid, &request)?.attr()
     }

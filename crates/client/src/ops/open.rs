@@ -221,17 +221,17 @@ impl Client {
             let knows = self.size_is_ours(&inner) && inner.known_blocks().is_some();
             writes && inner.writers == 0 && (inner.data_changed || knows)
         };
-        let size_blocks = if tell {
+        let size = if tell {
             self.size_blocks(file)
                 .inspect_err(|status| log::warn!("size of {} at its close is not known: {status}", file.fid))
                 .ok()
         } else {
             None
         };
-        if let Some((size, blocks)) = size_blocks {
+        let update = file.lock().take_update(size);
+        if let Some((size, blocks)) = update.size_blocks {
             self.nodes.note_closed(file.node, size, blocks);
         }
-        let update = file.lock().take_update(size_blocks);
         let request = MdsRequest::Close { fid: file.fid, handle: open.handle, update };
         if let Ok(mdt) = self.mdt(file.fid) {
             mdt.endpoint.post(&nacre_types::Cred::system(), &request);

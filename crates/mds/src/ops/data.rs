@@ -1,6 +1,6 @@
 //! Size and times of data, told while a file stays open or after objects were cut.
 
-use super::open_close::apply_update;
+use super::open_close::Word;
 use crate::mds::Mds;
 use crate::service::Caller;
 use nacre_ondisk::InodeRecord;
@@ -21,21 +21,21 @@ impl Mds {
             return Err(Status::EINVAL);
         }
         let session = self.opens.session(fid);
-        let sole = session.is_none_or(|session| !session.shared && session.client == caller.client);
+        let word = Word::of(session, &caller.client, update);
         let mut update = *update;
         if exact && session.is_none() && record.attr.size_source == SizeSource::Exact {
             // What was found out by asking the objects is older than a writer's last word.
             update.size_blocks = None;
         }
         let mut changed = InodeRecord::clone(&record);
-        apply_update(&mut changed.attr, &update, sole);
+        word.apply(&mut changed.attr, &update);
         if changed.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             // While somebody writes, the truth stays in the objects whatever is said about it.
             if session.is_none() && update.size_blocks.is_some() {
                 changed.attr.size_source = SizeSource::Exact;
             }
-            if sole && update.size_blocks.is_some() {
-                self.opens.note_report(fid);
+            if word != Word::Shared && update.size_blocks.is_some() {
+                self.opens.note_report(fid, update.order);
             }
         }
         if changed == *record {

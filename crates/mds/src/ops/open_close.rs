@@ -2,6 +2,7 @@
 
 use super::setattr::{drop_privileges, valid_time};
 use crate::mds::Mds;
+use crate::opens::WriteSession;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_layout::Layout;
@@ -119,19 +120,19 @@ impl Mds {
             self.destroy_inode(&mut tx, &record)?;
             return self.finish(caller.call, tx, MdsReply::Done);
         }
-        let sole = session.is_none_or(|session| !session.shared && session.client == caller.client);
+        let word = Word::of(session, &caller.client, update);
         let mut changed = InodeRecord::clone(&record);
-        apply_update(&mut changed.attr, update, sole);
+        word.apply(&mut changed.attr, update);
         if record.attr.size_source == SizeSource::Objects
             && let Some(ended) = closed.ended
         {
             // The last writer's word counts if nobody else wrote beside it; without a word nothing was written.
-            let knows = update.size_blocks.is_some() || ended.reported || ended.began_exact;
+            let knows = update.size_blocks.is_some() || ended.reported > 0 || ended.began_exact;
             if !ended.shared && knows {
                 changed.attr.size_source = SizeSource::Exact;
             }
         } else if update.size_blocks.is_some() {
-            self.opens.note_report(fid);
+            self.opens.note_report(fid, update.order);
         }
         if changed == *record {
             return Ok(self.answer(MdsReply::Attr(record.shown())));
@@ -180,17 +181,39 @@ impl Mds {
     }
 }
 
-/// Records what a client says of a file's data. `sole`: nobody else writes, so its word on the time is final.
-pub(super) fn apply_update(attr: &mut Attr, update: &DataUpdate, sole: bool) {
-    if let Some((size, blocks)) = update.size_blocks {
-        attr.size = size.min(nacre_types::limits::FILE_SIZE_MAX);
-        attr.blocks = blocks;
+/// What a client's update of a file's data is worth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Word {
+    /// Nobody else writes: its word is final.
+    Sole,
+    /// Others write too: times only go forward.
+    Shared,
+    /// The client has told newer things since: times only go forward, and the size is an old one.
+    Late,
+}
+
+impl Word {
+    pub fn of(session: Option<WriteSession>, client: &ClientUuid, update: &DataUpdate) -> Word {
+        match session {
+            None => Word::Sole,
+            Some(session) if session.shared || session.client != *client => Word::Shared,
+            Some(session) if update.order < session.reported => Word::Late,
+            Some(_) => Word::Sole,
+        }
     }
-    if let Some(mtime) = update.mtime.map(valid_time) {
-        attr.mtime = if sole { mtime } else { attr.mtime.max(mtime) };
-        attr.ctime = attr.ctime.max(mtime);
-    }
-    if let Some(atime) = update.atime.map(valid_time) {
-        attr.atime = attr.atime.max(atime);
+
+    /// Records what the client says.
+    pub fn apply(self, attr: &mut Attr, update: &DataUpdate) {
+        if let (Some((size, blocks)), true) = (update.size_blocks, self != Word::Late) {
+            attr.size = size.min(nacre_types::limits::FILE_SIZE_MAX);
+            attr.blocks = blocks;
+        }
+        if let Some(mtime) = update.mtime.map(valid_time) {
+            attr.mtime = if self == Word::Sole { mtime } else { attr.mtime.max(mtime) };
+            attr.ctime = attr.ctime.max(mtime);
+        }
+        if let Some(atime) = update.atime.map(valid_time) {
+            attr.atime = attr.atime.max(atime);
+        }
     }
 }

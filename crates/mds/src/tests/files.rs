@@ -3,7 +3,7 @@ use nacre_types::{AttrFlags, SetAttr, SetAttrValid, SizeSource, Timestamp};
 use nacre_wire::mds::{DataUpdate, FileLock, LockMode, LockOwner};
 
 fn wrote(size: u64) -> DataUpdate {
-    DataUpdate { size_blocks: Some((size, size.div_ceil(512))), ..DataUpdate::default() }
+    DataUpdate { size_blocks: Some((size, size.div_ceil(512))), order: 1, ..DataUpdate::default() }
 }
 
 impl Fixture {
@@ -84,6 +84,24 @@ fn the_size_is_in_the_objects_while_somebody_writes_and_exact_afterwards() {
     assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
     let closed = f.close_with(fid, handle, DataUpdate::default());
     assert_eq!((closed.size, closed.size_source), (9, SizeSource::Exact));
+    f.check();
+}
+
+#[test]
+fn a_close_that_was_overtaken_by_later_news_changes_neither_size_nor_time() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let (early, late) =
+        (f.open(fid, OpenFlags::WRITE).expect("opens"), f.open(fid, OpenFlags::WRITE).expect("opens"));
+    f.write_intent(fid);
+    let (past, now) = (Timestamp::new(1_900_000_000, 0), Timestamp::new(1_900_000_001, 0));
+    f.close_with(fid, late, DataUpdate { mtime: Some(now), order: 2, ..wrote(9) });
+    let closed = f.close_with(fid, early, DataUpdate { mtime: Some(past), order: 1, ..wrote(5) });
+    assert_eq!((closed.size, closed.size_source, closed.mtime), (9, SizeSource::Exact, now));
+    // The next period of writing starts anew, whoever restarted meanwhile.
+    let handle = f.open(fid, OpenFlags::WRITE).expect("opens");
+    let closed = f.close_with(fid, handle, DataUpdate { order: 1, ..wrote(5) });
+    assert_eq!((closed.size, closed.size_source), (5, SizeSource::Exact));
     f.check();
 }
 
