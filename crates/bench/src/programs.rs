@@ -65,7 +65,7 @@ impl Step {
     /// read nothing.
     fn script(self) -> &'static str {
         match self {
-            Step::Untar => r#"tar -xf "$SOURCE/tree.tar""#,
+            Step::Untar => r#"tar -xmf "$SOURCE/tree.tar""#,
             Step::FindWarm | Step::FindCold => "find tree -size +1000M",
             Step::TarCold => "tar -cf - tree | cat >/dev/null",
             Step::Clone => r#"git clone --quiet --no-hardlinks "$SOURCE/repository" clone"#,
