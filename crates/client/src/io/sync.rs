@@ -18,7 +18,9 @@ impl Client {
     }
 
     fn fsync_open(&self, open: &OpenFile) -> StatusResult<()> {
-        let outcome = self.sync_objects(&open.file).and_then(|()| self.commit_file(&open.file));
+        let settled = self.settle(&open.file, 0, u64::MAX);
+        let outcome =
+            settled.and_then(|()| self.sync_objects(&open.file)).and_then(|()| self.commit_file(&open.file));
         open.check_error().and(outcome)
     }
 
