@@ -144,6 +144,11 @@ impl Client {
         &self.lease
     }
 
+    /// True if the servers are in this process: requests cost a call, not a message.
+    pub fn is_embedded(&self) -> bool {
+        self.mdts.iter().all(|mdt| mdt.endpoint.is_local())
+    }
+
     /// How this client was configured.
     pub fn config(&self) -> &ClientConfig {
         &self.config

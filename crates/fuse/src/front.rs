@@ -40,6 +40,11 @@ pub use open_mode::CacheMode;
 const MINOR_WITH_EPOCH: u32 = 44;
 /// For how long names are cached on kernels before that.
 const NAMES_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
+/// How far the kernel fetches ahead of readers of its page cache. One request of the largest size where each crosses to
+/// another process (0.7 of the throughput with 128 KiB); half of it where it does not, so that the pages are still in the
+/// CPU's cache when they are copied (0.85 of the throughput with 1 MiB). Decision 0008.
+const REMOTE_READ_AHEAD_BYTES: u32 = 1 << 20;
+const LOCAL_READ_AHEAD_BYTES: u32 = 512 << 10;
 /// Longest name in bytes.
 const NAME_MAX: u32 = nacre_types::limits::NAME_MAX as u32;
 
@@ -92,6 +97,8 @@ impl Front {
         protocol.readdirplus_auto = true;
         protocol.cache_symlinks = true;
         protocol.writeback_cache = false;
+        protocol.max_readahead =
+            if self.client.is_embedded() { LOCAL_READ_AHEAD_BYTES } else { REMOTE_READ_AHEAD_BYTES };
         protocol.auto_inval_data = false;
         protocol.no_open = false;
         protocol.kernel_acls = self.options.kernel_checks;

@@ -56,7 +56,12 @@ impl Session {
     fn mount_over(config: &SessionConfig, handler: &Arc<dyn Handler>, uring: bool) -> Result<Session, Error> {
         let (device, mounted) = mount(config)?;
         match Session::start(config, handler.clone(), device, uring) {
-            Ok((channel, notifier, negotiated)) => {
+            Ok((channel, notifier, mut negotiated)) => {
+                if negotiated.max_readahead < config.protocol.max_readahead
+                    && mounted.set_read_ahead(config.protocol.max_readahead)
+                {
+                    negotiated.max_readahead = config.protocol.max_readahead;
+                }
                 Ok(Session { mounted, detached: AtomicBool::new(false), channel, notifier, negotiated })
             }
             Err(error) => {

@@ -113,6 +113,7 @@ impl Front {
     pub(super) fn opened(&self, opened: &OpenedFile, open: OpenFlags, flags: u32) -> StatusResult<Opened> {
         let case = OpenCase {
             write_only: !open.intersects(OpenFlags::READ | OpenFlags::EXEC),
+            read_only: !open.contains(OpenFlags::WRITE),
             direct: flags as i32 & libc::O_DIRECT != 0,
             executed: open.contains(OpenFlags::EXEC),
             size: opened.attr.size,
