@@ -1,8 +1,8 @@
 //! The service itself.
 
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
-use crate::stats::{Counters, Operation, OssStats};
-use nacre_rpc::{Call, OssService};
+use crate::stats::{BrwStats, Counters, Operation, OssStats};
+use nacre_rpc::{Call, Direction, OssService};
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::oss::{self, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
@@ -54,6 +54,7 @@ pub struct ObjectServer {
     store: Arc<dyn ObjectStore>,
     index: u16,
     counters: Counters,
+    brw: BrwStats,
     statfs: Mutex<Option<(Instant, Statfs)>>,
     operator_state: AtomicU32,
     /// When a failing request was last logged, and how many were not since.
@@ -68,6 +69,7 @@ impl ObjectServer {
             store,
             index,
             counters: Counters::default(),
+            brw: BrwStats::default(),
             statfs: Mutex::new(None),
             operator_state: AtomicU32::new(0),
             logged: Mutex::new(None),
@@ -83,6 +85,16 @@ impl ObjectServer {
     /// Counters since the service was made.
     pub fn stats(&self) -> OssStats {
         self.counters.snapshot()
+    }
+
+    /// Reads and writes by size, time and number in progress: the text of `obdfilter.*.brw_stats`.
+    pub fn brw_stats(&self) -> String {
+        self.brw.text()
+    }
+
+    /// Sets what [`ObjectServer::brw_stats`] shows to 0.
+    pub fn clear_brw_stats(&self) {
+        self.brw.clear();
     }
 
     /// Changes whenever data that was written but not synced may have been lost.
@@ -175,7 +187,9 @@ impl ObjectServer {
         let Bulk::Send(data) = bulk else { return Err(Status::EPROTO.into()) };
         check_bulk(data.len())?;
         check_range(offset, data.len() as u64)?;
+        let transfer = self.brw.begin(Direction::Write, offset, data.len() as u64);
         self.store.write(object, offset, data)?;
+        drop(transfer);
         if sync {
             self.store.sync(object)?;
         }
@@ -188,6 +202,7 @@ impl ObjectServer {
         let Bulk::Receive(buffer) = bulk else { return Err(Status::EPROTO.into()) };
         check_bulk(len as usize)?;
         let Some(buffer) = buffer.get_mut(..len as usize) else { return Err(Status::EINVAL.into()) };
+        let _transfer = self.brw.begin(Direction::Read, offset, buffer.len() as u64);
         let read = self.store.read(object, offset, buffer, ahead.min(AHEAD_MAX))?;
         Ok((OssReply::Read(read as u32), read as u64))
     }

@@ -2,6 +2,9 @@
 //!
 //! Threads count in shards of their own, so that two CPUs do not fight over a cache line.
 
+mod brw;
+
+pub(crate) use brw::BrwStats;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

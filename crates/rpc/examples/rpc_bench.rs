@@ -6,7 +6,7 @@
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets, TcpMds, TcpOss};
 use nacre_rpc::{
     Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, OssEndpoint, OssService, Recovery,
-    ReplySlot, ServerConfig,
+    ReplySlot, ServerConfig, Tunable,
 };
 use nacre_types::{ClientUuid, Cred, Fid, Nid, StatusResult, TransNo};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
@@ -117,8 +117,8 @@ fn main() {
     let config = ClientConfig::default();
     let (mds, _) = TcpMds::connect(0, &nids, &identity, &config, Arc::new(Null)).expect("connect");
     let oss = TcpOss::new(0, &nids, &identity, &config).expect("endpoint");
-    let plain_config = ClientConfig { bulk_checksums: false, ..config };
-    let plain = TcpOss::new(0, &nids, &identity, &plain_config).expect("endpoint");
+    let plain = TcpOss::new(0, &nids, &identity, &config).expect("endpoint");
+    plain.tunables().expect("it has").set(Tunable::Checksums, 0).expect("a truth value");
     let cred = Cred::new(0, 0);
     let mut data = vec![7u8; MIB];
     let mut small_raw = raw_peer(128, 128);

@@ -1,5 +1,7 @@
 //! The traits that clients call and services implement.
 
+use crate::stats::RpcStats;
+use crate::tunables::Tunables;
 use nacre_types::{ClientUuid, Cred, Nid, ProcessIdentity, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
@@ -112,6 +114,14 @@ pub trait OssEndpoint: Send + Sync {
     /// data may be written to the buffer in `bulk` by any thread.
     unsafe fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
         Started::Finished(self.call(request, bulk))
+    }
+    /// What may be changed while the endpoint is in use; `osc.*` of one target.
+    fn tunables(&self) -> Option<&Arc<Tunables>> {
+        None
+    }
+    /// Reads and writes since the endpoint was made; `osc.*.rpc_stats`.
+    fn rpc_stats(&self) -> Option<&RpcStats> {
+        None
     }
     /// Changes whenever data that was written but not synced may have been lost (the server's host restarted).
     fn durability_epoch(&self) -> u64;

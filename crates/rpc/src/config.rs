@@ -1,9 +1,11 @@
 //! Options of the TCP transport.
 
+use crate::tunables::Tunables;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options of a client's connections.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// One attempt to reach one NID. Default 3 s.
     pub connect_timeout: Duration,
@@ -28,10 +30,9 @@ pub struct ClientConfig {
     /// How long an interrupted request waits for the server to end it, so that the caller learns what became of it.
     /// Default 1 s.
     pub interrupt_grace: Duration,
-    /// Checksums on file data. Default on.
-    pub bulk_checksums: bool,
-    /// Damaged bulk data is sent again so many times before `EIO`. Default 5.
-    pub bulk_retries: u32,
+    /// What may change while the client runs; all endpoints made with this configuration share it, and each may have its
+    /// own values on top ([`crate::OssEndpoint::tunables`]).
+    pub tunables: Arc<Tunables>,
     /// Requests in flight per connection; the server may ask for fewer. Default 32.
     pub in_flight_max: u32,
     /// File locks that wait at the server at the same time, per target; more of them are tried again and again by the
@@ -52,8 +53,7 @@ impl Default for ClientConfig {
             ping_interval: Duration::from_secs(5),
             dead_after: Duration::from_secs(20),
             interrupt_grace: Duration::from_secs(1),
-            bulk_checksums: true,
-            bulk_retries: 5,
+            tunables: Arc::default(),
             in_flight_max: 32,
             waiting_locks_max: 8,
         }

@@ -6,13 +6,19 @@
 
 pub mod api;
 pub mod config;
+pub mod import;
 pub mod lo;
+pub mod stats;
 pub mod tcp;
+pub mod tunables;
 
 pub use api::{
     Call, ClientCallbacks, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsService, OssEndpoint,
     OssService, ReplySlot, Started, run_all,
 };
 pub use config::{ClientConfig, ServerConfig};
+pub use import::{EndpointState, EndpointStats, ImportInfo, LinkState};
 pub use lo::{LoMds, LoMgs, LoOss};
 pub use nacre_session::Recovery;
+pub use stats::{Direction, Pending, RpcStats};
+pub use tunables::{ChecksumType, Tunable, Tunables};

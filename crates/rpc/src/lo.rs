@@ -3,6 +3,8 @@
 use crate::api::{
     Call, ClientCallbacks, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsService, OssEndpoint, OssService,
 };
+use crate::stats::RpcStats;
+use crate::tunables::Tunables;
 use nacre_types::{ClientUuid, Cred, Nid, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
@@ -57,18 +59,35 @@ impl Drop for LoMds {
 pub struct LoOss {
     service: Arc<dyn OssService>,
     system: Cred,
+    tunables: Arc<Tunables>,
+    stats: RpcStats,
 }
 
 impl LoOss {
     /// An endpoint that calls `service`.
     pub fn new(service: Arc<dyn OssService>) -> LoOss {
-        LoOss { service, system: Cred::system() }
+        LoOss { service, system: Cred::system(), tunables: Arc::default(), stats: RpcStats::default() }
+    }
+
+    /// The same, with parameters on top of those that a client's endpoints share. Here they count only for who forms
+    /// requests: nothing is sent or checked on the way.
+    pub fn with_tunables(self, shared: Arc<Tunables>) -> LoOss {
+        LoOss { tunables: Arc::new(Tunables::over(shared)), ..self }
     }
 }
 
 impl OssEndpoint for LoOss {
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        let _counted = self.stats.begin_request(request, &bulk);
         self.service.handle(&Call::new(&self.system), request, bulk)
+    }
+
+    fn tunables(&self) -> Option<&Arc<Tunables>> {
+        Some(&self.tunables)
+    }
+
+    fn rpc_stats(&self) -> Option<&RpcStats> {
+        Some(&self.stats)
     }
 
     /// Never changes: client and server live and die together.

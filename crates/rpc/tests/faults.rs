@@ -6,7 +6,7 @@ mod proxy;
 mod services;
 
 use nacre_rpc::tcp::{Server, TcpMds, TcpOss};
-use nacre_rpc::{ClientConfig, MdsEndpoint, OssEndpoint, Recovery, ServerConfig};
+use nacre_rpc::{ChecksumType, ClientConfig, MdsEndpoint, OssEndpoint, Recovery, ServerConfig, Tunable};
 use nacre_types::{Cred, Fid, Status};
 use nacre_wire::frame::HEADER_BYTES;
 use nacre_wire::mds::{MdsReply, MdsRequest};
@@ -72,11 +72,19 @@ fn damage_to_headers_and_bodies_is_noticed_and_the_request_runs_once() {
 
 #[test]
 fn damaged_data_is_sent_again_and_in_the_end_an_error() {
+    for kind in ChecksumType::ALL {
+        damage_is_noticed_by(kind);
+    }
+}
+
+fn damage_is_noticed_by(kind: ChecksumType) {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
     let proxy = Proxy::start(server.addrs()[0]);
-    let config = ClientConfig { bulk_retries: 3, ..quick() };
-    let oss = TcpOss::new(0, &[nid(proxy.addr)], &identity(1), &config).expect("oss");
+    let oss = TcpOss::new(0, &[nid(proxy.addr)], &identity(1), &quick()).expect("oss");
+    let tunables = oss.tunables().expect("it has");
+    tunables.set(Tunable::ResendCount, 3).expect("in range");
+    tunables.set(Tunable::ChecksumType, kind as u64).expect("known");
     let object = Fid::new(9, 2, 0);
     let data: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
     let write = OssRequest::Write { object, offset: 0, sync: false };
@@ -96,6 +104,35 @@ fn damaged_data_is_sent_again_and_in_the_end_an_error() {
     assert_eq!(oss.stats().bulk_damaged, 2 + 4);
     proxy.heal();
     assert_eq!(oss.call(&read, Bulk::Receive(&mut back)), Ok(OssReply::Read(data.len() as u32)));
+}
+
+#[test]
+fn without_checksums_damaged_data_is_not_noticed() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let proxy = Proxy::start(server.addrs()[0]);
+    let oss = TcpOss::new(0, &[nid(proxy.addr)], &identity(1), &quick()).expect("oss");
+    let checksums = |on| oss.tunables().expect("it has").set(Tunable::Checksums, on).expect("truth value");
+    let object = Fid::new(9, 2, 0);
+    let data = vec![7u8; 200_000];
+    let write = OssRequest::Write { object, offset: 0, sync: false };
+    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };
+    let wrong = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte != 7).count();
+    oss.call(&OssRequest::Ping, Bulk::None).expect("ping");
+    checksums(0);
+    proxy.plan(Way::ToServer, 50_000, Harm::Flip, false);
+    assert!(oss.call(&write, Bulk::Send(&data)).is_ok());
+    assert_eq!(wrong(&services.oss.objects.lock().unwrap()[&object]), 1);
+    let mut back = vec![0; data.len()];
+    proxy.plan(Way::ToClient, 100_000, Harm::Flip, false);
+    assert!(oss.call(&read, Bulk::Receive(&mut back)).is_ok());
+    assert_eq!(wrong(&back), 2);
+    assert_eq!(oss.stats().bulk_damaged, 0);
+    // Switched on, it counts for the next request.
+    checksums(1);
+    proxy.plan(Way::ToClient, 100_000, Harm::Flip, false);
+    assert!(oss.call(&read, Bulk::Receive(&mut back)).is_ok());
+    assert_eq!((oss.stats().bulk_damaged, wrong(&back)), (1, 1));
 }
 
 #[test]

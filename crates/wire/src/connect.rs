@@ -4,6 +4,7 @@
 //! header has the form of version 1 whatever comes later, so that peers of any versions can tell each other why not.
 
 use crate::codec::{wire_flags, wire_struct};
+use crate::frame::ChecksumType;
 use crate::mds::LeaseGrant;
 use bitflags::bitflags;
 use nacre_types::{ClientUuid, ProcessIdentity};
@@ -17,8 +18,10 @@ bitflags! {
     /// What a peer can do beyond the version; both sides use what both have.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Features: u64 {
-        /// Bulk data carries a CRC-32C.
+        /// Bulk data may carry a CRC-32C.
         const BULK_CHECKSUM = 1;
+        /// Bulk data may carry an Adler-32 instead.
+        const BULK_ADLER = 2;
     }
 
     /// What a connection is for.
@@ -28,6 +31,19 @@ bitflags! {
         const CONTROL = 1;
         /// Halves of large transfers travel on this connection, from threads on other CPUs than the one it names.
         const WIDE = 2;
+    }
+}
+
+impl Features {
+    /// Both checksums of bulk data.
+    pub const CHECKSUMS: Features = Features::BULK_CHECKSUM.union(Features::BULK_ADLER);
+
+    /// The feature that stands for a checksum.
+    pub const fn of_checksum(kind: ChecksumType) -> Features {
+        match kind {
+            ChecksumType::Crc32c => Features::BULK_CHECKSUM,
+            ChecksumType::Adler => Features::BULK_ADLER,
+        }
     }
 }
 

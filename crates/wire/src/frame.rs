@@ -2,9 +2,12 @@
 //!
 //! A frame is a header of [`HEADER_BYTES`], a body, and bulk data (file contents), each with its own CRC-32C.
 
+mod checksum;
+
 use crate::codec::{Decode, DecodeError, Reader, wire_code};
+pub use checksum::{Checksum, ChecksumType, crc32c};
+
 use bitflags::bitflags;
-use crc_fast::{CrcAlgorithm, Digest};
 use nacre_types::limits::{BULK_MAX, TARGET_INDEX_MAX};
 use nacre_types::{Status, TargetId, TargetKind, Xid};
 
@@ -67,10 +70,14 @@ bitflags! {
     pub struct FrameFlags: u16 {
         /// The request may have arrived before: look for a stored answer.
         const RESENT = 1;
-        /// `bulk_crc` is valid.
+        /// The bulk data carries a CRC-32C; in a request to read: its answer shall.
         const BULK_CRC = 2;
         /// In a reply: the bulk data of the request was damaged on its way and nothing was done; send it again.
         const BULK_DAMAGED = 4;
+        /// The bulk data carries an Adler-32; in a request to read: its answer shall. Not with `BULK_CRC`.
+        const BULK_ADLER = 8;
+        /// In a request: its data, or that of its answer, is short enough to be received together with the header.
+        const SHORT_IO = 16;
     }
 }
 
@@ -93,7 +100,7 @@ pub struct Header {
     pub body_crc: u32,
     /// Bytes of bulk data after the body.
     pub bulk_len: u32,
-    /// CRC-32C of the bulk data, if [`FrameFlags::BULK_CRC`].
+    /// Checksum of the bulk data, if the flags name one ([`Header::checksum`]).
     pub bulk_crc: u32,
     /// The request, unique per client and target; replies carry that of their request.
     pub xid: Xid,
@@ -136,14 +143,38 @@ impl Header {
     ///
     /// # Errors
     /// `E2BIG` beyond [`BULK_MAX`].
-    pub fn set_bulk(&mut self, bulk: &[u8], checksum: bool) -> Result<(), Status> {
+    pub fn set_bulk(&mut self, bulk: &[u8], checksum: Option<ChecksumType>) -> Result<(), Status> {
         if bulk.len() > BULK_MAX {
             return Err(Status::E2BIG);
         }
         self.bulk_len = bulk.len() as u32;
-        self.flags.set(FrameFlags::BULK_CRC, checksum);
-        self.bulk_crc = if checksum { crc32c(bulk) } else { 0 };
+        self.set_checksum(checksum);
+        self.bulk_crc = match checksum {
+            Some(kind) if !bulk.is_empty() => {
+                let mut sum = Checksum::new(kind);
+                sum.update(bulk);
+                sum.finish()
+            }
+            _ => 0,
+        };
         Ok(())
+    }
+
+    /// Names the checksum that the bulk data carries, or that the answer's shall carry.
+    pub fn set_checksum(&mut self, checksum: Option<ChecksumType>) {
+        self.flags.set(FrameFlags::BULK_CRC, checksum == Some(ChecksumType::Crc32c));
+        self.flags.set(FrameFlags::BULK_ADLER, checksum == Some(ChecksumType::Adler));
+    }
+
+    /// The checksum that the flags name.
+    pub fn checksum(&self) -> Option<ChecksumType> {
+        if self.flags.contains(FrameFlags::BULK_CRC) {
+            Some(ChecksumType::Crc32c)
+        } else if self.flags.contains(FrameFlags::BULK_ADLER) {
+            Some(ChecksumType::Adler)
+        } else {
+            None
+        }
     }
 
     /// The header's bytes.
@@ -235,6 +266,9 @@ impl Header {
         if self.target.index >= TARGET_INDEX_MAX {
             return Err(DecodeError::Invalid { what: "target index" });
         }
+        if self.flags.contains(FrameFlags::BULK_CRC | FrameFlags::BULK_ADLER) {
+            return Err(DecodeError::Invalid { what: "frame flags: two checksums" });
+        }
         if self.body_len as usize > BODY_MAX {
             return Err(too_long("body", self.body_len, BODY_MAX));
         }
@@ -255,8 +289,8 @@ impl Header {
     }
 
     /// True if bulk data with this checksum is what was sent, or no checksum came with it.
-    pub fn bulk_matches(&self, crc: u32) -> bool {
-        !self.flags.contains(FrameFlags::BULK_CRC) || crc == self.bulk_crc
+    pub fn bulk_matches(&self, sum: u32) -> bool {
+        self.checksum().is_none() || sum == self.bulk_crc
     }
 }
 
@@ -302,33 +336,6 @@ pub enum FrameError {
     /// A field is wrong.
     #[error("frame header: {0}")]
     Field(#[from] DecodeError),
-}
-
-/// CRC-32C (Castagnoli) of `bytes`.
-pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
-}
-
-/// CRC-32C of data that comes in pieces.
-#[derive(Clone, Debug)]
-pub struct Crc32c(Digest);
-
-impl Default for Crc32c {
-    fn default() -> Crc32c {
-        Crc32c(Digest::new(CrcAlgorithm::Crc32Iscsi))
-    }
-}
-
-impl Crc32c {
-    /// Adds the next piece.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// The checksum of all pieces so far.
-    pub fn finish(&self) -> u32 {
-        self.0.finalize() as u32
-    }
 }
 
 #[cfg(test)]

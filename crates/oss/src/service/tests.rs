@@ -49,6 +49,17 @@ fn fid(oid: u32) -> Fid {
 }
 
 #[test]
+fn reads_and_writes_show_up_in_brw_stats_until_it_is_cleared() {
+    let world = world();
+    world.write(fid(1), 0, &[7; 8192]).unwrap();
+    let shown = world.server.brw_stats();
+    assert!(shown.contains("2:\t\t         0   0   0   |    1 100 100\n"), "{shown}");
+    assert!(shown.contains("8K:\t\t         0   0   0   |    1 100 100\n"), "{shown}");
+    world.server.clear_brw_stats();
+    assert!(!world.server.brw_stats().contains("8K:"));
+}
+
+#[test]
 fn objects_are_written_read_measured_and_destroyed() {
     let world = world();
     let reserve = OssRequest::Precreate { sequence: fid(1).seq, count: 32 };

@@ -57,14 +57,13 @@ pub(crate) fn connect(
     let stream = connect_stream(addr, Instant::now() + config.connect_timeout, may_wait)?;
     let tick = if asked.control { config.ping_interval.min(Duration::from_secs(1)) } else { TICK };
     let socket = Socket::new(stream, config.dead_after, tick).map_err(|error| Status::from_io(&error))?;
-    let wanted = if config.bulk_checksums { Features::all() } else { Features::empty() };
     let mut flags = ConnectFlags::empty();
     flags.set(ConnectFlags::CONTROL, asked.control);
     flags.set(ConnectFlags::WIDE, asked.wide);
     let connect = Connect {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
-        features: wanted.bits(),
+        features: Features::all().bits(),
         flags,
         client: asked.client,
         fsname: asked.fsname.to_owned(),

@@ -1,7 +1,8 @@
 //! A connected TCP socket: gathered sends, receives that give up after a tick, and buffers.
 
 use nacre_env::interrupted;
-use nacre_wire::frame::{BODY_LEN_OFFSET, BULK_LEN_OFFSET, Crc32c, FrameError, HEADER_BYTES, Header};
+use nacre_types::limits::SHORT_IO_BYTES;
+use nacre_wire::frame::{BODY_LEN_OFFSET, BULK_LEN_OFFSET, Checksum, FrameError, HEADER_BYTES, Header};
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
@@ -25,9 +26,8 @@ const KEEPALIVE_INTERVAL_S: i32 = 10;
 const KEEPALIVE_COUNT: i32 = 3;
 /// Longest time that sent data may stay unacknowledged, in milliseconds.
 const USER_TIMEOUT_MS: i32 = 30_000;
-/// Bytes that one receive may get beyond what is needed: a header, a body and data of the short-I/O size arrive in one
-/// system call, and at most this much is copied a second time.
-const INBOX_BYTES: usize = nacre_types::limits::SHORT_IO_BYTES + 1024;
+/// Bytes of a header and a usual body: a receive may get so many beyond what is needed.
+const INBOX_MIN: usize = 1024;
 
 /// Why nothing more comes from, or goes to, a connection.
 #[derive(Debug)]
@@ -212,14 +212,26 @@ impl Socket {
 
 /// The receiving side of a socket: one thread at a time uses it. Bytes that arrived early stay in it.
 pub(crate) struct Inbox {
-    buffer: Box<[u8]>,
+    buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// A receive for a header takes up to so many bytes.
+    reach: usize,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Inbox {
-        Inbox { buffer: vec![0; INBOX_BYTES].into_boxed_slice(), start: 0, end: 0 }
+        let reach = INBOX_MIN + SHORT_IO_BYTES;
+        Inbox { buffer: vec![0; reach], start: 0, end: 0, reach }
+    }
+
+    /// Data of up to `bytes` is to arrive in the same system call as its header, at the price of copying it once more;
+    /// with 0, all data goes straight to its place.
+    pub(crate) fn expect_short(&mut self, bytes: usize) {
+        self.reach = INBOX_MIN + bytes;
+        if self.buffer.len() < self.reach {
+            self.buffer.resize(self.reach, 0);
+        }
     }
 
     fn buffered(&self) -> &[u8] {
@@ -268,7 +280,8 @@ impl Inbox {
             }
             let begun = self.end > 0;
             let flags = if wait || begun { 0 } else { libc::MSG_DONTWAIT };
-            match socket.receive(self.buffer.get_mut(self.end..).unwrap_or_default(), flags) {
+            // Less than a header is there, so there is room.
+            match socket.receive(self.buffer.get_mut(self.end..self.reach).unwrap_or_default(), flags) {
                 Ok(0) if begun => {
                     return Err(closed(ErrorKind::UnexpectedEof, "the connection ends in a frame"));
                 }
@@ -279,19 +292,19 @@ impl Inbox {
         }
     }
 
-    /// Fills `target` with the next bytes of the frame, adding them to `crc`.
+    /// Fills `target` with the next bytes of the frame, adding them to `sum`.
     fn fill(
         &mut self,
         socket: &Socket,
         target: &mut [u8],
-        mut crc: Option<&mut Crc32c>,
+        mut sum: Option<&mut Checksum>,
     ) -> Result<(), LinkError> {
         let early = self.buffered().len().min(target.len());
         let (head, mut rest) = target.split_at_mut(early);
         head.copy_from_slice(self.buffered().get(..early).unwrap_or_default());
         self.consume(early);
-        if let Some(crc) = &mut crc {
-            crc.update(head);
+        if let Some(sum) = &mut sum {
+            sum.update(head);
         }
         let mut stalled = Duration::ZERO;
         while !rest.is_empty() {
@@ -301,8 +314,8 @@ impl Inbox {
                     stalled = Duration::ZERO;
                     let (new, later) = rest.split_at_mut(got);
                     // The piece that has just arrived is still in the cache.
-                    if let Some(crc) = &mut crc {
-                        crc.update(new);
+                    if let Some(sum) = &mut sum {
+                        sum.update(new);
                     }
                     rest = later;
                 }
@@ -339,13 +352,13 @@ impl Inbox {
         header: &Header,
         target: &mut [u8],
     ) -> Result<bool, LinkError> {
-        if !header.flags.contains(nacre_wire::frame::FrameFlags::BULK_CRC) {
+        let Some(kind) = header.checksum() else {
             self.fill(socket, target, None)?;
             return Ok(true);
-        }
-        let mut crc = Crc32c::default();
-        self.fill(socket, target, Some(&mut crc))?;
-        Ok(header.bulk_matches(crc.finish()))
+        };
+        let mut sum = Checksum::new(kind);
+        self.fill(socket, target, Some(&mut sum))?;
+        Ok(header.bulk_matches(sum.finish()))
     }
 
     /// Receives bulk data that nobody wants.

@@ -7,18 +7,37 @@ fn sample() -> Header {
     header.acked = Xid(0x0102_0304_0506_0700);
     header.flags = FrameFlags::RESENT;
     header.set_body(b"body").expect("small");
-    header.set_bulk(b"bulk data", true).expect("small");
+    header.set_bulk(b"bulk data", Some(ChecksumType::Crc32c)).expect("small");
     header
 }
 
 #[test]
 fn checksums_are_castagnoli() {
     assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-    let mut pieces = Crc32c::default();
-    pieces.update(b"1234");
-    pieces.update(b"");
-    pieces.update(b"56789");
-    assert_eq!(pieces.finish(), 0xe306_9283);
+    for (kind, sum) in [(ChecksumType::Crc32c, 0xe306_9283), (ChecksumType::Adler, 0x091e_01de)] {
+        let mut pieces = Checksum::new(kind);
+        pieces.update(b"1234");
+        pieces.update(b"");
+        pieces.update(b"56789");
+        assert_eq!(pieces.finish(), sum, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_frame_names_one_checksum_or_none() {
+    let mut header = sample();
+    assert_eq!(header.checksum(), Some(ChecksumType::Crc32c));
+    header.set_bulk(b"bulk data", Some(ChecksumType::Adler)).expect("small");
+    assert_eq!(header.checksum(), Some(ChecksumType::Adler));
+    assert_eq!(Header::from_bytes(&header.to_bytes()), Ok(header));
+    assert!(!header.bulk_matches(crc32c(b"bulk data")));
+    header.flags |= FrameFlags::BULK_CRC;
+    assert!(Header::from_bytes(&header.to_bytes()).is_err(), "two checksums");
+    header.set_bulk(b"bulk data", None).expect("small");
+    assert_eq!((header.checksum(), header.bulk_crc), (None, 0));
+    assert!(header.bulk_matches(7));
+    assert_eq!(ChecksumType::from_name("adler"), Ok(ChecksumType::Adler));
+    assert_eq!(ChecksumType::from_name("t10"), Err(Status::EINVAL));
 }
 
 #[test]
@@ -66,7 +85,7 @@ fn lengths_over_their_limits_are_refused_although_the_checksum_is_right() {
         Header::from_bytes(&header.to_bytes()),
         Err(FrameError::Field(DecodeError::TooLong { .. }))
     ));
-    assert_eq!(sample().set_bulk(&vec![0; BULK_MAX + 1], false), Err(Status::E2BIG));
+    assert_eq!(sample().set_bulk(&vec![0; BULK_MAX + 1], None), Err(Status::E2BIG));
 }
 
 #[test]

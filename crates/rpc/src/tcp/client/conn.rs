@@ -7,14 +7,15 @@ use super::posts::Flights;
 use super::waiter::{Outcome, Place, Reply, Waiter};
 use crate::config::ClientConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
+use nacre_types::limits::SHORT_IO_BYTES;
 use nacre_types::{Nid, TargetId, Xid};
 use nacre_wire::connect::{Connected, Features};
-use nacre_wire::frame::{FrameKind, Header};
+use nacre_wire::frame::{ChecksumType, FrameKind, Header};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Who wants the reply of a request in flight.
@@ -72,7 +73,10 @@ pub(crate) enum NoReply {
 pub(crate) struct Conn {
     pub(crate) target: TargetId,
     pub(crate) nid: Nid,
-    pub(crate) bulk_checksums: bool,
+    /// What both sides can do.
+    features: Features,
+    /// Data up to so many bytes is expected to come with its header.
+    short_bytes: AtomicUsize,
     socket: Socket,
     flights: Arc<Flights>,
     in_flight_max: usize,
@@ -105,7 +109,8 @@ impl Conn {
         Conn {
             target,
             nid,
-            bulk_checksums: connected.features & Features::BULK_CHECKSUM.bits() != 0,
+            features: Features::from_bits_truncate(connected.features),
+            short_bytes: AtomicUsize::new(SHORT_IO_BYTES),
             socket,
             flights,
             in_flight_max: connected.in_flight_max.min(config.in_flight_max).max(1) as usize,
@@ -121,6 +126,20 @@ impl Conn {
             opened: Instant::now(),
             quiet_since_ms: AtomicU64::new(0),
             pinged_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// The checksum to use where `wanted` is asked for: another one if the server does not know that.
+    pub(crate) fn checksum(&self, wanted: Option<ChecksumType>) -> Option<ChecksumType> {
+        let wanted = wanted?;
+        let known = |kind: &ChecksumType| self.features.contains(Features::of_checksum(*kind));
+        Some(wanted).filter(known).or_else(|| ChecksumType::ALL.into_iter().find(known))
+    }
+
+    /// The next answers are expected to carry data of up to so many bytes with their headers.
+    pub(crate) fn expect_short(&self, bytes: usize) {
+        if self.short_bytes.load(Ordering::Relaxed) != bytes {
+            self.short_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
@@ -351,6 +370,7 @@ impl Conn {
     }
 
     fn receive_one(&self, inbox: &mut Inbox, wait: bool) -> Result<(), LinkError> {
+        inbox.expect_short(self.short_bytes.load(Ordering::Relaxed));
         let header = inbox.header(&self.socket, wait)?;
         self.quiet_since_ms.store(self.now_ms(), Ordering::Relaxed);
         let waiter = {

@@ -7,6 +7,8 @@ use super::split::{self, Halves};
 use super::waiter::{Destination, Reply};
 use crate::api::{MdsEndpoint, MgsEndpoint, OssEndpoint, Started};
 use crate::config::ClientConfig;
+use crate::stats::RpcStats;
+use crate::tunables::Tunables;
 use nacre_types::{Cred, Nid, Status, StatusResult, TargetId};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
@@ -178,6 +180,7 @@ impl MdsEndpoint for TcpMds {
 /// An object target over TCP. Connects when first used.
 pub struct TcpOss {
     peer: Arc<Peer>,
+    stats: RpcStats,
 }
 
 impl TcpOss {
@@ -192,7 +195,7 @@ impl TcpOss {
         config: &ClientConfig,
     ) -> StatusResult<TcpOss> {
         let peer = Peer::new(TargetId::ost(index), nids.to_vec(), identity.clone(), config.clone())?;
-        Ok(TcpOss { peer })
+        Ok(TcpOss { peer, stats: RpcStats::default() })
     }
 
     /// Counters.
@@ -214,11 +217,15 @@ impl TcpOss {
 }
 
 /// The bytes to send and the place to receive of a request.
-fn parts(bulk: Bulk<'_>) -> (&[u8], Destination<'_>) {
-    match bulk {
-        Bulk::None => (&[], Destination::none()),
-        Bulk::Send(data) => (data, Destination::none()),
-        Bulk::Receive(buffer) => (&[], Destination::new(buffer)),
+fn parts<'a>(request: &OssRequest, bulk: Bulk<'a>) -> (&'a [u8], Destination<'a>) {
+    match (request, bulk) {
+        (_, Bulk::None) => (&[], Destination::none()),
+        (_, Bulk::Send(data)) => (data, Destination::none()),
+        (OssRequest::Read { len, .. }, Bulk::Receive(buffer)) => {
+            let wanted = buffer.len().min(*len as usize);
+            (&[], Destination::new(buffer.split_at_mut(wanted).0))
+        }
+        (_, Bulk::Receive(_)) => (&[], Destination::none()),
     }
 }
 
@@ -249,6 +256,14 @@ impl OssEndpoint for TcpOss {
         unsafe { self.start_by(Way::Near, request, bulk) }
     }
 
+    fn tunables(&self) -> Option<&Arc<Tunables>> {
+        Some(&self.peer.tunables)
+    }
+
+    fn rpc_stats(&self) -> Option<&RpcStats> {
+        Some(&self.stats)
+    }
+
     fn durability_epoch(&self) -> u64 {
         if self.peer.durability() == 0 {
             // Only a connection can tell; what cannot connect has written nothing either.
@@ -261,7 +276,8 @@ impl OssEndpoint for TcpOss {
 impl TcpOss {
     fn call_whole(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         let body = request.to_bytes();
-        let (send, destination) = parts(bulk);
+        let _counted = self.stats.begin_request(request, &bulk);
+        let (send, destination) = parts(request, bulk);
         let ticket = self.peer.flights.begin(false)?;
         let result =
             nacre_env::blocking(|| self.peer.run(Request::new(ticket, &body, send, destination), None));
@@ -302,7 +318,8 @@ impl TcpOss {
             Err(status) => return Started::Finished(Err(status)),
         };
         let body = request.to_bytes();
-        let (send, destination) = parts(bulk);
+        let counted = self.stats.begin_request(request, &bulk);
+        let (send, destination) = parts(request, bulk);
         let first = {
             let sending = Request::new(ticket, &body, send, destination);
             let deadline = self.peer.config.deadline.map(|limit| Instant::now() + limit);
@@ -323,6 +340,7 @@ impl TcpOss {
             again.resent = resent;
             let flight = pending.flight.take();
             let result = nacre_env::blocking(|| self.peer.run(again, flight));
+            drop(counted);
             self.finish(request, result)
         }))
     }

@@ -7,6 +7,7 @@ use crate::api::{ClientCallbacks, MdsEndpoint};
 use crate::config::ClientConfig;
 use crate::tcp::handshake::{self, Greeting};
 use crate::tcp::socket::TICK;
+use crate::tunables::Tunables;
 use nacre_session::{Backoff, Import, Recovery, Ticket};
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId};
 use nacre_wire::frame::{FrameFlags, FrameKind, Header, TAG_NONE};
@@ -92,6 +93,11 @@ impl<'a> Request<'a> {
     ) -> Request<'a> {
         Request { ticket, body, send, destination, resent: false, damaged: 0, evictions: 0 }
     }
+
+    /// Bytes of data that go one way or the other.
+    fn data_len(&self) -> usize {
+        self.send.len().max(self.destination.len())
+    }
 }
 
 /// Which connection a request takes.
@@ -128,6 +134,7 @@ type RecoveryHook = Box<dyn Fn(Recovery, Option<LeaseGrant>) -> StatusResult<()>
 pub(crate) struct Peer {
     pub(crate) target: TargetId,
     pub(crate) config: ClientConfig,
+    pub(crate) tunables: Arc<Tunables>,
     identity: ClientIdentity,
     nids: Vec<Nid>,
     pub(crate) flights: Arc<Flights>,
@@ -171,6 +178,7 @@ impl Peer {
             recovery_hook: OnceLock::new(),
             stopping: AtomicBool::new(false),
             counters: Counters::default(),
+            tunables: Arc::new(Tunables::over(config.tunables.clone())),
             config,
         }))
     }
@@ -522,10 +530,26 @@ impl Peer {
         let conn = self.conn_by(way, deadline)?;
         let mut header = self.header(&request.ticket, request.resent);
         header.set_body(request.body)?;
-        header.set_bulk(request.send, conn.bulk_checksums && !request.send.is_empty())?;
+        self.set_data(&mut header, request, &conn)?;
         // SAFETY: passed on to the caller.
         let flight = unsafe { conn.submit(&header, request.body, request.send, request.destination.place()) };
         Ok(flight.map_err(|why| (why, conn)))
+    }
+
+    /// Sets what a header says about the data of a request or of its answer.
+    fn set_data(&self, header: &mut Header, request: &Request<'_>, conn: &Conn) -> StatusResult<()> {
+        let data_len = request.data_len();
+        if data_len == 0 {
+            return Ok(());
+        }
+        header.set_bulk(request.send, conn.checksum(self.tunables.checksum()))?;
+        let short_bytes = self.tunables.short_io_bytes();
+        let is_short = data_len <= short_bytes;
+        header.flags.set(FrameFlags::SHORT_IO, is_short);
+        if request.destination.len() > 0 {
+            conn.expect_short(if is_short { short_bytes } else { 0 });
+        }
+        Ok(())
     }
 
     /// Runs a request until it is answered, over as many connections as it takes. `flight` if it was sent already.
@@ -588,7 +612,7 @@ impl Peer {
             count(&self.counters.bulk_damaged);
             request.damaged += 1;
             log::warn!("data to or from {} at {} was damaged on its way", self.name(), conn.nid);
-            return (request.damaged > self.config.bulk_retries).then_some(Err(Status::EIO));
+            return (request.damaged > self.tunables.resend_count()).then_some(Err(Status::EIO));
         }
         match reply.header.status {
             Status::OK => Some(Ok(reply)),

@@ -29,6 +29,10 @@ impl<'a> Destination<'a> {
         Destination { place: Place { start: std::ptr::null_mut(), len: 0 }, buffer: PhantomData }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.place.len
+    }
+
     pub(crate) fn place(&self) -> Place {
         self.place
     }

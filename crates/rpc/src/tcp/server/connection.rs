@@ -41,7 +41,8 @@ pub(super) struct Session {
     pub(super) service: Service,
     /// The client, on metadata targets.
     pub(super) client: Option<Arc<Client>>,
-    pub(super) bulk_checksums: bool,
+    /// What both sides can do.
+    pub(super) features: Features,
 }
 
 #[derive(Default)]
@@ -382,21 +383,20 @@ impl Connection {
     ) -> StatusResult<Session> {
         let config = &self.shared.config;
         let local = connect.process.shares_boot(&nacre_env::own_process());
+        let mut features = Features::from_bits_truncate(connect.features);
+        if !config.bulk_checksums {
+            features.remove(Features::CHECKSUMS);
+        }
         let mut connected = Connected {
             version,
-            features: connect.features & if config.bulk_checksums { Features::all().bits() } else { 0 },
+            features: features.bits(),
             instance: self.shared.instance,
             boot_id: self.shared.boot_id,
             known: connect.instance == self.shared.instance,
             in_flight_max: in_flight_max(config),
             lease: None,
         };
-        let mut session = Session {
-            target: header.target,
-            service,
-            client: None,
-            bulk_checksums: connected.features & Features::BULK_CHECKSUM.bits() != 0,
-        };
+        let mut session = Session { target: header.target, service, client: None, features };
         if let Some(mds) = session.service.as_mds() {
             let attached = self.shared.clients.attach(
                 self,

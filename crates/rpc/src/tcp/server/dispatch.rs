@@ -6,11 +6,13 @@ use super::connection::{Connection, Session};
 use crate::api::{Call, MdsService, OssService, ReplySlot};
 use crate::tcp::buffer::AlignedBuffer;
 use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
+use crate::tunables::SHORT_IO_MAX;
 use nacre_env::InterruptTarget;
 use nacre_session::Begin;
-use nacre_types::limits::BULK_MAX;
+use nacre_types::limits::{BULK_MAX, SHORT_IO_BYTES};
 use nacre_types::{Cred, Status, StatusResult};
-use nacre_wire::frame::{FrameFlags, FrameKind, Header, TAG_NONE};
+use nacre_wire::connect::Features;
+use nacre_wire::frame::{ChecksumType, FrameFlags, FrameKind, Header, TAG_NONE};
 use nacre_wire::mds::{MdsAnswer, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use nacre_wire::{Decode, DecodeError, Encode, MgsRequest, Reader};
@@ -65,6 +67,12 @@ impl<'a> Work<'a> {
             0 => true,
             len => inbox.bulk(socket, &header, self.bulk.get(len as usize))?,
         };
+        if header.bulk_len > 0 {
+            // The next request is likely to be like this one.
+            let is_short = header.flags.contains(FrameFlags::SHORT_IO);
+            let likely = (header.bulk_len as usize).clamp(SHORT_IO_BYTES, SHORT_IO_MAX as usize);
+            inbox.expect_short(if is_short { likely } else { 0 });
+        }
         if header.target != self.session.target {
             let error = DecodeError::Invalid { what: "target of a frame on this connection" };
             return Err(LinkError::Closed(Closed::Frame(error.into())));
@@ -284,9 +292,10 @@ impl<'a> Work<'a> {
         let mut header = Header::new(FrameKind::Reply, request.target, request.xid);
         header.status = status;
         let bulk: &[u8] = self.bulk.get(bulk_len);
-        let checked = header
-            .set_body(&self.reply)
-            .and_then(|()| header.set_bulk(bulk, self.session.bulk_checksums && bulk_len > 0));
+        // What was not agreed on is not used, whatever the request says.
+        let agreed = |kind: &ChecksumType| self.session.features.contains(Features::of_checksum(*kind));
+        let checksum = request.checksum().filter(|kind| bulk_len > 0 && agreed(kind));
+        let checked = header.set_body(&self.reply).and_then(|()| header.set_bulk(bulk, checksum));
         match checked {
             Ok(()) => self.connection.send(&header, &self.reply, bulk),
             Err(status) => {

@@ -1,0 +1,230 @@
+//! What a client knows about its way to a target, for `import` files.
+
+use crate::stats::Averages;
+use nacre_types::Nid;
+use std::fmt::{Display, Formatter, Result};
+
+/// State of an endpoint of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndpointState {
+    /// Not used yet, or closed because nothing was to be sent.
+    Idle,
+    /// Connected.
+    Up,
+    /// Left out after a failure; it is tried again later.
+    Down,
+}
+
+impl EndpointState {
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EndpointState::Idle => "IDLE",
+            EndpointState::Up => "UP",
+            EndpointState::Down => "DOWN",
+        }
+    }
+}
+
+/// Counters of one endpoint: one of `conns_per_peer` at one NID of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndpointStats {
+    /// Address of the server.
+    pub nid: Nid,
+    /// Number among the endpoints of this NID, from 0.
+    pub lane: usize,
+    /// State now.
+    pub state: EndpointState,
+    /// Connections that were set up.
+    pub connects: u64,
+    /// Requests that were sent.
+    pub requests: u64,
+    /// Requests that did not get their answer here, and connects that failed.
+    pub failures: u64,
+    /// Bytes that went to the server, headers included.
+    pub sent_bytes: u64,
+    /// Bytes that came from it.
+    pub received_bytes: u64,
+    /// Requests under way now.
+    pub in_flight: u64,
+    /// Bytes of data of those.
+    pub queued_bytes: u64,
+}
+
+/// State of a client's way to a target, in Lustre's words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkState {
+    /// Never connected.
+    New,
+    /// Connected.
+    Full,
+    /// Nothing is connected and nobody needs it.
+    Idle,
+    /// Being connected, or waiting for the next try.
+    Connecting,
+    /// The target is gone or was given up.
+    Disconnected,
+    /// The server dropped the client or restarted; handles are being opened again.
+    Recover,
+}
+
+impl LinkState {
+    /// Name in `import` and `state` files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LinkState::New => "NEW",
+            LinkState::Full => "FULL",
+            LinkState::Idle => "IDLE",
+            LinkState::Connecting => "CONNECTING",
+            LinkState::Disconnected => "DISCONN",
+            LinkState::Recover => "RECOVER",
+        }
+    }
+}
+
+/// A target as its client sees it. Its [`Display`] is the text of an `import` file, without the final line end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImportInfo {
+    /// Name of the target, `FSNAME-OST0000`.
+    pub target: String,
+    /// State.
+    pub state: LinkState,
+    /// What both sides can do.
+    pub connect_flags: Vec<&'static str>,
+    /// Addresses of the server, as configured.
+    pub nids: Vec<Nid>,
+    /// The address that small requests go to, if one is connected.
+    pub current: Option<Nid>,
+    /// Its endpoints.
+    pub endpoints: Vec<EndpointStats>,
+    /// Connections that were set up.
+    pub connects: u64,
+    /// Times that the server had restarted or dropped the client.
+    pub generation: u64,
+    /// Requests under way.
+    pub in_flight: u64,
+    /// Requests that were sent again because their connection was lost or silent.
+    pub timeouts: u64,
+    /// Last transaction that was replayed, 0 if not known.
+    pub last_replay: u64,
+    /// Last transaction that the server has made durable, 0 if not known.
+    pub peer_committed: u64,
+    /// Averages of reads and writes.
+    pub averages: [Averages; 2],
+}
+
+impl Display for ImportInfo {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let nids: Vec<String> = self.nids.iter().map(|nid| format!("\"{nid}\"")).collect();
+        let current = self.current.map_or_else(|| "<none>".to_owned(), |nid| format!("\"{nid}\""));
+        let rpcs: u64 = self.averages.iter().map(|side| side.rpcs).sum();
+        let time_us: u64 = self.averages.iter().map(|side| side.time_us).sum();
+        writeln!(f, "import:")?;
+        writeln!(f, "    name: {}", self.target)?;
+        writeln!(f, "    target: {}_UUID", self.target)?;
+        writeln!(f, "    state: {}", self.state.name())?;
+        writeln!(f, "    connect_flags: [ {} ]", self.connect_flags.join(", "))?;
+        writeln!(f, "    connection:")?;
+        writeln!(f, "       failover_nids: [ {} ]", nids.join(", "))?;
+        writeln!(f, "       current_connection: {current}")?;
+        writeln!(f, "       connection_attempts: {}", self.connects)?;
+        writeln!(f, "       generation: {}", self.generation)?;
+        writeln!(f, "    endpoints:")?;
+        for end in &self.endpoints {
+            writeln!(
+                f,
+                "       - {{ nid: \"{}\", lane: {}, state: {}, connects: {}, requests: {}, failures: {}, \
+                 sent_bytes: {}, received_bytes: {}, inflight: {}, queued_bytes: {} }}",
+                end.nid,
+                end.lane,
+                end.state.name(),
+                end.connects,
+                end.requests,
+                end.failures,
+                end.sent_bytes,
+                end.received_bytes,
+                end.in_flight,
+                end.queued_bytes
+            )?;
+        }
+        writeln!(f, "    rpcs:")?;
+        writeln!(f, "       inflight: {}", self.in_flight)?;
+        writeln!(f, "       timeouts: {}", self.timeouts)?;
+        writeln!(f, "       avg_waittime: {} usec", time_us.checked_div(rpcs).unwrap_or(0))?;
+        writeln!(f, "    transactions:")?;
+        writeln!(f, "       last_replay: {}", self.last_replay)?;
+        write!(f, "       peer_committed: {}", self.peer_committed)?;
+        for (name, side) in ["read", "write"].iter().zip(&self.averages).filter(|(_, side)| side.rpcs > 0) {
+            write!(f, "\n    {name}_data_averages:")?;
+            write!(f, "\n       bytes_per_rpc: {}", side.bytes / side.rpcs)?;
+            write!(f, "\n       usec_per_rpc: {}", side.time_us / side.rpcs)?;
+            // Bytes per microsecond are megabytes per second.
+            let hundredths = u128::from(side.bytes) * 100 / u128::from(side.time_us.max(1));
+            write!(f, "\n       MB_per_sec: {}.{:02}", hundredths / 100, hundredths % 100)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_import_is_told_in_lustres_form() {
+        let nid = Nid::Tcp("127.0.0.1:7988".parse().unwrap());
+        let end = EndpointStats {
+            nid,
+            lane: 0,
+            state: EndpointState::Up,
+            connects: 1,
+            requests: 2,
+            failures: 0,
+            sent_bytes: 200,
+            received_bytes: 300,
+            in_flight: 0,
+            queued_bytes: 0,
+        };
+        let info = ImportInfo {
+            target: "nacre-OST0000".to_owned(),
+            state: LinkState::Full,
+            connect_flags: vec!["bulk_checksum", "adler"],
+            nids: vec![nid],
+            current: Some(nid),
+            endpoints: vec![end],
+            connects: 1,
+            generation: 0,
+            in_flight: 3,
+            timeouts: 4,
+            last_replay: 0,
+            peer_committed: 12,
+            averages: [Averages { rpcs: 2, bytes: 2 << 20, time_us: 1000 }, Averages::default()],
+        };
+        let text = format!(
+            "import:
+    name: nacre-OST0000
+    target: nacre-OST0000_UUID
+    state: FULL
+    connect_flags: [ bulk_checksum, adler ]
+    connection:
+       failover_nids: [ \"{nid}\" ]
+       current_connection: \"{nid}\"
+       connection_attempts: 1
+       generation: 0
+    endpoints:
+       - {{ nid: \"{nid}\", lane: 0, state: UP, connects: 1, requests: 2, failures: 0, sent_bytes: 200, received_bytes: 300, inflight: 0, queued_bytes: 0 }}
+    rpcs:
+       inflight: 3
+       timeouts: 4
+       avg_waittime: 500 usec
+    transactions:
+       last_replay: 0
+       peer_committed: 12
+    read_data_averages:
+       bytes_per_rpc: 1048576
+       usec_per_rpc: 500
+       MB_per_sec: 2097.15"
+        );
+        assert_eq!(info.to_string(), text);
+    }
+}

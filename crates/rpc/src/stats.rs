@@ -1,0 +1,312 @@
+//! Histograms of requests, and their text forms.
+
+use nacre_wire::oss::{Bulk, OssRequest};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Rows of a histogram; what is beyond the last counts there (Lustre: `OBD_HIST_MAX`).
+pub const ROWS: usize = 32;
+/// Shards of a set of histograms; threads count in one each, so that CPUs do not fight over cache lines.
+const SHARDS: usize = 4;
+
+/// Which way data goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Direction {
+    /// To the client.
+    Read = 0,
+    /// To the server.
+    Write = 1,
+}
+
+/// Counts of both directions by row.
+pub type Rows = [[u64; ROWS]; 2];
+
+/// On cache lines of its own; 128 because CPUs fetch lines in pairs.
+#[repr(align(128))]
+struct Shard<const N: usize>([[[AtomicU64; ROWS]; 2]; N]);
+
+/// `N` histograms for both directions. Counting is one relaxed addition.
+pub struct Histograms<const N: usize> {
+    shards: Box<[Shard<N>; SHARDS]>,
+}
+
+impl<const N: usize> Default for Histograms<N> {
+    fn default() -> Histograms<N> {
+        let shard = || Shard([const { [const { [const { AtomicU64::new(0) }; ROWS] }; 2] }; N]);
+        Histograms { shards: Box::new([(); SHARDS].map(|()| shard())) }
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for Histograms<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Histograms").finish_non_exhaustive()
+    }
+}
+
+fn shard_index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static INDEX: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    }
+    // A thread that is being torn down counts in the first shard.
+    INDEX.try_with(|index| *index).unwrap_or(0)
+}
+
+impl<const N: usize> Histograms<N> {
+    /// Adds one to a row of a histogram.
+    pub fn count(&self, histogram: usize, direction: Direction, row: usize) {
+        let rows = &self.shards[shard_index()].0[histogram][direction as usize];
+        rows[row.min(ROWS - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts of a histogram.
+    pub fn rows(&self, histogram: usize) -> Rows {
+        let mut sums = Rows::default();
+        for shard in self.shards.iter() {
+            for (sum, rows) in sums.iter_mut().zip(&shard.0[histogram]) {
+                for (sum, row) in sum.iter_mut().zip(rows) {
+                    *sum += row.load(Ordering::Relaxed);
+                }
+            }
+        }
+        sums
+    }
+
+    /// Sets all counts to 0.
+    pub fn clear(&self) {
+        for shard in self.shards.iter() {
+            for row in shard.0.iter().flatten().flatten() {
+                row.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Row of `value` where row `i` holds values up to 2^i.
+pub fn power_row(value: u64) -> usize {
+    value.max(1).next_power_of_two().trailing_zeros() as usize
+}
+
+/// Row of `value` where row 0 holds 0 and row `i` values below 2^i, from 2^(i-1) on.
+pub fn bit_row(value: u64) -> usize {
+    (u64::BITS - value.leading_zeros()) as usize
+}
+
+/// Rounded-down percentage; 0 of nothing is 0.
+pub fn percent(part: u64, whole: u64) -> u64 {
+    if whole == 0 { 0 } else { (u128::from(part) * 100 / u128::from(whole)) as u64 }
+}
+
+/// Seconds with nine decimals.
+pub fn seconds(time: Duration) -> String {
+    format!("{}.{:09}", time.as_secs(), time.subsec_nanos())
+}
+
+/// Nanoseconds since 1970.
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+/// The first lines of most reports: now, when counting began, and how long ago that is.
+pub fn write_times(out: &mut String, now: Duration, start: Duration) {
+    for (name, time) in
+        [("snapshot_time:", now), ("start_time:", start), ("elapsed_time:", now.saturating_sub(start))]
+    {
+        // Writing to a String does not fail.
+        let _ = writeln!(out, "{name:<25} {} secs.nsecs", seconds(time));
+    }
+}
+
+/// What beside its requests `rpc_stats` tells about an object target: the caller's cache knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pending {
+    /// Requests of direct I/O under way.
+    pub dio_rpcs: u64,
+    /// Dirty pages that wait to be written.
+    pub write_pages: u64,
+    /// Pages that wait to be read.
+    pub read_pages: u64,
+}
+
+/// The histograms of [`RpcStats`].
+const PAGES: usize = 0;
+const IN_FLIGHT: usize = 1;
+const OFFSET: usize = 2;
+const LATENCY: usize = 3;
+/// Offsets are counted in pages from the last multiple of the largest request (Lustre: 64 MiB).
+const OFFSET_PAGES: u64 = 16_384;
+
+/// Reads and writes of one object target, as its client counts them.
+#[derive(Debug)]
+pub struct RpcStats {
+    histograms: Histograms<4>,
+    in_flight: [AtomicU64; 2],
+    /// Bytes and microseconds of finished requests, for averages.
+    bytes: [AtomicU64; 2],
+    time_us: [AtomicU64; 2],
+    finished: [AtomicU64; 2],
+    started_ns: AtomicU64,
+}
+
+impl Default for RpcStats {
+    fn default() -> RpcStats {
+        RpcStats {
+            histograms: Histograms::default(),
+            in_flight: Default::default(),
+            bytes: Default::default(),
+            time_us: Default::default(),
+            finished: Default::default(),
+            started_ns: AtomicU64::new(now_ns()),
+        }
+    }
+}
+
+/// Averages of finished requests of one direction, as `import` shows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Averages {
+    /// Finished requests.
+    pub rpcs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The time they took, in microseconds, added up.
+    pub time_us: u64,
+}
+
+/// A request under way; it is counted until this is dropped.
+#[derive(Debug)]
+pub struct CountedRpc<'a> {
+    stats: &'a RpcStats,
+    direction: Direction,
+    bytes: u64,
+    started: Instant,
+}
+
+impl RpcStats {
+    /// A read or write begins. `offset` and `bytes` in the object.
+    pub fn begin(&self, direction: Direction, offset: u64, bytes: u64) -> CountedRpc<'_> {
+        let number = self.in_flight[direction as usize].fetch_add(1, Ordering::Relaxed) + 1;
+        let page = crate::tunables::PAGE_BYTES;
+        let pages = (offset % page + bytes).div_ceil(page);
+        self.histograms.count(PAGES, direction, power_row(pages));
+        self.histograms.count(IN_FLIGHT, direction, usize::try_from(number).unwrap_or(ROWS));
+        self.histograms.count(OFFSET, direction, bit_row(offset / page % OFFSET_PAGES));
+        CountedRpc { stats: self, direction, bytes, started: Instant::now() }
+    }
+
+    /// A request begins; `None` if it carries no data.
+    pub(crate) fn begin_request(&self, request: &OssRequest, bulk: &Bulk<'_>) -> Option<CountedRpc<'_>> {
+        match (request, bulk) {
+            (OssRequest::Read { offset, len, .. }, _) => {
+                Some(self.begin(Direction::Read, *offset, u64::from(*len)))
+            }
+            (OssRequest::Write { offset, .. }, Bulk::Send(data)) => {
+                Some(self.begin(Direction::Write, *offset, data.len() as u64))
+            }
+            _ => None,
+        }
+    }
+
+    /// Requests under way.
+    pub fn in_flight(&self, direction: Direction) -> u64 {
+        self.in_flight[direction as usize].load(Ordering::Relaxed)
+    }
+
+    /// Requests by pages: row `i` holds those of up to 2^i pages.
+    pub fn pages_per_rpc(&self) -> Rows {
+        self.histograms.rows(PAGES)
+    }
+
+    /// Requests by how many of the same direction were under way when they began, themselves included.
+    pub fn rpcs_in_flight(&self) -> Rows {
+        self.histograms.rows(IN_FLIGHT)
+    }
+
+    /// Averages of a direction.
+    pub fn averages(&self, direction: Direction) -> Averages {
+        let read = |counters: &[AtomicU64; 2]| counters[direction as usize].load(Ordering::Relaxed);
+        Averages { rpcs: read(&self.finished), bytes: read(&self.bytes), time_us: read(&self.time_us) }
+    }
+
+    /// Counts from 0 again. Requests under way stay counted as such.
+    pub fn clear(&self) {
+        self.histograms.clear();
+        for counters in [&self.bytes, &self.time_us, &self.finished] {
+            counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        }
+        self.started_ns.store(now_ns(), Ordering::Relaxed);
+    }
+
+    /// The text of `osc.*.rpc_stats` (reference 2.9).
+    pub fn text(&self, pending: Pending) -> String {
+        let start = Duration::from_nanos(self.started_ns.load(Ordering::Relaxed));
+        self.text_at(Duration::from_nanos(now_ns()), start, pending)
+    }
+
+    fn text_at(&self, now: Duration, start: Duration, pending: Pending) -> String {
+        let mut out = String::with_capacity(2048);
+        write_times(&mut out, now, start);
+        // Writing to a String does not fail.
+        let _ = write!(
+            out,
+            "read RPCs in flight:  {}\nwrite RPCs in flight: {}\nDIO RPCs in flight: {}\n\
+             pending write pages:  {}\npending read pages:   {}\n",
+            self.in_flight(Direction::Read),
+            self.in_flight(Direction::Write),
+            pending.dio_rpcs,
+            pending.write_pages,
+            pending.read_pages
+        );
+        let power = |row: usize| 1u64 << row;
+        let linear = |row: usize| row as u64;
+        let from_zero = |row: usize| if row == 0 { 0 } else { 1u64 << (row - 1) };
+        table(&mut out, "pages per rpc", "rpcs", &self.histograms.rows(PAGES), 0, power);
+        table(&mut out, "rpcs in flight", "rpcs", &self.histograms.rows(IN_FLIGHT), 1, linear);
+        table(&mut out, "offset", "rpcs", &self.histograms.rows(OFFSET), 0, from_zero);
+        table(&mut out, "RPC latency (us)       ", "count", &self.histograms.rows(LATENCY), 0, from_zero);
+        out
+    }
+}
+
+/// One table of `rpc_stats`: rows from `first` to the last that counts.
+fn table(out: &mut String, title: &str, unit: &str, rows: &Rows, first: usize, label: impl Fn(usize) -> u64) {
+    let [read, write] = rows;
+    let totals = [read.iter().sum::<u64>(), write.iter().sum::<u64>()];
+    let mut cumulative = [0, 0];
+    let _ = writeln!(out, "\n\t\t\tread\t\t\twrite");
+    let _ = writeln!(out, "{title:<22}{unit}   % cum % |       {unit}   % cum %");
+    for row in first..ROWS {
+        let counts = [read[row], write[row]];
+        cumulative[0] += counts[0];
+        cumulative[1] += counts[1];
+        let part =
+            |side: usize| (percent(counts[side], totals[side]), percent(cumulative[side], totals[side]));
+        let ((r, r_sum), (w, w_sum)) = (part(0), part(1));
+        let _ = writeln!(
+            out,
+            "{}:\t\t{:>10} {r:>3} {r_sum:>3}   | {:>10} {w:>3} {w_sum:>3}",
+            label(row),
+            counts[0],
+            counts[1]
+        );
+        if cumulative == totals {
+            break;
+        }
+    }
+}
+
+impl Drop for CountedRpc<'_> {
+    fn drop(&mut self) {
+        let (stats, side) = (self.stats, self.direction as usize);
+        let us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        stats.in_flight[side].fetch_sub(1, Ordering::Relaxed);
+        stats.histograms.count(LATENCY, self.direction, bit_row(us));
+        stats.bytes[side].fetch_add(self.bytes, Ordering::Relaxed);
+        stats.time_us[side].fetch_add(us, Ordering::Relaxed);
+        stats.finished[side].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

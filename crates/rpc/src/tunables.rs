@@ -1,0 +1,248 @@
+//! Parameters of a client's way to its targets that may change while it runs.
+
+use nacre_types::{Status, StatusResult};
+pub use nacre_wire::frame::ChecksumType;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Bytes of the pages that `max_pages_per_rpc` counts.
+pub const PAGE_BYTES: u64 = 4096;
+/// Largest `short_io_bytes`. Lustre takes values up to 1 MiB and cuts them to what fits in a request.
+pub const SHORT_IO_MAX: u64 = 64 << 10;
+/// Smallest `short_io_bytes` that is not "off".
+const SHORT_IO_MIN: u64 = 64;
+/// Values of `short_io_bytes` up to this are accepted and cut to [`SHORT_IO_MAX`]; larger ones are refused.
+const SHORT_IO_ACCEPTED: u64 = 1 << 20;
+/// Stands for "as the shared parameters have it".
+const INHERIT: u64 = u64::MAX;
+
+/// One of the parameters; the names are those of `osc.*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Tunable {
+    /// `max_rpcs_in_flight`: reads and writes under way to one target, 1 to 256.
+    MaxRpcsInFlight = 0,
+    /// `max_pages_per_rpc`: pages of 4 KiB in one request, 16 to 16,384 (64 MiB). Requests are never longer than
+    /// [`nacre_types::limits::BULK_MAX`].
+    MaxPagesPerRpc,
+    /// `short_io_bytes`: data up to so many bytes is received together with its header, 0 for none, else at least 64. Up
+    /// to 1 MiB is accepted and cut to 64 KiB.
+    ShortIoBytes,
+    /// `checksums`: 1 if bulk data carries a checksum, 0 if not.
+    Checksums,
+    /// `checksum_type`: see [`ChecksumType`].
+    ChecksumType,
+    /// `conns_per_peer`: endpoints per NID, 1 to 16.
+    ConnsPerPeer,
+    /// `resend_count`: how often damaged bulk data is sent again before `EIO`, 0 to 1000.
+    ResendCount,
+    /// `idle_timeout`: seconds after which unused connections to an object target are closed, 0 for never, at most 50.
+    IdleTimeout,
+}
+
+const COUNT: usize = Tunable::IdleTimeout as usize + 1;
+
+impl Tunable {
+    /// What counts without a setting. Source: reference 2.9, but requests of 1 MiB instead of 4: larger parts were not
+    /// faster over loopback, and one part per mebibyte gives several endpoints something to share.
+    const fn default_value(self) -> u64 {
+        match self {
+            Tunable::MaxRpcsInFlight => 8,
+            Tunable::MaxPagesPerRpc => 256,
+            Tunable::ShortIoBytes => nacre_types::limits::SHORT_IO_BYTES as u64,
+            Tunable::Checksums | Tunable::ConnsPerPeer => 1,
+            Tunable::ChecksumType => ChecksumType::Crc32c as u64,
+            Tunable::ResendCount => 10,
+            Tunable::IdleTimeout => 20,
+        }
+    }
+
+    /// The value as it is kept.
+    ///
+    /// # Errors
+    /// `ERANGE` for a number out of range, `EINVAL` for one that stands for nothing.
+    fn checked(self, value: u64) -> StatusResult<u64> {
+        let within = |range: std::ops::RangeInclusive<u64>| {
+            if range.contains(&value) { Ok(value) } else { Err(Status::ERANGE) }
+        };
+        match self {
+            Tunable::MaxRpcsInFlight => within(1..=256),
+            Tunable::MaxPagesPerRpc => within(16..=16_384),
+            Tunable::ShortIoBytes if value == 0 => Ok(0),
+            Tunable::ShortIoBytes => within(SHORT_IO_MIN..=SHORT_IO_ACCEPTED).map(|n| n.min(SHORT_IO_MAX)),
+            Tunable::Checksums if value > 1 => Err(Status::EINVAL),
+            Tunable::Checksums => Ok(value),
+            Tunable::ChecksumType if value > ChecksumType::Adler as u64 => Err(Status::EINVAL),
+            Tunable::ChecksumType => Ok(value),
+            Tunable::ConnsPerPeer => within(1..=16),
+            Tunable::ResendCount => within(0..=1000),
+            Tunable::IdleTimeout => within(0..=50),
+        }
+    }
+}
+
+/// Parameters that endpoints read whenever they need them, so that a change counts for the next request (for the next
+/// connection where it is about connections). Any thread may read and set.
+///
+/// An endpoint has its own on top of those that all endpoints of a client share ([`Tunables::over`]): what was set at it
+/// counts there, the rest follows the shared ones.
+#[derive(Debug)]
+pub struct Tunables {
+    own: [AtomicU64; COUNT],
+    shared: Option<Arc<Tunables>>,
+}
+
+impl Default for Tunables {
+    fn default() -> Tunables {
+        Tunables { own: [const { AtomicU64::new(INHERIT) }; COUNT], shared: None }
+    }
+}
+
+impl Tunables {
+    /// Nothing set yet; everything is as `shared` has it.
+    pub fn over(shared: Arc<Tunables>) -> Tunables {
+        Tunables { shared: Some(shared), ..Tunables::default() }
+    }
+
+    /// The value that counts.
+    pub fn get(&self, tunable: Tunable) -> u64 {
+        match self.own[tunable as usize].load(Ordering::Relaxed) {
+            INHERIT => match &self.shared {
+                Some(shared) => shared.get(tunable),
+                None => tunable.default_value(),
+            },
+            value => value,
+        }
+    }
+
+    /// Sets a value here.
+    ///
+    /// # Errors
+    /// `ERANGE` for a number out of range, `EINVAL` for one that stands for nothing; see [`Tunable`].
+    pub fn set(&self, tunable: Tunable, value: u64) -> StatusResult<()> {
+        self.own[tunable as usize].store(tunable.checked(value)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Forgets what was set here, so that the shared value or the default counts again.
+    pub fn reset(&self, tunable: Tunable) {
+        self.own[tunable as usize].store(INHERIT, Ordering::Relaxed);
+    }
+
+    /// Reads and writes under way to one target at most.
+    pub fn max_rpcs_in_flight(&self) -> u32 {
+        self.get(Tunable::MaxRpcsInFlight) as u32
+    }
+
+    /// Longest data of one request in bytes.
+    pub fn rpc_bytes_max(&self) -> usize {
+        (self.get(Tunable::MaxPagesPerRpc) * PAGE_BYTES).min(nacre_types::limits::BULK_MAX as u64) as usize
+    }
+
+    /// Data up to so many bytes travels inline; 0 for none.
+    pub fn short_io_bytes(&self) -> usize {
+        self.get(Tunable::ShortIoBytes) as usize
+    }
+
+    /// How bulk data is to be checked, `None` for not at all.
+    pub fn checksum(&self) -> Option<ChecksumType> {
+        if self.get(Tunable::Checksums) == 0 {
+            return None;
+        }
+        Some(match self.get(Tunable::ChecksumType) {
+            1 => ChecksumType::Adler,
+            _ => ChecksumType::Crc32c,
+        })
+    }
+
+    /// Endpoints per NID.
+    pub fn conns_per_peer(&self) -> usize {
+        self.get(Tunable::ConnsPerPeer) as usize
+    }
+
+    /// How often damaged data is sent again.
+    pub fn resend_count(&self) -> u32 {
+        self.get(Tunable::ResendCount) as u32
+    }
+
+    /// Age at which an unused connection is closed, `None` for never.
+    pub fn idle_timeout(&self) -> Option<Duration> {
+        Some(self.get(Tunable::IdleTimeout)).filter(|&s| s > 0).map(Duration::from_secs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_follows_the_shared_value_until_it_has_its_own() {
+        let shared = Arc::new(Tunables::default());
+        let ost = Tunables::over(shared.clone());
+        assert_eq!(ost.max_rpcs_in_flight(), 8);
+        shared.set(Tunable::MaxRpcsInFlight, 16).unwrap();
+        assert_eq!(ost.max_rpcs_in_flight(), 16);
+        ost.set(Tunable::MaxRpcsInFlight, 3).unwrap();
+        shared.set(Tunable::MaxRpcsInFlight, 32).unwrap();
+        assert_eq!((ost.max_rpcs_in_flight(), shared.max_rpcs_in_flight()), (3, 32));
+        ost.reset(Tunable::MaxRpcsInFlight);
+        assert_eq!(ost.max_rpcs_in_flight(), 32);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_and_change_nothing() {
+        let tunables = Tunables::default();
+        let range = [
+            (Tunable::MaxRpcsInFlight, 1, 256),
+            (Tunable::MaxPagesPerRpc, 16, 16_384),
+            (Tunable::ConnsPerPeer, 1, 16),
+            (Tunable::ResendCount, 0, 1000),
+            (Tunable::IdleTimeout, 0, 50),
+        ];
+        for (tunable, min, max) in range {
+            for good in [min, max] {
+                assert_eq!(tunables.set(tunable, good), Ok(()), "{tunable:?} {good}");
+                assert_eq!(tunables.get(tunable), good);
+            }
+            for bad in [min.wrapping_sub(1), max + 1, u64::MAX] {
+                assert_eq!(tunables.set(tunable, bad), Err(Status::ERANGE), "{tunable:?} {bad}");
+                assert_eq!(tunables.get(tunable), max);
+            }
+        }
+        for tunable in [Tunable::Checksums, Tunable::ChecksumType] {
+            assert_eq!(tunables.set(tunable, 2), Err(Status::EINVAL));
+        }
+    }
+
+    #[test]
+    fn short_io_is_off_or_at_least_64_bytes_and_cut_to_what_fits() {
+        let tunables = Tunables::default();
+        let set = |bytes| tunables.set(Tunable::ShortIoBytes, bytes).map(|()| tunables.short_io_bytes());
+        assert_eq!(tunables.short_io_bytes(), 16 << 10);
+        assert_eq!(set(0), Ok(0));
+        assert_eq!(set(63), Err(Status::ERANGE));
+        assert_eq!(set(64), Ok(64));
+        assert_eq!(set(512 << 10), Ok(64 << 10));
+        assert_eq!(set(2 << 20), Err(Status::ERANGE));
+    }
+
+    #[test]
+    fn checksums_have_names_and_can_be_off() {
+        let tunables = Tunables::default();
+        assert_eq!(tunables.checksum(), Some(ChecksumType::Crc32c));
+        let adler = ChecksumType::from_name("adler").unwrap();
+        tunables.set(Tunable::ChecksumType, adler as u64).unwrap();
+        assert_eq!(tunables.checksum(), Some(ChecksumType::Adler));
+        tunables.set(Tunable::Checksums, 0).unwrap();
+        assert_eq!(tunables.checksum(), None);
+    }
+
+    #[test]
+    fn requests_never_grow_beyond_what_a_frame_carries() {
+        let tunables = Tunables::default();
+        assert_eq!(tunables.rpc_bytes_max(), 1 << 20);
+        tunables.set(Tunable::MaxPagesPerRpc, 16_384).unwrap();
+        assert_eq!(tunables.rpc_bytes_max(), nacre_types::limits::BULK_MAX);
+    }
+}
