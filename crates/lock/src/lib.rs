@@ -1,9 +1,28 @@
-//! Lock engines of the servers: decide who may cache what. Pure: events and the time go in, effects come out.
+//! Lock engines: decide who may cache what, who waits, and who has to give up what. Pure: events and the time go in,
+//! effects come out. Nothing here sends a message, reads a clock or waits.
 //!
-//! [`lease`] is the whole of it so far: one lease per metadata target that says whether a client is the only one. It is
-//! the place where Lustre's LDLM comes (locks per resource with modes, inode bits and extents); the shape is the same:
-//! enqueue, grant, call back, release, evict. Nothing here sends a message, reads a clock or waits.
+//! - [`lease`]: one lease per metadata target that says whether a client is the only one. While it is, the lease stands
+//!   for every lock of the target.
+//! - [`server`]: Lustre's LDLM of one target, for when there are several clients: resources, modes, extents and inode
+//!   bits, growth, callbacks, glimpses, contention, deadlines, recovery.
+
+mod bits;
+mod extent;
+mod hash;
+mod holdings;
+mod mode;
+mod resource;
+mod slab;
+mod tree;
 
 pub mod lease;
+pub mod server;
 
+pub use bits::InodeBits;
+pub use extent::{Extent, LOCK_PAGE_BYTES};
 pub use lease::{Effect, Grant, LeaseEngine};
+pub use mode::{MODES, Mode, ModeSet};
+pub use resource::{
+    Enqueue, EnqueueFlags, LockGrant, LockHandle, Lvb, Need, Outcome, Peer, Policy, Refusal, ResourceId,
+    Wanted,
+};

@@ -1,0 +1,123 @@
+//! Parts of an inode that a lock covers.
+//!
+//! Source: Lustre reference 4.4.
+
+use std::fmt;
+
+/// A set of parts of an inode; the numbers are Lustre's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct InodeBits(u8);
+
+/// Number of parts.
+pub(crate) const INODE_BITS: usize = 7;
+
+impl InodeBits {
+    /// Nothing.
+    pub const NONE: InodeBits = InodeBits(0);
+    /// The names that lead to the inode.
+    pub const LOOKUP: InodeBits = InodeBits(1);
+    /// Link count and times; of a directory also its content.
+    pub const UPDATE: InodeBits = InodeBits(2);
+    /// The right to open and close again without asking.
+    pub const OPEN: InodeBits = InodeBits(4);
+    /// The layout.
+    pub const LAYOUT: InodeBits = InodeBits(8);
+    /// Mode, owner, group, ACL.
+    pub const PERM: InodeBits = InodeBits(0x10);
+    /// Extended attributes.
+    pub const XATTR: InodeBits = InodeBits(0x20);
+    /// Data that lies on the MDT, with the size.
+    pub const DOM: InodeBits = InodeBits(0x40);
+    /// Everything.
+    pub const ALL: InodeBits = InodeBits(0x7f);
+
+    /// The set with these bits; `None` if a bit has no meaning.
+    pub const fn from_bits(bits: u8) -> Option<InodeBits> {
+        if bits & !InodeBits::ALL.0 == 0 { Some(InodeBits(bits)) } else { None }
+    }
+
+    /// The bits of the set.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// True if nothing is in the set.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// True if some part is in both.
+    pub const fn overlaps(self, other: InodeBits) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// True if all of `other` is in here.
+    pub const fn contains(self, other: InodeBits) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    /// Both together.
+    pub const fn union(self, other: InodeBits) -> InodeBits {
+        InodeBits(self.0 | other.0)
+    }
+
+    /// What is in both.
+    pub const fn intersection(self, other: InodeBits) -> InodeBits {
+        InodeBits(self.0 & other.0)
+    }
+
+    /// This without `other`.
+    pub const fn without(self, other: InodeBits) -> InodeBits {
+        InodeBits(self.0 & !other.0)
+    }
+
+    /// The parts one by one, as numbers from 0.
+    pub(crate) fn indices(self) -> impl Iterator<Item = usize> {
+        (0..INODE_BITS).filter(move |index| self.0 & (1 << index) != 0)
+    }
+
+    /// The set of part number `index`, below [`INODE_BITS`].
+    pub(crate) const fn of_index(index: usize) -> InodeBits {
+        InodeBits(1 << index)
+    }
+}
+
+impl fmt::Debug for InodeBits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for InodeBits {
+    /// `LOOKUP|UPDATE`, `NONE`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [&str; INODE_BITS] = ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM"];
+        if self.is_empty() {
+            return f.write_str("NONE");
+        }
+        for (place, index) in self.indices().enumerate() {
+            if place > 0 {
+                f.write_str("|")?;
+            }
+            f.write_str(NAMES[index])?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_have_lustres_numbers_and_names() {
+        assert_eq!(InodeBits::ALL.to_string(), "LOOKUP|UPDATE|OPEN|LAYOUT|PERM|XATTR|DOM");
+        assert_eq!(
+            InodeBits::from_bits(0x43),
+            Some(InodeBits::LOOKUP.union(InodeBits::UPDATE).union(InodeBits::DOM))
+        );
+        assert_eq!(InodeBits::from_bits(0x80), None);
+        assert_eq!(InodeBits::NONE.to_string(), "NONE");
+        assert!(!InodeBits::PERM.overlaps(InodeBits::LOOKUP));
+    }
+}

@@ -1,0 +1,674 @@
+//! The lock manager of one target: who holds what, who waits, who is called back.
+//!
+//! It owns resources, locks and the clients' counts. It does no I/O, reads no clock and waits for nobody: messages and the
+//! time come in as calls, answers are return values, and what else has to be sent is pushed as [`Effect`]s.
+//!
+//! ```text
+//!   enqueue --free--> granted --somebody wants it--> called back --cancel, convert--> gone or smaller
+//!      |                 ^                               |
+//!      +--conflict--> waiting                            +--deadline--> client evicted, all its locks gone
+//! ```
+//!
+//! Invariants:
+//! - no two granted locks conflict, except that a lock of the target itself may be taken on behalf of a client and then
+//!   stands beside that client's own;
+//! - a request waits only for granted locks and for earlier requests that it conflicts with (first come, first served
+//!   among those who conflict; others may pass);
+//! - every granted lock that a waiting request conflicts with has been called back and has a deadline, unless it belongs
+//!   to the target itself or to a group;
+//! - a resource exists while it has locks, waiters or glimpses.
+//!
+//! Messages may be repeated, delayed and lost. Everything here may be called twice; callbacks are sent again until they
+//! are answered. A lock that the server keeps although its client has none (the cancel was lost, or a repeated enqueue came
+//! after it) goes away when the client is called back for it: it cancels what it does not know.
+//!
+//! Source: Lustre reference 4.1 to 4.4.
+
+mod contention;
+mod glimpse;
+mod grow;
+mod queue;
+mod timeouts;
+
+use crate::bits::InodeBits;
+use crate::hash::WordMap;
+use crate::holdings::Holdings;
+use crate::mode::Mode;
+use crate::resource::{
+    Enqueue, LockGrant, LockHandle, Lvb, Need, Outcome, Peer, Policy, Refusal, ResourceId, Wanted,
+};
+use crate::slab::Slab;
+use contention::Contention;
+use glimpse::PendingGlimpse;
+use nacre_types::ClientUuid;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use timeouts::{Called, Timer};
+
+/// Times and bounds of a [`LockServer`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerConfig {
+    /// Time that a client has to answer a callback or a glimpse before it is evicted; begins again with each activity under
+    /// the lock.
+    pub callback_timeout: Duration,
+    /// After this time without an answer a callback is sent again.
+    pub callback_retry: Duration,
+    /// Time after which a client that was called back is evicted however active it is.
+    pub callback_total_max: Duration,
+    /// Locks that one client may hold or wait for.
+    pub locks_per_client_max: usize,
+    /// Locks in all.
+    pub locks_max: usize,
+    /// Conflicts within [`ServerConfig::contention_window`] that make a resource contended.
+    pub contention_events: usize,
+    /// See [`ServerConfig::contention_events`].
+    pub contention_window: Duration,
+    /// Time that a resource stays contended.
+    pub contention_time: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        ServerConfig {
+            // Lustre waits 20 s for the answer to a callback and 100 s for the cancel; between them there is activity.
+            callback_timeout: Duration::from_secs(20),
+            callback_retry: Duration::from_secs(2),
+            callback_total_max: Duration::from_secs(600),
+            // About 300 bytes a lock with its resource: 40 MB for a client, 300 MB in all.
+            locks_per_client_max: 128 * 1024,
+            locks_max: 1024 * 1024,
+            contention_events: 16,
+            contention_window: Duration::from_secs(4),
+            contention_time: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Number of a glimpse callback; its answer carries it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GlimpseId(pub u64);
+
+/// What the owner of a [`LockServer`] has to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Completion callback: a request that waited is granted. For [`Peer::LOCAL`]: wake the thread that waits.
+    Completion {
+        /// To whom.
+        peer: Peer,
+        /// Which lock.
+        handle: LockHandle,
+        /// What it is now.
+        grant: LockGrant,
+    },
+    /// Blocking callback: somebody wants what this client holds.
+    Callback {
+        /// To whom.
+        peer: Peer,
+        /// Which lock.
+        handle: LockHandle,
+        /// Its resource.
+        resource: ResourceId,
+        /// What the others want.
+        wanted: Wanted,
+    },
+    /// Glimpse callback: the holder says which size and times it knows, and keeps the lock.
+    Glimpse {
+        /// To whom.
+        peer: Peer,
+        /// Which lock.
+        handle: LockHandle,
+        /// Its resource.
+        resource: ResourceId,
+        /// To be returned with the answer.
+        glimpse: GlimpseId,
+    },
+    /// The end of a glimpse that had to ask: the answer to its enqueue.
+    Glimpsed {
+        /// To whom.
+        peer: Peer,
+        /// The handle of the enqueue; no lock has it.
+        handle: LockHandle,
+        /// What is known; merge it with the attributes of the object itself.
+        lvb: Lvb,
+    },
+    /// The client was late. The engine has forgotten it; drop its export and whatever else it has here.
+    Evict {
+        /// Whom.
+        peer: Peer,
+    },
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ServerStats {
+    /// Locks granted, at once or later.
+    pub granted: u64,
+    /// Requests that had to wait.
+    pub waited: u64,
+    /// Blocking callbacks, without repetitions.
+    pub callbacks: u64,
+    /// Glimpse callbacks, without repetitions.
+    pub glimpses: u64,
+    /// Requests refused because the resource was contended.
+    pub contended: u64,
+    /// Clients evicted because they were late.
+    pub evictions: u64,
+}
+
+/// A lock or a request for one.
+#[derive(Debug)]
+struct Lock {
+    peer: Peer,
+    handle: LockHandle,
+    resource: u32,
+    /// What was asked for, extents aligned to pages. While the lock waits, this is what it stands for.
+    requested: Need,
+    optional: InodeBits,
+    no_expansion: bool,
+    /// The client on whose behalf the target itself locks: its own locks do not conflict.
+    on_behalf_of: Option<ClientUuid>,
+    /// What is held; `None` while it waits.
+    granted: Option<Need>,
+    called: Option<Called>,
+}
+
+#[derive(Debug)]
+struct Resource {
+    id: ResourceId,
+    granted: Holdings,
+    /// Requests in the order of their arrival.
+    waiting: Vec<u32>,
+    lvb: Option<Lvb>,
+    contention: Option<Box<Contention>>,
+    glimpses: Vec<GlimpseId>,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    generation: u64,
+    locks: WordMap<LockHandle, u32>,
+    glimpses: WordMap<LockHandle, GlimpseId>,
+}
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub struct LockServer {
+    config: ServerConfig,
+    recovering: bool,
+    locks: Slab<Lock>,
+    resources: Slab<Resource>,
+    by_id: WordMap<ResourceId, u32>,
+    clients: WordMap<ClientUuid, Client>,
+    timers: BTreeSet<(Instant, Timer)>,
+    glimpses: BTreeMap<GlimpseId, PendingGlimpse>,
+    glimpses_started: u64,
+    local_handles: u64,
+    stats: ServerStats,
+}
+
+impl LockServer {
+    /// A server without locks. While it is `recovering`, clients of its last run replay theirs and nothing else is
+    /// granted; [`LockServer::end_recovery`] ends that.
+    pub fn new(config: ServerConfig, recovering: bool) -> LockServer {
+        // A retry at once would never end.
+        let callback_retry = config.callback_retry.max(Duration::from_millis(1));
+        let config = ServerConfig { callback_retry, ..config };
+        let mut clients = WordMap::default();
+        clients.insert(Peer::LOCAL.client, Client::default());
+        LockServer {
+            config,
+            recovering,
+            locks: Slab::default(),
+            resources: Slab::default(),
+            by_id: WordMap::default(),
+            clients,
+            timers: BTreeSet::new(),
+            glimpses: BTreeMap::new(),
+            glimpses_started: 0,
+            local_handles: 0,
+            stats: ServerStats::default(),
+        }
+    }
+
+    /// A client connects afresh; locks of an earlier generation are dropped. A connect that is not newer than what is known
+    /// (the connection broke, or the message came twice) changes nothing.
+    pub fn on_connect(&mut self, now: Instant, peer: Peer, effects: &mut Vec<Effect>) {
+        if self.clients.get(&peer.client).is_some_and(|known| known.generation >= peer.generation) {
+            return;
+        }
+        self.on_disconnect(now, peer.client, effects);
+        self.clients.insert(peer.client, Client { generation: peer.generation, ..Client::default() });
+    }
+
+    /// A client leaves, or is dropped for reasons of the owner's: its locks and requests go, others may get theirs.
+    pub fn on_disconnect(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
+        if client == Peer::LOCAL.client {
+            return;
+        }
+        let Some(gone) = self.clients.remove(&client) else { return };
+        for glimpse in gone.glimpses.into_values() {
+            self.drop_glimpse(glimpse);
+        }
+        let mut locks: Vec<(LockHandle, u32)> = gone.locks.into_iter().collect();
+        locks.sort();
+        let mut touched: Vec<u32> = locks.iter().map(|(_, key)| self.locks[*key].resource).collect();
+        for (_, key) in locks {
+            self.remove_lock(now, key, effects);
+        }
+        touched.sort();
+        touched.dedup();
+        for resource in touched {
+            self.reprocess(now, resource, Vec::new(), effects);
+        }
+    }
+
+    /// True if the sender is connected under this generation; only then may anything that it sends have an effect.
+    pub fn is_current(&self, peer: Peer) -> bool {
+        self.clients.get(&peer.client).is_some_and(|known| known.generation == peer.generation)
+    }
+
+    /// True if the value block of an object is not known here. Then the caller reads size and times of the object, under the
+    /// same mutex that guards this engine, and passes them with the enqueue.
+    pub fn needs_lvb(&self, resource: &ResourceId) -> bool {
+        self.by_id.get(resource).is_none_or(|key| self.resources[*key].lvb.is_none())
+    }
+
+    /// The value block of an object, while it has locks.
+    pub fn lvb(&self, resource: &ResourceId) -> Option<Lvb> {
+        self.resources[*self.by_id.get(resource)?].lvb
+    }
+
+    /// The object has changed: `change` gets its value block to work on. A write raises size and times, a truncate sets
+    /// them. Does nothing if the object has no locks: then the next enqueue brings a new block.
+    pub fn update_lvb(&mut self, resource: &ResourceId, change: impl FnOnce(&mut Lvb)) {
+        if let Some(key) = self.by_id.get(resource)
+            && let Some(lvb) = &mut self.resources[*key].lvb
+        {
+            change(lvb);
+        }
+    }
+
+    /// A client asks for a lock. Handles packed for early cancellation go to [`LockServer::on_cancel`] first. `lvb` counts
+    /// only for objects whose block is not known, see [`LockServer::needs_lvb`].
+    ///
+    /// A repeated request gets the same answer as long as its lock is there.
+    pub fn on_enqueue(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        request: &Enqueue,
+        lvb: Option<Lvb>,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if peer.is_local() {
+            return Outcome::Refused(Refusal::Stale);
+        }
+        self.enqueue(now, peer, request, None, lvb, effects)
+    }
+
+    /// The target itself needs a lock for an operation; the answer as for [`LockServer::on_enqueue`]. Locks of the client
+    /// `on_behalf_of` do not stand in the way: it learns from the answer to its operation what has changed. Released by
+    /// [`LockServer::on_cancel`] with [`Peer::LOCAL`].
+    pub fn on_local_enqueue(
+        &mut self,
+        now: Instant,
+        request: &Enqueue,
+        on_behalf_of: Option<ClientUuid>,
+        lvb: Option<Lvb>,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        self.enqueue(now, Peer::LOCAL, request, on_behalf_of, lvb, effects)
+    }
+
+    /// A handle for a lock of the target itself.
+    pub fn local_handle(&mut self) -> LockHandle {
+        self.local_handles += 1;
+        LockHandle(self.local_handles)
+    }
+
+    fn enqueue(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        request: &Enqueue,
+        on_behalf_of: Option<ClientUuid>,
+        lvb: Option<Lvb>,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if let Some(outcome) = self.answer_without_lock(now, peer, request) {
+            return outcome;
+        }
+        let requested = aligned(request.need);
+        let resource = match self.resource_for(&request.resource, &requested.policy) {
+            Ok(resource) => resource,
+            Err(refusal) => return Outcome::Refused(refusal),
+        };
+        if self.resources[resource].lvb.is_none() && matches!(requested.policy, Policy::Extent(_)) {
+            self.resources[resource].lvb = lvb;
+        }
+        let blocked = self.recovering || self.is_blocked(resource, &requested, on_behalf_of, usize::MAX);
+        if blocked && request.flags.no_wait {
+            self.drop_if_unused(now, resource);
+            return Outcome::Refused(Refusal::WouldBlock);
+        }
+        if blocked && request.flags.glimpse {
+            return self.start_glimpse(now, peer, request.handle, resource, effects);
+        }
+        let lock = Lock {
+            peer,
+            handle: request.handle,
+            resource,
+            requested,
+            optional: request.optional,
+            no_expansion: request.flags.no_expansion,
+            on_behalf_of,
+            granted: None,
+            called: None,
+        };
+        let key = self.insert_lock(lock);
+        if !blocked {
+            return Outcome::Granted(self.grant(key));
+        }
+        self.stats.waited += 1;
+        self.resources[resource].waiting.push(key);
+        if !self.recovering {
+            self.call_back_for(now, key, effects);
+        }
+        Outcome::Waiting
+    }
+
+    /// Answers to requests that are refused whatever others hold, or that came before.
+    fn answer_without_lock(&mut self, now: Instant, peer: Peer, request: &Enqueue) -> Option<Outcome> {
+        let refused = |refusal| Some(Outcome::Refused(refusal));
+        let Some(client) = self.clients.get(&peer.client).filter(|known| known.generation == peer.generation)
+        else {
+            return refused(Refusal::Stale);
+        };
+        let fits = matches!(request.need.policy, Policy::Bits(_)) || request.optional.is_empty();
+        if request.handle.0 == 0 || !request.need.is_valid() || !fits {
+            return refused(Refusal::Invalid);
+        }
+        if let Some(&key) = client.locks.get(&request.handle) {
+            let lock = &self.locks[key];
+            if self.resources[lock.resource].id != request.resource || lock.requested != aligned(request.need)
+            {
+                return refused(Refusal::Invalid);
+            }
+            let granted = lock.granted.map(|need| self.grant_of(lock.resource, need));
+            return Some(granted.map_or(Outcome::Waiting, Outcome::Granted));
+        }
+        if client.glimpses.contains_key(&request.handle) {
+            return Some(Outcome::Waiting);
+        }
+        if self.recovering && (request.flags.glimpse || request.flags.no_wait) {
+            return refused(Refusal::Recovering);
+        }
+        if !peer.is_local()
+            && (client.locks.len() + client.glimpses.len() >= self.config.locks_per_client_max
+                || self.locks.len() >= self.config.locks_max)
+        {
+            return refused(Refusal::TooMany);
+        }
+        if request.flags.deny_on_contention
+            && let Some(for_ms) = self.contended_ms(now, &request.resource)
+        {
+            self.stats.contended += 1;
+            return refused(Refusal::Contended { for_ms });
+        }
+        None
+    }
+
+    /// A client gives up locks or requests, or locks that it had early. Handles that are not known are passed over: the
+    /// message may have come twice.
+    pub fn on_cancel(&mut self, now: Instant, peer: Peer, handles: &[LockHandle], effects: &mut Vec<Effect>) {
+        let mut touched = Vec::new();
+        for handle in handles {
+            let Some(client) = self.clients.get_mut(&peer.client) else { return };
+            if client.generation != peer.generation {
+                return;
+            }
+            if let Some(glimpse) = client.glimpses.remove(handle) {
+                self.drop_glimpse(glimpse);
+            } else if let Some(key) = client.locks.remove(handle) {
+                touched.push(self.locks[key].resource);
+                self.remove_lock(now, key, effects);
+            }
+        }
+        touched.sort();
+        touched.dedup();
+        for resource in touched {
+            self.reprocess(now, resource, Vec::new(), effects);
+        }
+    }
+
+    /// A client keeps only `mode` and `policy` of a lock: it drops inode bits, or turns a write lock into a read lock. What
+    /// the lock does not have any more stays dropped, so conversions may come twice or late. Extents stay as they are.
+    ///
+    /// # Errors
+    /// `Stale`; `Invalid` if the lock is not granted, or the new mode allows what the old one did not.
+    pub fn on_convert(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        handle: LockHandle,
+        mode: Mode,
+        policy: &Policy,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        if !self.is_current(peer) {
+            return Err(Refusal::Stale);
+        }
+        let Some(key) = self.find(peer, handle) else { return Ok(()) };
+        let Some(held) = self.locks[key].granted else { return Err(Refusal::Invalid) };
+        let mode = if mode.serves(held.mode) { held.mode } else { mode };
+        let left = match (held.policy, policy) {
+            (Policy::Bits(bits), Policy::Bits(keep)) => Policy::Bits(bits.intersection(*keep)),
+            (Policy::Extent(extent), Policy::Extent(_)) => Policy::Extent(extent),
+            _ => return Err(Refusal::Invalid),
+        };
+        if !held.mode.serves(mode) || held.mode == Mode::Group {
+            return Err(Refusal::Invalid);
+        }
+        if left == Policy::Bits(InodeBits::NONE) {
+            self.on_cancel(now, peer, &[handle], effects);
+            return Ok(());
+        }
+        let resource = self.locks[key].resource;
+        let kept = Need { mode, policy: left, group: 0 };
+        if kept != held {
+            self.resources[resource].granted.remove(held.mode, &held.policy, key);
+            self.resources[resource].granted.insert(kept.mode, &kept.policy, key);
+            self.locks[key].granted = Some(kept);
+            self.end_callback(key);
+            self.reprocess(now, resource, vec![key], effects);
+        }
+        Ok(())
+    }
+
+    /// A client of the last run brings back a lock as it was granted. Only while the server recovers.
+    pub fn on_replay(
+        &mut self,
+        peer: Peer,
+        handle: LockHandle,
+        id: &ResourceId,
+        need: &Need,
+        lvb: Option<Lvb>,
+    ) -> Outcome {
+        if !self.is_current(peer) {
+            return Outcome::Refused(Refusal::Stale);
+        }
+        if let Some(key) = self.find(peer, handle) {
+            let lock = &self.locks[key];
+            return match lock.granted {
+                Some(granted) => Outcome::Granted(self.grant_of(lock.resource, granted)),
+                None => Outcome::Refused(Refusal::ReplayRefused),
+            };
+        }
+        if !self.recovering {
+            return Outcome::Refused(Refusal::ReplayRefused);
+        }
+        if handle.0 == 0 || !need.is_valid() {
+            return Outcome::Refused(Refusal::Invalid);
+        }
+        let count = self.clients.get(&peer.client).map_or(0, |client| client.locks.len());
+        if count >= self.config.locks_per_client_max || self.locks.len() >= self.config.locks_max {
+            return Outcome::Refused(Refusal::TooMany);
+        }
+        let resource = match self.resource_for(id, &need.policy) {
+            Ok(resource) => resource,
+            Err(refusal) => return Outcome::Refused(refusal),
+        };
+        if self.has_granted_conflict(resource, need, None) {
+            return Outcome::Refused(Refusal::ReplayRefused);
+        }
+        if self.resources[resource].lvb.is_none() && matches!(need.policy, Policy::Extent(_)) {
+            self.resources[resource].lvb = lvb;
+        }
+        let key = self.insert_lock(Lock {
+            peer,
+            handle,
+            resource,
+            requested: *need,
+            optional: InodeBits::NONE,
+            // What was asked for is not known any more; the holder may not have written there.
+            no_expansion: true,
+            on_behalf_of: None,
+            granted: None,
+            called: None,
+        });
+        Outcome::Granted(self.grant(key))
+    }
+
+    /// All clients of the last run are back or given up: who waits is served.
+    pub fn end_recovery(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if !std::mem::take(&mut self.recovering) {
+            return;
+        }
+        let waited_for: Vec<u32> = self
+            .resources
+            .iter()
+            .filter(|(_, found)| !found.waiting.is_empty())
+            .map(|(key, _)| key)
+            .collect();
+        for resource in waited_for {
+            self.reprocess(now, resource, Vec::new(), effects);
+            if let Some(found) = self.resources.get(resource) {
+                for key in found.waiting.clone() {
+                    self.call_back_for(now, key, effects);
+                }
+            }
+        }
+    }
+
+    /// True between a restart and [`LockServer::end_recovery`].
+    pub fn is_recovering(&self) -> bool {
+        self.recovering
+    }
+
+    /// What a client holds under a handle; `None` if the lock waits or is not there.
+    pub fn granted(&self, peer: Peer, handle: LockHandle) -> Option<Need> {
+        self.locks[self.find(peer, handle)?].granted
+    }
+
+    /// True if some lock of the client allows `need` on the resource: what it sends may be believed.
+    pub fn is_held(&self, peer: Peer, resource: &ResourceId, need: &Need) -> bool {
+        let Some(key) = self.by_id.get(resource) else { return false };
+        let usable = |key: u32| {
+            let lock = &self.locks[key];
+            lock.peer == peer && lock.granted.is_some_and(|granted| granted.serves(need))
+        };
+        self.resources[*key].granted.serving(need, usable).is_some()
+    }
+
+    /// Locks and requests of a client.
+    pub fn client_locks(&self, client: &ClientUuid) -> usize {
+        self.clients.get(client).map_or(0, |known| known.locks.len())
+    }
+
+    /// Locks and requests in all.
+    pub fn locks(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Resources in memory.
+    pub fn resources(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> ServerStats {
+        self.stats
+    }
+
+    fn find(&self, peer: Peer, handle: LockHandle) -> Option<u32> {
+        let client = self.clients.get(&peer.client)?;
+        if client.generation != peer.generation {
+            return None;
+        }
+        client.locks.get(&handle).copied()
+    }
+
+    /// The resource with this name, made if it is not there.
+    fn resource_for(&mut self, id: &ResourceId, policy: &Policy) -> Result<u32, Refusal> {
+        if let Some(&key) = self.by_id.get(id) {
+            return if self.resources[key].granted.fits(policy) { Ok(key) } else { Err(Refusal::Invalid) };
+        }
+        let key = self.resources.insert(Resource {
+            id: *id,
+            granted: Holdings::for_type_of(policy),
+            waiting: Vec::new(),
+            lvb: None,
+            contention: None,
+            glimpses: Vec::new(),
+        });
+        self.by_id.insert(*id, key);
+        Ok(key)
+    }
+
+    fn insert_lock(&mut self, lock: Lock) -> u32 {
+        let (client, handle) = (lock.peer.client, lock.handle);
+        let key = self.locks.insert(lock);
+        if let Some(known) = self.clients.get_mut(&client) {
+            known.locks.insert(handle, key);
+        }
+        key
+    }
+
+    /// Takes a lock or a request away; its entry at the client is gone already. The caller reprocesses the resource.
+    fn remove_lock(&mut self, now: Instant, key: u32, effects: &mut Vec<Effect>) {
+        self.end_callback(key);
+        let Some(lock) = self.locks.remove(key) else { return };
+        let resource = &mut self.resources[lock.resource];
+        match lock.granted {
+            Some(held) => resource.granted.remove(held.mode, &held.policy, key),
+            None => resource.waiting.retain(|waiter| *waiter != key),
+        }
+        self.glimpsed_lock_is_gone(now, lock.resource, lock.peer, lock.handle, effects);
+    }
+
+    /// Forgets a resource on which nothing is held or waited for, unless it is known to be contended.
+    fn drop_if_unused(&mut self, now: Instant, key: u32) {
+        let Some(resource) = self.resources.get(key) else { return };
+        let contended = |contention: &Contention| contention.left_ms(now).is_some();
+        if resource.granted.is_empty()
+            && resource.waiting.is_empty()
+            && resource.glimpses.is_empty()
+            && !resource.contention.as_deref().is_some_and(contended)
+        {
+            let id = resource.id;
+            self.by_id.remove(&id);
+            self.resources.remove(key);
+        }
+    }
+}
+
+/// Extents are locked in whole pages.
+fn aligned(need: Need) -> Need {
+    match need.policy {
+        Policy::Extent(extent) => Need { policy: Policy::Extent(extent.aligned_to_pages()), ..need },
+        Policy::Bits(_) => need,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Glimpses: the size of an object that others are writing, without taking their locks away.
+//!
+//! The writer with the highest lock usually knows the size, as it took the lock to write there. If its answer does not
+//! reach into its lock (it has not written yet), those below are asked next, so that what a program has written is never
+//! overlooked. A lock that ends below the size known so far cannot change it, and no client is asked twice.
+//!
+//! Source: Lustre reference 4.3; asking on is ours.
+
+use super::timeouts::{Called, Timer};
+use super::{Effect, GlimpseId, LockServer};
+use crate::extent::Extent;
+use crate::mode::Mode;
+use crate::resource::{LockHandle, Lvb, Need, Outcome, Peer, Wanted};
+use nacre_types::ClientUuid;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// A client that waits for a size.
+#[derive(Debug)]
+pub(super) struct PendingGlimpse {
+    peer: Peer,
+    handle: LockHandle,
+    pub(super) resource: u32,
+    /// Clients that were asked.
+    asked: Vec<ClientUuid>,
+    /// Locks whose holders have not answered.
+    pub(super) outstanding: Vec<(Peer, LockHandle)>,
+    /// What the answers say together.
+    answers: Lvb,
+    pub(super) called: Called,
+}
+
+impl LockServer {
+    /// The answer to a glimpse callback: what the holder knows, or `None` if it has no such lock.
+    pub fn on_glimpse_answer(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        glimpse: GlimpseId,
+        handle: LockHandle,
+        answer: Option<Lvb>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(pending) = self.glimpses.get_mut(&glimpse) else { return };
+        let Some(place) = pending.outstanding.iter().position(|asked| *asked == (peer, handle)) else {
+            return;
+        };
+        pending.outstanding.swap_remove(place);
+        // Not into the resource's own block: a late answer may be older than a truncate of the same client.
+        pending.answers = pending.answers.merged(&answer.unwrap_or_default());
+        self.advance_glimpse(now, glimpse, effects);
+    }
+
+    /// A glimpse that could not have the lock: asks the writers, if there are any that matter.
+    pub(super) fn start_glimpse(
+        &mut self,
+        now: Instant,
+        peer: Peer,
+        handle: LockHandle,
+        resource: u32,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        let known = self.resources[resource].lvb.unwrap_or_default();
+        let targets = self.glimpse_targets(resource, known.size_bytes, &[]);
+        if targets.is_empty() {
+            self.drop_if_unused(now, resource);
+            return Outcome::Glimpsed(known);
+        }
+        self.glimpses_started += 1;
+        let id = GlimpseId(self.glimpses_started);
+        let pending = PendingGlimpse {
+            peer,
+            handle,
+            resource,
+            asked: Vec::new(),
+            outstanding: Vec::new(),
+            answers: Lvb::default(),
+            called: Called::new(now, Wanted::by(&Need::extent(Mode::Pr, Extent::WHOLE)), &self.config),
+        };
+        self.glimpses.insert(id, pending);
+        self.resources[resource].glimpses.push(id);
+        if let Some(client) = self.clients.get_mut(&peer.client) {
+            client.glimpses.insert(handle, id);
+        }
+        self.ask(now, id, targets, effects);
+        Outcome::Waiting
+    }
+
+    /// Drops a glimpse whose client does not wait any more; its entry at the client is gone already.
+    pub(super) fn drop_glimpse(&mut self, id: GlimpseId) {
+        if let Some(pending) = self.glimpses.remove(&id) {
+            self.timers.remove(&(pending.called.due(), Timer::Glimpse(id)));
+            self.resources[pending.resource].glimpses.retain(|other| *other != id);
+        }
+    }
+
+    /// A lock that may have been asked for is gone: what its holder knew is in the object by now, or lost.
+    pub(super) fn glimpsed_lock_is_gone(
+        &mut self,
+        now: Instant,
+        resource: u32,
+        peer: Peer,
+        handle: LockHandle,
+        effects: &mut Vec<Effect>,
+    ) {
+        for id in self.resources[resource].glimpses.clone() {
+            self.on_glimpse_answer(now, peer, id, handle, None, effects);
+        }
+    }
+
+    fn ask(
+        &mut self,
+        now: Instant,
+        id: GlimpseId,
+        targets: Vec<(Peer, LockHandle)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(pending) = self.glimpses.get_mut(&id) else { return };
+        let resource = self.resources[pending.resource].id;
+        self.timers.remove(&(pending.called.due(), Timer::Glimpse(id)));
+        pending.called = Called::new(now, pending.called.wanted, &self.config);
+        self.timers.insert((pending.called.due(), Timer::Glimpse(id)));
+        for (peer, handle) in &targets {
+            pending.asked.push(peer.client);
+            self.stats.glimpses += 1;
+            effects.push(Effect::Glimpse { peer: *peer, handle: *handle, resource, glimpse: id });
+        }
+        pending.outstanding = targets;
+    }
+
+    /// Goes on with a glimpse: asks the next ones, or answers.
+    fn advance_glimpse(&mut self, now: Instant, id: GlimpseId, effects: &mut Vec<Effect>) {
+        let Some(pending) = self.glimpses.get(&id) else { return };
+        if !pending.outstanding.is_empty() {
+            return;
+        }
+        let resource = pending.resource;
+        let known = pending.answers.merged(&self.resources[resource].lvb.unwrap_or_default());
+        let targets = self.glimpse_targets(resource, known.size_bytes, &pending.asked);
+        if !targets.is_empty() {
+            return self.ask(now, id, targets, effects);
+        }
+        let (peer, handle) = (pending.peer, pending.handle);
+        self.drop_glimpse(id);
+        if let Some(client) = self.clients.get_mut(&peer.client) {
+            client.glimpses.remove(&handle);
+        }
+        effects.push(Effect::Glimpsed { peer, handle, lvb: known });
+        self.drop_if_unused(now, resource);
+    }
+
+    /// The locks to ask for next: of each mode that writes, from the highest range down to the first whose holder took it to
+    /// write there. Not below `size_bytes`, and nobody in `asked`.
+    fn glimpse_targets(
+        &self,
+        resource: u32,
+        size_bytes: u64,
+        asked: &[ClientUuid],
+    ) -> Vec<(Peer, LockHandle)> {
+        let mut targets: Vec<(Peer, LockHandle)> = Vec::new();
+        let trees = self.resources[resource].granted.trees();
+        for (mode, tree) in trees.iter().filter(|(mode, _)| mode.writes()) {
+            let _ = tree.descending(&mut |key, extent| {
+                // Locks of Cw and Group overlap, so a lower start does not mean a lower end.
+                let alone = matches!(mode, Mode::Ex | Mode::Pw);
+                if extent.last < size_bytes {
+                    return if alone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+                }
+                let lock = &self.locks[key];
+                let client = lock.peer.client;
+                let known = asked.contains(&client) || targets.iter().any(|(peer, _)| peer.client == client);
+                if lock.peer.is_local() || known {
+                    return ControlFlow::Continue(());
+                }
+                targets.push((lock.peer, lock.handle));
+                if alone && !lock.no_expansion { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        }
+        targets
+    }
+}

@@ -1,0 +1,211 @@
+//! Who is granted, who waits, who is called back for it.
+
+use super::timeouts::{Called, Timer};
+use super::{Contention, Effect, LockServer, grow};
+use crate::bits::InodeBits;
+use crate::mode::Mode;
+use crate::resource::{LockGrant, Need, Policy, ResourceId, Wanted};
+use nacre_types::ClientUuid;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+impl LockServer {
+    /// True if `need` conflicts with a granted lock, or with one of the first `ahead` requests that wait.
+    pub(super) fn is_blocked(
+        &self,
+        resource: u32,
+        need: &Need,
+        on_behalf_of: Option<ClientUuid>,
+        ahead: usize,
+    ) -> bool {
+        if self.has_granted_conflict(resource, need, on_behalf_of) {
+            return true;
+        }
+        let queue = &self.resources[resource].waiting;
+        let mut ahead = queue[..ahead.min(queue.len())].iter();
+        // Members of a group that is in get in past those who wait for its end: they may be needed for it to end.
+        !self.joins_group(resource, need) && ahead.any(|key| self.locks[*key].requested.conflicts_with(need))
+    }
+
+    fn joins_group(&self, resource: u32, need: &Need) -> bool {
+        let same = |key: u32| self.locks[key].granted.is_some_and(|held| held.group == need.group);
+        let mut found = false;
+        if need.mode == Mode::Group {
+            let _ = self.resources[resource].granted.conflicting(need, &mut |key| {
+                found |= same(key);
+                ControlFlow::Continue(())
+            });
+        }
+        found
+    }
+
+    pub(super) fn has_granted_conflict(
+        &self,
+        resource: u32,
+        need: &Need,
+        on_behalf_of: Option<ClientUuid>,
+    ) -> bool {
+        let visit = &mut |key| {
+            if self.is_in_the_way(key, need, on_behalf_of) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        self.resources[resource].granted.conflicting(need, visit).is_break()
+    }
+
+    /// Looks at what the modes and parts alone do not tell: groups, and whose lock it is.
+    fn is_in_the_way(&self, key: u32, need: &Need, on_behalf_of: Option<ClientUuid>) -> bool {
+        let lock = &self.locks[key];
+        lock.granted.is_some_and(|held| held.conflicts_with(need))
+            && on_behalf_of.is_none_or(|client| lock.peer.client != client)
+    }
+
+    /// Grants a lock that nothing stands in the way of and that is not in the queue.
+    pub(super) fn grant(&mut self, key: u32) -> LockGrant {
+        let lock = &self.locks[key];
+        let (requested, resource) = (lock.requested, lock.resource);
+        let policy = match requested.policy {
+            Policy::Extent(extent) if lock.no_expansion || requested.mode == Mode::Group => {
+                Policy::Extent(extent)
+            }
+            Policy::Extent(extent) => {
+                let found = &self.resources[resource];
+                let waiting = found.waiting.iter().map(|waiter| &self.locks[*waiter].requested);
+                Policy::Extent(grow::grown(requested.mode, extent, found.granted.trees(), waiting))
+            }
+            Policy::Bits(bits) => Policy::Bits(bits.union(self.free_bits(key))),
+        };
+        let granted = Need { policy, ..requested };
+        self.locks[key].granted = Some(granted);
+        self.resources[resource].granted.insert(granted.mode, &policy, key);
+        self.stats.granted += 1;
+        self.grant_of(resource, granted)
+    }
+
+    /// The optional bits of a request that nobody holds or waits for in a way that conflicts.
+    fn free_bits(&self, key: u32) -> InodeBits {
+        let lock = &self.locks[key];
+        let is_free = |bit: &InodeBits| {
+            let need = Need::bits(lock.requested.mode, *bit);
+            !self.is_blocked(lock.resource, &need, lock.on_behalf_of, usize::MAX)
+        };
+        let wanted = lock.optional.indices().map(InodeBits::of_index);
+        wanted.filter(is_free).fold(InodeBits::NONE, InodeBits::union)
+    }
+
+    pub(super) fn grant_of(&self, resource: u32, need: Need) -> LockGrant {
+        LockGrant { need, lvb: self.resources[resource].lvb }
+    }
+
+    /// A request has begun to wait: calls back all who hold what it wants.
+    pub(super) fn call_back_for(&mut self, now: Instant, waiter: u32, effects: &mut Vec<Effect>) {
+        let lock = &self.locks[waiter];
+        let (need, resource, peer) = (lock.requested, lock.resource, lock.peer);
+        let mut holders = Vec::new();
+        let _ = self.resources[resource].granted.conflicting(&need, &mut |key| {
+            if self.is_in_the_way(key, &need, lock.on_behalf_of) {
+                holders.push(key);
+            }
+            ControlFlow::Continue(())
+        });
+        let foreign = |key: &u32| {
+            let holder = self.locks[*key].peer;
+            !holder.is_local() && holder.client != peer.client
+        };
+        if !peer.is_local() && holders.iter().any(foreign) {
+            self.note_conflict(now, resource);
+        }
+        let wanted = Wanted::by(&need);
+        for key in holders {
+            self.call_back(now, key, &wanted, effects);
+        }
+    }
+
+    /// Calls a lock back. The target's own locks end by themselves, and a group keeps its lock until its last member lets
+    /// go, as the user who asked for it expects.
+    fn call_back(&mut self, now: Instant, key: u32, wanted: &Wanted, effects: &mut Vec<Effect>) {
+        let lock = &mut self.locks[key];
+        let Some(held) = lock.granted else { return };
+        if lock.peer.is_local() || held.mode == Mode::Group {
+            return;
+        }
+        let wanted = match &mut lock.called {
+            Some(called) => {
+                let all = called.wanted.union(wanted);
+                // Who is called back for an extent gives it up as a whole, however much of it is wanted.
+                let nothing_new = match all.policy {
+                    Policy::Extent(_) => all.modes == called.wanted.modes,
+                    Policy::Bits(_) => all == called.wanted,
+                };
+                called.wanted = all;
+                if nothing_new {
+                    return;
+                }
+                all
+            }
+            None => {
+                let called = Called::new(now, *wanted, &self.config);
+                self.timers.insert((called.due(), Timer::Callback(key)));
+                lock.called = Some(called);
+                self.stats.callbacks += 1;
+                *wanted
+            }
+        };
+        let resource = self.resources[lock.resource].id;
+        effects.push(Effect::Callback { peer: lock.peer, handle: lock.handle, resource, wanted });
+    }
+
+    /// Something has gone from a resource, or become weaker: grants what can be granted, in order. `fresh` are locks that
+    /// those who still wait may not have called back yet; what is granted here is added to them.
+    pub(super) fn reprocess(
+        &mut self,
+        now: Instant,
+        resource: u32,
+        mut fresh: Vec<u32>,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.resources.get(resource).is_none() {
+            return;
+        }
+        let mut place = 0;
+        while !self.recovering && place < self.resources[resource].waiting.len() {
+            let key = self.resources[resource].waiting[place];
+            let lock = &self.locks[key];
+            if self.is_blocked(resource, &lock.requested, lock.on_behalf_of, place) {
+                place += 1;
+                continue;
+            }
+            self.resources[resource].waiting.remove(place);
+            let grant = self.grant(key);
+            let lock = &self.locks[key];
+            effects.push(Effect::Completion { peer: lock.peer, handle: lock.handle, grant });
+            fresh.push(key);
+        }
+        if fresh.is_empty() {
+            return self.drop_if_unused(now, resource);
+        }
+        for place in 0..self.resources[resource].waiting.len() {
+            let waiter = &self.locks[self.resources[resource].waiting[place]];
+            let (need, on_behalf_of) = (waiter.requested, waiter.on_behalf_of);
+            for key in &fresh {
+                if self.is_in_the_way(*key, &need, on_behalf_of) {
+                    self.call_back(now, *key, &Wanted::by(&need), effects);
+                }
+            }
+        }
+    }
+
+    fn note_conflict(&mut self, now: Instant, resource: u32) {
+        let contention = self.resources[resource].contention.get_or_insert_with(Box::<Contention>::default);
+        if let Some(until) = contention.on_conflict(now, &self.config) {
+            self.timers.insert((until, Timer::Contention(resource)));
+        }
+    }
+
+    /// Milliseconds that a resource stays contended.
+    pub(super) fn contended_ms(&self, now: Instant, id: &ResourceId) -> Option<u64> {
+        self.resources[*self.by_id.get(id)?].contention.as_ref()?.left_ms(now)
+    }
+}

@@ -1,0 +1,168 @@
+//! Deadlines: callbacks and glimpses are sent again until they are answered, and who is late is evicted.
+
+use super::glimpse::PendingGlimpse;
+use super::{Effect, GlimpseId, LockServer, ServerConfig};
+use crate::extent::Extent;
+use crate::mode::Mode;
+use crate::resource::{LockHandle, Need, Peer, ResourceId, Wanted};
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// What happens at some time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Timer {
+    /// This lock's callback is due again, or its holder late.
+    Callback(u32),
+    /// This glimpse is due again, or somebody late with it.
+    Glimpse(GlimpseId),
+    /// This resource is not contended any more and may be forgotten.
+    Contention(u32),
+}
+
+/// A call for an answer that has not come yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Called {
+    since: Instant,
+    deadline: Instant,
+    retry: Instant,
+    /// What is wanted from the holder; not used for glimpses.
+    pub(super) wanted: Wanted,
+}
+
+impl Called {
+    pub(super) fn new(now: Instant, wanted: Wanted, config: &ServerConfig) -> Called {
+        let deadline = now + config.callback_timeout;
+        Called { since: now, deadline, retry: now + config.callback_retry, wanted }
+    }
+
+    /// When there is something to do.
+    pub(super) fn due(&self) -> Instant {
+        self.deadline.min(self.retry)
+    }
+
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.deadline <= now
+    }
+
+    pub(super) fn is_repeated(&mut self, now: Instant, config: &ServerConfig) {
+        self.retry = now + config.callback_retry;
+    }
+
+    /// The holder is at work: its time begins again, up to a bound.
+    fn prolong(&mut self, now: Instant, config: &ServerConfig) {
+        let bound = self.since + config.callback_total_max;
+        self.deadline = self.deadline.max(now + config.callback_timeout).min(bound);
+    }
+}
+
+impl LockServer {
+    /// Time has passed: sends callbacks again and evicts who is late.
+    pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        let mut late = Vec::new();
+        while let Some((at, timer)) = self.timers.first().copied()
+            && at <= now
+        {
+            self.timers.pop_first();
+            match timer {
+                Timer::Callback(key) => self.on_callback_due(now, key, &mut late, effects),
+                Timer::Glimpse(id) => self.on_glimpse_due(now, id, &mut late, effects),
+                Timer::Contention(resource) => self.drop_if_unused(now, resource),
+            }
+        }
+        late.sort();
+        late.dedup();
+        for peer in late {
+            // Evicting one may have answered what another was late for, but it was late.
+            self.stats.evictions += 1;
+            effects.push(Effect::Evict { peer });
+            self.on_disconnect(now, peer.client, effects);
+        }
+    }
+
+    /// When [`LockServer::on_tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// The client works under this lock (inodes): if it was called back, its time begins again.
+    pub fn on_activity(&mut self, now: Instant, peer: Peer, handle: LockHandle) {
+        if !self.timers.is_empty()
+            && let Some(key) = self.find(peer, handle)
+        {
+            self.prolong(now, key);
+        }
+    }
+
+    /// The client reads or writes these bytes of an object: the time of its locks there that were called back begins again.
+    pub fn on_io(&mut self, now: Instant, peer: Peer, resource: &ResourceId, extent: &Extent) {
+        if self.timers.is_empty() {
+            return;
+        }
+        let Some(found) = self.by_id.get(resource) else { return };
+        let mut own = Vec::new();
+        // All modes but null conflict with an exclusive one.
+        let all = Need::extent(Mode::Ex, *extent);
+        let _ = self.resources[*found].granted.conflicting(&all, &mut |key| {
+            if self.locks[key].peer == peer && self.locks[key].called.is_some() {
+                own.push(key);
+            }
+            ControlFlow::Continue(())
+        });
+        for key in own {
+            self.prolong(now, key);
+        }
+    }
+
+    fn prolong(&mut self, now: Instant, key: u32) {
+        if let Some(called) = &mut self.locks[key].called {
+            self.timers.remove(&(called.due(), Timer::Callback(key)));
+            called.prolong(now, &self.config);
+            self.timers.insert((called.due(), Timer::Callback(key)));
+        }
+    }
+
+    /// A lock is not called back any more: it is gone or has changed.
+    pub(super) fn end_callback(&mut self, key: u32) {
+        if let Some(called) = self.locks[key].called.take() {
+            self.timers.remove(&(called.due(), Timer::Callback(key)));
+        }
+    }
+
+    fn on_callback_due(&mut self, now: Instant, key: u32, late: &mut Vec<Peer>, effects: &mut Vec<Effect>) {
+        let lock = &mut self.locks[key];
+        let Some(called) = &mut lock.called else { return };
+        if called.is_late(now) {
+            late.push(lock.peer);
+            return;
+        }
+        called.is_repeated(now, &self.config);
+        self.timers.insert((called.due(), Timer::Callback(key)));
+        let (wanted, resource) = (called.wanted, self.resources[lock.resource].id);
+        effects.push(Effect::Callback { peer: lock.peer, handle: lock.handle, resource, wanted });
+    }
+
+    fn on_glimpse_due(
+        &mut self,
+        now: Instant,
+        id: GlimpseId,
+        late: &mut Vec<Peer>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(PendingGlimpse { called, outstanding, resource, .. }) = self.glimpses.get_mut(&id) else {
+            return;
+        };
+        if called.is_late(now) {
+            late.extend(outstanding.iter().map(|(peer, _)| *peer));
+            return;
+        }
+        called.is_repeated(now, &self.config);
+        self.timers.insert((called.due(), Timer::Glimpse(id)));
+        let resource = self.resources[*resource].id;
+        effects.extend(outstanding.iter().map(|(peer, handle)| Effect::Glimpse {
+            peer: *peer,
+            handle: *handle,
+            resource,
+            glimpse: id,
+        }));
+    }
+}
