@@ -13,7 +13,7 @@
 //! `sync(2)` and `syncfs(2)` end in the kernel: it passes them on for other kinds of FUSE mounts only. `fsync` works.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nacre_client::{Caller, Client, KernelCaches};
 use nacre_types::{Fid, Status, StatusResult};
@@ -32,6 +32,7 @@ pub mod ioctl;
 mod lock;
 mod names;
 pub mod open_mode;
+pub mod stats;
 mod xattr;
 
 pub use open_mode::CacheMode;
@@ -75,6 +76,7 @@ pub struct FrontOptions {
 pub struct Front {
     client: Arc<Client>,
     options: FrontOptions,
+    stats: stats::FrontStats,
     notifier: OnceLock<Notifier>,
     /// For how long names may be cached if nothing speaks against it.
     name_timeout: OnceLock<Duration>,
@@ -83,7 +85,13 @@ pub struct Front {
 impl Front {
     /// A handler for [`crate::Session::mount`] with the options that [`Front::configure`] sets.
     pub fn new(client: Arc<Client>, options: FrontOptions) -> Front {
-        Front { client, options, notifier: OnceLock::new(), name_timeout: OnceLock::new() }
+        Front {
+            client,
+            options,
+            stats: stats::FrontStats::new(),
+            notifier: OnceLock::new(),
+            name_timeout: OnceLock::new(),
+        }
     }
 
     /// Sets the protocol options that this handler relies on.
@@ -108,6 +116,11 @@ impl Front {
     /// The client behind it.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
+    }
+
+    /// What was asked so far.
+    pub fn stats(&self) -> &stats::FrontStats {
+        &self.stats
     }
 
     fn fid(&self, node: u64) -> StatusResult<Fid> {
@@ -277,8 +290,10 @@ impl Handler for Front {
     }
 
     fn handle(&self, request: &Request<'_>, reply: &mut Reply<'_>) {
-        if let Err(status) = self.dispatch(request, reply) {
-            reply.error(status.errno());
+        let start = Instant::now();
+        match self.dispatch(request, reply) {
+            Ok(()) => self.stats.count(request, reply, start),
+            Err(status) => reply.error(status.errno()),
         }
     }
 }

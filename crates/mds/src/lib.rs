@@ -36,12 +36,14 @@ mod ops;
 mod osts;
 mod service;
 mod space;
+mod stats;
 mod tables;
 mod tx;
 
 pub use config::MdsConfig;
 pub use error::MdsError;
 pub use mds::{Mds, Osts};
+pub use stats::MdsStats;
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ use crate::locks::LockTable;
 use crate::opens::OpenTable;
 use crate::osts::OstSet;
 use crate::space::SpaceGuard;
+use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
 use crate::tx::Tx;
 use nacre_layout::LayoutSpec;
@@ -87,6 +88,7 @@ pub struct Mds {
     /// Striping where neither a file nor its directories say anything; the configuration may change it at any time.
     default_layout: RwLock<LayoutSpec>,
     hash_seed: u64,
+    stats: MdsStats,
     pub(crate) boot_count: u64,
     /// Newest transno when this run began: everything in stored replies is at most this.
     boot_transno: TransNo,
@@ -119,6 +121,11 @@ pub(crate) fn read_record(store: &MetaStore, dir: &Path) -> Result<MdtRecord, Md
 }
 
 impl Mds {
+    /// What was asked so far.
+    pub fn stats(&self) -> &MdsStats {
+        &self.stats
+    }
+
     /// Makes an empty MDT in `dir` (which must exist or be creatable), with a root directory of mode 0755 if it is MDT0.
     ///
     /// # Durability
@@ -204,6 +211,7 @@ impl Mds {
             next_sequence: AtomicU64::new(record.next_sequence),
             default_layout: RwLock::new(config.default_layout),
             hash_seed: record.hash_seed,
+            stats: MdsStats::new(),
             boot_count: record.boot_count,
             record: Mutex::new(record),
             boot_transno,

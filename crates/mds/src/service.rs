@@ -6,6 +6,7 @@ use nacre_types::{ClientUuid, Status, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// What every operation knows of its caller.
 #[derive(Clone, Copy)]
@@ -36,7 +37,10 @@ impl MdsService for Mds {
         }
         self.clients.check(&export.client)?;
         self.note_request(&export.client, request);
-        self.run(&Caller { client: export.client, call }, request)
+        let start = Instant::now();
+        let answer = self.run(&Caller { client: export.client, call }, request)?;
+        self.stats().count(request, start);
+        Ok(answer)
     }
 
     fn stored_answer(&self, slot: &ReplySlot) -> Option<StatusResult<MdsAnswer>> {

@@ -1,6 +1,7 @@
 //! The rules of the configuration: what a registration or a parameter changes, and what is refused. Pure.
 
 use crate::params::Param;
+use nacre_params::known;
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{Status, StatusResult, TargetKind};
 use nacre_wire::mgs::{FsConfig, TargetConfig};
@@ -45,12 +46,23 @@ pub fn plan_register(
     Ok(Some(next))
 }
 
-/// The configuration after a parameter was set, or removed by an empty value; `None` if nothing changes.
+/// Longest name and longest value of a parameter in bytes.
+pub const PARAM_TEXT_MAX: usize = 4096;
+
+/// The configuration after a parameter was set, or removed by an empty value; `None` if nothing changes. Names that are
+/// not in the table are patterns for parameters of nodes, which check the value themselves.
 ///
 /// # Errors
-/// `ENOENT` for a name that does not exist, `EINVAL` for a value out of range.
+/// `ENOENT` for a name that does not exist, `EINVAL` for a value out of range or a text that cannot be kept.
 pub fn plan_set_param(config: &FsConfig, name: &str, value: &str) -> StatusResult<Option<FsConfig>> {
-    let param = Param::find(name).ok_or(Status::ENOENT)?;
+    let param = Param::find(name);
+    if param.is_none() && !known::may_be_set(name) {
+        return Err(Status::ENOENT);
+    }
+    let fits = |text: &str| text.len() <= PARAM_TEXT_MAX && !text.contains(char::is_control);
+    if !fits(name) || !fits(value) {
+        return Err(Status::EINVAL);
+    }
     let old = config.params.iter().position(|(known, _)| known == name);
     let mut next = config.clone();
     if value.is_empty() {
@@ -59,7 +71,10 @@ pub fn plan_set_param(config: &FsConfig, name: &str, value: &str) -> StatusResul
             None => return Ok(None),
         }
     } else {
-        let value = param.normal_form(value).ok_or(Status::EINVAL)?;
+        let value = match param {
+            Some(param) => param.normal_form(value).ok_or(Status::EINVAL)?,
+            None => value.trim().to_owned(),
+        };
         match old {
             Some(index) if config.params[index].1 == value => return Ok(None),
             Some(index) => next.params[index].1 = value,

@@ -28,11 +28,28 @@ pub enum Request {
         /// Unmount although files are open.
         force: bool,
     },
-    /// All parameters of the file system. Answer: `params`.
-    GetParams,
-    /// Sets one; an empty value removes it. Answer: `done`.
-    SetParam {
-        /// Name.
+    /// Which parameters a pattern stands for. Answer: `params`.
+    FindParams {
+        /// The pattern.
+        pattern: String,
+        /// Also what lies below.
+        recursive: bool,
+    },
+    /// The value of a parameter. Answer: `value`.
+    ReadParam {
+        /// Its whole name.
+        name: String,
+    },
+    /// Sets a parameter of this process. Answer: `done`.
+    WriteParam {
+        /// Its whole name.
+        name: String,
+        /// Value.
+        value: String,
+    },
+    /// Sets parameters of all nodes for good; an empty value takes that back. Answer: `done`.
+    SetForGood {
+        /// Name or pattern.
         name: String,
         /// Value.
         value: String,
@@ -47,10 +64,15 @@ pub enum Answer {
     Done,
     /// State of the process.
     Status(ProcessStatus),
-    /// Parameters as (name, value).
+    /// Names.
     Params {
-        /// Those that exist, with the default where none is set.
-        params: Vec<(String, String)>,
+        /// Those that were found.
+        params: Vec<ParamName>,
+    },
+    /// A value.
+    Value {
+        /// Text of the parameter.
+        value: String,
     },
     /// It cannot be.
     Error {
@@ -59,6 +81,19 @@ pub enum Answer {
         /// One sentence.
         message: String,
     },
+}
+
+/// A parameter, or what parameters lie below.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParamName {
+    /// Name with dots.
+    pub name: String,
+    /// Others lie below it.
+    pub directory: bool,
+    /// It has a value.
+    pub readable: bool,
+    /// It can be set.
+    pub writable: bool,
 }
 
 /// State of one process.
@@ -224,7 +259,7 @@ mod tests {
     impl Handler for Echo {
         fn handle(&self, request: &Request) -> Answer {
             match request {
-                Request::SetParam { name, .. } => Answer::Params { params: vec![(name.clone(), "1".into())] },
+                Request::ReadParam { name } => Answer::Value { value: name.clone() },
                 _ => Answer::Done,
             }
         }
@@ -238,9 +273,8 @@ mod tests {
         let path = deep.join("control.sock");
         let socket = ControlSocket::serve(&path, Arc::new(Echo)).expect("serve");
         assert_eq!(ask(&path, &Request::Stop { force: false }).expect("answer"), Answer::Done);
-        let set = Request::SetParam { name: "a".into(), value: "b".into() };
-        let expected = Answer::Params { params: vec![("a".into(), "1".into())] };
-        assert_eq!(ask(&path, &set).expect("answer"), expected);
+        let read = Request::ReadParam { name: "a".into() };
+        assert_eq!(ask(&path, &read).expect("answer"), Answer::Value { value: "a".into() });
 
         let short = ShortPath::of(&path).expect("a short name");
         let mut stream = UnixStream::connect(&short.path).expect("connect");

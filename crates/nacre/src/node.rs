@@ -21,6 +21,7 @@
 
 mod links;
 mod mounted;
+mod params;
 mod status;
 mod targets;
 
@@ -35,6 +36,7 @@ use nacre_rpc::ServerConfig;
 use nacre_rpc::tcp::{Server, Targets};
 use nacre_types::{ClientUuid, Nid, TargetId};
 use nacre_wire::mgs::FsConfig;
+use params::Params;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -90,6 +92,7 @@ pub struct Node {
     started: Instant,
     services: Services,
     links: Arc<Links>,
+    params: Params,
     server: Option<Server>,
     mount: Mutex<Option<Mounted>>,
     _lock: RunLock,
@@ -102,6 +105,7 @@ impl Node {
     /// One sentence that says what to do.
     pub fn start(plan: Plan, herald: &Herald) -> Result<(Arc<Node>, ControlSocket)> {
         let lock = plan.run.lock(&plan.name)?;
+        crate::registry::add(&plan.run)?;
         let client = ClientUuid(random_uuid()?);
         let mut services = Services::default();
         if let Some(instance) = &plan.instance {
@@ -126,11 +130,18 @@ impl Node {
             None => None,
         };
         let version = config.version;
+        let params = Params::new();
+        params.use_configuration(&config);
+        services.enter_params(&params, &plan.fsname, &links);
+        if let Some(mount) = &mount {
+            mount.enter_params(&params, &links);
+        }
         let node = Arc::new(Node {
             plan,
             started: Instant::now(),
             services,
             links,
+            params,
             server,
             mount: Mutex::new(mount),
             _lock: lock,
@@ -156,8 +167,9 @@ impl Node {
             log::error!("{failure}");
         }
         if let Some(mount) = self.mount.lock().as_ref() {
-            mount.use_configuration(config, &self.links);
+            mount.use_configuration(config, &self.links, &self.params);
         }
+        self.params.use_configuration(config);
     }
 
     /// Unmounts. `force` does so although files are open.

@@ -6,7 +6,6 @@
 use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use crate::{instance, logger};
-use rustix::fs::FlockOperation;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
@@ -91,7 +90,7 @@ impl RunDir {
             .mode(0o600)
             .open(&path)
             .map_err(fail())?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !take_lock(&file) {
             let pid = self.pid(name).map_or_else(String::new, |pid| format!(" (pid {pid})"));
             return Err(Failure::new(format!("'{name}' of {} is already running{pid}", self.path.display())));
         }
@@ -106,7 +105,7 @@ impl RunDir {
         let mut file = File::open(self.pid_file(name)).ok()?;
         let deadline = Instant::now() + DYING_LIMIT;
         loop {
-            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+            if !is_locked(&file) {
                 return None;
             }
             let mut text = String::new();
@@ -336,6 +335,31 @@ pub fn request_stop() {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
 }
 
+/// A lock on the whole of a file, for `F_OFD_SETLK` and `F_OFD_GETLK`.
+fn whole_file() -> libc::flock {
+    // SAFETY: all fields are numbers, for which zero is a value; zero length means up to the end.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock
+}
+
+/// Locks a file until it is closed; false if somebody else has it.
+fn take_lock(file: &File) -> bool {
+    let lock = whole_file();
+    // SAFETY: the descriptor is open and `lock` lives across the call.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) == 0 }
+}
+
+/// Whether somebody else has a file locked. Only asks: a look that took the lock, however shortly, would keep a process that is
+/// just starting from taking it.
+fn is_locked(file: &File) -> bool {
+    let mut lock = whole_file();
+    // SAFETY: the descriptor is open and `lock` is valid for writes across the call.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+    asked != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,6 +394,28 @@ mod tests {
         }
         child.wait().expect("wait");
         assert!(!is_dying(pid), "gone");
+    }
+
+    #[test]
+    fn looking_whether_a_process_runs_does_not_keep_it_from_starting() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let run = RunDir::new(scratch.path().to_path_buf());
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    run.pid(NODE);
+                }
+            });
+            for _ in 0..2_000 {
+                let lock = run.lock(NODE);
+                if lock.is_err() {
+                    done.store(true, Ordering::Relaxed);
+                }
+                lock.expect("nobody else has it");
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::process::RunDir;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Directory of this user's entries: `/run/nacre` for root, else below `$XDG_RUNTIME_DIR`, else in `/tmp`.
@@ -42,13 +42,36 @@ fn checked_base() -> Result<PathBuf> {
     Ok(base)
 }
 
-/// Makes a run directory known.
+/// Makes the run directory of a process known. The process has its lock already ([`RunDir::lock`]), so that nobody takes the
+/// entry for one that is not used.
 ///
 /// # Errors
 /// If the entry cannot be written.
 pub fn add(run: &RunDir) -> Result<()> {
-    let entry = checked_base()?.join(name_of(&run.path)).with_extension("dir");
+    let base = checked_base()?;
+    let entry = base.join(name_of(&run.path)).with_extension("dir");
+    let _turn = take_turn(&base)?;
     write_private(&entry, run.path.as_os_str().as_bytes())
+}
+
+/// Removes the entry of a run directory in which nothing runs, unless something has just begun to.
+fn remove_unused(entry: &Path, run: &RunDir) {
+    // What cannot be removed is looked at again next time.
+    if let Ok(_turn) = take_turn(&base())
+        && run.running().is_empty()
+    {
+        let _ = fs::remove_file(entry);
+    }
+}
+
+/// Waits until nobody else changes the entries; the turn ends with the value.
+fn take_turn(base: &Path) -> Result<fs::File> {
+    let path = base.join("lock");
+    let fail = || Failure::because(format!("lock {}", path.display()));
+    let mut options = fs::OpenOptions::new();
+    let file = options.create(true).append(true).mode(0o600).open(&path).map_err(fail())?;
+    file.lock().map_err(fail())?;
+    Ok(file)
 }
 
 /// Run directory of a mount that has no file system directory on this host.
@@ -72,8 +95,7 @@ pub fn running() -> Vec<RunDir> {
         let Ok(text) = fs::read(&path) else { continue };
         let run = RunDir::new(PathBuf::from(std::ffi::OsString::from_vec(text)));
         if run.running().is_empty() {
-            // Nobody needs it any more; if it cannot be removed it is skipped again next time.
-            let _ = fs::remove_file(&path);
+            remove_unused(&path, &run);
         } else {
             found.push(run);
         }

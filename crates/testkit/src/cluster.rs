@@ -40,11 +40,13 @@ pub struct Options {
     pub data: Option<PathBuf>,
     /// Mount options, separated by commas.
     pub mount_options: Option<String>,
+    /// Name of the file system. Commands that reach all file systems of a host need one of their own.
+    pub fsname: String,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { osts: 4, listen: false, data: None, mount_options: None }
+        Options { osts: 4, listen: false, data: None, mount_options: None, fsname: "nacre".to_owned() }
     }
 }
 
@@ -152,14 +154,15 @@ impl Cluster {
     /// When its servers do not say where they listen.
     pub fn source(&self) -> String {
         if self.shape == Some(Shape::Embedded) {
-            return format!("{}:/nacre", self.address);
+            return format!("{}:/{}", self.address, self.options.fsname);
         }
         let text =
             self.nacre(&["status".as_ref(), "--json".as_ref(), self.data.as_os_str()]).success().stdout;
         // Port numbers are all that is wanted of it; the test of the status command looks at the rest.
         let after = text.split_once("\"MGT\"").map(|(_, after)| after).unwrap_or_default();
         let nid = after.split('"').find(|word| word.ends_with("@tcp"));
-        format!("{}:/nacre", nid.unwrap_or_else(|| panic!("no address of the MGT in {text}")))
+        let nid = nid.unwrap_or_else(|| panic!("no address of the MGT in {text}"));
+        format!("{nid}:/{}", self.options.fsname)
     }
 
     /// Another mount by a client process of its own. The embedded shape must listen.
@@ -188,6 +191,8 @@ impl Cluster {
             self.mount.as_os_str(),
             OsStr::new("--osts"),
             OsStr::new(&osts),
+            OsStr::new("--fsname"),
+            OsStr::new(&self.options.fsname),
         ]);
         if self.shape == Some(Shape::Separate) {
             words.push(OsStr::new("--separate"));
@@ -314,6 +319,14 @@ impl Cluster {
     pub fn lfs<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Outcome {
         let mut command = self.command();
         command.arg("lfs").args(arguments);
+        program::run_command(command, program::LIMIT)
+    }
+
+    /// Runs `lctl` with these arguments.
+    #[track_caller]
+    pub fn lctl<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Outcome {
+        let mut command = self.command();
+        command.arg("lctl").args(arguments);
         program::run_command(command, program::LIMIT)
     }
 

@@ -16,6 +16,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-env", &["nacre-types"]),
     ("nacre-lock", &["nacre-types"]),
     ("nacre-session", &["nacre-types"]),
+    ("nacre-params", &["nacre-types"]),
     // Plumbing.
     ("nacre-rpc", &["nacre-types", "nacre-layout", "nacre-wire", "nacre-env", "nacre-session"]),
     ("nacre-store", &["nacre-types", "nacre-layout", "nacre-ondisk", "nacre-env"]),
@@ -37,7 +38,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-mds", SERVICE),
     ("nacre-oss", SERVICE),
     // Front doors.
-    ("nacre-fuse", &["nacre-types", "nacre-layout", "nacre-env", "nacre-client"]),
+    ("nacre-fuse", &["nacre-types", "nacre-layout", "nacre-env", "nacre-params", "nacre-client"]),
     (
         "nacre",
         &[
@@ -48,6 +49,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-env",
             "nacre-lock",
             "nacre-session",
+            "nacre-params",
             "nacre-rpc",
             "nacre-store",
             "nacre-mgs",
@@ -73,6 +75,7 @@ const SERVICE: &[&str] = &[
     "nacre-env",
     "nacre-lock",
     "nacre-session",
+    "nacre-params",
     "nacre-rpc",
     "nacre-store",
 ];

@@ -145,7 +145,6 @@ pub fn mount(source: &str, mount_point: &Path, options: &[String], sloppy: bool)
     let mount_point = checked_mount_point(mount_point)?;
     let run = registry::mount_run_dir(&mount_point)?;
     instance::make_dir(&run.path, 0o700)?;
-    registry::add(&run)?;
     let mut words: Vec<OsString> = ["serve", "--background", "--role", MOUNT].map(OsString::from).to_vec();
     words.extend(["--source".into(), source.to_string().into()]);
     words.extend(["--mount".into(), mount_point.clone().into()]);

@@ -47,7 +47,6 @@ pub fn foreground_mount(source: &MountSource, mount_point: &Path, options: Mount
     let signals = StopSignals::take()?;
     let herald = Herald::new(false)?;
     let plan = remote_plan(source, mount_point, options)?;
-    crate::registry::add(&plan.run)?;
     Ok(serve(plan, &herald, &signals, false))
 }
 

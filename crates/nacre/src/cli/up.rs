@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{self, FormatOptions, Instance, target_name};
 use crate::process::{self, MOUNT, NODE, RunDir};
 use crate::progress::Progress;
-use crate::{mounts, node, ports, registry};
+use crate::{mounts, node, ports};
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::nid::check_fsname;
 use nacre_types::{Nid, TargetKind};
@@ -26,7 +26,6 @@ pub fn run(args: &UpArgs) -> Result<i32> {
     let mut progress = Progress::new(args.json);
     let instance = open_or_format(args, &mut progress)?;
     let run = RunDir::new(instance.run_dir());
-    registry::add(&run)?;
     let mount_point = instance::absolute(&args.mount)?;
     check_shape(&run, args.separate)?;
     if args.foreground {

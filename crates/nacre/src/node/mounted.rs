@@ -1,6 +1,7 @@
 //! The mount of a process: a client over endpoints, and a FUSE session in front of it.
 
 use super::links::{Links, remote_nids};
+use super::params::Params;
 use super::targets::Services;
 use super::{Plan, mount_record};
 use crate::cli::MountOptions;
@@ -13,7 +14,7 @@ use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
 use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, Recovery};
-use nacre_types::{StatusResult, TargetKind};
+use nacre_types::{StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::LeaseGrant;
 use nacre_wire::mgs::{FsConfig, TargetConfig};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -45,6 +46,7 @@ pub struct MountPlan {
 pub struct Mounted {
     session: Arc<Session>,
     client: Arc<Client>,
+    front: Arc<Front>,
     remote: Vec<Arc<TcpMds>>,
     record: PathBuf,
 }
@@ -105,18 +107,25 @@ impl Mounted {
         for listener in events {
             listener.attach(&client);
         }
-        let session = Arc::new(mount_session(mount, plan.lock_scope(), &client)?);
+        let front = front(mount, plan.lock_scope(), &client);
+        let session = Arc::new(mount_session(mount, &front)?);
         let record = mount_record(&plan.run);
         write_private(&record, session.mount_point().as_os_str().as_bytes())?;
         stop_when_unmounted(&session)?;
-        Ok(Mounted { session, client, remote, record })
+        Ok(Mounted { session, client, front, remote, record })
+    }
+
+    /// Enters the parameters of the mount.
+    pub fn enter_params(&self, params: &Params, links: &Arc<Links>) {
+        params.enter_mount(&self.client, &self.front, links);
     }
 
     /// Uses OSTs that have joined.
-    pub fn use_configuration(&self, config: &FsConfig, links: &Links) {
+    pub fn use_configuration(&self, config: &FsConfig, links: &Links, params: &Params) {
         for (index, endpoint) in links.osts(config) {
             if self.client.add_ost(index, endpoint) {
                 log::info!("OST{index:04x} has joined");
+                params.enter_way(&self.client, TargetId::ost(index));
             }
         }
     }
@@ -200,16 +209,17 @@ fn tell_if_slow<R>(slow: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
     })
 }
 
-fn mount_session(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Result<Session> {
+fn front(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> Arc<Front> {
+    let options = FrontOptions {
+        locks: mount.options.locks.unwrap_or(locks),
+        kernel_checks: mount.options.default_permissions,
+        ..FrontOptions::default()
+    };
+    Arc::new(Front::new(client.clone(), options))
+}
+
+fn mount_session(mount: &MountPlan, front: &Arc<Front>) -> Result<Session> {
     let options = &mount.options;
-    let front = Arc::new(Front::new(
-        client.clone(),
-        FrontOptions {
-            locks: options.locks.unwrap_or(locks),
-            kernel_checks: options.default_permissions,
-            ..FrontOptions::default()
-        },
-    ));
     let mut config = SessionConfig::new(&mount.mount_point);
     config.transport = options.transport;
     config.mount.source.clone_from(&mount.source);
@@ -221,7 +231,7 @@ fn mount_session(mount: &MountPlan, locks: LockScope, client: &Arc<Client>) -> R
     // As mount(8) does for every file system; what lies below is hidden until the unmount.
     config.mount.allow_non_empty = true;
     front.configure(&mut config);
-    Session::mount(config, front).map_err(|error| Failure::new(error.to_string()))
+    Session::mount(config, front.clone()).map_err(|error| Failure::new(error.to_string()))
 }
 
 /// Somebody may unmount without asking this process; it then ends as well.

@@ -1,13 +1,13 @@
 //! What a process answers on its control socket.
 
 use super::Node;
-use crate::control::{Answer, Handler, ProcessStatus, Request, SpaceStatus, TargetStatus};
+use super::params::set_for_good;
+use crate::control::{Answer, Handler, ParamName, ProcessStatus, Request, SpaceStatus, TargetStatus};
 use crate::process::request_stop;
-use nacre_mgs::params::PARAMS;
+use nacre_params::{Access, Found, Kind, Pattern, Tree};
 use nacre_rpc::Call;
-use nacre_types::{Cred, Nid, Status, TargetId, TargetKind};
+use nacre_types::{Cred, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
-use nacre_wire::mgs::{FsConfig, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
 impl Handler for Node {
@@ -21,17 +21,16 @@ impl Handler for Node {
                 }
                 Err(failure) => Answer::Error { errno: libc::EBUSY, message: failure.message },
             },
-            Request::GetParams => match self.links.config(0, 0) {
-                Ok(config) => Answer::Params { params: params_of(&config) },
+            Request::FindParams { pattern, recursive } => match Pattern::parse(pattern) {
+                Ok(pattern) => Answer::Params { params: names(self.params.tree(), &pattern, *recursive) },
                 Err(status) => refused(status),
             },
-            Request::SetParam { name, value } => {
-                let request = MgsRequest::SetParam { name: name.clone(), value: value.clone() };
-                match self.links.mgs().call(&request) {
-                    Ok(_) => Answer::Done,
-                    Err(status) => refused(status),
-                }
-            }
+            Request::ReadParam { name } => match self.params.tree().read(name) {
+                Ok(value) => Answer::Value { value },
+                Err(status) => refused(status),
+            },
+            Request::WriteParam { name, value } => done(self.params.tree().write(name, value)),
+            Request::SetForGood { name, value } => done(set_for_good(&self.links, name, value)),
         }
     }
 }
@@ -103,14 +102,29 @@ fn space_status(statfs: Statfs) -> SpaceStatus {
     }
 }
 
-/// All parameters that exist: as set, else the default.
-fn params_of(config: &FsConfig) -> Vec<(String, String)> {
-    let set =
-        |name: &str| config.params.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-    PARAMS
-        .iter()
-        .map(|param| (param.name.to_owned(), set(param.name).unwrap_or_else(|| param.default.to_owned())))
-        .collect()
+/// What a pattern stands for; where it says nothing of an instance, any will do.
+fn names(tree: &Tree, pattern: &Pattern, recursive: bool) -> Vec<ParamName> {
+    let mut found = tree.find(pattern, recursive);
+    if let (true, Some(longer)) = (found.is_empty(), pattern.with_any_instance()) {
+        found = tree.find(&longer, recursive);
+    }
+    let entry = |found: Found| {
+        let access = match found.kind {
+            Kind::Directory => Access { readable: false, writable: false },
+            Kind::Parameter(access) => access,
+        };
+        ParamName {
+            name: found.name,
+            directory: found.kind == Kind::Directory,
+            readable: access.readable,
+            writable: access.writable,
+        }
+    };
+    found.into_iter().map(entry).collect()
+}
+
+fn done(outcome: StatusResult<()>) -> Answer {
+    outcome.map_or_else(refused, |()| Answer::Done)
 }
 
 fn refused(status: Status) -> Answer {

@@ -1,6 +1,7 @@
 //! The targets of a process: formatting, opening, following the configuration, closing.
 
 use super::links::Links;
+use super::params::Params;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
 use nacre_layout::LayoutSpec;
@@ -178,6 +179,16 @@ impl Services {
     /// The object services that are here.
     pub fn osts(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
         self.osts.iter().map(|(index, ost)| (*index, ost.clone() as Arc<dyn OssService>)).collect()
+    }
+
+    /// Enters the parameters of all targets.
+    pub fn enter_params(&self, params: &Params, fsname: &str, links: &Arc<Links>) {
+        for (index, ost) in &self.osts {
+            params.enter_ost(fsname, *index, ost);
+        }
+        for (index, mds) in &self.mdts {
+            params.enter_mdt(fsname, *index, mds, links);
+        }
     }
 
     /// All services, for a server.

@@ -1,0 +1,335 @@
+//! The parameters of a process: what `lctl get_param` and `set_param` reach here.
+//!
+//! Names are Lustre's. Settings that were made for good (`set_param -P`) are kept by the management server as patterns; each
+//! process applies those that match its parameters when it starts, when they change, and when a target joins.
+
+use super::links::Links;
+use nacre_client::Client;
+use nacre_fuse::front::Front;
+use nacre_mds::Mds;
+use nacre_mgs::params::PARAMS;
+use nacre_oss::{ObjectServer, Operation};
+use nacre_params::stats::{Row, now_ns, stats_text};
+use nacre_params::{Event, Kind, Pattern, Tree, known, value};
+use nacre_rpc::{Call, OssService};
+use nacre_types::{Cred, Status, StatusResult, TargetId, TargetKind};
+use nacre_wire::mds::Statfs;
+use nacre_wire::mgs::{FsConfig, MgsRequest};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Parameters of a process, and the lasting settings that were applied to them.
+#[derive(Default)]
+pub struct Params {
+    tree: Tree,
+    /// Lasting settings as last heard of.
+    lasting: Mutex<Vec<(String, String)>>,
+}
+
+impl Params {
+    /// The parameters of every process.
+    pub fn new() -> Params {
+        let params = Params::default();
+        params.tree.add_read("version", || Ok(format!("{}_nacre", env!("CARGO_PKG_VERSION"))));
+        params
+    }
+
+    /// All parameters.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Takes over the lasting settings of the file system: applies those that are new or changed.
+    pub fn use_configuration(&self, config: &FsConfig) {
+        let mut lasting = self.lasting.lock();
+        for setting in config.params.iter().filter(|setting| !lasting.contains(setting)) {
+            self.apply(setting);
+        }
+        lasting.clone_from(&config.params);
+    }
+
+    /// Applies the lasting settings to parameters that were entered just now.
+    fn apply_lasting(&self, prefix: &str) {
+        for (name, value) in self.lasting.lock().iter() {
+            self.apply_below(name, value, prefix);
+        }
+    }
+
+    fn apply(&self, (name, value): &(String, String)) {
+        self.apply_below(name, value, "");
+    }
+
+    fn apply_below(&self, name: &str, value: &str, prefix: &str) {
+        // Those of layouts are not of one process; who needs them reads the configuration.
+        if PARAMS.iter().any(|param| param.name == name) {
+            return;
+        }
+        let Ok(pattern) = Pattern::parse(name) else { return };
+        let pattern = pattern.with_any_instance().unwrap_or(pattern);
+        for found in self.tree.find(&pattern, false) {
+            if matches!(found.kind, Kind::Directory) || !found.name.starts_with(prefix) {
+                continue;
+            }
+            match self.tree.write(&found.name, value) {
+                Ok(()) => log::info!("{}={value}, a lasting setting", found.name),
+                Err(status) => log::warn!("{} cannot be set to '{value}': {status}", found.name),
+            }
+        }
+    }
+
+    /// Enters those of an object target.
+    pub fn enter_ost(&self, fsname: &str, index: u16, server: &Arc<ObjectServer>) {
+        let name = format!("{fsname}-OST{index:04x}");
+        let below = format!("obdfilter.{name}");
+        let add = |leaf: &str| format!("{below}.{leaf}");
+        self.tree.add_read(&add("uuid"), text(format!("{name}_UUID")));
+        self.tree.add_read(&add("fstype"), text("file".to_owned()));
+        let space = server.clone();
+        enter_space(&self.tree, &below, move || ost_space(&*space));
+        let (stats, started) = (server.clone(), now_ns());
+        self.tree.add_read(&add("stats"), move || Ok(ost_stats(&stats, started)));
+        let operator = Arc::new(Mutex::new((false, false)));
+        let setter = |which: fn(&mut (bool, bool)) -> &mut bool| {
+            let (server, get, set) = (server.clone(), operator.clone(), operator.clone());
+            let read = move || Ok(u8::from(*which(&mut get.lock())).to_string());
+            let write = move |text: &str| {
+                let mut state = set.lock();
+                *which(&mut state) = value::truth(text)?;
+                server.set_state(state.0, state.1);
+                Ok(())
+            };
+            (read, write)
+        };
+        let (read, write) = setter(|state| &mut state.0);
+        self.tree.add_both(&add("degraded"), read, write);
+        let (read, write) = setter(|state| &mut state.1);
+        self.tree.add_both(&add("no_create"), read, write);
+        self.apply_lasting(&below);
+    }
+
+    /// Enters those of a metadata target.
+    pub fn enter_mdt(&self, fsname: &str, index: u16, mds: &Arc<Mds>, links: &Arc<Links>) {
+        let name = format!("{fsname}-MDT{index:04x}");
+        let below = format!("mdt.{name}");
+        self.tree.add_read(&format!("{below}.uuid"), text(format!("{name}_UUID")));
+        let (stats, clear) = (mds.clone(), mds.clone());
+        self.tree.add_both(
+            &format!("{below}.md_stats"),
+            move || Ok(stats.stats().text()),
+            move |_| {
+                clear.stats().clear();
+                Ok(())
+            },
+        );
+        self.enter_layout_defaults(&format!("lod.{name}-mdtlov"), links);
+        self.apply_lasting(&below);
+    }
+
+    /// Default striping, shared by the whole file system, as parameters below `below`.
+    fn enter_layout_defaults(&self, below: &str, links: &Arc<Links>) {
+        for param in PARAMS {
+            let Some((_, leaf)) = param.name.split_once('.') else { continue };
+            let (get, set) = (links.clone(), links.clone());
+            self.tree.add_both(
+                &format!("{below}.{leaf}"),
+                move || {
+                    let config = get.config(0, 0)?;
+                    let set = config.params.into_iter().find(|(name, _)| name == param.name);
+                    Ok(set.map_or_else(|| param.default.to_owned(), |(_, value)| value))
+                },
+                move |text| {
+                    let request = MgsRequest::SetParam { name: param.name.into(), value: text.into() };
+                    set.mgs().call(&request).map(drop)
+                },
+            );
+        }
+    }
+
+    /// Enters those of a mount and of its ways to targets.
+    pub fn enter_mount(&self, client: &Arc<Client>, front: &Arc<Front>, links: &Arc<Links>) {
+        let info = client.mount_info();
+        let (fsname, instance) = (info.fsname, info.instance);
+        let llite = format!("llite.{fsname}-{instance}");
+        self.tree.add_read(&format!("{llite}.uuid"), text(instance.clone()));
+        self.tree.add_read(&format!("{llite}.fstype"), text("nacre".to_owned()));
+        let space = client.clone();
+        enter_space(&self.tree, &llite, move || space.statfs());
+        let (stats, clear) = (front.clone(), front.clone());
+        self.tree.add_both(
+            &format!("{llite}.stats"),
+            move || Ok(stats.stats().text()),
+            move |_| {
+                clear.stats().clear();
+                Ok(())
+            },
+        );
+        let lov = format!("lov.{fsname}-clilov-{instance}");
+        self.enter_layout_defaults(&lov, links);
+        enter_targets(&self.tree, &lov, client, TargetKind::Ost);
+        enter_targets(&self.tree, &format!("lmv.{fsname}-clilmv-{instance}"), client, TargetKind::Mdt);
+        self.apply_lasting(&llite);
+        for target in client.targets() {
+            self.enter_way(client, target);
+        }
+    }
+
+    /// Enters the way from a mount to a target.
+    pub fn enter_way(&self, client: &Arc<Client>, target: TargetId) {
+        let info = client.mount_info();
+        let (kind, server) = match target.kind {
+            TargetKind::Ost => ("osc", "ost_server_uuid"),
+            _ => ("mdc", "mds_server_uuid"),
+        };
+        let name = format!("{}-{target}", info.fsname);
+        let below = format!("{kind}.{name}-{kind}-{}", info.instance);
+        self.tree.add_read(&format!("{below}.{server}"), text(format!("{name}_UUID")));
+        let space = client.clone();
+        enter_space(&self.tree, &below, move || space.target_statfs(target));
+        self.apply_lasting(&below);
+    }
+}
+
+/// Checks and keeps a setting for all nodes, for good; an empty value takes it back.
+///
+/// # Errors
+/// `ENOENT` if no parameter can be meant; what the management server answers.
+pub fn set_for_good(links: &Links, name: &str, value: &str) -> StatusResult<()> {
+    let name = match shared_name(name) {
+        Some(shared) => shared.to_owned(),
+        None if known::may_be_set(name) => name.to_owned(),
+        None => return Err(Status::ENOENT),
+    };
+    links.mgs().call(&MgsRequest::SetParam { name, value: value.to_owned() }).map(drop)
+}
+
+/// The parameter of the whole file system that a name of one of its faces stands for: `lov.stripesize`,
+/// `lov.nacre-clilov-*.stripesize` and `lod.*.stripesize` are the same.
+fn shared_name(name: &str) -> Option<&'static str> {
+    let mut parts = name.split(['.', '/']);
+    let (kind, leaf) = (parts.next()?, parts.next_back()?);
+    let param =
+        PARAMS.iter().find(|param| param.name.split_once('.').is_some_and(|(_, known)| known == leaf))?;
+    matches!(kind, "lov" | "lod").then_some(param.name)
+}
+
+fn text(text: String) -> impl Fn() -> StatusResult<String> + Send + Sync {
+    move || Ok(text.clone())
+}
+
+/// Space of something in Lustre's units: KiB and inodes.
+fn enter_space(
+    tree: &Tree,
+    below: &str,
+    statfs: impl Fn() -> StatusResult<Statfs> + Clone + Send + Sync + 'static,
+) {
+    type Choose = fn(&Statfs) -> u64;
+    let leaves: [(&str, Choose); 6] = [
+        ("blocksize", |space| u64::from(space.block_size)),
+        ("kbytestotal", |space| kib(space, space.blocks)),
+        ("kbytesfree", |space| kib(space, space.blocks_free)),
+        ("kbytesavail", |space| kib(space, space.blocks_available)),
+        ("filestotal", |space| space.files),
+        ("filesfree", |space| space.files_free),
+    ];
+    for (leaf, choose) in leaves {
+        let statfs = statfs.clone();
+        tree.add_read(&format!("{below}.{leaf}"), move || Ok(choose(&statfs()?).to_string()));
+    }
+}
+
+fn kib(space: &Statfs, blocks: u64) -> u64 {
+    u64::try_from(u128::from(blocks) * u128::from(space.block_size) / 1024).unwrap_or(u64::MAX)
+}
+
+/// How many targets of a kind a mount has, and which.
+fn enter_targets(tree: &Tree, below: &str, client: &Arc<Client>, kind: TargetKind) {
+    let of_kind = move |client: &Client| -> Vec<TargetId> {
+        client.targets().into_iter().filter(|target| target.kind == kind).collect()
+    };
+    for leaf in ["numobd", "activeobd"] {
+        let client = client.clone();
+        tree.add_read(&format!("{below}.{leaf}"), move || Ok(of_kind(&client).len().to_string()));
+    }
+    let client = client.clone();
+    tree.add_read(&format!("{below}.target_obd"), move || {
+        let fsname = client.mount_info().fsname;
+        let lines = of_kind(&client)
+            .into_iter()
+            .map(|target| format!("{}: {fsname}-{target}_UUID ACTIVE\n", target.index));
+        Ok(lines.collect())
+    });
+}
+
+fn ost_space(server: &dyn OssService) -> StatusResult<Statfs> {
+    let cred = Cred::system();
+    match server.handle(&Call::new(&cred), &OssRequest::Statfs, Bulk::None)? {
+        OssReply::Statfs(statfs) => Ok(statfs),
+        _ => Err(Status::EPROTO),
+    }
+}
+
+fn ost_stats(server: &ObjectServer, started_ns: u64) -> String {
+    let stats = server.stats();
+    let rows = Operation::ALL.into_iter().map(|operation| {
+        let (name, unit) = operation.row();
+        let tally = stats.of(operation);
+        let row = Row {
+            samples: tally.count,
+            sum: tally.sum,
+            sum_of_squares: None,
+            min: tally.min,
+            max: tally.max,
+        };
+        (Event { name, unit }, row)
+    });
+    stats_text(started_ns, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_faces_of_a_shared_parameter_are_one() {
+        for name in
+            ["lov.stripesize", "lov.nacre-clilov-*.stripesize", "lod.*.stripesize", "lod/*/stripesize"]
+        {
+            assert_eq!(shared_name(name), Some("lov.stripesize"), "{name}");
+        }
+        for name in ["lov", "lov.nosuch", "osc.*.stripesize", ""] {
+            assert_eq!(shared_name(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn lasting_settings_reach_what_they_match_once_and_again_what_comes_later() {
+        let params = Params::new();
+        let set = Arc::new(Mutex::new(Vec::new()));
+        let enter = |name: &str| {
+            let (set, own) = (set.clone(), name.to_owned());
+            params.tree.add_both(
+                name,
+                || Ok("".to_owned()),
+                move |value| {
+                    set.lock().push(format!("{own}={value}"));
+                    Ok(())
+                },
+            );
+        };
+        enter("osc.a.limit");
+        enter("osc.b.limit");
+        let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let config = |params| FsConfig { params, ..FsConfig::default() };
+        let first = vec![setting("lov.stripesize", "65536"), setting("osc.*.limit", "4")];
+        params.use_configuration(&config(first.clone()));
+        params.use_configuration(&config(first));
+        assert_eq!(*set.lock(), ["osc.a.limit=4", "osc.b.limit=4"]);
+        params.use_configuration(&config(vec![setting("osc.*.limit", "4"), setting("osc.b.limit", "5")]));
+        assert_eq!(set.lock().last().map(String::as_str), Some("osc.b.limit=5"));
+        enter("osc.c.limit");
+        params.apply_lasting("osc.c");
+        assert_eq!(set.lock().last().map(String::as_str), Some("osc.c.limit=4"));
+        assert_eq!(set.lock().len(), 4);
+    }
+}

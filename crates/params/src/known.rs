@@ -1,0 +1,48 @@
+//! Which parameters exist at all, wherever they are.
+//!
+//! A management server keeps settings for nodes that it does not see; this is how it tells a slip of the pen from a
+//! parameter. Values are checked where they take effect.
+
+use crate::pattern::Pattern;
+
+/// Parameters that can be set, by kind.
+const SETTABLE: &[(&str, &[&str])] =
+    &[("llite", &["stats"]), ("mdt", &["md_stats"]), ("obdfilter", &["degraded", "no_create"])];
+
+/// Whether a parameter of this kind can be set.
+pub fn is_settable(kind: &str, leaf: &str) -> bool {
+    SETTABLE.iter().any(|(known, leaves)| *known == kind && leaves.contains(&leaf))
+}
+
+/// Whether a pattern stands for some parameter that can be set, with or without its instance.
+pub fn may_be_set(pattern: &str) -> bool {
+    let Ok(pattern) = Pattern::parse(pattern) else { return false };
+    let pattern = pattern.with_any_instance().unwrap_or(pattern);
+    // The instance is whatever the pattern says: only kind and leaf are looked at.
+    pattern.parts().any(|parts| {
+        let [kind, _, leaf] = parts else { return false };
+        SETTABLE.iter().any(|(known, leaves)| {
+            leaves.iter().any(|known_leaf| {
+                let of = Pattern::parse(&format!("{kind}.{leaf}"));
+                of.is_ok_and(|of| of.matches(&format!("{known}.{known_leaf}")))
+            })
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_of_the_pen_are_told_from_parameters() {
+        for good in ["obdfilter.*.degraded", "obdfilter.degraded", "obdfilter.x-OST0001.no_cr*", "*.*.*stats"]
+        {
+            assert!(may_be_set(good), "{good}");
+        }
+        for bad in ["obdfilter.*.degradet", "osd.*.degraded", "degraded", "a.b.c.d", ""] {
+            assert!(!may_be_set(bad), "{bad}");
+        }
+        assert!(is_settable("llite", "stats") && !is_settable("llite", "uuid"));
+    }
+}

@@ -1,0 +1,16 @@
+//! Lustre's parameters: a tree of named values that can be read and set while a process runs.
+//!
+//! A name has components with dots between them: `osc.nacre-OST0000-osc-5f1c0d2e.max_dirty_mb` is the kind of thing, which one,
+//! and what of it. Whoever puts a process together enters each parameter in a [`Tree`] with functions that read and set
+//! it; `lctl` finds them by [`Pattern`]s. Values are text; [`value`] reads numbers the way that Lustre's users write them.
+//! Nothing here knows what a parameter means.
+
+pub mod known;
+pub mod pattern;
+pub mod stats;
+pub mod tree;
+pub mod value;
+
+pub use pattern::Pattern;
+pub use stats::{Event, EventStats};
+pub use tree::{Access, Found, Kind, Tree};

@@ -1,0 +1,230 @@
+//! Counters of operations with their sums, for files like `llite.*.stats`.
+//!
+//! Threads count in shards of their own, so that two CPUs do not fight over a cache line. Nothing is locked and nothing
+//! allocated when something is counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Shards of the counters; a power of two.
+const SHARDS: usize = 8;
+
+/// A kind of event: its name, and what is summed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Name of the row.
+    pub name: &'static str,
+    /// `usecs`, `bytes` or `reqs`.
+    pub unit: &'static str,
+}
+
+impl Event {
+    /// Number of the event of this name, found while compiling.
+    ///
+    /// # Panics
+    /// If there is none of this name.
+    pub const fn index_of(events: &[Event], name: &str) -> usize {
+        let name = name.as_bytes();
+        let mut index = 0;
+        while index < events.len() {
+            let known = events[index].name.as_bytes();
+            let mut same = 0;
+            while same < name.len() && same < known.len() && known[same] == name[same] {
+                same += 1;
+            }
+            if same == name.len() && same == known.len() {
+                return index;
+            }
+            index += 1;
+        }
+        panic!("no event has this name")
+    }
+}
+
+#[derive(Default)]
+struct Counter {
+    samples: AtomicU64,
+    sum: AtomicU64,
+    sum_of_squares: AtomicU64,
+    /// Complement of the smallest amount, so that 0 means none yet.
+    inverse_min: AtomicU64,
+    max: AtomicU64,
+}
+
+/// 128 because CPUs fetch cache lines in pairs.
+#[repr(align(128))]
+struct Shard(Box<[Counter]>);
+
+/// Counters for a fixed list of events.
+pub struct EventStats {
+    events: &'static [Event],
+    shards: Box<[Shard]>,
+    started: AtomicU64,
+}
+
+/// What was counted of one event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Row {
+    /// How often.
+    pub samples: u64,
+    /// Sum of the amounts.
+    pub sum: u64,
+    /// Sum of their squares, if it was kept; wraps.
+    pub sum_of_squares: Option<u64>,
+    /// Smallest amount, 0 if there was none.
+    pub min: u64,
+    /// Largest amount.
+    pub max: u64,
+}
+
+impl EventStats {
+    /// Counters for `events`, all zero.
+    pub fn new(events: &'static [Event]) -> EventStats {
+        let shard = || Shard(events.iter().map(|_| Counter::default()).collect());
+        EventStats {
+            events,
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            started: AtomicU64::new(now_ns()),
+        }
+    }
+
+    /// Counts one event of number `index` in the list; one that is not in the list is ignored.
+    pub fn count(&self, index: usize, amount: u64) {
+        let shard = &self.shards[shard_of_thread()];
+        let Some(counter) = shard.0.get(index) else { return };
+        counter.samples.fetch_add(1, Ordering::Relaxed);
+        counter.sum.fetch_add(amount, Ordering::Relaxed);
+        counter.sum_of_squares.fetch_add(amount.wrapping_mul(amount), Ordering::Relaxed);
+        if counter.max.load(Ordering::Relaxed) < amount {
+            counter.max.fetch_max(amount, Ordering::Relaxed);
+        }
+        if counter.inverse_min.load(Ordering::Relaxed) < !amount {
+            counter.inverse_min.fetch_max(!amount, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts an event by the time since `start`, in microseconds.
+    pub fn count_since(&self, index: usize, start: Instant) {
+        self.count(index, start.elapsed().as_micros() as u64);
+    }
+
+    /// What was counted of event number `index`.
+    pub fn row(&self, index: usize) -> Row {
+        let mut row = Row::default();
+        let (mut inverse_min, mut squares) = (0, 0u64);
+        for counter in self.shards.iter().filter_map(|shard| shard.0.get(index)) {
+            let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
+            row.samples += read(&counter.samples);
+            row.sum += read(&counter.sum);
+            squares = squares.wrapping_add(read(&counter.sum_of_squares));
+            row.max = row.max.max(read(&counter.max));
+            inverse_min = inverse_min.max(read(&counter.inverse_min));
+        }
+        row.sum_of_squares = Some(squares);
+        row.min = if row.samples == 0 { 0 } else { !inverse_min };
+        row
+    }
+
+    /// Sets everything to zero, as writing to the parameter does.
+    pub fn clear(&self) {
+        for counter in self.shards.iter().flat_map(|shard| &*shard.0) {
+            let values =
+                [&counter.samples, &counter.sum, &counter.sum_of_squares, &counter.inverse_min, &counter.max];
+            values.into_iter().for_each(|value| value.store(0, Ordering::Relaxed));
+        }
+        self.started.store(now_ns(), Ordering::Relaxed);
+    }
+
+    /// The text of the parameter: a head with times, then a row for each event that happened.
+    pub fn text(&self) -> String {
+        let rows = self.events.iter().enumerate().map(|(index, event)| (*event, self.row(index)));
+        stats_text(self.started.load(Ordering::Relaxed), rows)
+    }
+}
+
+/// Lustre's form of counters that began at `started_ns` after 1970: rows without samples are left out.
+pub fn stats_text(started_ns: u64, rows: impl Iterator<Item = (Event, Row)>) -> String {
+    let now = now_ns();
+    let time = |name: &str, ns: u64| {
+        format!("{name:<25} {}.{:09} secs.nsecs\n", ns / 1_000_000_000, ns % 1_000_000_000)
+    };
+    let mut text = time("snapshot_time", now);
+    text += &time("start_time", started_ns);
+    text += &time("elapsed_time", now.saturating_sub(started_ns));
+    for (event, row) in rows.filter(|(_, row)| row.samples > 0) {
+        let Row { samples, sum, sum_of_squares, min, max } = row;
+        text += &format!("{:<25} {samples} samples [{}]", event.name, event.unit);
+        if event.unit != "reqs" {
+            text += &format!(" {min} {max} {sum}");
+            text.extend(sum_of_squares.map(|squares| format!(" {squares}")));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Nanoseconds since 1970.
+pub fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64
+}
+
+fn shard_of_thread() -> usize {
+    use std::cell::Cell;
+    use std::sync::atomic::AtomicUsize;
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    MINE.with(|mine| {
+        if mine.get() == usize::MAX {
+            mine.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
+        }
+        mine.get()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENTS: &[Event] =
+        &[Event { name: "read_bytes", unit: "bytes" }, Event { name: "open", unit: "reqs" }];
+
+    #[test]
+    fn events_are_found_by_name() {
+        assert_eq!((Event::index_of(EVENTS, "read_bytes"), Event::index_of(EVENTS, "open")), (0, 1));
+        assert!(std::panic::catch_unwind(|| Event::index_of(EVENTS, "ope")).is_err());
+    }
+
+    #[test]
+    fn threads_count_together() {
+        let stats = EventStats::new(EVENTS);
+        std::thread::scope(|scope| {
+            for thread in 1..=4 {
+                let stats = &stats;
+                scope.spawn(move || (0..100).for_each(|_| stats.count(0, thread * 10)));
+            }
+        });
+        stats.count(9, 1);
+        let row = stats.row(0);
+        assert_eq!((row.samples, row.sum, row.min, row.max), (400, 10_000, 10, 40));
+        assert_eq!(row.sum_of_squares, Some(100 * (100 + 400 + 900 + 1600)));
+        stats.clear();
+        assert_eq!(stats.row(0), stats.row(1));
+        assert_eq!(stats.row(0).samples, 0);
+    }
+
+    #[test]
+    fn the_text_has_a_row_for_what_happened() {
+        let stats = EventStats::new(EVENTS);
+        stats.count(0, 4096);
+        stats.count(0, 8192);
+        let text = stats.text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("snapshot_time             ") && lines[0].ends_with(" secs.nsecs"));
+        assert!(lines[1].starts_with("start_time") && lines[2].starts_with("elapsed_time"));
+        assert_eq!(lines[3..], ["read_bytes                2 samples [bytes] 4096 8192 12288 83886080"]);
+        stats.count(1, 1);
+        assert!(stats.text().ends_with("open                      1 samples [reqs]\n"));
+    }
+}

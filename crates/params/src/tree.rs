@@ -1,0 +1,189 @@
+//! The parameters of a process.
+
+use crate::pattern::{Pattern, components};
+use nacre_types::{Status, StatusResult};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Read = Box<dyn Fn() -> StatusResult<String> + Send + Sync>;
+type Write = Box<dyn Fn(&str) -> StatusResult<()> + Send + Sync>;
+
+struct Entry {
+    read: Option<Read>,
+    write: Option<Write>,
+}
+
+/// What may be done with a parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// It has a value.
+    pub readable: bool,
+    /// It can be set.
+    pub writable: bool,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Others lie below it.
+    Directory,
+    /// It is a parameter.
+    Parameter(Access),
+}
+
+/// A name that a pattern stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The name, with dots.
+    pub name: String,
+    /// What it stands for.
+    pub kind: Kind,
+}
+
+/// Parameters by name. Any thread may call any method; readers and setters are called without a lock held.
+#[derive(Default)]
+pub struct Tree {
+    entries: RwLock<BTreeMap<String, Arc<Entry>>>,
+}
+
+impl Tree {
+    /// A tree without parameters.
+    pub fn new() -> Tree {
+        Tree::default()
+    }
+
+    /// Enters a parameter that can only be read. Replaces one of the same name.
+    pub fn add_read(&self, name: &str, read: impl Fn() -> StatusResult<String> + Send + Sync + 'static) {
+        self.add(name, Entry { read: Some(Box::new(read)), write: None });
+    }
+
+    /// Enters a parameter that can be read and set.
+    pub fn add_both(
+        &self,
+        name: &str,
+        read: impl Fn() -> StatusResult<String> + Send + Sync + 'static,
+        write: impl Fn(&str) -> StatusResult<()> + Send + Sync + 'static,
+    ) {
+        self.add(name, Entry { read: Some(Box::new(read)), write: Some(Box::new(write)) });
+    }
+
+    /// Enters something that is done by setting it.
+    pub fn add_write(&self, name: &str, write: impl Fn(&str) -> StatusResult<()> + Send + Sync + 'static) {
+        self.add(name, Entry { read: None, write: Some(Box::new(write)) });
+    }
+
+    fn add(&self, name: &str, entry: Entry) {
+        self.entries.write().insert(name.to_owned(), Arc::new(entry));
+    }
+
+    /// Takes out everything whose name begins with these components.
+    pub fn remove_below(&self, name: &str) {
+        let above = format!("{name}.");
+        self.entries.write().retain(|known, _| known != name && !known.starts_with(&above));
+    }
+
+    /// What a pattern stands for, in the order of names: parameters and what they lie below; with `recursive` also all that
+    /// lies below those.
+    pub fn find(&self, pattern: &Pattern, recursive: bool) -> Vec<Found> {
+        let mut found: BTreeMap<String, Kind> = BTreeMap::new();
+        for (name, entry) in self.entries.read().iter() {
+            if !pattern.matches_above(name) {
+                continue;
+            }
+            let access = Access { readable: entry.read.is_some(), writable: entry.write.is_some() };
+            let parts = components(name);
+            let depths = pattern.depths().filter(|depth| *depth <= parts.len());
+            for depth in depths {
+                let last = if recursive { parts.len() } else { depth };
+                for length in depth..=last {
+                    let above = parts[..length].join(".");
+                    if length > depth || pattern.matches(&above) {
+                        let whole = length == parts.len();
+                        found.insert(above, if whole { Kind::Parameter(access) } else { Kind::Directory });
+                    }
+                }
+            }
+        }
+        found.into_iter().map(|(name, kind)| Found { name, kind }).collect()
+    }
+
+    /// The value of a parameter.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none of this name, `EACCES` if it cannot be read, otherwise what its reader says.
+    pub fn read(&self, name: &str) -> StatusResult<String> {
+        let entry = self.entry(name)?;
+        entry.read.as_ref().ok_or(Status::EACCES).and_then(|read| read())
+    }
+
+    /// Sets a parameter.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none of this name, `EACCES` if it cannot be set, otherwise what its setter says.
+    pub fn write(&self, name: &str, value: &str) -> StatusResult<()> {
+        let entry = self.entry(name)?;
+        entry.write.as_ref().ok_or(Status::EACCES).and_then(|write| write(value))
+    }
+
+    fn entry(&self, name: &str) -> StatusResult<Arc<Entry>> {
+        self.entries.read().get(name).cloned().ok_or(Status::ENOENT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn tree() -> (Tree, Arc<AtomicU64>) {
+        let tree = Tree::new();
+        let number = Arc::new(AtomicU64::new(7));
+        let (reader, writer) = (number.clone(), number.clone());
+        tree.add_both(
+            "osc.a.limit",
+            move || Ok(reader.load(Ordering::Relaxed).to_string()),
+            move |text| {
+                writer.store(text.parse().map_err(|_| Status::EINVAL)?, Ordering::Relaxed);
+                Ok(())
+            },
+        );
+        tree.add_read("osc.a.stats", || Ok("many".to_owned()));
+        tree.add_read("osc.b.stats", || Ok("few".to_owned()));
+        tree.add_write("osc.b.ping", |_| Ok(()));
+        tree.add_read("version", || Ok("1".to_owned()));
+        (tree, number)
+    }
+
+    fn names(tree: &Tree, pattern: &str, recursive: bool) -> Vec<String> {
+        let pattern = Pattern::parse(pattern).expect("a pattern");
+        tree.find(&pattern, recursive).into_iter().map(|found| found.name).collect()
+    }
+
+    #[test]
+    fn patterns_find_parameters_and_what_they_lie_below() {
+        let (tree, _) = tree();
+        assert_eq!(names(&tree, "osc", false), ["osc"]);
+        assert_eq!(names(&tree, "osc.*", false), ["osc.a", "osc.b"]);
+        assert_eq!(names(&tree, "osc.*.stats", false), ["osc.a.stats", "osc.b.stats"]);
+        assert_eq!(names(&tree, "*", false), ["osc", "version"]);
+        assert_eq!(names(&tree, "osc.b", true), ["osc.b", "osc.b.ping", "osc.b.stats"]);
+        assert_eq!(names(&tree, "{version,osc.a}", true), ["osc.a", "osc.a.limit", "osc.a.stats", "version"]);
+        assert!(names(&tree, "osc.*.none", true).is_empty());
+    }
+
+    #[test]
+    fn values_are_read_and_set_as_far_as_they_can() {
+        let (tree, number) = tree();
+        assert_eq!(tree.read("osc.a.limit").as_deref(), Ok("7"));
+        assert_eq!(tree.write("osc.a.limit", "9"), Ok(()));
+        assert_eq!(number.load(Ordering::Relaxed), 9);
+        assert_eq!(tree.write("osc.a.limit", "x"), Err(Status::EINVAL));
+        assert_eq!(tree.write("osc.a.stats", "0"), Err(Status::EACCES));
+        assert_eq!(tree.read("osc.b.ping"), Err(Status::EACCES));
+        assert_eq!(tree.read("osc.c.limit"), Err(Status::ENOENT));
+        tree.remove_below("osc.a");
+        assert_eq!(tree.read("osc.a.limit"), Err(Status::ENOENT));
+        assert_eq!(names(&tree, "osc.*", false), ["osc.b"]);
+    }
+}

@@ -1,0 +1,200 @@
+//! `lctl get_param`, `set_param` and `list_param` on a file system that runs: what they show is true, what they set takes
+//! effect.
+
+use std::fs;
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, wait};
+
+/// A file system of each shape whose name nobody else on this host has, as `lctl` reaches all.
+fn on_each_shape(name: &str, test: fn(&mut Cluster, &str)) {
+    if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
+        return;
+    }
+    for (shape, letter) in [(Shape::Embedded, 'e'), (Shape::Separate, 's')] {
+        let fsname = format!("{name}{letter}");
+        let options = Options { osts: 2, fsname: fsname.clone(), ..Options::default() };
+        let mut cluster = Cluster::start_with(shape, &options);
+        if cluster.is_foreign() {
+            return;
+        }
+        test(&mut cluster, &fsname);
+        cluster.stop_and_check();
+    }
+}
+
+fn get(cluster: &Cluster, pattern: &str) -> String {
+    cluster.lctl(&["get_param", "-n", pattern]).success().stdout.trim().to_owned()
+}
+
+/// Samples of a row of a text with counters.
+fn samples(text: &str, row: &str) -> u64 {
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(row));
+    line.and_then(|line| line.split_whitespace().nth(1)).map_or(0, |count| count.parse().expect("a count"))
+}
+
+#[test]
+fn parameters_are_listed_by_patterns_with_marks() {
+    on_each_shape("plist", |cluster, fs| {
+        let list = |words: &[&str]| cluster.lctl(&[&["list_param"], words].concat()).success().stdout;
+        assert_eq!(list(&[&format!("obdfilter.{fs}-*")]).lines().count(), 2);
+        let marked = list(&["-F", &format!("obdfilter.{fs}-OST0000"), &format!("obdfilter.{fs}-OST0000.*")]);
+        assert!(marked.lines().any(|line| line == format!("obdfilter.{fs}-OST0000/")), "{marked}");
+        assert!(marked.lines().any(|line| line.ends_with(".no_create=")), "{marked}");
+        assert!(marked.lines().any(|line| line.ends_with(".uuid")), "{marked}");
+        let below = list(&["-R", &format!("{{llite,lov,osc}}.{fs}*")]);
+        for name in ["llite", "lov", "osc"] {
+            assert!(below.lines().any(|line| line.starts_with(name)), "{below}");
+        }
+        let outcome = cluster.lctl(&["list_param", &format!("osc.{fs}*.nosuch")]).fails_with(libc::ENOENT);
+        let expected = format!("error: list_param: param_path 'osc/{fs}*/nosuch': No such file or directory");
+        assert_eq!(outcome.stderr.trim(), expected);
+    });
+}
+
+#[test]
+fn values_are_shown_in_the_forms_that_scripts_expect() {
+    on_each_shape("pget", |cluster, fs| {
+        let show = |words: &[&str]| cluster.lctl(&[&["get_param"], words].concat()).success().stdout;
+        let uuid = format!("obdfilter.{fs}-OST0001.uuid");
+        assert_eq!(show(&[&uuid]), format!("{uuid}={fs}-OST0001_UUID\n"));
+        assert_eq!(show(&["-n", &uuid]), format!("{fs}-OST0001_UUID\n"));
+        assert_eq!(show(&["-N", &uuid]), format!("{uuid}\n"));
+        let targets = format!("lov.{fs}-clilov-*.target_obd");
+        let text = show(&[&targets]);
+        assert!(text.lines().next().is_some_and(|line| line.ends_with(".target_obd=")), "{text}");
+        assert!(text.ends_with(&format!("1: {fs}-OST0001_UUID ACTIVE\n")), "{text}");
+        let text = show(&["-H", &targets]);
+        assert!(
+            text.lines().all(|line| line.contains(".target_obd=")) && text.lines().count() == 2,
+            "{text}"
+        );
+        // One bad pattern is told and does not hinder the others.
+        let outcome = cluster.lctl(&["get_param", "-n", "nosuch", &uuid]);
+        assert_eq!((outcome.code(), outcome.stdout.trim()), (libc::ENOENT, &*format!("{fs}-OST0001_UUID")));
+        assert!(outcome.stderr.contains("param_path 'nosuch'"), "{outcome}");
+    });
+}
+
+#[test]
+fn space_and_counters_follow_what_happens() {
+    on_each_shape("pstat", |cluster, fs| {
+        let free = |what: &str| get(cluster, what).parse::<u64>().expect("a number");
+        assert!(free(&format!("obdfilter.{fs}-OST0000.kbytesfree")) > 0);
+        assert!(free(&format!("llite.{fs}-*.kbytestotal")) > 0);
+        assert!(free(&format!("llite.{fs}-*.filesfree")) > 0);
+        let (llite, mdt) = (format!("llite.{fs}-*.stats"), format!("mdt.{fs}-MDT0000.md_stats"));
+        for name in [&llite, &mdt] {
+            cluster.lctl(&["set_param", "-n", &format!("{name}=0")]).success();
+        }
+        for number in 0..7 {
+            fs::write(cluster.mount().join(format!("file{number}")), [7; 5000]).expect("written");
+        }
+        for number in 0..3 {
+            fs::remove_file(cluster.mount().join(format!("file{number}"))).expect("removed");
+        }
+        let (mount, server) = (get(cluster, &llite), get(cluster, &mdt));
+        assert_eq!((samples(&mount, "create"), samples(&mount, "unlink")), (7, 3), "{mount}");
+        assert_eq!(samples(&mount, "write_bytes"), 7, "{mount}");
+        assert!(mount.contains("[bytes] 5000 5000 35000 "), "{mount}");
+        assert_eq!((samples(&server, "open"), samples(&server, "unlink")), (7, 3), "{server}");
+        let written = |index: u16| {
+            samples(&get(cluster, &format!("obdfilter.{fs}-OST{index:04x}.stats")), "write_bytes")
+        };
+        fs::File::open(cluster.mount().join("file6")).and_then(|file| file.sync_all()).expect("synced");
+        assert!(written(0) + written(1) >= 4);
+    });
+}
+
+#[test]
+fn an_ost_that_takes_no_new_objects_gets_none() {
+    on_each_shape("pnew", |cluster, fs| {
+        let here = cluster.directory("d");
+        let osts_of = |name: &str| {
+            let path = here.join(name);
+            fs::write(&path, "x").expect("written");
+            cluster
+                .lfs(&["getstripe", "-i", path.to_str().expect("plain")])
+                .success()
+                .stdout
+                .trim()
+                .to_owned()
+        };
+        let parameter = format!("obdfilter.{fs}-OST0000.no_create");
+        let outcome = cluster.lctl(&["set_param", &format!("{parameter}=1")]).success();
+        assert_eq!(outcome.stdout, format!("{parameter}=1\n"));
+        assert_eq!(get(cluster, &parameter), "1");
+        // Servers hear of it with the next look at the target's space. New files take the targets in turn.
+        let in_a_row = || (0..4).map(|number| osts_of(&number.to_string())).collect::<Vec<_>>();
+        let again = || (0..4).try_for_each(|number| fs::remove_file(here.join(number.to_string())));
+        let wait_for = |what: &str, condition: fn(&str) -> bool| {
+            wait::until(wait::SOON, what, || {
+                let good = in_a_row().iter().all(|index| condition(index));
+                again().expect("removed");
+                good.then_some(())
+            });
+        };
+        wait_for("the MDT avoids the target", |index| index == "1");
+        cluster.lctl(&["set_param", &format!("{parameter}=0")]).success();
+        wait::until(wait::SOON, "the target is used again", || {
+            let used = in_a_row().iter().any(|index| index == "0");
+            again().expect("removed");
+            used.then_some(())
+        });
+        let outcome = cluster.lctl(&["set_param", &format!("{parameter}=maybe")]).fails_with(libc::EINVAL);
+        assert!(outcome.stderr.contains("setting obdfilter.") && outcome.stderr.contains("Invalid argument"));
+        cluster.lctl(&["set_param", &format!("obdfilter.{fs}-OST0000.uuid=x")]).fails_with(libc::EACCES);
+        cluster.lctl(&["set_param", &parameter]).fails_with(libc::EINVAL);
+    });
+}
+
+#[test]
+fn a_lasting_setting_reaches_all_nodes_and_survives_a_restart() {
+    on_each_shape("plast", |cluster, fs| {
+        let pattern = format!("obdfilter.{fs}-*.degraded");
+        let values = |cluster: &Cluster| get(cluster, &pattern);
+        assert_eq!(values(cluster), "0\n0");
+        cluster.lctl(&["set_param", "-P", &format!("{pattern}=1")]).success();
+        wait::until(wait::SOON, "all targets have it", || (values(cluster) == "1\n1").then_some(()));
+        cluster.stop();
+        cluster.start_all();
+        assert_eq!(values(cluster), "1\n1");
+        cluster.lctl(&["set_param", "-P", "-d", &pattern]).success();
+        cluster.stop();
+        cluster.start_all();
+        assert_eq!(values(cluster), "0\n0");
+        let typo = format!("obdfilter.{fs}-*.degradet=1");
+        cluster.lctl(&["set_param", "-P", &typo]).fails_with(libc::ENOENT);
+    });
+}
+
+#[test]
+fn whatever_can_be_set_can_be_set_for_good() {
+    on_each_shape("pall", |cluster, fs| {
+        let kinds = format!("{{llite,lov,lod,osc,mdc,mdt,obdfilter}}.{fs}*");
+        let names = cluster.lctl(&["list_param", "-Rw", &kinds]).success().stdout;
+        assert!(names.lines().count() >= 8, "{names}");
+        for name in names.lines() {
+            cluster.lctl(&["set_param", "-P", "-d", name]).success();
+        }
+    });
+}
+
+#[test]
+fn default_striping_is_one_value_with_many_names() {
+    on_each_shape("pstr", |cluster, fs| {
+        cluster.lctl(&["set_param", &format!("lov.{fs}-clilov-*.stripecount=2")]).success();
+        assert_eq!(get(cluster, &format!("lod.{fs}-MDT0000-mdtlov.stripecount")), "2");
+        wait::until(wait::SOON, "new files have it", || {
+            let path = cluster.mount().join("file");
+            fs::remove_file(&path).ok();
+            fs::write(&path, "x").expect("written");
+            let count = cluster.lfs(&["getstripe", "-c", path.to_str().expect("plain")]).success().stdout;
+            (count.trim() == "2").then_some(())
+        });
+        cluster.lctl(&["conf_param", &format!("{fs}.lov.stripecount=1")]).success();
+        assert_eq!(get(cluster, &format!("lov.{fs}-*.stripecount")), "1");
+        cluster.lctl(&["set_param", &format!("lov.{fs}-*.stripesize=100000")]).fails_with(libc::EINVAL);
+    });
+}
