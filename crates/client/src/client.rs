@@ -139,6 +139,11 @@ impl Client {
         self.osts.add(index, endpoint)
     }
 
+    /// The way to an OST, if it is known.
+    pub fn ost_endpoint(&self, index: u16) -> Option<&dyn OssEndpoint> {
+        self.osts.get(index)
+    }
+
     /// What may be cached now.
     pub fn lease(&self) -> &Lease {
         &self.lease

@@ -6,8 +6,25 @@
 use crate::pattern::Pattern;
 
 /// Parameters that can be set, by kind.
-const SETTABLE: &[(&str, &[&str])] =
-    &[("llite", &["stats"]), ("mdt", &["md_stats"]), ("obdfilter", &["degraded", "no_create"])];
+const SETTABLE: &[(&str, &[&str])] = &[
+    ("llite", &["stats"]),
+    ("mdt", &["md_stats"]),
+    ("obdfilter", &["brw_stats", "degraded", "no_create"]),
+    (
+        "osc",
+        &[
+            "checksum_type",
+            "checksums",
+            "conns_per_peer",
+            "idle_timeout",
+            "max_pages_per_rpc",
+            "max_rpcs_in_flight",
+            "resend_count",
+            "rpc_stats",
+            "short_io_bytes",
+        ],
+    ),
+];
 
 /// Whether a parameter of this kind can be set.
 pub fn is_settable(kind: &str, leaf: &str) -> bool {
@@ -36,8 +53,13 @@ mod tests {
 
     #[test]
     fn slips_of_the_pen_are_told_from_parameters() {
-        for good in ["obdfilter.*.degraded", "obdfilter.degraded", "obdfilter.x-OST0001.no_cr*", "*.*.*stats"]
-        {
+        for good in [
+            "obdfilter.*.degraded",
+            "obdfilter.degraded",
+            "obdfilter.x-OST0001.no_cr*",
+            "*.*.*_stats",
+            "osc.*.max_pages_per_rpc",
+        ] {
             assert!(may_be_set(good), "{good}");
         }
         for bad in ["obdfilter.*.degradet", "osd.*.degraded", "degraded", "a.b.c.d", ""] {

@@ -198,3 +198,47 @@ fn default_striping_is_one_value_with_many_names() {
         cluster.lctl(&["set_param", &format!("lov.{fs}-*.stripesize=100000")]).fails_with(libc::EINVAL);
     });
 }
+
+#[test]
+fn ways_to_targets_are_tuned_and_their_requests_counted() {
+    on_each_shape("posc", |cluster, fs| {
+        let osc = format!("osc.{fs}-OST000*-osc-*");
+        let name = |leaf: &str| format!("{osc}.{leaf}");
+        let path = cluster.mount().join("file");
+        let path_text = path.to_str().expect("plain").to_owned();
+        let pages = |cluster: &Cluster, row: &str| {
+            let text = get(cluster, &name("rpc_stats"));
+            let mut tables = text.split("pages per rpc").skip(1);
+            tables
+                .next()
+                .into_iter()
+                .flat_map(|table| table.lines().take_while(|line| !line.contains("rpcs in flight")))
+                .filter(|line| line.starts_with(row))
+                .filter_map(|line| line.split('|').nth(1)?.split_whitespace().next()?.parse::<u64>().ok())
+                .sum::<u64>()
+        };
+        cluster.lctl(&["set_param", "-n", &format!("{}=0", name("rpc_stats"))]).success();
+        cluster.lfs(&["setstripe", "-c", "1", "-i", "0", &path_text]).success();
+        let write = || {
+            let file = fs::OpenOptions::new().write(true).open(&path).expect("open");
+            std::os::unix::fs::FileExt::write_all_at(&file, &vec![1; 1 << 20], 0).expect("written");
+            file.sync_all().expect("synced");
+        };
+        write();
+        assert!(pages(cluster, "256:") >= 1, "{}", get(cluster, &name("rpc_stats")));
+        cluster.lctl(&["set_param", "-n", &format!("{}=adler", name("checksum_type"))]).success();
+        assert_eq!(get(cluster, &name("checksum_type")), "[adler] crc32c\n[adler] crc32c");
+        write();
+        for (bad, errno) in [
+            ("max_rpcs_in_flight=0", libc::ERANGE),
+            ("max_pages_per_rpc=1G", libc::ERANGE),
+            ("short_io_bytes=2M", libc::ERANGE),
+            ("checksum_type=md5", libc::EINVAL),
+            ("checksums=perhaps", libc::EINVAL),
+        ] {
+            cluster.lctl(&["set_param", &name(bad)]).fails_with(errno);
+        }
+        let brw = get(cluster, &format!("obdfilter.{fs}-OST0000.brw_stats"));
+        assert!(brw.contains("pages per bulk r/w") && brw.contains("disk I/O size"), "{brw}");
+    });
+}

@@ -3,6 +3,8 @@
 //! Names are Lustre's. Settings that were made for good (`set_param -P`) are kept by the management server as patterns; each
 //! process applies those that match its parameters when it starts, when they change, and when a target joins.
 
+mod osc;
+
 use super::links::Links;
 use nacre_client::Client;
 use nacre_fuse::front::Front;
@@ -89,6 +91,15 @@ impl Params {
         enter_space(&self.tree, &below, move || ost_space(&*space));
         let (stats, started) = (server.clone(), now_ns());
         self.tree.add_read(&add("stats"), move || Ok(ost_stats(&stats, started)));
+        let (brw, clear) = (server.clone(), server.clone());
+        self.tree.add_both(
+            &add("brw_stats"),
+            move || Ok(brw.brw_stats()),
+            move |_| {
+                clear.clear_brw_stats();
+                Ok(())
+            },
+        );
         let operator = Arc::new(Mutex::new((false, false)));
         let setter = |which: fn(&mut (bool, bool)) -> &mut bool| {
             let (server, get, set) = (server.clone(), operator.clone(), operator.clone());
@@ -186,6 +197,9 @@ impl Params {
         self.tree.add_read(&format!("{below}.{server}"), text(format!("{name}_UUID")));
         let space = client.clone();
         enter_space(&self.tree, &below, move || space.target_statfs(target));
+        if target.kind == TargetKind::Ost {
+            osc::enter(&self.tree, &below, client, target.index);
+        }
         self.apply_lasting(&below);
     }
 }
