@@ -15,6 +15,7 @@ mod resource;
 mod slab;
 mod tree;
 
+pub mod client;
 pub mod lease;
 pub mod server;
 

@@ -14,8 +14,8 @@
 //!   stands beside that client's own;
 //! - a request waits only for granted locks and for earlier requests that it conflicts with (first come, first served
 //!   among those who conflict; others may pass);
-//! - every granted lock that a waiting request conflicts with has been called back and has a deadline, unless it belongs
-//!   to the target itself or to a group;
+//! - every granted lock that a waiting request conflicts with has been called back, unless it belongs to the target itself,
+//!   and has a deadline, unless it belongs to a group;
 //! - a resource exists while it has locks, waiters or glimpses.
 //!
 //! Messages may be repeated, delayed and lost. Everything here may be called twice; callbacks are sent again until they
@@ -25,9 +25,11 @@
 //! Source: Lustre reference 4.1 to 4.4.
 
 mod contention;
+mod convert;
 mod glimpse;
 mod grow;
 mod queue;
+mod recovery;
 mod timeouts;
 
 use crate::bits::InodeBits;
@@ -367,7 +369,12 @@ impl LockServer {
         };
         let key = self.insert_lock(lock);
         if !blocked {
-            return Outcome::Granted(self.grant(key));
+            let grant = self.grant(key);
+            if requested.mode == Mode::Group {
+                // It may have got in past some who wait.
+                self.reprocess(now, resource, vec![key], effects);
+            }
+            return Outcome::Granted(grant);
         }
         self.stats.waited += 1;
         self.resources[resource].waiting.push(key);
@@ -439,130 +446,6 @@ impl LockServer {
         for resource in touched {
             self.reprocess(now, resource, Vec::new(), effects);
         }
-    }
-
-    /// A client keeps only `mode` and `policy` of a lock: it drops inode bits, or turns a write lock into a read lock. What
-    /// the lock does not have any more stays dropped, so conversions may come twice or late. Extents stay as they are.
-    ///
-    /// # Errors
-    /// `Stale`; `Invalid` if the lock is not granted, or the new mode allows what the old one did not.
-    pub fn on_convert(
-        &mut self,
-        now: Instant,
-        peer: Peer,
-        handle: LockHandle,
-        mode: Mode,
-        policy: &Policy,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), Refusal> {
-        if !self.is_current(peer) {
-            return Err(Refusal::Stale);
-        }
-        let Some(key) = self.find(peer, handle) else { return Ok(()) };
-        let Some(held) = self.locks[key].granted else { return Err(Refusal::Invalid) };
-        let mode = if mode.serves(held.mode) { held.mode } else { mode };
-        let left = match (held.policy, policy) {
-            (Policy::Bits(bits), Policy::Bits(keep)) => Policy::Bits(bits.intersection(*keep)),
-            (Policy::Extent(extent), Policy::Extent(_)) => Policy::Extent(extent),
-            _ => return Err(Refusal::Invalid),
-        };
-        if !held.mode.serves(mode) || held.mode == Mode::Group {
-            return Err(Refusal::Invalid);
-        }
-        if left == Policy::Bits(InodeBits::NONE) {
-            self.on_cancel(now, peer, &[handle], effects);
-            return Ok(());
-        }
-        let resource = self.locks[key].resource;
-        let kept = Need { mode, policy: left, group: 0 };
-        if kept != held {
-            self.resources[resource].granted.remove(held.mode, &held.policy, key);
-            self.resources[resource].granted.insert(kept.mode, &kept.policy, key);
-            self.locks[key].granted = Some(kept);
-            self.end_callback(key);
-            self.reprocess(now, resource, vec![key], effects);
-        }
-        Ok(())
-    }
-
-    /// A client of the last run brings back a lock as it was granted. Only while the server recovers.
-    pub fn on_replay(
-        &mut self,
-        peer: Peer,
-        handle: LockHandle,
-        id: &ResourceId,
-        need: &Need,
-        lvb: Option<Lvb>,
-    ) -> Outcome {
-        if !self.is_current(peer) {
-            return Outcome::Refused(Refusal::Stale);
-        }
-        if let Some(key) = self.find(peer, handle) {
-            let lock = &self.locks[key];
-            return match lock.granted {
-                Some(granted) => Outcome::Granted(self.grant_of(lock.resource, granted)),
-                None => Outcome::Refused(Refusal::ReplayRefused),
-            };
-        }
-        if !self.recovering {
-            return Outcome::Refused(Refusal::ReplayRefused);
-        }
-        if handle.0 == 0 || !need.is_valid() {
-            return Outcome::Refused(Refusal::Invalid);
-        }
-        let count = self.clients.get(&peer.client).map_or(0, |client| client.locks.len());
-        if count >= self.config.locks_per_client_max || self.locks.len() >= self.config.locks_max {
-            return Outcome::Refused(Refusal::TooMany);
-        }
-        let resource = match self.resource_for(id, &need.policy) {
-            Ok(resource) => resource,
-            Err(refusal) => return Outcome::Refused(refusal),
-        };
-        if self.has_granted_conflict(resource, need, None) {
-            return Outcome::Refused(Refusal::ReplayRefused);
-        }
-        if self.resources[resource].lvb.is_none() && matches!(need.policy, Policy::Extent(_)) {
-            self.resources[resource].lvb = lvb;
-        }
-        let key = self.insert_lock(Lock {
-            peer,
-            handle,
-            resource,
-            requested: *need,
-            optional: InodeBits::NONE,
-            // What was asked for is not known any more; the holder may not have written there.
-            no_expansion: true,
-            on_behalf_of: None,
-            granted: None,
-            called: None,
-        });
-        Outcome::Granted(self.grant(key))
-    }
-
-    /// All clients of the last run are back or given up: who waits is served.
-    pub fn end_recovery(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        if !std::mem::take(&mut self.recovering) {
-            return;
-        }
-        let waited_for: Vec<u32> = self
-            .resources
-            .iter()
-            .filter(|(_, found)| !found.waiting.is_empty())
-            .map(|(key, _)| key)
-            .collect();
-        for resource in waited_for {
-            self.reprocess(now, resource, Vec::new(), effects);
-            if let Some(found) = self.resources.get(resource) {
-                for key in found.waiting.clone() {
-                    self.call_back_for(now, key, effects);
-                }
-            }
-        }
-    }
-
-    /// True between a restart and [`LockServer::end_recovery`].
-    pub fn is_recovering(&self) -> bool {
-        self.recovering
     }
 
     /// What a client holds under a handle; `None` if the lock waits or is not there.

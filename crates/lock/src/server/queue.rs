@@ -123,12 +123,13 @@ impl LockServer {
         }
     }
 
-    /// Calls a lock back. The target's own locks end by themselves, and a group keeps its lock until its last member lets
-    /// go, as the user who asked for it expects.
+    /// Calls a lock back. The target's own locks end by themselves. A group keeps its lock until its last member lets go, as
+    /// the user who asked for it expects: it is called only to find locks that their client does not have any more, and
+    /// nobody is late.
     fn call_back(&mut self, now: Instant, key: u32, wanted: &Wanted, effects: &mut Vec<Effect>) {
         let lock = &mut self.locks[key];
         let Some(held) = lock.granted else { return };
-        if lock.peer.is_local() || held.mode == Mode::Group {
+        if lock.peer.is_local() {
             return;
         }
         let wanted = match &mut lock.called {
@@ -146,7 +147,10 @@ impl LockServer {
                 all
             }
             None => {
-                let called = Called::new(now, *wanted, &self.config);
+                let called = match held.mode {
+                    Mode::Group => Called::without_deadline(now, *wanted, &self.config),
+                    _ => Called::new(now, *wanted, &self.config),
+                };
                 self.timers.insert((called.due(), Timer::Callback(key)));
                 lock.called = Some(called);
                 self.stats.callbacks += 1;

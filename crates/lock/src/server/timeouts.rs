@@ -23,7 +23,8 @@ pub(super) enum Timer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Called {
     since: Instant,
-    deadline: Instant,
+    /// `None` if it may take as long as it likes.
+    deadline: Option<Instant>,
     retry: Instant,
     /// What is wanted from the holder; not used for glimpses.
     pub(super) wanted: Wanted,
@@ -31,17 +32,22 @@ pub(super) struct Called {
 
 impl Called {
     pub(super) fn new(now: Instant, wanted: Wanted, config: &ServerConfig) -> Called {
-        let deadline = now + config.callback_timeout;
+        let deadline = Some(now + config.callback_timeout);
         Called { since: now, deadline, retry: now + config.callback_retry, wanted }
+    }
+
+    /// A call that nobody can be late for.
+    pub(super) fn without_deadline(now: Instant, wanted: Wanted, config: &ServerConfig) -> Called {
+        Called { deadline: None, ..Called::new(now, wanted, config) }
     }
 
     /// When there is something to do.
     pub(super) fn due(&self) -> Instant {
-        self.deadline.min(self.retry)
+        self.deadline.map_or(self.retry, |deadline| deadline.min(self.retry))
     }
 
     pub(super) fn is_late(&self, now: Instant) -> bool {
-        self.deadline <= now
+        self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
     pub(super) fn is_repeated(&mut self, now: Instant, config: &ServerConfig) {
@@ -51,7 +57,8 @@ impl Called {
     /// The holder is at work: its time begins again, up to a bound.
     fn prolong(&mut self, now: Instant, config: &ServerConfig) {
         let bound = self.since + config.callback_total_max;
-        self.deadline = self.deadline.max(now + config.callback_timeout).min(bound);
+        let prolonged = |deadline: Instant| deadline.max(now + config.callback_timeout).min(bound);
+        self.deadline = self.deadline.map(prolonged);
     }
 }
 

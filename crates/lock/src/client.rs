@@ -1,0 +1,475 @@
+//! The locks that one client has at one target, kept as long as nobody else wants them.
+//!
+//! It owns the client's locks, who uses them, and the list of unused ones. It does no I/O and reads no clock: threads that
+//! need a lock, messages from the target and the time come in as calls; what has to be sent, written out, dropped or woken
+//! is pushed as [`Effect`]s.
+//!
+//! ```text
+//!   acquire --> asking --granted--> granted, used <--> granted, unused (LRU)
+//!                  |                     |                   |
+//!                  |                 called back         called back, LRU full or too old, early cancel
+//!                  |                     v                   v
+//!                  |             no new users, last     leaving: what it covers is written out and dropped
+//!                  |             user lets go --------->     |
+//!                  v                                         +--> cancel sent, or converted and granted again
+//!               refused
+//! ```
+//!
+//! Invariants:
+//! - a lock is matched only while it is granted and not called back; who holds a reference keeps it until he releases it,
+//!   or until the client is evicted ([`LockClient::is_valid`]);
+//! - a cancel or conversion is sent only after its owner has said that nothing is cached any more under what is given up
+//!   ([`LockClient::on_flushed`]);
+//! - handles are never used twice, so a message about an unknown handle is about a lock that is gone: the answer is a
+//!   cancel. That also heals lost and repeated messages.
+
+mod early;
+mod lru;
+mod messages;
+mod recovery;
+
+use crate::bits::InodeBits;
+use crate::hash::WordMap;
+use crate::holdings::Holdings;
+use crate::mode::Mode;
+use crate::resource::{Enqueue, EnqueueFlags, LockHandle, Lvb, Need, Policy, Refusal, ResourceId, Wanted};
+use crate::slab::Slab;
+pub use early::EarlyCancel;
+use lru::{Link, Lru};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Bounds and times of a [`LockClient`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientConfig {
+    /// Unused locks that are kept (Lustre: `lru_size`).
+    pub lru_size: usize,
+    /// Time after which an unused lock is given up (Lustre: `lru_max_age`).
+    pub lru_max_age: Duration,
+    /// Time after which a request that has not been granted is sent again. Its first answer, "waiting", may be long ago;
+    /// the repetition finds a completion callback that was lost.
+    pub resend_after: Duration,
+    /// Write locks that only readers want become read locks instead of being given up.
+    pub downgrade: bool,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        ClientConfig {
+            // Far below the bound of the server for a client, so that locks in use find room.
+            lru_size: 32 * 1024,
+            // Lustre reference 4.4.
+            lru_max_age: Duration::from_secs(600),
+            resend_after: Duration::from_secs(5),
+            downgrade: true,
+        }
+    }
+}
+
+/// What the owner of a [`LockClient`] has to do. What is to be sent carries the generation of the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Send this request; the answer goes to [`LockClient::on_outcome`].
+    SendEnqueue(Enqueue),
+    /// Send a cancel. No answer is needed: if it is lost, the next callback for the lock brings another.
+    SendCancel(LockHandle),
+    /// Send a conversion; no answer is needed either.
+    SendConvert {
+        /// Which lock.
+        handle: LockHandle,
+        /// The mode that stays.
+        mode: Mode,
+        /// What it still covers.
+        policy: Policy,
+    },
+    /// Send a lock to a server that has restarted; the answer goes to [`LockClient::on_replay_outcome`].
+    SendReplay {
+        /// Which lock.
+        handle: LockHandle,
+        /// On what.
+        resource: ResourceId,
+        /// As it was granted.
+        need: Need,
+    },
+    /// All locks are replayed: tell the server that this client is done, until it has heard it.
+    SendReplayDone,
+    /// The lock is there: wake those who wait for it. They hold their references already.
+    Ready {
+        /// Which lock.
+        handle: LockHandle,
+    },
+    /// The lock cannot be had: wake those who wait for it; their references are gone.
+    Failed {
+        /// Which lock.
+        handle: LockHandle,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A glimpse has come to its end without a lock: wake those who wait.
+    Glimpsed {
+        /// Which request.
+        handle: LockHandle,
+        /// Size and times as the server and the writers know them.
+        lvb: Lvb,
+    },
+    /// Write out what was written under the lock, then drop what is cached under it, then call
+    /// [`LockClient::on_flushed`]. Bytes that other locks cover may stay ([`LockClient::uncovered`]). With `keep`, only what
+    /// the lock has beyond that has to go: inode bits that are not in it; or, for a read lock in place of a write lock,
+    /// nothing is dropped, only written out.
+    Flush {
+        /// Which lock.
+        handle: LockHandle,
+        /// On what.
+        resource: ResourceId,
+        /// What it is now.
+        need: Need,
+        /// What is to be left of it.
+        keep: Option<Need>,
+    },
+    /// The lock is lost: drop what is cached under it, and count what was not written out as lost (EIO at the next fsync or
+    /// close of the files that it belongs to). Users of the lock find it invalid.
+    Discard {
+        /// Which lock.
+        handle: LockHandle,
+        /// On what.
+        resource: ResourceId,
+        /// What it was.
+        need: Need,
+    },
+    /// The server does not accept what this client says it holds: call [`LockClient::on_evicted`], connect afresh.
+    Reconnect,
+}
+
+/// The answer to [`LockClient::acquire`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acquire {
+    /// A lock that serves is held; the caller has a reference to it.
+    Held(LockHandle),
+    /// The server was asked. [`Effect::Ready`], [`Effect::Failed`] or [`Effect::Glimpsed`] with this handle will follow; the
+    /// caller has a reference, to be released also if it does not want to wait any longer.
+    Pending(LockHandle),
+    /// The server has said that the resource is fought over: do the I/O without a lock of this client.
+    Contended,
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClientStats {
+    /// Needs that a cached lock served.
+    pub matched: u64,
+    /// Requests, without repetitions.
+    pub enqueued: u64,
+    /// Blocking callbacks that came, with repetitions.
+    pub callbacks: u64,
+    /// Locks given up, in whatever way.
+    pub cancelled: u64,
+    /// Locks that became smaller or weaker instead.
+    pub converted: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Asked for, not granted; to be asked for again at this time.
+    Asking(Instant),
+    Granted,
+    /// What it covers is being written out and dropped, down to what is kept.
+    Leaving(Option<Need>),
+}
+
+#[derive(Debug)]
+struct Lock {
+    handle: LockHandle,
+    resource: u32,
+    /// What was asked for; once granted, what is held.
+    need: Need,
+    optional: InodeBits,
+    flags: EnqueueFlags,
+    state: State,
+    users: u32,
+    /// Set when it was called back.
+    wanted: Option<Wanted>,
+    lvb: Option<Lvb>,
+    link: Link,
+}
+
+impl Lock {
+    fn request(&self, id: ResourceId) -> Enqueue {
+        Enqueue {
+            handle: self.handle,
+            resource: id,
+            need: self.need,
+            optional: self.optional,
+            flags: self.flags,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Resource {
+    id: ResourceId,
+    /// Granted locks, called back ones included.
+    granted: Holdings,
+    asking: Vec<u32>,
+    /// Locks in any state.
+    locks: u32,
+}
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub struct LockClient {
+    config: ClientConfig,
+    connected: bool,
+    handles: u64,
+    locks: Slab<Lock>,
+    by_handle: WordMap<LockHandle, u32>,
+    resources: Slab<Resource>,
+    by_id: WordMap<ResourceId, u32>,
+    lru: Lru,
+    /// Locks that are asked for, by the time of the next repetition.
+    resend: BTreeSet<(Instant, u32)>,
+    /// Locks whose replay has not been answered.
+    replaying: BTreeSet<LockHandle>,
+    replay_again: Option<Instant>,
+    contended: WordMap<ResourceId, Instant>,
+    stats: ClientStats,
+}
+
+impl LockClient {
+    /// A cache without locks and without a connection: requests are sent when [`LockClient::on_connected`] is called.
+    pub fn new(config: ClientConfig) -> LockClient {
+        LockClient {
+            config,
+            connected: false,
+            handles: 0,
+            locks: Slab::default(),
+            by_handle: WordMap::default(),
+            resources: Slab::default(),
+            by_id: WordMap::default(),
+            lru: Lru::default(),
+            resend: BTreeSet::new(),
+            replaying: BTreeSet::new(),
+            replay_again: None,
+            contended: WordMap::default(),
+            stats: ClientStats::default(),
+        }
+    }
+
+    /// A lock for `need`: a cached one, one that somebody else here is asking for already, or a new one. The caller gets a
+    /// reference and gives it back with [`LockClient::release`].
+    pub fn acquire(
+        &mut self,
+        now: Instant,
+        resource: &ResourceId,
+        need: &Need,
+        optional: InodeBits,
+        flags: EnqueueFlags,
+        effects: &mut Vec<Effect>,
+    ) -> Acquire {
+        if let Some(handle) = self.match_lock(resource, need) {
+            return Acquire::Held(handle);
+        }
+        if flags.deny_on_contention && self.contended.get(resource).is_some_and(|until| *until > now) {
+            return Acquire::Contended;
+        }
+        if let Some(handle) = self.join(resource, need, flags) {
+            return Acquire::Pending(handle);
+        }
+        self.handles += 1;
+        let handle = LockHandle(self.handles);
+        let place = self.resource_for(resource, &need.policy);
+        let due = now + self.config.resend_after;
+        let lock = Lock {
+            handle,
+            resource: place,
+            need: *need,
+            optional,
+            flags,
+            state: State::Asking(due),
+            users: 1,
+            wanted: None,
+            lvb: None,
+            link: Link::default(),
+        };
+        if self.connected && self.replaying.is_empty() {
+            effects.push(Effect::SendEnqueue(lock.request(*resource)));
+        }
+        let key = self.locks.insert(lock);
+        self.by_handle.insert(handle, key);
+        self.resources[place].locks += 1;
+        self.resources[place].asking.push(key);
+        self.resend.insert((due, key));
+        self.stats.enqueued += 1;
+        Acquire::Pending(handle)
+    }
+
+    /// A reference to a cached lock that serves `need`, if there is one. Asks nobody.
+    pub fn match_lock(&mut self, resource: &ResourceId, need: &Need) -> Option<LockHandle> {
+        let key = self.serving(resource, need)?;
+        self.lru.remove(&mut self.locks, key);
+        self.locks[key].users += 1;
+        self.stats.matched += 1;
+        Some(self.locks[key].handle)
+    }
+
+    /// True if a cached lock serves `need`: what is cached may be used right now, by a caller that holds the mutex around
+    /// this engine.
+    pub fn is_covered(&self, resource: &ResourceId, need: &Need) -> bool {
+        self.serving(resource, need).is_some()
+    }
+
+    /// Gives a reference back. A pending request that nobody waits for any more is cancelled; an unused lock stays in the
+    /// cache if nobody else wants it. References to locks that were lost may be given back, too.
+    pub fn release(&mut self, now: Instant, handle: LockHandle, effects: &mut Vec<Effect>) {
+        let Some(&key) = self.by_handle.get(&handle) else { return };
+        let lock = &mut self.locks[key];
+        lock.users = lock.users.saturating_sub(1);
+        if lock.users > 0 {
+            return;
+        }
+        match lock.state {
+            State::Asking(_) => {
+                self.remove(key);
+                self.send(effects, Effect::SendCancel(handle));
+            }
+            // A group lock is held on purpose, not cached. It is never marked as wanted.
+            State::Granted if lock.wanted.is_some() || lock.need.mode == Mode::Group => {
+                self.give_up(key, effects);
+            }
+            State::Granted => {
+                self.lru.push(&mut self.locks, key, now);
+                self.shrink_to_size(effects);
+            }
+            State::Leaving(_) => {}
+        }
+    }
+
+    /// True if the lock is still held: false after an eviction, also for those who have a reference.
+    pub fn is_valid(&self, handle: LockHandle) -> bool {
+        self.held(handle).is_some()
+    }
+
+    /// What is held under a handle.
+    pub fn held(&self, handle: LockHandle) -> Option<Need> {
+        let lock = &self.locks[*self.by_handle.get(&handle)?];
+        (!matches!(lock.state, State::Asking(_))).then_some(lock.need)
+    }
+
+    /// Size and times of the object as this client knows them under the lock.
+    pub fn lvb(&self, handle: LockHandle) -> Option<Lvb> {
+        self.locks[*self.by_handle.get(&handle)?].lvb
+    }
+
+    /// The client has changed the object under the lock: an extending write raises the known minimum size, a truncate sets
+    /// it.
+    pub fn update_lvb(&mut self, handle: LockHandle, change: impl FnOnce(&mut Lvb)) {
+        if let Some(key) = self.by_handle.get(&handle) {
+            change(self.locks[*key].lvb.get_or_insert_default());
+        }
+    }
+
+    /// Locks in any state.
+    pub fn locks(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Locks that are cached and not used.
+    pub fn unused(&self) -> usize {
+        self.lru.len()
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> ClientStats {
+        self.stats
+    }
+
+    fn serving(&self, resource: &ResourceId, need: &Need) -> Option<u32> {
+        let place = *self.by_id.get(resource)?;
+        let usable = |key: u32| self.locks[key].wanted.is_none() && self.locks[key].need.serves(need);
+        self.resources[place].granted.serving(need, usable)
+    }
+
+    /// Joins somebody who waits for what would serve, unless it has been called back already.
+    fn join(&mut self, resource: &ResourceId, need: &Need, flags: EnqueueFlags) -> Option<LockHandle> {
+        let place = *self.by_id.get(resource)?;
+        let serves = |key: &u32| {
+            let lock = &self.locks[*key];
+            lock.wanted.is_none() && !lock.flags.glimpse && lock.flags == flags && lock.need.serves(need)
+        };
+        let key = self.resources[place].asking.iter().copied().find(|key| serves(key))?;
+        self.locks[key].users += 1;
+        Some(self.locks[key].handle)
+    }
+
+    /// Begins to give up an unused lock, or as much of it as others want.
+    fn give_up(&mut self, key: u32, effects: &mut Vec<Effect>) {
+        self.lru.remove(&mut self.locks, key);
+        let lock = &mut self.locks[key];
+        let need = lock.need;
+        let keep = lock.wanted.and_then(|wanted| kept(&need, &wanted, self.config.downgrade));
+        if lock.state == State::Granted {
+            self.resources[lock.resource].granted.remove(need.mode, &need.policy, key);
+        }
+        lock.state = State::Leaving(keep);
+        let resource = self.resources[lock.resource].id;
+        effects.push(Effect::Flush { handle: lock.handle, resource, need, keep });
+    }
+
+    /// Forgets a lock in whatever state it is.
+    fn remove(&mut self, key: u32) {
+        self.lru.remove(&mut self.locks, key);
+        let Some(lock) = self.locks.remove(key) else { return };
+        self.by_handle.remove(&lock.handle);
+        let resource = &mut self.resources[lock.resource];
+        match lock.state {
+            State::Asking(due) => {
+                self.resend.remove(&(due, key));
+                resource.asking.retain(|other| *other != key);
+            }
+            State::Granted => resource.granted.remove(lock.need.mode, &lock.need.policy, key),
+            State::Leaving(_) => {}
+        }
+        resource.locks -= 1;
+        if resource.locks == 0 {
+            let id = resource.id;
+            self.by_id.remove(&id);
+            self.resources.remove(lock.resource);
+        }
+        if !matches!(lock.state, State::Asking(_)) {
+            self.stats.cancelled += 1;
+        }
+    }
+
+    fn resource_for(&mut self, id: &ResourceId, policy: &Policy) -> u32 {
+        if let Some(&place) = self.by_id.get(id) {
+            return place;
+        }
+        let granted = Holdings::for_type_of(policy);
+        let place = self.resources.insert(Resource { id: *id, granted, asking: Vec::new(), locks: 0 });
+        self.by_id.insert(*id, place);
+        place
+    }
+
+    /// What need not wait for an answer is dropped while there is no connection: the server finds out by a callback.
+    fn send(&self, effects: &mut Vec<Effect>, effect: Effect) {
+        if self.connected {
+            effects.push(effect);
+        }
+    }
+}
+
+/// What a holder may keep although others want `wanted`: inode bits that nobody wants; else a read lock in place of a
+/// write lock, if that is weak enough.
+fn kept(need: &Need, wanted: &Wanted, downgrade: bool) -> Option<Need> {
+    if let (Policy::Bits(bits), Policy::Bits(others)) = (need.policy, wanted.policy) {
+        let left = bits.without(others);
+        if !left.is_empty() {
+            return Some(Need { policy: Policy::Bits(left), ..*need });
+        }
+    }
+    let weak_enough = !wanted.conflicts_with(Mode::Pr, &need.policy);
+    (downgrade && matches!(need.mode, Mode::Ex | Mode::Pw) && weak_enough)
+        .then_some(Need { mode: Mode::Pr, ..*need })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Locks that are given up without being asked, inside a request that is sent anyway; and what of an object other locks
+//! still cover.
+
+use super::{Lock, LockClient, Lru, State};
+use crate::extent::Extent;
+use crate::mode::Mode;
+use crate::resource::{LockHandle, Need, Policy, ResourceId};
+use std::ops::ControlFlow;
+
+/// A lock that is gone from the cache; its handle travels in the next request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EarlyCancel {
+    /// Which lock.
+    pub handle: LockHandle,
+    /// On what.
+    pub resource: ResourceId,
+    /// What was held: drop what is cached under it before the request is sent.
+    pub need: Need,
+}
+
+impl LockClient {
+    /// Takes up to `count_max` unused locks that the target would call back for an operation that needs `need` on the
+    /// resource, so that their cancels travel with the request. Locks under which data may be dirty are left alone: writing
+    /// it out takes a while.
+    pub fn early_cancels(
+        &mut self,
+        resource: &ResourceId,
+        need: &Need,
+        count_max: usize,
+    ) -> Vec<EarlyCancel> {
+        let Some(&place) = self.by_id.get(resource) else { return Vec::new() };
+        let mut found = Vec::new();
+        let _ = self.resources[place].granted.conflicting(need, &mut |key| {
+            if is_droppable(&self.locks[key]) && self.locks[key].need.conflicts_with(need) {
+                found.push(key);
+            }
+            if found.len() < count_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        found.truncate(count_max);
+        found.into_iter().map(|key| self.cancel_early(key)).collect()
+    }
+
+    /// Takes up to `count_max` of the locks that have not been used for longest, as far as the cache is more than three
+    /// quarters full: their cancels travel with an enqueue.
+    pub fn lru_cancels(&mut self, count_max: usize) -> Vec<EarlyCancel> {
+        let over = self.lru.len().saturating_sub(self.config.lru_size / 4 * 3);
+        let (mut found, mut next) = (Vec::new(), self.lru.first());
+        // Locks that write are passed over; a bound keeps that cheap.
+        for _ in 0..2 * count_max {
+            let Some(key) = next else { break };
+            next = Lru::next(&self.locks, key);
+            if found.len() < count_max.min(over) && is_droppable(&self.locks[key]) {
+                found.push(key);
+            }
+        }
+        found.into_iter().map(|key| self.cancel_early(key)).collect()
+    }
+
+    /// The bytes under an extent lock that no other granted lock covers: only these have to be dropped from a cache.
+    pub fn uncovered(&self, handle: LockHandle) -> Vec<Extent> {
+        let Some(&key) = self.by_handle.get(&handle) else { return Vec::new() };
+        let lock = &self.locks[key];
+        let Policy::Extent(extent) = lock.need.policy else { return Vec::new() };
+        let mut others: Vec<Extent> = Vec::new();
+        let trees = self.resources[lock.resource].granted.trees();
+        for (_, tree) in trees.iter().filter(|(mode, _)| *mode != Mode::Nl) {
+            let _ = tree.overlapping(&extent, &mut |other, held| {
+                if other != key {
+                    others.push(held);
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        others.sort();
+        let (mut left, mut start) = (Vec::new(), Some(extent.start));
+        for other in others {
+            let Some(from) = start else { break };
+            if other.start > from {
+                left.push(Extent { start: from, last: other.start - 1 });
+            }
+            if other.last >= from {
+                start = other.last.checked_add(1).filter(|next| *next <= extent.last);
+            }
+        }
+        left.extend(start.map(|from| Extent { start: from, last: extent.last }));
+        left
+    }
+
+    fn cancel_early(&mut self, key: u32) -> EarlyCancel {
+        let lock = &self.locks[key];
+        let resource = self.resources[lock.resource].id;
+        let cancel = EarlyCancel { handle: lock.handle, resource, need: lock.need };
+        self.remove(key);
+        cancel
+    }
+}
+
+/// True if the lock can go without anything being written out first.
+fn is_droppable(lock: &Lock) -> bool {
+    lock.state == State::Granted && lock.users == 0 && !lock.need.mode.writes()
+}

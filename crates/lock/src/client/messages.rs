@@ -1,0 +1,166 @@
+//! What comes from the target, from the cache that is being flushed, and from the clock.
+
+use super::{Effect, LockClient, State, kept};
+use crate::mode::Mode;
+use crate::resource::{LockGrant, LockHandle, Need, Outcome, Refusal, ResourceId, Wanted};
+use std::time::{Duration, Instant};
+
+impl LockClient {
+    /// The answer to a request, a completion callback, or the end of a glimpse; in any order, and more than once.
+    ///
+    /// The owner looks at [`Refusal::Stale`] itself: the client has been evicted, see [`LockClient::on_evicted`].
+    pub fn on_outcome(
+        &mut self,
+        now: Instant,
+        handle: LockHandle,
+        outcome: &Outcome,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(&key) = self.by_handle.get(&handle) else {
+            // Nobody waits for it any more, or it was cancelled before a repeated request reached the server.
+            if matches!(outcome, Outcome::Granted(_) | Outcome::Waiting) {
+                self.send(effects, Effect::SendCancel(handle));
+            }
+            return;
+        };
+        if !matches!(self.locks[key].state, State::Asking(_)) {
+            return;
+        }
+        match outcome {
+            Outcome::Granted(grant) => self.granted(key, grant, effects),
+            Outcome::Glimpsed(lvb) => {
+                self.remove(key);
+                effects.push(Effect::Glimpsed { handle, lvb: *lvb });
+            }
+            Outcome::Waiting | Outcome::Refused(Refusal::Recovering | Refusal::Stale) => {}
+            Outcome::Refused(refusal) => {
+                if let Refusal::Contended { for_ms } = refusal {
+                    let id = self.resources[self.locks[key].resource].id;
+                    self.contended.insert(id, now + Duration::from_millis(*for_ms));
+                }
+                self.remove(key);
+                effects.push(Effect::Failed { handle, refusal: *refusal });
+            }
+        }
+    }
+
+    fn granted(&mut self, key: u32, grant: &LockGrant, effects: &mut Vec<Effect>) {
+        let lock = &mut self.locks[key];
+        let State::Asking(due) = lock.state else { return };
+        self.resend.remove(&(due, key));
+        let resource = &mut self.resources[lock.resource];
+        resource.asking.retain(|other| *other != key);
+        if !grant.need.serves(&lock.need) {
+            // The server sent nonsense; the request is over, whatever it meant.
+            let handle = lock.handle;
+            self.remove(key);
+            self.send(effects, Effect::SendCancel(handle));
+            effects.push(Effect::Failed { handle, refusal: Refusal::Invalid });
+            return;
+        }
+        lock.need = grant.need;
+        lock.lvb = grant.lvb;
+        lock.state = State::Granted;
+        resource.granted.insert(grant.need.mode, &grant.need.policy, key);
+        effects.push(Effect::Ready { handle: lock.handle });
+    }
+
+    /// A blocking callback: nobody new gets to use the lock, and when the last user lets go, it is given up as far as it is
+    /// wanted. May come before the grant, after the cancel, and more than once.
+    pub fn on_callback(&mut self, handle: LockHandle, wanted: &Wanted, effects: &mut Vec<Effect>) {
+        self.stats.callbacks += 1;
+        let Some(&key) = self.by_handle.get(&handle) else {
+            return self.send(effects, Effect::SendCancel(handle));
+        };
+        let lock = &mut self.locks[key];
+        let Need { mode, policy, .. } = lock.need;
+        if mode == Mode::Group {
+            // Held until its user lets go; the server only wants to know whether it is still there.
+            return;
+        }
+        if lock.state == State::Granted && !wanted.conflicts_with(mode, &policy) {
+            // The server has not heard of the conversion.
+            return self.send(effects, Effect::SendConvert { handle, mode, policy });
+        }
+        lock.wanted = Some(lock.wanted.map_or(*wanted, |before| before.union(wanted)));
+        if lock.state == State::Granted && lock.users == 0 {
+            self.give_up(key, effects);
+        }
+    }
+
+    /// A glimpse callback: the resource whose size and times are wanted, for the owner to answer with what it knows, dirty
+    /// data included; `None` if there is no such lock, which is the answer then.
+    pub fn on_glimpse(&self, handle: LockHandle) -> Option<ResourceId> {
+        Some(self.resources[self.locks[*self.by_handle.get(&handle)?].resource].id)
+    }
+
+    /// What [`Effect::Flush`] asked for is done.
+    pub fn on_flushed(&mut self, now: Instant, handle: LockHandle, effects: &mut Vec<Effect>) {
+        let Some(&key) = self.by_handle.get(&handle) else { return };
+        let lock = &mut self.locks[key];
+        let State::Leaving(keep) = lock.state else { return };
+        let Some(keep) = keep else {
+            self.remove(key);
+            return self.send(effects, Effect::SendCancel(handle));
+        };
+        lock.need = keep;
+        if lock.wanted.is_some_and(|wanted| wanted.conflicts_with(keep.mode, &keep.policy)) {
+            // More was wanted meanwhile.
+            return self.give_up(key, effects);
+        }
+        lock.wanted = None;
+        lock.state = State::Granted;
+        self.resources[lock.resource].granted.insert(keep.mode, &keep.policy, key);
+        self.lru.push(&mut self.locks, key, now);
+        self.stats.converted += 1;
+        self.send(effects, Effect::SendConvert { handle, mode: keep.mode, policy: keep.policy });
+        self.shrink_to_size(effects);
+    }
+
+    /// Writes out and turns an unused write lock into a read lock, for owners who know that they will only read from now on.
+    /// False if the lock is used, or does not write.
+    pub fn downgrade(&mut self, handle: LockHandle, effects: &mut Vec<Effect>) -> bool {
+        let Some(&key) = self.by_handle.get(&handle) else { return false };
+        let lock = &mut self.locks[key];
+        let readers = Wanted::by(&Need { mode: Mode::Pr, ..lock.need });
+        if lock.state != State::Granted || lock.users > 0 || kept(&lock.need, &readers, true).is_none() {
+            return false;
+        }
+        // As if readers had asked for it; inode bits all stay, as none are left over that nobody wants.
+        lock.wanted = Some(readers);
+        self.give_up(key, effects);
+        true
+    }
+
+    /// Time has passed: sends requests again and gives up what is too old.
+    pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.drop_aged(now, effects);
+        self.contended.retain(|_, until| *until > now);
+        while let Some((due, key)) = self.resend.first().copied()
+            && due <= now
+        {
+            self.resend.pop_first();
+            self.ask_again(now, key, effects);
+        }
+        self.replay_again(now, effects);
+    }
+
+    /// When [`LockClient::on_tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let aged = self.lru.oldest(&self.locks).map(|since| since + self.config.lru_max_age);
+        let resend = self.resend.first().map(|(due, _)| *due);
+        [aged, resend, self.replay_again].into_iter().flatten().min()
+    }
+
+    /// Sends a request, again or for the first time on this connection. Its entry in the resend queue is gone already.
+    pub(super) fn ask_again(&mut self, now: Instant, key: u32, effects: &mut Vec<Effect>) {
+        let due = now + self.config.resend_after;
+        let lock = &mut self.locks[key];
+        lock.state = State::Asking(due);
+        self.resend.insert((due, key));
+        if self.replaying.is_empty() {
+            let request = lock.request(self.resources[lock.resource].id);
+            self.send(effects, Effect::SendEnqueue(request));
+        }
+    }
+}

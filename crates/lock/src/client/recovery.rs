@@ -1,0 +1,104 @@
+//! Connections that break, servers that restart, and evictions.
+
+use super::{Effect, LockClient, State};
+use crate::resource::{LockHandle, Outcome, Refusal};
+use std::time::Instant;
+
+impl LockClient {
+    /// There is a connection to a server that knows this client's locks (all of them, or it has none): requests that were
+    /// not answered are sent again.
+    pub fn on_connected(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.connected = true;
+        let asked: Vec<(Instant, u32)> = self.resend.iter().copied().collect();
+        self.resend.clear();
+        for (_, key) in asked {
+            self.ask_again(now, key, effects);
+        }
+    }
+
+    /// The connection is gone: nothing is sent until there is one again. Locks stay.
+    pub fn on_disconnected(&mut self) {
+        self.connected = false;
+    }
+
+    /// There is a connection to a server that has restarted and knows nobody's locks: they are replayed, and requests are
+    /// sent again after that.
+    pub fn on_restarted(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.connected = true;
+        let held = self.locks.iter().filter(|(_, lock)| !matches!(lock.state, State::Asking(_)));
+        self.replaying = held.map(|(_, lock)| lock.handle).collect();
+        self.replay_again = Some(now);
+        self.replay_again(now, effects);
+    }
+
+    /// The answer to a replay.
+    pub fn on_replay_outcome(
+        &mut self,
+        now: Instant,
+        handle: LockHandle,
+        outcome: &Outcome,
+        effects: &mut Vec<Effect>,
+    ) {
+        match outcome {
+            Outcome::Granted(_) if !self.by_handle.contains_key(&handle) => {
+                self.send(effects, Effect::SendCancel(handle));
+            }
+            Outcome::Granted(_) => {}
+            // The connection has been lost again, and with it this replay.
+            Outcome::Refused(Refusal::Stale) => return,
+            // What was held is not held any more, and nobody knows what else: begin afresh.
+            _ if self.by_handle.contains_key(&handle) => return effects.push(Effect::Reconnect),
+            _ => {}
+        }
+        if self.replaying.remove(&handle) && self.replaying.is_empty() {
+            self.replay_is_done(now, effects);
+        }
+    }
+
+    /// The server has dropped this client: all locks are lost, and those who wait are told. Connect afresh, then call
+    /// [`LockClient::on_connected`].
+    pub fn on_evicted(&mut self, effects: &mut Vec<Effect>) {
+        self.connected = false;
+        self.replay_again = None;
+        self.replaying.clear();
+        let mut all: Vec<(LockHandle, u32)> =
+            self.locks.iter().map(|(key, lock)| (lock.handle, key)).collect();
+        all.sort();
+        for (handle, key) in all {
+            let lock = &self.locks[key];
+            let (need, resource) = (lock.need, self.resources[lock.resource].id);
+            effects.push(match lock.state {
+                State::Asking(_) => Effect::Failed { handle, refusal: Refusal::Stale },
+                State::Granted | State::Leaving(_) => Effect::Discard { handle, resource, need },
+            });
+            self.remove(key);
+        }
+    }
+
+    /// Sends what of the replay has not been answered, if it is time.
+    pub(super) fn replay_again(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if self.replay_again.is_none_or(|due| due > now) {
+            return;
+        }
+        // Locks that have gone since then need no answer.
+        self.replaying.retain(|handle| self.by_handle.contains_key(handle));
+        if self.replaying.is_empty() {
+            return self.replay_is_done(now, effects);
+        }
+        for handle in &self.replaying {
+            if let Some(&key) = self.by_handle.get(handle) {
+                let lock = &self.locks[key];
+                let resource = self.resources[lock.resource].id;
+                let replay = Effect::SendReplay { handle: *handle, resource, need: lock.need };
+                self.send(effects, replay);
+            }
+        }
+        self.replay_again = Some(now + self.config.resend_after);
+    }
+
+    fn replay_is_done(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.replay_again = None;
+        self.send(effects, Effect::SendReplayDone);
+        self.on_connected(now, effects);
+    }
+}
