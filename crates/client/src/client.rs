@@ -3,10 +3,13 @@
 use crate::caller::Caller;
 use crate::config::ClientConfig;
 use crate::handles::HandleTable;
+use crate::io::ahead::Ahead;
 use crate::io::ranges::Use;
 use crate::lease::{KernelCaches, Lease, serve_releases};
 use crate::node::{self, NodeTable};
 use crate::targets::OstTable;
+use crate::tasks::Tasks;
+use crate::tunables::Tunables;
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
 use nacre_types::fid::OIDS_PER_SEQUENCE;
 use nacre_types::{Attr, Cred, Fid, Status, StatusResult, Timestamp, TransNo};
@@ -14,7 +17,7 @@ use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
 
 /// A mount. Any thread may call any method.
@@ -28,6 +31,11 @@ pub struct Client {
     pub(crate) kernel: OnceLock<Arc<dyn KernelCaches>>,
     /// Changes that this client made to the namespace or attributes; tells whether a fetched page is still true.
     pub(crate) changes: AtomicU64,
+    pub(crate) tunables: Tunables,
+    pub(crate) ahead: Ahead,
+    pub(crate) tasks: Tasks,
+    /// For work that goes on on other threads than the caller's.
+    pub(crate) me: OnceLock<Weak<Client>>,
 }
 
 /// A metadata target as the client sees it.
@@ -119,7 +127,12 @@ impl Client {
             lease,
             kernel: OnceLock::new(),
             changes: AtomicU64::new(0),
+            tunables: Tunables::of_host(),
+            ahead: Ahead::default(),
+            tasks: Tasks::new(nacre_env::cpu_count()),
+            me: OnceLock::new(),
         });
+        let _ = client.me.set(Arc::downgrade(&client));
         client.refresh_lease()?;
         let (lease, weak) = (client.lease.clone(), Arc::downgrade(&client));
         std::thread::Builder::new()
@@ -157,6 +170,11 @@ impl Client {
     /// How this client was configured.
     pub fn config(&self) -> &ClientConfig {
         &self.config
+    }
+
+    /// Parameters that can be changed while it runs.
+    pub fn tunables(&self) -> &Tunables {
+        &self.tunables
     }
 
     /// Inodes in the client's table, for statistics.
@@ -203,6 +221,7 @@ impl Client {
     /// Stops threads. Open handles are the MDTs' to close when the connection ends.
     pub fn shutdown(&self) {
         self.lease.stop();
+        self.tasks.stop();
     }
 
     /// The MDT of a FID.
@@ -305,6 +324,7 @@ impl Client {
             kernel.expire_names();
         }
         for file in self.nodes.open_files() {
+            self.forget_ahead(&file);
             // Appends that began alone hold the range to the end of the file.
             if let Err(status) = file.take_range(Use::Exclusive, |_| (u64::MAX - 1, u64::MAX, ())) {
                 log::warn!("appends to {} were not waited for: {status}", file.fid);

@@ -1,5 +1,7 @@
 //! State of open files.
 
+use crate::io::ahead::blocks::Blocks;
+use crate::io::ahead::reader::Reader;
 use crate::io::ranges::RangeLocks;
 use nacre_layout::Layout;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
@@ -101,6 +103,8 @@ pub(crate) struct FileInner {
     /// Somebody here has asked for an `fcntl` lock, so closes have to give such locks back.
     pub range_locked: bool,
     pub ranges: RangeLocks,
+    /// Data read ahead. Whoever changes data takes its range out before giving up the range.
+    pub ahead: Blocks,
     /// Number and cause of the last write-back failure; each open reports it once.
     pub error: (u32, Option<Status>),
 }
@@ -144,6 +148,7 @@ impl FileInner {
 
     /// `[offset, end)` was written under `lease`.
     pub fn on_written(&mut self, offset: u64, end: u64, now: Timestamp) {
+        self.ahead.invalidate(offset, end);
         if offset <= self.dense && end > self.dense {
             self.dense = end;
         }
@@ -154,8 +159,18 @@ impl FileInner {
         self.atime_limit.get_or_insert(now);
     }
 
+    /// Only a part of `[offset, end)` could be written. Pieces behind the failure may have arrived: only the objects know
+    /// the size now.
+    pub fn on_written_in_part(&mut self, offset: u64, end: u64) {
+        self.ahead.invalidate(offset, end);
+        self.size_lease = 0;
+        self.dense = self.dense.min(offset);
+        self.data_changed = true;
+    }
+
     /// The size was set.
     pub fn on_truncated(&mut self, size: u64, lease: u64, changed: bool) {
+        self.ahead.invalidate(size, u64::MAX);
         self.size = size;
         self.size_lease = lease;
         self.dense = self.dense.min(size);
@@ -218,6 +233,8 @@ pub(crate) struct OpenFile {
     pub run: AtomicU64,
     /// The OSTs were asked to have everything up to here ready.
     pub ready_to: AtomicU64,
+    /// What its reads look like, for reading ahead.
+    pub reader: Mutex<Reader>,
     /// The last failure that this open has reported.
     pub error_seen: AtomicU32,
     /// Reads and writes go through the kernel's page cache.
@@ -237,6 +254,7 @@ impl OpenFile {
             next_read: AtomicU64::new(0),
             run: AtomicU64::new(0),
             ready_to: AtomicU64::new(0),
+            reader: Mutex::default(),
             error_seen: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
             closing: AtomicBool::new(false),

@@ -1,5 +1,6 @@
 //! Bytes of files: from ranges to objects.
 
+pub mod ahead;
 pub(crate) mod dirty;
 pub(crate) mod objects;
 pub mod ranges;

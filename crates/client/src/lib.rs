@@ -18,7 +18,7 @@
 //! # Map
 //!
 //! `client` construction and calls; `caller` credentials; `node` inodes that the kernel knows; `file` open files;
-//! `lease`; `targets` OSTs; `io` bytes of files; `ops` everything else, one module per group of operations.
+//! `lease`; `targets` OSTs; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
 
 mod caller;
 mod client;
@@ -30,16 +30,20 @@ mod lease;
 pub mod node;
 mod ops;
 mod targets;
+mod tasks;
+mod tunables;
 
 pub use caller::Caller;
 pub use client::Client;
 pub use config::ClientConfig;
+pub use io::ahead::stats::{AheadStats, Counter};
 pub use io::write::WriteOptions;
 pub use lease::{KernelCaches, Lease};
 pub use ops::dir::ListedEntry;
 pub use ops::info::{MountInfo, TargetState};
 pub use ops::namespace::{Created, Found};
 pub use ops::open::OpenedFile;
+pub use tunables::{ParallelIo, Tunables};
 
 // The words of requests that a front door speaks, so that it need not know how they travel.
 pub use nacre_wire::mds::{

@@ -28,6 +28,7 @@ impl Client {
     pub(crate) fn read_open(&self, open: &OpenFile, offset: u64, buffer: &mut [u8]) -> StatusResult<usize> {
         let file = &*open.file;
         let end = offset.saturating_add(buffer.len() as u64);
+        self.plan_ahead(open, offset, buffer.len() as u64);
         let take = || {
             file.take_range(Use::Shared, |inner| {
                 let sure = end <= inner.size || self.size_is_ours(inner);
@@ -47,8 +48,11 @@ impl Client {
         let buffer = &mut buffer[..len];
         match layout {
             Some(layout) if layout.has_objects() => {
-                let ahead = self.read_ahead(open, offset, len as u64);
-                self.read_layout(&layout, offset, buffer, ahead)?;
+                let done = self.take_ahead(open, &layout, offset, buffer)?;
+                if done < len {
+                    let hint = self.read_ahead_hint(open, offset, len as u64);
+                    self.read_layout(&layout, offset + done as u64, &mut buffer[done..], hint)?;
+                }
             }
             _ => buffer.fill(0),
         }
@@ -61,7 +65,7 @@ impl Client {
     }
 
     /// How much the OSTs are to have ready beyond this read. Asked for in steps, so that most requests carry none.
-    fn read_ahead(&self, open: &OpenFile, offset: u64, len: u64) -> u32 {
+    fn read_ahead_hint(&self, open: &OpenFile, offset: u64, len: u64) -> u32 {
         let window = u64::from(self.config.read_ahead_bytes_max);
         let expected = open.next_read.load(Ordering::Relaxed);
         let end = offset + len;
@@ -92,9 +96,8 @@ impl Client {
                 rest.fill(0);
                 self.read_chunk(&chunk, mine, ahead)?;
             }
-            (Some(first), Some(second)) => {
-                self.read_chunks(&mut [first, second].into_iter().chain(parts), layout, buffer, ahead)?;
-            }
+            // A second chunk.
+            _ => self.read_parts(layout, &mut [(offset, buffer)], ahead)?,
         }
         Ok(())
     }
@@ -109,38 +112,43 @@ impl Client {
         fill_short(reply, buffer)
     }
 
-    fn read_chunks(
+    /// Fills buffers with the bytes of the file from their offsets on, all requests in flight at once.
+    pub(crate) fn read_parts(
         &self,
-        parts: &mut dyn Iterator<Item = Chunk>,
         layout: &Layout,
-        buffer: &mut [u8],
+        parts: &mut [(u64, &mut [u8])],
         ahead: u32,
     ) -> StatusResult<()> {
-        let parts: Vec<Chunk> = parts.collect();
+        let pieces: Vec<Vec<Chunk>> =
+            parts.iter().map(|(at, buffer)| chunks(layout, *at, buffer.len() as u64).collect()).collect();
         // The hint is for the file; each object holds its share of what follows.
         let share = ahead / (layout.objects().count().max(1) as u32);
-        let mut calls = Vec::with_capacity(parts.len());
-        let mut rest = &mut *buffer;
-        for chunk in &parts {
-            let (mine, after) = std::mem::take(&mut rest).split_at_mut(chunk.len as usize);
-            rest = after;
-            match chunk.object {
-                Some(stripe) => calls.push(IoCall {
-                    endpoint: self.ost(stripe.ost_index)?,
-                    request: read_request(chunk, stripe.object, share),
-                    bulk: Bulk::Receive(mine),
-                }),
-                None => mine.fill(0),
+        let mut calls = Vec::with_capacity(pieces.iter().map(Vec::len).sum());
+        for ((_, buffer), chunks) in parts.iter_mut().zip(&pieces) {
+            let mut rest = &mut **buffer;
+            for chunk in chunks {
+                let (mine, after) = rest.split_at_mut(chunk.len as usize);
+                rest = after;
+                match chunk.object {
+                    Some(stripe) => calls.push(IoCall {
+                        endpoint: self.ost(stripe.ost_index)?,
+                        request: read_request(chunk, stripe.object, share),
+                        bulk: Bulk::Receive(mine),
+                    }),
+                    None => mine.fill(0),
+                }
             }
+            rest.fill(0);
         }
-        rest.fill(0);
         let mut replies = run_all(calls).into_iter();
-        let mut rest = buffer;
-        for chunk in &parts {
-            let (mine, after) = std::mem::take(&mut rest).split_at_mut(chunk.len as usize);
-            rest = after;
-            if chunk.object.is_some() {
-                fill_short(replies.next().ok_or(Status::EPROTO)??, mine)?;
+        for ((_, buffer), chunks) in parts.iter_mut().zip(&pieces) {
+            let mut rest = &mut **buffer;
+            for chunk in chunks {
+                let (mine, after) = rest.split_at_mut(chunk.len as usize);
+                rest = after;
+                if chunk.object.is_some() {
+                    fill_short(replies.next().ok_or(Status::EPROTO)??, mine)?;
+                }
             }
         }
         Ok(())

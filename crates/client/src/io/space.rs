@@ -137,6 +137,7 @@ impl Client {
         });
         let now = self.now();
         range.finish(|inner| {
+            inner.ahead.invalidate(offset, end);
             inner.dense = 0;
             inner.blocks = None;
             inner.data_changed = true;

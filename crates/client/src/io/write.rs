@@ -104,10 +104,7 @@ impl Client {
                 inner.on_written(at, at + written, now);
             }
             if written < len {
-                // Pieces behind the failure may have arrived: only the objects know the size now.
-                inner.size_lease = 0;
-                inner.dense = inner.dense.min(at);
-                inner.data_changed = true;
+                inner.on_written_in_part(at, at + len);
             }
             if !sync || written < len {
                 touched.iter().for_each(|&(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));

@@ -209,6 +209,7 @@ impl Client {
         let (file, writes) = (&*open.file, open.writable());
         let tell = {
             let mut inner = file.lock();
+            inner.ahead.forget(handle, u64::MAX);
             if writes {
                 inner.writers -= 1;
             }

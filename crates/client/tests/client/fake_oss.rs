@@ -6,7 +6,7 @@ use nacre_wire::mds::Statfs;
 use nacre_wire::oss::{Bulk, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: u64 = 4096;
 
@@ -79,6 +79,8 @@ pub struct FakeOss {
     pub syncs: AtomicU64,
     pub attrs: AtomicU64,
     pub reads: AtomicU64,
+    /// Reads of more than a page fail.
+    pub fail_large_reads: AtomicBool,
 }
 
 impl OssEndpoint for FakeOss {
@@ -94,6 +96,9 @@ impl OssEndpoint for FakeOss {
             }
             (OssRequest::Read { object, offset, len, .. }, Bulk::Receive(buffer)) => {
                 self.reads.fetch_add(1, Ordering::Relaxed);
+                if u64::from(*len) > PAGE && self.fail_large_reads.load(Ordering::Relaxed) {
+                    return Err(Status::EIO);
+                }
                 assert_eq!(*len as usize, buffer.len());
                 let data = objects.get(object).map_or(&[][..], |object| &object.data);
                 let rest = data.get(*offset as usize..).unwrap_or(&[]);

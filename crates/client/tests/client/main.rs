@@ -1,5 +1,6 @@
 //! The client against servers in memory.
 
+mod ahead;
 mod fake_mds;
 mod fake_oss;
 mod files;

@@ -1,0 +1,295 @@
+//! Read-ahead of the client: what a reader will ask for next is fetched into memory before it does.
+//!
+//! [`reader`] decides what, [`blocks`] keeps it, and this module moves data and keeps both true. A fetch runs on the
+//! client's own threads ([`crate::tasks`]); the reader goes on as soon as its own bytes are there.
+//!
+//! # Invariants
+//!
+//! - A block is served only under the exclusive lease under which it was made ([`Client::may_cache`]).
+//! - A writer takes its range out of the list after it has written and before it gives the range back. So a block that is
+//!   found under a reader's range holds everything written there before, whenever its fetch ran.
+//! - A block enters the list before dirty data of its range is settled, and is fetched after: a write in between takes
+//!   it out again.
+//! - Fetches hold no byte range, so that they cannot be in a writer's way; failures of theirs are told to nobody, the
+//!   reader tries by itself.
+//! - Blocks of all files together stand for at most `max_read_ahead_mb`, fetched or not.
+//!
+//! # Where it is used
+//!
+//! Only for objects in other processes: in the client's own a read is a function call, and what costs is the disk, which the
+//! server fetches ahead of by itself when told (`ahead` of a read).
+
+pub(crate) mod blocks;
+pub mod reader;
+pub mod stats;
+
+use crate::client::Client;
+use crate::file::{FileInner, FileState, OpenFile};
+use blocks::{Block, Memory, Served};
+use nacre_layout::Layout;
+use nacre_types::{Status, StatusResult};
+use parking_lot::Mutex;
+use reader::{Limits, Pattern, Plan};
+use stats::{AheadStats, Counter};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// What one fetch asks for, in bytes: the largest transfer of one request.
+const RPC_BYTES: u64 = 1 << 20;
+/// Blocks that one thread asks for at once. Between them the reader waits for all.
+const BATCH: usize = 4;
+/// What lies this far behind a sequential reader will not be read any more: pieces of one read arrive in any order.
+const PASSED_BYTES: u64 = 4 << 20;
+
+/// Read-ahead of all files of a client.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    pub memory: Arc<Memory>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    fetches: VecDeque<Fetch>,
+    /// Threads at it.
+    active: u32,
+}
+
+/// Blocks of one file to be fetched together.
+struct Fetch {
+    layout: Arc<Layout>,
+    blocks: Vec<Arc<Block>>,
+    /// What the OSTs are to have ready beyond, see [`crate::ClientConfig::read_ahead_bytes_max`].
+    hint: u32,
+}
+
+impl Client {
+    /// The exclusive lease under which data of a file may be kept, if there is one: nobody else changes it, and its size is
+    /// known. The only place that decides this.
+    fn may_cache(&self, inner: &FileInner) -> Option<u64> {
+        let lease = self.lease.number();
+        (lease != 0 && self.size_is_ours(inner)).then_some(lease)
+    }
+
+    /// Counters of read-ahead.
+    pub fn read_ahead_stats(&self) -> &AheadStats {
+        &self.ahead.memory.stats
+    }
+
+    /// [`Client::read_ahead_stats`] as `lctl` shows them.
+    pub fn read_ahead_report(&self) -> String {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        self.ahead.memory.stats.text(now)
+    }
+
+    /// Bytes that are read ahead now, in flight or waiting for their reader.
+    pub fn read_ahead_bytes(&self) -> u64 {
+        self.ahead.memory.used()
+    }
+
+    /// A read is about to begin: notes it, and starts to fetch what will follow. Called without the range.
+    pub(crate) fn plan_ahead(&self, open: &OpenFile, offset: u64, len: u64) {
+        let tunables = &self.tunables;
+        if len == 0 || tunables.max_read_ahead_async_active() == 0 || tunables.read_ahead_bytes() == 0 {
+            return;
+        }
+        let stats = self.read_ahead_stats();
+        let (size, layout, lease) = {
+            let inner = open.file.lock();
+            let Some(lease) = self.may_cache(&inner) else { return };
+            if inner.size == 0 {
+                stats.add(Counter::ZeroLength);
+                return;
+            }
+            let Some(layout) = inner.layout.clone() else { return };
+            (inner.size, layout, lease)
+        };
+        if offset >= size || !self.is_far(&layout) {
+            return;
+        }
+        let limits = Limits {
+            rpc_bytes: RPC_BYTES,
+            window_bytes: tunables.window_bytes(),
+            whole_bytes: tunables.whole_bytes(),
+        };
+        let plan = open.reader.lock().on_read(offset, len, size, &limits);
+        if plan.pattern == Pattern::Random {
+            stats.add(Counter::NotConsecutive);
+        } else if limits.window_bytes == 0 {
+            stats.add(Counter::ZeroWindow);
+        }
+        if plan.reset {
+            open.file.lock().ahead.forget(open.handle.0, u64::MAX);
+        }
+        if plan.count > 0 {
+            self.start_ahead(open, layout, &plan, (offset, lease));
+        }
+    }
+
+    /// True if a read of the file is a message to another process.
+    fn is_far(&self, layout: &Layout) -> bool {
+        let first = layout.objects().next();
+        first.and_then(|stripe| self.osts.get(stripe.ost_index)).is_some_and(|ost| !ost.is_local())
+    }
+
+    fn start_ahead(&self, open: &OpenFile, layout: Arc<Layout>, plan: &Plan, (offset, lease): (u64, u64)) {
+        let (stats, owner) = (self.read_ahead_stats(), open.handle.0);
+        let memory = (&self.ahead.memory, self.tunables.read_ahead_bytes());
+        let mut made = Vec::new();
+        {
+            let mut inner = open.file.lock();
+            if plan.pattern == Pattern::Sequential {
+                inner.ahead.forget(owner, offset.saturating_sub(PASSED_BYTES));
+            }
+            for range in plan.ranges() {
+                let bounds = (range.start, range.end);
+                if !inner.ahead.make(bounds, RPC_BYTES, (owner, lease), memory, &mut made) {
+                    stats.add(Counter::MaxIssue);
+                    stats.add(Counter::FailedToReachEnd);
+                    break;
+                }
+            }
+        }
+        let (Some(first), Some(last)) = (made.first(), made.last()) else { return };
+        if self.settle(&open.file, first.start, last.end).is_err() {
+            let mut inner = open.file.lock();
+            made.iter().for_each(|block| inner.ahead.remove(block));
+            return;
+        }
+        if plan.to_end {
+            stats.add(Counter::ToEnd);
+        }
+        made.iter().for_each(|block| block.enqueue());
+        let hint = if plan.pattern == Pattern::Sequential { self.config.read_ahead_bytes_max } else { 0 };
+        let mut queue = self.ahead.queue.lock();
+        for blocks in made.chunks(BATCH) {
+            queue.fetches.push_back(Fetch { layout: layout.clone(), blocks: blocks.to_vec(), hint });
+        }
+        if queue.active < self.tunables.max_read_ahead_async_active() {
+            queue.active += 1;
+            drop(queue);
+            self.start_fetching();
+        }
+    }
+
+    fn start_fetching(&self) {
+        let me = self.me.get().cloned().unwrap_or_default();
+        let started = self.tasks.submit(move || {
+            if let Some(client) = me.upgrade() {
+                client.fetch_queued();
+            }
+        });
+        if !started {
+            // Readers fetch what is queued by themselves when they come to it.
+            let mut queue = self.ahead.queue.lock();
+            queue.active -= 1;
+            queue.fetches.clear();
+        }
+    }
+
+    fn fetch_queued(&self) {
+        loop {
+            let fetch = {
+                let mut queue = self.ahead.queue.lock();
+                let Some(fetch) = queue.fetches.pop_front() else {
+                    queue.active -= 1;
+                    return;
+                };
+                fetch
+            };
+            let pages = self.fetch(&fetch);
+            self.read_ahead_stats().add_bytes(Counter::Async, pages);
+        }
+    }
+
+    /// Fetches those blocks that nobody has begun with, and gives their bytes.
+    fn fetch(&self, fetch: &Fetch) -> u64 {
+        // A block of which this is the last holder was taken out of its file's list: nobody would read it.
+        let wanted = |block: &&Arc<Block>| Arc::strong_count(block) > 1 && block.begin();
+        let blocks: Vec<_> = fetch.blocks.iter().filter(wanted).collect();
+        let memory = &self.ahead.memory;
+        let mut buffers: Vec<_> = blocks.iter().map(|block| memory.buffer(block.len())).collect();
+        let mut parts: Vec<_> =
+            blocks.iter().zip(&mut buffers).map(|(block, buffer)| (block.start, &mut buffer[..])).collect();
+        let outcome = self.read_parts(&fetch.layout, &mut parts, fetch.hint);
+        if let Err(status) = outcome {
+            log::debug!("{} blocks could not be read ahead: {status}", blocks.len());
+        }
+        let mut bytes = 0;
+        for (block, buffer) in blocks.into_iter().zip(buffers) {
+            bytes += block.end - block.start;
+            block.finish(outcome.is_ok().then_some(buffer));
+        }
+        bytes
+    }
+
+    /// Copies what was read ahead to the beginning of `buffer`, and says how much that was. Called under the range.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub(crate) fn take_ahead(
+        &self,
+        open: &OpenFile,
+        layout: &Arc<Layout>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> StatusResult<usize> {
+        let (stats, mut done) = (self.read_ahead_stats(), 0);
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            let Some(block) = self.block_at(&open.file, at) else { break };
+            let mut served = block.serve(at, &mut buffer[done..]);
+            if served == Served::NotBegun {
+                self.fetch(&Fetch { layout: layout.clone(), blocks: vec![block.clone()], hint: 0 });
+                open.reader.lock().on_wait();
+                served = block.serve(at, &mut buffer[done..]);
+            }
+            match served {
+                Served::Copied(bytes) => done += bytes,
+                Served::CopiedLate(bytes) => {
+                    open.reader.lock().on_wait();
+                    done += bytes;
+                }
+                Served::Interrupted => return Err(Status::EINTR),
+                Served::NotBegun | Served::Nothing => {
+                    open.file.lock().ahead.remove(&block);
+                    break;
+                }
+            }
+            if block.is_used_up() {
+                open.file.lock().ahead.remove(&block);
+            }
+        }
+        stats.add_bytes(Counter::Hits, done as u64);
+        if done < buffer.len() && self.is_far(layout) {
+            let mut reader = open.reader.lock();
+            stats.add_bytes(Counter::Misses, (buffer.len() - done) as u64);
+            if reader.is_inside(offset) {
+                stats.add_bytes(Counter::MissInside, (buffer.len() - done) as u64);
+                reader.on_miss_inside();
+            }
+        }
+        Ok(done)
+    }
+
+    fn block_at(&self, file: &FileState, offset: u64) -> Option<Arc<Block>> {
+        let mut inner = file.lock();
+        if inner.ahead.is_empty() {
+            return None;
+        }
+        let lease = self.may_cache(&inner);
+        let block = inner.ahead.find(offset)?;
+        if lease != Some(block.lease) {
+            inner.ahead.clear();
+            return None;
+        }
+        Some(block.clone())
+    }
+
+    /// A file is closed, or its lease ends: what was fetched for it goes.
+    pub(crate) fn forget_ahead(&self, file: &FileState) {
+        file.lock().ahead.clear();
+        self.ahead.memory.shrink();
+    }
+}

@@ -1,0 +1,249 @@
+//! Parameters of a running client, under Lustre's names (reference 2.9).
+
+use nacre_types::{Status, StatusResult};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const MIB: u64 = 1 << 20;
+/// Largest window in one RPC, in MiB; what is fetched whole is never less.
+const WHOLE_MB: u64 = 4;
+/// Bounds of the reference.
+const ASYNC_ACTIVE_MAX: u32 = 512;
+const STATAHEAD_MAX: u32 = 2048;
+const STATAHEAD_BATCH_MAX: u32 = 1024;
+
+/// Whether large transfers are split over CPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ParallelIo {
+    /// Never.
+    Off,
+    /// Where size and idle CPUs say that it pays.
+    #[default]
+    Auto,
+    /// Wherever it is possible.
+    On,
+}
+
+/// The parameters. Every setter checks; readers see a change with their next operation.
+#[derive(Debug)]
+pub struct Tunables {
+    memory_mb: u64,
+    max_read_ahead_mb: AtomicU64,
+    max_read_ahead_per_file_mb: AtomicU64,
+    max_read_ahead_whole_mb: AtomicU64,
+    max_read_ahead_async_active: AtomicU32,
+    read_ahead_async_file_threshold_mb: AtomicU64,
+    statahead_max: AtomicU32,
+    statahead_batch_max: AtomicU32,
+    parallel_io: AtomicU32,
+}
+
+impl Tunables {
+    /// Defaults for a host with `memory_mb` MiB and `cpus` CPUs.
+    pub fn new(memory_mb: u64, cpus: u32) -> Tunables {
+        let total = (memory_mb / 32).min(1024).max((memory_mb / 2).min(256)).max(1);
+        let per_file = (total / 4).clamp(1, 256);
+        Tunables {
+            memory_mb,
+            max_read_ahead_mb: AtomicU64::new(total),
+            max_read_ahead_per_file_mb: AtomicU64::new(per_file),
+            max_read_ahead_whole_mb: AtomicU64::new(WHOLE_MB.min(per_file)),
+            max_read_ahead_async_active: AtomicU32::new((cpus / 2).max(1)),
+            read_ahead_async_file_threshold_mb: AtomicU64::new(per_file),
+            statahead_max: AtomicU32::new(128),
+            statahead_batch_max: AtomicU32::new(64),
+            parallel_io: AtomicU32::new(ParallelIo::Auto as u32),
+        }
+    }
+
+    /// Defaults for this host.
+    pub(crate) fn of_host() -> Tunables {
+        Tunables::new(memory_mb(), nacre_env::cpu_count() as u32)
+    }
+
+    /// Memory for data read ahead, in MiB.
+    pub fn max_read_ahead_mb(&self) -> u64 {
+        self.max_read_ahead_mb.load(Ordering::Relaxed)
+    }
+
+    /// Sets it; more than half of the memory is cut to that. 0 switches read-ahead off.
+    ///
+    /// # Errors
+    /// `ERANGE` for more than there is memory.
+    pub fn set_max_read_ahead_mb(&self, mb: u64) -> StatusResult<()> {
+        if mb > self.memory_mb {
+            return Err(Status::ERANGE);
+        }
+        let mb = mb.min(self.memory_mb / 2);
+        self.max_read_ahead_mb.store(mb, Ordering::Relaxed);
+        self.max_read_ahead_per_file_mb.fetch_min(mb, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Window of one open file at most, in MiB.
+    pub fn max_read_ahead_per_file_mb(&self) -> u64 {
+        self.max_read_ahead_per_file_mb.load(Ordering::Relaxed)
+    }
+
+    /// Sets it; cut to [`Tunables::max_read_ahead_mb`]. 0 switches windows off.
+    pub fn set_max_read_ahead_per_file_mb(&self, mb: u64) {
+        let mb = mb.min(self.max_read_ahead_mb());
+        self.max_read_ahead_per_file_mb.store(mb, Ordering::Relaxed);
+    }
+
+    /// Files of this size or less are fetched whole with their second read, in MiB.
+    pub fn max_read_ahead_whole_mb(&self) -> u64 {
+        self.max_read_ahead_whole_mb.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `ERANGE` for more than [`Tunables::max_read_ahead_per_file_mb`].
+    pub fn set_max_read_ahead_whole_mb(&self, mb: u64) -> StatusResult<()> {
+        if mb > self.max_read_ahead_per_file_mb() {
+            return Err(Status::ERANGE);
+        }
+        self.max_read_ahead_whole_mb.store(mb, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Threads that fetch ahead at the same time, at most.
+    pub fn max_read_ahead_async_active(&self) -> u32 {
+        self.max_read_ahead_async_active.load(Ordering::Relaxed)
+    }
+
+    /// Sets it, 0 to 512. With 0 nothing is fetched ahead, since all of it is asynchronous here.
+    ///
+    /// # Errors
+    /// `ERANGE`.
+    pub fn set_max_read_ahead_async_active(&self, threads: u32) -> StatusResult<()> {
+        if threads > ASYNC_ACTIVE_MAX {
+            return Err(Status::ERANGE);
+        }
+        self.max_read_ahead_async_active.store(threads, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Kept for scripts that set it. Lustre fetches asynchronously from this window on; here all fetches are.
+    pub fn read_ahead_async_file_threshold_mb(&self) -> u64 {
+        self.read_ahead_async_file_threshold_mb.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `ERANGE` for more than [`Tunables::max_read_ahead_per_file_mb`].
+    pub fn set_read_ahead_async_file_threshold_mb(&self, mb: u64) -> StatusResult<()> {
+        if mb > self.max_read_ahead_per_file_mb() {
+            return Err(Status::ERANGE);
+        }
+        self.read_ahead_async_file_threshold_mb.store(mb, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Attributes of one directory that are fetched before they are asked for, at most.
+    pub fn statahead_max(&self) -> u32 {
+        self.statahead_max.load(Ordering::Relaxed)
+    }
+
+    /// Sets it, 0 to 2048. With 0 listings carry no attributes either: each is asked for by itself.
+    ///
+    /// # Errors
+    /// `ERANGE`.
+    pub fn set_statahead_max(&self, entries: u32) -> StatusResult<()> {
+        if entries > STATAHEAD_MAX {
+            return Err(Status::ERANGE);
+        }
+        self.statahead_max.store(entries, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Attributes that one request fetches, at most.
+    pub fn statahead_batch_max(&self) -> u32 {
+        self.statahead_batch_max.load(Ordering::Relaxed)
+    }
+
+    /// Sets it, 0 to 1024; 0 and 1 both mean one at a time.
+    ///
+    /// # Errors
+    /// `ERANGE`.
+    pub fn set_statahead_batch_max(&self, entries: u32) -> StatusResult<()> {
+        if entries > STATAHEAD_BATCH_MAX {
+            return Err(Status::ERANGE);
+        }
+        self.statahead_batch_max.store(entries, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether large transfers are split over CPUs.
+    pub fn parallel_io(&self) -> ParallelIo {
+        match self.parallel_io.load(Ordering::Relaxed) {
+            0 => ParallelIo::Off,
+            1 => ParallelIo::Auto,
+            _ => ParallelIo::On,
+        }
+    }
+
+    /// Sets it.
+    pub fn set_parallel_io(&self, mode: ParallelIo) {
+        self.parallel_io.store(mode as u32, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read_ahead_bytes(&self) -> u64 {
+        self.max_read_ahead_mb().saturating_mul(MIB)
+    }
+
+    pub(crate) fn window_bytes(&self) -> u64 {
+        self.max_read_ahead_per_file_mb().saturating_mul(MIB)
+    }
+
+    pub(crate) fn whole_bytes(&self) -> u64 {
+        self.max_read_ahead_whole_mb().saturating_mul(MIB)
+    }
+}
+
+/// Memory of this host in MiB; what a small host has, if it cannot be found out.
+fn memory_mb() -> u64 {
+    const UNKNOWN_MB: u64 = 512;
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(UNKNOWN_MB, |kib| (kib >> 10).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_follow_memory_and_cpus() {
+        let (small, large) = (Tunables::new(400, 1), Tunables::new(1 << 20, 64));
+        assert_eq!((small.max_read_ahead_mb(), large.max_read_ahead_mb()), (200, 1024));
+        assert_eq!((small.max_read_ahead_per_file_mb(), large.max_read_ahead_per_file_mb()), (50, 256));
+        assert_eq!((small.max_read_ahead_async_active(), large.max_read_ahead_async_active()), (1, 32));
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_and_changes_nothing() {
+        let tunables = Tunables::new(10_000, 2);
+        assert_eq!(tunables.set_max_read_ahead_mb(10_001), Err(Status::ERANGE));
+        assert_eq!(tunables.set_max_read_ahead_whole_mb(79), Err(Status::ERANGE));
+        assert_eq!(tunables.set_read_ahead_async_file_threshold_mb(79), Err(Status::ERANGE));
+        assert_eq!(tunables.set_max_read_ahead_async_active(513), Err(Status::ERANGE));
+        assert_eq!(tunables.set_statahead_max(2049), Err(Status::ERANGE));
+        assert_eq!(tunables.set_statahead_batch_max(1025), Err(Status::ERANGE));
+        assert_eq!((tunables.max_read_ahead_mb(), tunables.max_read_ahead_whole_mb()), (312, 4));
+        assert_eq!((tunables.statahead_max(), tunables.statahead_batch_max()), (128, 64));
+    }
+
+    #[test]
+    fn a_file_gets_no_more_than_all_files_together() {
+        let tunables = Tunables::new(10_000, 2);
+        assert_eq!(tunables.set_max_read_ahead_mb(8_000), Ok(()));
+        assert_eq!(tunables.max_read_ahead_mb(), 5_000, "half of the memory");
+        tunables.set_max_read_ahead_per_file_mb(9_999);
+        assert_eq!(tunables.max_read_ahead_per_file_mb(), 5_000);
+        assert_eq!(tunables.set_max_read_ahead_mb(10), Ok(()));
+        assert_eq!(tunables.max_read_ahead_per_file_mb(), 10);
+    }
+}
