@@ -1,5 +1,6 @@
 //! The traits that clients call and services implement.
 
+use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::Tunables;
 use nacre_types::{ClientUuid, Cred, Nid, ProcessIdentity, StatusResult};
@@ -95,6 +96,10 @@ pub trait MdsEndpoint: Send + Sync {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
     /// Runs one request whose answer nobody waits for (close). Errors are logged by the endpoint.
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>);
+    /// State of the way to the target; `mdc.*.import`. `None` if it is in this process.
+    fn import(&self) -> Option<ImportInfo> {
+        None
+    }
     /// True if the target is in this process, so that it always answers.
     fn is_local(&self) -> bool {
         false
@@ -123,6 +128,12 @@ pub trait OssEndpoint: Send + Sync {
     fn rpc_stats(&self) -> Option<&RpcStats> {
         None
     }
+    /// State of the way to the target; `osc.*.import`. `None` if it is in this process.
+    fn import(&self) -> Option<ImportInfo> {
+        None
+    }
+    /// To be called about once a second: finds lost connections, closes those idle for longer than `idle_timeout`.
+    fn tend(&self) {}
     /// Changes whenever data that was written but not synced may have been lost (the server's host restarted).
     fn durability_epoch(&self) -> u64;
     /// True if the target is in this process, so that it always answers.

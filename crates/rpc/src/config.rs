@@ -1,5 +1,6 @@
 //! Options of the TCP transport.
 
+use crate::shape::Shape;
 use crate::tunables::Tunables;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub struct ClientConfig {
     /// What may change while the client runs; all endpoints made with this configuration share it, and each may have its
     /// own values on top ([`crate::OssEndpoint::tunables`]).
     pub tunables: Arc<Tunables>,
+    /// A slow fabric to simulate, for tests and benches. Default none, at no cost.
+    pub shape: Option<Shape>,
     /// Requests in flight per connection; the server may ask for fewer. Default 32.
     pub in_flight_max: u32,
     /// File locks that wait at the server at the same time, per target; more of them are tried again and again by the
@@ -54,6 +57,7 @@ impl Default for ClientConfig {
             dead_after: Duration::from_secs(20),
             interrupt_grace: Duration::from_secs(1),
             tunables: Arc::default(),
+            shape: None,
             in_flight_max: 32,
             waiting_locks_max: 8,
         }

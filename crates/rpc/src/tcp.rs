@@ -17,3 +17,4 @@ mod threads;
 
 pub use client::{ClientIdentity, ClientStats, MdsEvents, TcpMds, TcpMgs, TcpOss};
 pub use server::{Server, Targets};
+pub(crate) use socket::TICK;

@@ -3,7 +3,9 @@
 pub(super) mod conn;
 mod control;
 mod endpoints;
-mod peer;
+pub(super) mod ends;
+mod gate;
+pub(super) mod peer;
 pub(super) mod posts;
 mod split;
 mod waiter;

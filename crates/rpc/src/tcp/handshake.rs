@@ -1,9 +1,11 @@
 //! The client's half of setting a connection up.
 
 use super::client::conn::Conn;
-use super::client::posts::Flights;
+use super::client::ends::{Load, Place};
+use super::client::peer::Peer;
 use super::socket::{Inbox, LinkError, Socket, TICK};
 use crate::config::ClientConfig;
+use crate::shape::Fabric;
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, Xid};
 use nacre_wire::connect::{Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
@@ -36,11 +38,19 @@ pub(crate) struct Greeting {
     pub(crate) connected: Connected,
     pub(crate) socket: Socket,
     pub(crate) inbox: Inbox,
+    /// The server is on this host.
+    pub(crate) is_local: bool,
 }
 
 impl Greeting {
-    pub(crate) fn into_conn(self, target: TargetId, config: &ClientConfig, flights: Arc<Flights>) -> Conn {
-        Conn::new(target, self.nid, self.socket, self.inbox, &self.connected, config, flights)
+    pub(crate) fn into_conn(
+        self,
+        peer: &Peer,
+        place: Place,
+        load: Arc<Load>,
+        fabric: Option<Arc<Fabric>>,
+    ) -> Conn {
+        Conn::new(peer, self, place, load, fabric)
     }
 }
 
@@ -82,7 +92,7 @@ pub(crate) fn connect(
     if local && !asked.wide {
         socket.set_local();
     }
-    Ok(Greeting { nid: asked.nid, connected, socket, inbox })
+    Ok(Greeting { nid: asked.nid, connected, socket, inbox, is_local: local })
 }
 
 fn answer(

@@ -9,13 +9,13 @@ const REAP_AT: usize = 32;
 
 /// A set of threads.
 #[derive(Default)]
-pub(super) struct ThreadGroup {
+pub(crate) struct ThreadGroup {
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl ThreadGroup {
     /// Starts a thread that [`ThreadGroup::join_all`] waits for.
-    pub(super) fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    pub(crate) fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut handles = self.handles.lock();
         if handles.len() >= REAP_AT {
             handles.retain(|handle| !handle.is_finished());
@@ -25,7 +25,7 @@ impl ThreadGroup {
     }
 
     /// Waits for all threads, also those that are started meanwhile. Not to be called on one of them.
-    pub(super) fn join_all(&self) {
+    pub(crate) fn join_all(&self) {
         loop {
             // Taken out one by one, so that ending threads may still start others.
             let Some(handle) = self.handles.lock().pop() else { return };

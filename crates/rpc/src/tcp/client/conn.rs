@@ -3,14 +3,21 @@
 //! Callers send their requests themselves. Of those that wait, one reads: it puts the replies of the others where they
 //! belong and wakes them, until its own is there; then another one reads on.
 
+mod flight;
+
+pub(crate) use flight::InFlight;
+
+use super::ends::{self, Load};
+use super::peer::Peer;
 use super::posts::Flights;
 use super::waiter::{Outcome, Place, Reply, Waiter};
-use crate::config::ClientConfig;
+use crate::shape::{Fabric, Loss};
+use crate::tcp::handshake::Greeting;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use nacre_types::limits::SHORT_IO_BYTES;
 use nacre_types::{Nid, TargetId, Xid};
-use nacre_wire::connect::{Connected, Features};
-use nacre_wire::frame::{ChecksumType, FrameKind, Header};
+use nacre_wire::connect::Features;
+use nacre_wire::frame::{ChecksumType, FrameKind, HEADER_BYTES, Header};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
@@ -73,6 +80,14 @@ pub(crate) enum NoReply {
 pub(crate) struct Conn {
     pub(crate) target: TargetId,
     pub(crate) nid: Nid,
+    /// Which of the target's connections it is.
+    pub(crate) place: ends::Place,
+    /// Start of the server that it leads to.
+    pub(crate) instance: u64,
+    load: Arc<Load>,
+    fabric: Option<Arc<Fabric>>,
+    /// The simulated fabric carries nothing any more.
+    mute: AtomicBool,
     /// What both sides can do.
     features: Features,
     /// Data up to so many bytes is expected to come with its header.
@@ -97,25 +112,33 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
+    /// What a greeting brought, as a connection of `peer`.
     pub(crate) fn new(
-        target: TargetId,
-        nid: Nid,
-        socket: Socket,
-        inbox: Inbox,
-        connected: &Connected,
-        config: &ClientConfig,
-        flights: Arc<Flights>,
+        peer: &Peer,
+        greeting: Greeting,
+        place: ends::Place,
+        load: Arc<Load>,
+        fabric: Option<Arc<Fabric>>,
     ) -> Conn {
+        let Greeting { nid, connected, socket, inbox, .. } = greeting;
+        let config = &peer.config;
+        // Where there are other endpoints, a silent one is given up as soon as it has missed a ping.
+        let patience = if peer.active_ends() > 1 { config.ping_interval * 2 } else { config.dead_after };
         Conn {
-            target,
+            target: peer.target,
             nid,
+            place,
+            instance: connected.instance,
+            load,
+            fabric,
+            mute: AtomicBool::new(false),
             features: Features::from_bits_truncate(connected.features),
             short_bytes: AtomicUsize::new(SHORT_IO_BYTES),
             socket,
-            flights,
+            flights: peer.flights.clone(),
             in_flight_max: connected.in_flight_max.min(config.in_flight_max).max(1) as usize,
             ping_interval: config.ping_interval,
-            dead_after: config.dead_after,
+            dead_after: config.dead_after.min(patience),
             interrupt_grace: config.interrupt_grace,
             sending: Mutex::new(()),
             inbox: Mutex::new(inbox),
@@ -186,9 +209,39 @@ impl Conn {
 
     fn lose(&self, entry: Entry) {
         match entry.interest {
-            Interest::Waiter(waiter) => waiter.finish(Outcome::Lost, entry.parked),
+            Interest::Waiter(waiter) => {
+                self.release(&waiter);
+                waiter.finish(Outcome::Lost, entry.parked);
+            }
             Interest::Posted => self.flights.post_lost(entry.xid),
             Interest::Abandoned => self.flights.finish(entry.xid),
+        }
+    }
+
+    /// A request is no longer under way, or will not be when its answer is due.
+    fn release(&self, waiter: &Waiter) {
+        if !waiter.take_release() {
+            return;
+        }
+        match waiter.due {
+            Some(at) if at > Instant::now() => {
+                self.flights.release_at(at, self.load.clone(), waiter.data_len);
+            }
+            _ => self.flights.release(&self.load, waiter.data_len),
+        }
+    }
+
+    /// Names of the features that both sides have.
+    pub(crate) fn feature_names(&self) -> Vec<&'static str> {
+        let names = [(Features::BULK_CHECKSUM, "bulk_checksum"), (Features::BULK_ADLER, "bulk_adler")];
+        names.iter().filter(|(feature, _)| self.features.contains(*feature)).map(|(_, name)| *name).collect()
+    }
+
+    /// Ends the connection if nothing was under way on it for so long.
+    pub(crate) fn close_if_idle(&self, limit: Duration) {
+        let quiet_ms = self.now_ms().saturating_sub(self.quiet_since_ms.load(Ordering::Relaxed));
+        if Duration::from_millis(quiet_ms) >= limit && self.table.lock().entries.is_empty() {
+            self.close(None);
         }
     }
 
@@ -223,6 +276,11 @@ impl Conn {
     }
 
     fn transmit(&self, header: &Header, body: &[u8], bulk: &[u8]) -> Result<(), NoReply> {
+        if self.mute.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.load.requests.fetch_add(1, Ordering::Relaxed);
+        self.load.sent_bytes.fetch_add((HEADER_BYTES + body.len() + bulk.len()) as u64, Ordering::Relaxed);
         let bytes = header.to_bytes();
         let sent = {
             let _guard = self.sending.lock();
@@ -249,8 +307,15 @@ impl Conn {
         bulk: &[u8],
         place: Place,
     ) -> Result<InFlight, NoReply> {
-        let waiter = Arc::new(Waiter::new(header.xid.0, place));
-        self.register(header.xid.0, Interest::Waiter(waiter.clone()))?;
+        let data_len = bulk.len().max(place.len());
+        let due = self.simulate(body.len() + bulk.len(), place.len());
+        let waiter = Arc::new(Waiter::new(header.xid.0, place, data_len as u64, due));
+        self.load.in_flight.fetch_add(1, Ordering::Relaxed);
+        self.load.queued_bytes.fetch_add(data_len as u64, Ordering::Relaxed);
+        if let Err(why) = self.register(header.xid.0, Interest::Waiter(waiter.clone())) {
+            self.release(&waiter);
+            return Err(why);
+        }
         let flight = InFlight { conn: self.clone(), waiter, settled: false };
         match self.transmit(header, body, bulk) {
             // What was lost is told by the waiter, like any later loss.
@@ -260,6 +325,23 @@ impl Conn {
                 Err(NoReply::NotSent)
             }
         }
+    }
+
+    /// What the simulated fabric, if there is one, does to a request that sends and is answered with so many bytes: when
+    /// the answer is due.
+    fn simulate(&self, sent: usize, answered: usize) -> Option<Instant> {
+        let fabric = self.fabric.as_ref()?;
+        match fabric.loses_next() {
+            Some(Loss::Cut) => {
+                let error = io::Error::new(ErrorKind::ConnectionReset, "lost by the simulated fabric");
+                self.close(Some(&Closed::Io(error)));
+            }
+            Some(Loss::Silence) => self.mute.store(true, Ordering::Relaxed),
+            None => {}
+        }
+        fabric.spend(sent);
+        let frame = |bytes: usize| HEADER_BYTES + bytes;
+        Some(fabric.schedule(Instant::now(), frame(sent), frame(answered)))
     }
 
     /// Sends a request that nobody waits for.
@@ -280,6 +362,9 @@ impl Conn {
 
     /// Sends a frame without body, unless the way is blocked.
     fn send_small(&self, header: &Header) {
+        if self.mute.load(Ordering::Relaxed) {
+            return;
+        }
         let Some(_guard) = self.sending.try_lock() else { return };
         let bytes = header.to_bytes();
         let parts = [&bytes[..], &[], &[]];
@@ -353,6 +438,19 @@ impl Conn {
         hand_on(table);
     }
 
+    /// Receives one frame if somebody waits for one and nobody reads; waits for it. Says whether it did.
+    pub(crate) fn read_once(&self) -> bool {
+        {
+            let mut table = self.table.lock();
+            if table.closed || table.reading || table.entries.is_empty() {
+                return false;
+            }
+            table.reading = true;
+        }
+        self.read(|| true);
+        true
+    }
+
     /// Pings a peer that owes something and is silent; gives it up after too long.
     fn check_alive(&self) {
         let now = self.now_ms();
@@ -372,6 +470,8 @@ impl Conn {
     fn receive_one(&self, inbox: &mut Inbox, wait: bool) -> Result<(), LinkError> {
         inbox.expect_short(self.short_bytes.load(Ordering::Relaxed));
         let header = inbox.header(&self.socket, wait)?;
+        let len = HEADER_BYTES as u64 + u64::from(header.body_len) + u64::from(header.bulk_len);
+        self.load.received_bytes.fetch_add(len, Ordering::Relaxed);
         self.quiet_since_ms.store(self.now_ms(), Ordering::Relaxed);
         let waiter = {
             let mut table = self.table.lock();
@@ -435,7 +535,10 @@ impl Conn {
 
     fn deliver(&self, entry: Entry, reply: Reply) {
         match entry.interest {
-            Interest::Waiter(waiter) => waiter.finish(Outcome::Reply(reply), entry.parked),
+            Interest::Waiter(waiter) => {
+                self.release(&waiter);
+                waiter.finish(Outcome::Reply(reply), entry.parked);
+            }
             Interest::Posted => self.flights.post_answered(entry.xid, reply.header.status),
             Interest::Abandoned => self.flights.finish(entry.xid),
         }
@@ -456,6 +559,7 @@ impl Conn {
         match table.find(waiter.xid) {
             Some(entry) if !entry.receiving => {
                 entry.interest = Interest::Abandoned;
+                self.release(waiter);
                 if !sent {
                     table.take(waiter.xid);
                 }
@@ -495,83 +599,6 @@ fn hand_on(table: MutexGuard<'_, Table>) {
     drop(table);
     if let Some(waiter) = next {
         waiter.promote();
-    }
-}
-
-/// A request that was sent. Its buffer is in use until this was waited for or dropped.
-pub(crate) struct InFlight {
-    conn: Arc<Conn>,
-    waiter: Arc<Waiter>,
-    settled: bool,
-}
-
-impl InFlight {
-    /// The connection that it went out on.
-    pub(crate) fn conn(&self) -> &Arc<Conn> {
-        &self.conn
-    }
-
-    /// Waits for the reply, reading the connection if nobody does.
-    ///
-    /// An interrupt tells the server to end the request and waits a little for what became of it.
-    pub(crate) fn wait(self) -> Result<Reply, NoReply> {
-        self.wait_until(None)
-    }
-
-    /// As [`InFlight::wait`], but gives up at `deadline` as if interrupted.
-    pub(crate) fn wait_until(mut self, deadline: Option<Instant>) -> Result<Reply, NoReply> {
-        let late = || deadline.is_some_and(|at| Instant::now() >= at);
-        let (conn, waiter) = (self.conn.clone(), self.waiter.clone());
-        let mut give_up_at = None;
-        loop {
-            if waiter.is_done() {
-                self.settled = true;
-                return match waiter.take_outcome() {
-                    Some(Outcome::Reply(reply)) => Ok(reply),
-                    _ => Err(NoReply::Lost),
-                };
-            }
-            if late() {
-                self.settled = true;
-                return conn.abandon(&waiter, true);
-            }
-            if nacre_env::interrupted() {
-                let now = Instant::now();
-                match give_up_at {
-                    None => {
-                        give_up_at = Some(now + conn.interrupt_grace);
-                        conn.cancel(waiter.xid);
-                    }
-                    Some(at) if now >= at => {
-                        self.settled = true;
-                        return conn.abandon(&waiter, true);
-                    }
-                    Some(_) => {}
-                }
-            }
-            if conn.take_reading(waiter.xid) {
-                conn.read(|| waiter.is_done() || nacre_env::interrupted() || late());
-            } else {
-                waiter.sleep(TICK);
-            }
-        }
-    }
-}
-
-impl InFlight {
-    /// Takes back a request of which nothing was sent. A reply to it could only come from a peer that invents one.
-    fn withdraw(mut self) {
-        self.settled = true;
-        let _ = self.conn.abandon(&self.waiter, false);
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        if !self.settled {
-            // The answer does not matter: nobody can ask for it any more.
-            let _ = self.conn.abandon(&self.waiter, true);
-        }
     }
 }
 

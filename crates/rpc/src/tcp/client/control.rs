@@ -1,6 +1,6 @@
 //! The control connection of a metadata client: callbacks come in, pings go out.
 
-use super::peer::{MdsEvents, Peer, Purpose};
+use super::peer::{MdsEvents, Peer};
 use crate::tcp::socket::{Inbox, LinkError, Socket};
 use nacre_types::Xid;
 use nacre_wire::Decode;
@@ -58,7 +58,7 @@ fn run(peer: &Arc<Peer>, events: &dyn MdsEvents, place: &Mutex<Option<Arc<Socket
     while !peer.is_stopping() {
         // A data connection first: it reconnects, restores handles and reports losses, also when nobody calls.
         peer.sweep_connections();
-        let greeting = peer.conn(None).and_then(|_| peer.greet(Purpose::Control, None));
+        let greeting = peer.conn(None).and_then(|_| peer.greet_control());
         match greeting {
             Ok(greeting) if !greeting.connected.known || greeting.connected.instance != peer.instance() => {
                 peer.forgotten(greeting.connected.instance);

@@ -2,11 +2,13 @@
 
 use super::conn::{InFlight, NoReply};
 use super::control::Control;
-use super::peer::{ClientIdentity, ClientStats, MdsEvents, Peer, Request, Way};
-use super::split::{self, Halves};
+use super::ends::Way;
+use super::peer::{ClientIdentity, ClientStats, MdsEvents, Peer, Request};
+use super::split::{self, Ways};
 use super::waiter::{Destination, Reply};
 use crate::api::{MdsEndpoint, MgsEndpoint, OssEndpoint, Started};
 use crate::config::ClientConfig;
+use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::Tunables;
 use nacre_types::{Cred, Nid, Status, StatusResult, TargetId};
@@ -45,7 +47,9 @@ impl MdsCalls {
     fn run(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         let body = encode_call(cred, request);
         let reply = round_trip(&self.peer, request.is_modifying(), &body)?;
-        MdsAnswer::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))
+        let answer = MdsAnswer::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))?;
+        self.peer.note_committed(answer.last_committed.0);
+        Ok(answer)
     }
 
     /// A lock that waits holds a thread of the server, so only a few may.
@@ -168,6 +172,10 @@ impl TcpMds {
 }
 
 impl MdsEndpoint for TcpMds {
+    fn import(&self) -> Option<ImportInfo> {
+        Some(self.calls.peer.import(None))
+    }
+
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         self.calls.call(cred, request)
     }
@@ -242,13 +250,17 @@ fn check_bulk(request: &OssRequest, bulk: &Bulk<'_>) -> StatusResult<()> {
 impl OssEndpoint for TcpOss {
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         check_bulk(request, &bulk)?;
-        if self.peer.cpu_count() == 1 {
+        let ways = Ways {
+            cpus: self.peer.cpu_count(),
+            endpoints: self.peer.active_ends(),
+            near: self.peer.is_near() || self.peer.durability() == 0,
+            rpc_bytes_max: self.peer.tunables.rpc_bytes_max(),
+        };
+        let (requests, parts) = split::cut(request, &bulk, &ways);
+        if requests.is_empty() {
             return self.call_whole(request, bulk);
         }
-        match Halves::of(request, bulk) {
-            Ok(halves) => nacre_env::blocking(|| self.call_halves(halves)),
-            Err(bulk) => self.call_whole(request, bulk),
-        }
+        nacre_env::blocking(|| self.call_parts(&requests, &parts, bulk))
     }
 
     unsafe fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
@@ -262,6 +274,15 @@ impl OssEndpoint for TcpOss {
 
     fn rpc_stats(&self) -> Option<&RpcStats> {
         Some(&self.stats)
+    }
+
+    fn import(&self) -> Option<ImportInfo> {
+        Some(self.peer.import(Some(&self.stats)))
+    }
+
+    fn tend(&self) {
+        self.peer.sweep_connections();
+        self.peer.close_idle();
     }
 
     fn durability_epoch(&self) -> u64 {
@@ -284,27 +305,54 @@ impl TcpOss {
         self.finish(request, result)
     }
 
-    /// Runs both halves of a large transfer at the same time, the second on another CPU of a server on this host.
-    fn call_halves(&self, halves: Halves<'_>) -> StatusResult<OssReply> {
-        let Halves { first, second, first_bulk, second_bulk } = halves;
-        // The farther one first: it runs while this CPU is busy with the nearer one.
-        // SAFETY: it is waited for right below, or dropped by unwinding; `second` and its buffer outlive it.
-        let far = unsafe { self.start_by(Way::Across, &second, second_bulk) };
-        let wait_for = |far: Started<'_>| match far {
-            Started::Finished(result) => result,
-            Started::InFlight(wait) => wait(),
-        };
-        match first_bulk {
-            Bulk::Receive(head) => {
-                let near = self.call_whole(&first, Bulk::Receive(head));
-                split::join_reads(head, near, wait_for(far))
+    /// Runs the parts of a large transfer at the same time.
+    fn call_parts(&self, requests: &[OssRequest], parts: &[usize], bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        match bulk {
+            Bulk::Receive(buffer) => {
+                let mut rest = &mut *buffer;
+                let mut pieces = Vec::with_capacity(parts.len());
+                for &part in parts {
+                    let (head, tail) = rest.split_at_mut_checked(part).ok_or(Status::EINVAL)?;
+                    pieces.push(Bulk::Receive(head));
+                    rest = tail;
+                }
+                let results = self.run_parts(requests, pieces);
+                split::join_reads(buffer, parts, results)
             }
-            Bulk::Send(head) => {
-                let near = self.call_whole(&first, Bulk::Send(head));
-                split::join_writes(head.len(), near, wait_for(far))
+            Bulk::Send(data) => {
+                let mut rest = data;
+                let mut pieces = Vec::with_capacity(parts.len());
+                for &part in parts {
+                    let (head, tail) = rest.split_at_checked(part).ok_or(Status::EINVAL)?;
+                    pieces.push(Bulk::Send(head));
+                    rest = tail;
+                }
+                split::join_writes(parts, self.run_parts(requests, pieces))
             }
             Bulk::None => Err(Status::EINVAL),
         }
+    }
+
+    /// Starts all but the first request, runs that one on this thread, and waits for the others. Neighbours go different
+    /// ways, so that on one host they run on different CPUs.
+    fn run_parts(&self, requests: &[OssRequest], pieces: Vec<Bulk<'_>>) -> Vec<StatusResult<OssReply>> {
+        let mut pieces = requests.iter().zip(pieces);
+        let Some((first, first_bulk)) = pieces.next() else { return Vec::new() };
+        let mut way = Way::Near;
+        // Farther ones first: they run while this CPU is busy with the nearer ones.
+        let started: Vec<Started<'_>> = pieces
+            .map(|(request, bulk)| {
+                way = way.other();
+                // SAFETY: it is waited for right below, or dropped by unwinding; requests and buffers outlive it.
+                unsafe { self.start_by(way, request, bulk) }
+            })
+            .collect();
+        let near = self.call_whole(first, first_bulk);
+        let others = started.into_iter().map(|started| match started {
+            Started::Finished(result) => result,
+            Started::InFlight(wait) => wait(),
+        });
+        std::iter::once(near).chain(others).collect()
     }
 
     /// [`OssEndpoint::start`] on one of the ways.

@@ -1,22 +1,24 @@
 //! A target as a client sees it: connections per CPU, reconnects, resends.
 
+mod link;
+
 use super::conn::{Conn, InFlight, NoReply};
+use super::ends::{End, LANES_MAX, Place, Way};
 use super::posts::Flights;
 use super::waiter::{Destination, Reply};
 use crate::api::{ClientCallbacks, MdsEndpoint};
 use crate::config::ClientConfig;
-use crate::tcp::handshake::{self, Greeting};
 use crate::tcp::socket::TICK;
-use crate::tunables::Tunables;
+use crate::tcp::threads::ThreadGroup;
+use crate::tunables::{Tunable, Tunables};
 use nacre_session::{Backoff, Import, Recovery, Ticket};
-use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId};
+use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::frame::{FrameFlags, FrameKind, Header, TAG_NONE};
 use nacre_wire::mds::LeaseGrant;
-use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::cell::RefCell;
+use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Evictions that one request survives by connecting again.
 const EVICTIONS_MAX: u32 = 3;
@@ -100,31 +102,13 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Which connection a request takes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    /// The one whose server thread runs on this thread's CPU, if both are on one host: no wake-up crosses CPUs.
-    Near,
-    /// One whose server thread runs on another CPU, for work worth a second CPU.
-    Across,
-}
-
-impl Way {
-    fn slot(self, cpu: usize, cpus: usize) -> usize {
-        match self {
-            Way::Near => cpu % cpus,
-            Way::Across => cpus + (cpu + 1) % cpus,
-        }
-    }
-}
-
 /// What a connection is opened for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     /// Callbacks.
     Control,
-    /// Requests; `slot` is its place in the peer's list.
-    Requests { slot: usize },
+    /// Requests, in this place.
+    Requests { place: Place },
 }
 
 /// Called when handles have to be opened again.
@@ -137,9 +121,17 @@ pub(crate) struct Peer {
     pub(crate) tunables: Arc<Tunables>,
     identity: ClientIdentity,
     nids: Vec<Nid>,
+    /// NIDs that can be connected to.
+    nid_count: usize,
     pub(crate) flights: Arc<Flights>,
-    /// One connection per CPU for threads there, then one to each CPU for threads elsewhere ([`Way::Across`]).
-    slots: Vec<Mutex<Option<Arc<Conn>>>>,
+    /// First one of each NID, then their further ones; those in use come first.
+    ends: Vec<End>,
+    /// The server is on this host.
+    shares_host: AtomicBool,
+    /// Last transaction that is known to be durable.
+    committed: AtomicU64,
+    /// Threads that connect endpoints.
+    threads: ThreadGroup,
     link: Mutex<Import>,
     link_changed: Condvar,
     lease: Mutex<Option<LeaseGrant>>,
@@ -149,11 +141,6 @@ pub(crate) struct Peer {
     counters: Counters,
 }
 
-thread_local! {
-    /// While this thread restores handles at a peer, its requests take this connection and wait for nobody.
-    static RECOVERING: RefCell<Option<(usize, Arc<Conn>)>> = const { RefCell::new(None) };
-}
-
 impl Peer {
     pub(crate) fn new(
         target: TargetId,
@@ -161,16 +148,21 @@ impl Peer {
         identity: ClientIdentity,
         config: ClientConfig,
     ) -> StatusResult<Arc<Peer>> {
-        if !nids.iter().any(|nid| matches!(nid, Nid::Tcp(_))) {
+        let nid_count = nids.iter().filter(|nid| matches!(nid, Nid::Tcp(_))).count();
+        if nid_count == 0 {
             return Err(Status::EINVAL);
         }
+        let lanes = if target.kind == TargetKind::Ost { LANES_MAX } else { 1 };
         let backoff = Backoff::new(config.backoff_min, config.backoff_max);
         Ok(Arc::new(Peer {
             target,
             identity,
-            nids,
             flights: Arc::new(Flights::new()),
-            slots: (0..2 * nacre_env::possible_cpu_count().max(1)).map(|_| Mutex::new(None)).collect(),
+            ends: End::all_of(&nids, lanes, &config),
+            nid_count,
+            shares_host: AtomicBool::new(false),
+            committed: AtomicU64::new(0),
+            threads: ThreadGroup::default(),
             link: Mutex::new(Import::new(backoff)),
             link_changed: Condvar::new(),
             lease: Mutex::new(None),
@@ -179,6 +171,7 @@ impl Peer {
             stopping: AtomicBool::new(false),
             counters: Counters::default(),
             tunables: Arc::new(Tunables::over(config.tunables.clone())),
+            nids,
             config,
         }))
     }
@@ -218,6 +211,16 @@ impl Peer {
         self.stopping.store(true, Ordering::SeqCst);
         self.link_changed.notify_all();
         self.close_all();
+        self.threads.join_all();
+        // What they opened at the last moment.
+        self.close_all();
+    }
+
+    /// A metadata server has told up to where its changes are durable.
+    pub(crate) fn note_committed(&self, transno: u64) {
+        if self.committed.load(Ordering::Relaxed) < transno {
+            self.committed.fetch_max(transno, Ordering::Relaxed);
+        }
     }
 
     /// Ends all connections, because the server is silent; whoever waits connects again.
@@ -252,49 +255,6 @@ impl Peer {
         self.link.lock().instance()
     }
 
-    fn close_all(&self) {
-        for slot in &self.slots {
-            let conn = slot.lock().take();
-            if let Some(conn) = conn {
-                conn.close(None);
-            }
-        }
-    }
-
-    /// Looks at connections that nobody uses: answers of posted requests, lost connections; sends again what was lost.
-    pub(crate) fn sweep(self: &Arc<Self>) {
-        self.sweep_connections();
-        if self.flights.post_count() == 0 {
-            return;
-        }
-        if let Ok(conn) = self.conn(None) {
-            self.send_posts(&conn);
-        }
-    }
-
-    /// Finds out which connections have ended.
-    pub(crate) fn sweep_connections(&self) {
-        for slot in &self.slots {
-            let conn = slot.lock().clone();
-            if let Some(conn) = conn {
-                conn.sweep();
-                if conn.is_closed() {
-                    self.report_loss(&conn);
-                }
-            }
-        }
-    }
-
-    /// Sends posted requests that are on no connection.
-    pub(crate) fn send_posts(&self, conn: &Conn) {
-        for post in self.flights.take_unsent() {
-            let mut header = self.header(&post.ticket, post.resent);
-            if header.set_body(&post.body).is_ok() {
-                conn.post(&header, &post.body);
-            }
-        }
-    }
-
     fn header(&self, ticket: &Ticket, resent: bool) -> Header {
         let mut header = Header::new(FrameKind::Request, self.target, ticket.xid);
         header.tag = ticket.tag.unwrap_or(TAG_NONE);
@@ -303,217 +263,10 @@ impl Peer {
         header
     }
 
-    /// The connection of this thread's CPU, opened if need be. `deadline` limits the wait for a server that is away.
-    ///
-    /// # Errors
-    /// `EINTR`, `ETIMEDOUT`, `ESHUTDOWN`; on a first connect whatever the server refuses it with.
-    pub(crate) fn conn(self: &Arc<Self>, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
-        self.conn_by(Way::Near, deadline)
-    }
-
-    /// CPUs that connections are kept for.
-    pub(crate) fn cpu_count(&self) -> usize {
-        self.slots.len() / 2
-    }
-
-    fn conn_by(self: &Arc<Self>, way: Way, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
-        let me = Arc::as_ptr(self) as usize;
-        let recovering = RECOVERING.with(|slot| {
-            slot.borrow().as_ref().filter(|(peer, _)| *peer == me).map(|(_, conn)| conn.clone())
-        });
-        if let Some(conn) = recovering {
-            return if conn.is_closed() { Err(Status::ENOTCONN) } else { Ok(conn) };
-        }
-        let slot = way.slot(nacre_env::current_cpu(), self.cpu_count());
-        match self.open_conn(slot) {
-            Some(conn) => Ok(conn),
-            None => nacre_env::blocking(|| self.open(slot, deadline)),
-        }
-    }
-
-    fn open_conn(&self, slot: usize) -> Option<Arc<Conn>> {
-        self.slots.get(slot)?.lock().as_ref().filter(|conn| !conn.is_closed()).cloned()
-    }
-
-    /// Checks what ends any wait for the server.
-    fn may_wait(&self, deadline: Option<Instant>) -> StatusResult<()> {
-        if self.is_stopping() {
-            Err(Status::ESHUTDOWN)
-        } else if nacre_env::interrupted() {
-            Err(Status::EINTR)
-        } else if deadline.is_some_and(|at| Instant::now() >= at) {
-            Err(Status::ETIMEDOUT)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Opens a connection; one thread at a time tries, the others wait for its result.
-    fn open(self: &Arc<Self>, slot: usize, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
-        let began = Instant::now();
-        let mut link = self.link.lock();
-        loop {
-            self.may_wait(deadline)?;
-            if let Some(conn) = self.open_conn(slot) {
-                return Ok(conn);
-            }
-            if !link.on_connecting() {
-                self.link_changed.wait_for(&mut link, TICK);
-                continue;
-            }
-            let first = link.instance() == 0;
-            let result = MutexGuard::unlocked(&mut link, || self.attempt(slot, deadline));
-            let error = match result {
-                Ok(conn) => {
-                    if link.take_restored() {
-                        log::info!("connection to {} at {} was restored", self.name(), conn.nid);
-                    }
-                    self.link_changed.notify_all();
-                    drop(link);
-                    self.send_posts(&conn);
-                    return Ok(conn);
-                }
-                Err(error) => error,
-            };
-            if matches!(error, Status::EINTR | Status::ESHUTDOWN)
-                || (first && matches!(error, Status::WRONG_FSNAME | Status::BAD_VERSION))
-                || (first && error == Status::ECONNREFUSED && self.gives_up_refused(began))
-            {
-                link.on_abandoned();
-                self.link_changed.notify_all();
-                return Err(error);
-            }
-            let (pause, report) = link.on_failed();
-            if report {
-                log::warn!("{} cannot be reached ({error}); operations using it will wait", self.name());
-            }
-            self.link_changed.notify_all();
-            self.pause(&mut link, pause, deadline)?;
-        }
-    }
-
-    fn gives_up_refused(&self, began: Instant) -> bool {
-        self.config.refused_deadline.is_some_and(|limit| began.elapsed() >= limit)
-    }
-
-    fn pause(
-        &self,
-        link: &mut MutexGuard<'_, Import>,
-        pause: Duration,
-        deadline: Option<Instant>,
-    ) -> StatusResult<()> {
-        let end = Instant::now() + pause;
-        loop {
-            self.may_wait(deadline)?;
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || link.is_busy() {
-                return Ok(());
-            }
-            self.link_changed.wait_for(link, left.min(TICK));
-        }
-    }
-
-    /// Waits, interruptibly.
-    pub(crate) fn rest(&self, pause: Duration) -> StatusResult<()> {
-        let end = Instant::now() + pause;
-        nacre_env::blocking(|| {
-            loop {
-                self.may_wait(None)?;
-                let left = end.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Ok(());
-                }
-                std::thread::sleep(left.min(TICK));
-            }
-        })
-    }
-
-    /// Tries every NID once, and restores what the server has lost.
-    fn attempt(self: &Arc<Self>, slot: usize, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
-        let greeting = self.greet(Purpose::Requests { slot }, deadline)?;
-        let connected = &greeting.connected;
-        count(&self.counters.connects);
-        self.durability.store(handshake::durability_epoch(&connected.boot_id), Ordering::Release);
-        if connected.lease.is_some() {
-            *self.lease.lock() = connected.lease;
-        }
-        let (instance, known, lease) = (connected.instance, connected.known, connected.lease);
-        let conn = Arc::new(greeting.into_conn(self.target, &self.config, self.flights.clone()));
-        let recovery = self.link.lock().on_connected(instance, known);
-        if recovery != Recovery::None {
-            count(&self.counters.recoveries);
-            self.close_all();
-            if let Some(hook) = self.recovery_hook.get() {
-                let _guard = RecoveryGuard::enter(Arc::as_ptr(self) as usize, conn.clone());
-                if let Err(status) = hook(recovery, lease) {
-                    conn.close(None);
-                    return Err(status);
-                }
-            }
-            if conn.is_closed() {
-                // Whatever the hook made of it: not all handles can be open again.
-                return Err(Status::ENOTCONN);
-            }
-            self.link.lock().on_recovered();
-        }
-        if let Some(slot) = self.slots.get(slot) {
-            *slot.lock() = Some(conn.clone());
-        }
-        if self.is_stopping() {
-            conn.close(None);
-            return Err(Status::ESHUTDOWN);
-        }
-        Ok(conn)
-    }
-
-    /// Connects to the first NID that answers. `ECONNREFUSED` only if all refuse.
-    pub(crate) fn greet(&self, purpose: Purpose, deadline: Option<Instant>) -> StatusResult<Greeting> {
-        let (cpu, control, wide) = match purpose {
-            Purpose::Control => (u32::MAX, true, false),
-            Purpose::Requests { slot } => ((slot % self.cpu_count()) as u32, false, slot >= self.cpu_count()),
-        };
-        let instance = self.link.lock().instance();
-        let mut last = Status::ECONNREFUSED;
-        for nid in &self.nids {
-            self.may_wait(deadline)?;
-            let asked = handshake::Asked {
-                target: self.target,
-                nid: *nid,
-                client: self.identity.client,
-                fsname: &self.identity.fsname,
-                cpu,
-                instance,
-                control,
-                wide,
-            };
-            match handshake::connect(&asked, &self.config, &|| self.may_wait(deadline)) {
-                Ok(greeting) => return Ok(greeting),
-                Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
-                Err(Status::ECONNREFUSED) => {}
-                Err(status) => last = status,
-            }
-        }
-        Err(last)
-    }
-
     /// Name of the target for people.
     pub(crate) fn name(&self) -> String {
         let fsname = if self.identity.fsname.is_empty() { "nacre" } else { &self.identity.fsname };
         format!("{fsname}-{}", self.target)
-    }
-
-    /// A connection was found broken.
-    pub(crate) fn report_loss(&self, conn: &Conn) {
-        if self.is_stopping() || !conn.take_loss() {
-            return;
-        }
-        if self.link.lock().on_lost() {
-            log::warn!(
-                "connection to {} at {} was lost; operations using it will wait until it is restored",
-                self.name(),
-                conn.nid
-            );
-        }
     }
 
     /// Sends a request by one of this CPU's ways.
@@ -527,13 +280,76 @@ impl Peer {
         way: Way,
         deadline: Option<Instant>,
     ) -> StatusResult<Result<InFlight, (NoReply, Arc<Conn>)>> {
-        let conn = self.conn_by(way, deadline)?;
+        let data_len = request.data_len();
+        if self.config.shape.is_some() {
+            self.flights.release_due();
+        }
+        if data_len > 0 {
+            self.enter_gate(data_len)?;
+        }
+        let conn = match self.conn_for(data_len, way, deadline) {
+            Ok(conn) => conn,
+            Err(status) => {
+                self.leave_gate(data_len);
+                return Err(status);
+            }
+        };
         let mut header = self.header(&request.ticket, request.resent);
-        header.set_body(request.body)?;
-        self.set_data(&mut header, request, &conn)?;
+        if let Err(status) =
+            header.set_body(request.body).and_then(|()| self.set_data(&mut header, request, &conn))
+        {
+            self.leave_gate(data_len);
+            return Err(status);
+        }
         // SAFETY: passed on to the caller.
         let flight = unsafe { conn.submit(&header, request.body, request.send, request.destination.place()) };
         Ok(flight.map_err(|why| (why, conn)))
+    }
+
+    /// Waits until fewer reads and writes than `max_rpcs_in_flight` are under way.
+    fn enter_gate(&self, data_len: usize) -> StatusResult<()> {
+        let gate = &self.flights.gate;
+        if data_len <= self.tunables.short_io_bytes() && !self.tunables.is_set(Tunable::MaxRpcsInFlight) {
+            gate.enter();
+            return Ok(());
+        }
+        if gate.try_enter(self.tunables.max_rpcs_in_flight()) {
+            return Ok(());
+        }
+        nacre_env::blocking(|| {
+            loop {
+                let due = self.flights.release_due();
+                if gate.try_enter(self.tunables.max_rpcs_in_flight()) {
+                    return Ok(());
+                }
+                if self.is_stopping() {
+                    return Err(Status::ESHUTDOWN);
+                }
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+                // Those inside may all be ours: then nobody but us takes their answers in.
+                let limit = due.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
+                if due.is_none() && self.ends.iter().flat_map(End::conns).any(|conn| conn.read_once()) {
+                    continue;
+                }
+                if gate.enter_within(self.tunables.max_rpcs_in_flight(), limit) {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    /// Takes back [`Peer::enter_gate`] for a request that is not sent.
+    fn leave_gate(&self, data_len: usize) {
+        if data_len > 0 {
+            self.flights.gate.leave();
+        }
+    }
+
+    /// CPUs that connections are kept for.
+    pub(crate) fn cpu_count(&self) -> usize {
+        self.ends.first().map_or(1, End::cpus)
     }
 
     /// Sets what a header says about the data of a request or of its answer.
@@ -583,6 +399,7 @@ impl Peer {
             };
             match outcome {
                 Ok(reply) => {
+                    self.note_answer(&conn);
                     if let Some(result) = self.judge(&mut request, reply, &conn) {
                         break result;
                     }
@@ -626,23 +443,5 @@ impl Peer {
             }
             status => Some(Err(status)),
         }
-    }
-}
-
-/// Lets this thread's requests through to a peer that is being restored.
-struct RecoveryGuard {
-    previous: Option<(usize, Arc<Conn>)>,
-}
-
-impl RecoveryGuard {
-    fn enter(peer: usize, conn: Arc<Conn>) -> RecoveryGuard {
-        RecoveryGuard { previous: RECOVERING.with(|slot| slot.borrow_mut().replace((peer, conn))) }
-    }
-}
-
-impl Drop for RecoveryGuard {
-    fn drop(&mut self) {
-        let previous = self.previous.take();
-        RECOVERING.with(|slot| *slot.borrow_mut() = previous);
     }
 }

@@ -1,10 +1,14 @@
 //! Requests under way to a target, over all its connections, and those whose answers nobody waits for.
 
+use super::ends::Load;
+use super::gate::Gate;
 use nacre_session::{Requests, Ticket};
 use nacre_types::{Status, StatusResult, Xid};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use crate::tcp::socket::TICK;
 
@@ -27,11 +31,57 @@ pub(crate) struct Flights {
     requests: Mutex<Requests>,
     tag_freed: Condvar,
     posts: Mutex<BTreeMap<u64, Post>>,
+    /// Reads and writes under way.
+    pub(crate) gate: Gate,
+    /// Over a simulated fabric: what counts as under way until a time yet to come.
+    due: Mutex<Vec<Due>>,
+}
+
+struct Due {
+    at: Instant,
+    load: Arc<Load>,
+    bytes: u64,
 }
 
 impl Flights {
     pub(crate) fn new() -> Flights {
-        Flights { requests: Mutex::new(Requests::new(1)), tag_freed: Condvar::new(), posts: Mutex::default() }
+        Flights {
+            requests: Mutex::new(Requests::new(1)),
+            tag_freed: Condvar::new(),
+            posts: Mutex::default(),
+            gate: Gate::default(),
+            due: Mutex::default(),
+        }
+    }
+
+    /// A request with so many bytes of data is no longer under way.
+    pub(crate) fn release(&self, load: &Load, bytes: u64) {
+        load.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if bytes > 0 {
+            load.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.gate.leave();
+        }
+    }
+
+    /// The same, from `at` on.
+    pub(crate) fn release_at(&self, at: Instant, load: Arc<Load>, bytes: u64) {
+        self.due.lock().push(Due { at, load, bytes });
+    }
+
+    /// Releases what is due; the time of the next.
+    pub(crate) fn release_due(&self) -> Option<Instant> {
+        let mut due = self.due.lock();
+        if due.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        due.retain(|entry| {
+            if entry.at <= now {
+                self.release(&entry.load, entry.bytes);
+            }
+            entry.at > now
+        });
+        due.iter().map(|entry| entry.at).min()
     }
 
     /// Numbers for a new request; waits while all tags are in use.

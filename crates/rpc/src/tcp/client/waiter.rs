@@ -3,8 +3,8 @@
 use nacre_wire::frame::Header;
 use parking_lot::Mutex;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// The reply is not there yet.
 const PENDING: u32 = 0;
@@ -46,6 +46,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// The first `len` bytes, `None` if it is smaller.
     ///
     /// # Safety
@@ -83,6 +87,11 @@ pub(crate) enum Outcome {
 pub(crate) struct Waiter {
     pub(crate) xid: u64,
     pub(crate) place: Place,
+    /// Bytes of data that go one way or the other.
+    pub(crate) data_len: u64,
+    /// When the simulated fabric brings the answer.
+    pub(crate) due: Option<Instant>,
+    released: AtomicBool,
     state: AtomicU32,
     outcome: Mutex<Option<Outcome>>,
 }
@@ -94,8 +103,21 @@ unsafe impl Send for Waiter {}
 unsafe impl Sync for Waiter {}
 
 impl Waiter {
-    pub(crate) fn new(xid: u64, place: Place) -> Waiter {
-        Waiter { xid, place, state: AtomicU32::new(PENDING), outcome: Mutex::new(None) }
+    pub(crate) fn new(xid: u64, place: Place, data_len: u64, due: Option<Instant>) -> Waiter {
+        Waiter {
+            xid,
+            place,
+            data_len,
+            due,
+            released: AtomicBool::new(false),
+            state: AtomicU32::new(PENDING),
+            outcome: Mutex::new(None),
+        }
+    }
+
+    /// True once: for who says that the request is no longer under way.
+    pub(crate) fn take_release(&self) -> bool {
+        !self.released.swap(true, Ordering::AcqRel)
     }
 
     pub(crate) fn is_done(&self) -> bool {

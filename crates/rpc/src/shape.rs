@@ -1,0 +1,225 @@
+//! A slow fabric on one machine, for tests and benches.
+//!
+//! Nothing is sent later than without it: each request gets the time at which its answer could have come over a fabric
+//! with the given latency and bandwidth, and its caller sleeps until then if the answer was sooner. So waiting costs no CPU
+//! time, what the machine really does runs beside it, and a machine slower than the fabric shows its own speed.
+
+use parking_lot::Mutex;
+use std::fmt::{Display, Formatter, Result};
+use std::time::{Duration, Instant};
+
+/// What becomes of a request that is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// Its connection ends.
+    Cut,
+    /// Its connection carries nothing from then on, without a sign.
+    Silence,
+}
+
+/// A simulated fabric: properties of each endpoint. Both directions are independent, and so are endpoints. Setting up
+/// connections is not slowed down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Time that a byte takes from one side to the other.
+    pub latency: Duration,
+    /// Bytes per second each way; 0 for no limit.
+    pub bytes_per_second: u64,
+    /// CPU time that a client's thread spends for each KiB that it sends or receives, in nanoseconds, on top of what it
+    /// really takes.
+    pub cpu_ns_per_kib: u32,
+    /// Requests lost, of a million.
+    pub loss_ppm: u32,
+    /// How they are lost.
+    pub loss: Loss,
+    /// Where losses fall; the same seed and the same requests give the same losses.
+    pub seed: u64,
+}
+
+impl Default for Shape {
+    /// Without effect.
+    fn default() -> Shape {
+        Shape {
+            latency: Duration::ZERO,
+            bytes_per_second: 0,
+            cpu_ns_per_kib: 0,
+            loss_ppm: 0,
+            loss: Loss::Cut,
+            seed: 1,
+        }
+    }
+}
+
+impl Shape {
+    /// What whoever prints figures measured over it has to print too.
+    pub fn describe(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Display for Shape {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str("simulated fabric: ")?;
+        match self.bytes_per_second {
+            0 => f.write_str("unlimited bandwidth")?,
+            bandwidth => write!(f, "{:.2} GB/s", bandwidth as f64 / 1e9)?,
+        }
+        write!(f, " and {:.3} ms each way per endpoint", self.latency.as_secs_f64() * 1e3)?;
+        if self.cpu_ns_per_kib > 0 {
+            write!(f, ", {} ns of CPU time per KiB", self.cpu_ns_per_kib)?;
+        }
+        if self.loss_ppm > 0 {
+            let how = match self.loss {
+                Loss::Cut => "cut",
+                Loss::Silence => "silent",
+            };
+            write!(f, ", {} of a million requests lost ({how}, seed {})", self.loss_ppm, self.seed)?;
+        }
+        Ok(())
+    }
+}
+
+/// The simulated fabric of one endpoint.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    shape: Shape,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the last byte so far has left, to the server and back.
+    free_at: [Instant; 2],
+    random: u64,
+}
+
+impl Fabric {
+    /// The fabric of endpoint `number`.
+    pub(crate) fn new(shape: Shape, number: usize) -> Fabric {
+        let now = Instant::now();
+        // Endpoints lose different requests; 0 would stay 0.
+        let random = (shape.seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1);
+        Fabric { shape, state: Mutex::new(State { free_at: [now, now], random }) }
+    }
+
+    /// When the answer to a request that is sent now can be here; `sent` and `answered` in bytes. An answer leaves when its
+    /// request has arrived.
+    pub(crate) fn schedule(&self, now: Instant, sent: usize, answered: usize) -> Instant {
+        let mut state = self.state.lock();
+        let mut at = now;
+        for (free_at, bytes) in state.free_at.iter_mut().zip([sent, answered]) {
+            *free_at = at.max(*free_at) + self.duration(bytes);
+            at = *free_at + self.shape.latency;
+        }
+        at
+    }
+
+    fn duration(&self, bytes: usize) -> Duration {
+        match self.shape.bytes_per_second {
+            0 => Duration::ZERO,
+            rate => Duration::from_nanos((bytes as u128 * 1_000_000_000 / u128::from(rate)) as u64),
+        }
+    }
+
+    /// Whether the next request is lost, and how (xorshift64, Marsaglia 2003).
+    pub(crate) fn loses_next(&self) -> Option<Loss> {
+        if self.shape.loss_ppm == 0 {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let mut x = state.random;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.random = x;
+        ((x >> 11) % 1_000_000 < u64::from(self.shape.loss_ppm)).then_some(self.shape.loss)
+    }
+
+    /// Spends the CPU time that the fabric costs for so many bytes.
+    pub(crate) fn spend(&self, bytes: usize) {
+        let cost = bytes as u64 * u64::from(self.shape.cpu_ns_per_kib) / 1024;
+        if cost == 0 {
+            return;
+        }
+        let end = Instant::now() + Duration::from_nanos(cost);
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Sleeps until `at`, or until `called_off` says so, asked now and then. Kernel timers may be late by 50 microseconds for
+/// the sake of power; threads that sleep here ask for one.
+pub(crate) fn sleep_until(at: Instant, called_off: impl Fn() -> bool) {
+    thread_local! {
+        // SAFETY: PR_SET_TIMERSLACK takes a number of nanoseconds and concerns this thread only.
+        static PUNCTUAL: i32 = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
+    }
+    let left = || at.saturating_duration_since(Instant::now());
+    if !left().is_zero() {
+        // If it was refused, sleeps are a little longer.
+        PUNCTUAL.with(|_| ());
+    }
+    while !left().is_zero() && !called_off() {
+        std::thread::sleep(left().min(crate::tcp::TICK));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape() -> Shape {
+        Shape { latency: Duration::from_millis(1), bytes_per_second: 1_000_000, ..Shape::default() }
+    }
+
+    #[test]
+    fn requests_queue_for_bandwidth_and_not_for_latency() {
+        let fabric = Fabric::new(shape(), 0);
+        let now = Instant::now();
+        let ms = |at: Instant| (at - now).as_millis();
+        // 1000 bytes take 1 ms. The way there: 1 + 1, back: 10 + 1.
+        assert_eq!(ms(fabric.schedule(now, 1000, 10_000)), 13);
+        // The second request is there at 3 ms, but the way back is busy until 12 ms.
+        assert_eq!(ms(fabric.schedule(now, 1000, 10_000)), 23);
+        // Another endpoint is another fabric.
+        assert_eq!(ms(Fabric::new(shape(), 1).schedule(now, 1000, 10_000)), 13);
+    }
+
+    #[test]
+    fn directions_do_not_hold_each_other_up() {
+        let fabric = Fabric::new(shape(), 0);
+        let now = Instant::now();
+        fabric.schedule(now, 0, 50_000);
+        let write = fabric.schedule(now, 10_000, 0) - now;
+        assert!(write >= Duration::from_millis(11), "its own bytes take time");
+        let sent = fabric.state.lock().free_at[0] - now;
+        assert_eq!(sent.as_millis(), 10, "the read before it does not delay them");
+    }
+
+    #[test]
+    fn losses_follow_the_seed() {
+        let lossy = Shape { loss_ppm: 100_000, seed: 7, ..shape() };
+        let losses = |shape, number| {
+            let fabric = Fabric::new(shape, number);
+            (0..1000).map(|_| fabric.loses_next().is_some()).collect::<Vec<bool>>()
+        };
+        assert_eq!(losses(lossy, 0), losses(lossy, 0));
+        assert_ne!(losses(lossy, 0), losses(lossy, 1));
+        assert_ne!(losses(lossy, 0), losses(Shape { seed: 8, ..lossy }, 0));
+        let count = losses(lossy, 0).iter().filter(|lost| **lost).count();
+        assert!((50..200).contains(&count), "{count} of 1000");
+        assert!(!losses(shape(), 0).contains(&true));
+    }
+
+    #[test]
+    fn a_description_says_that_it_is_simulated() {
+        let text = Shape { bytes_per_second: 1_000_000_000, ..shape() }.describe();
+        assert_eq!(text, "simulated fabric: 1.00 GB/s and 1.000 ms each way per endpoint");
+        let text = Shape { loss_ppm: 5, cpu_ns_per_kib: 9, ..Shape::default() }.describe();
+        assert!(
+            text.starts_with("simulated") && text.contains("5 of a million") && text.contains("9 ns"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! A request under way and the wait for its reply.
+
+use super::{Conn, NoReply};
+use crate::tcp::client::waiter::{Outcome, Reply, Waiter};
+use crate::tcp::socket::TICK;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A request that was sent. Its buffer is in use until this was waited for or dropped.
+pub(crate) struct InFlight {
+    pub(super) conn: Arc<Conn>,
+    pub(super) waiter: Arc<Waiter>,
+    pub(super) settled: bool,
+}
+
+impl InFlight {
+    /// The connection that it went out on.
+    pub(crate) fn conn(&self) -> &Arc<Conn> {
+        &self.conn
+    }
+
+    /// Waits for the reply, reading the connection if nobody does.
+    ///
+    /// An interrupt tells the server to end the request and waits a little for what became of it.
+    pub(crate) fn wait(self) -> Result<Reply, NoReply> {
+        self.wait_until(None)
+    }
+
+    /// As [`InFlight::wait`], but gives up at `deadline` as if interrupted.
+    pub(crate) fn wait_until(mut self, deadline: Option<Instant>) -> Result<Reply, NoReply> {
+        let late = || deadline.is_some_and(|at| Instant::now() >= at);
+        let (conn, waiter) = (self.conn.clone(), self.waiter.clone());
+        let mut give_up_at = None;
+        loop {
+            if waiter.is_done() {
+                self.settled = true;
+                return match waiter.take_outcome() {
+                    Some(Outcome::Reply(reply)) => {
+                        self.sit_out(&reply);
+                        Ok(reply)
+                    }
+                    _ => Err(NoReply::Lost),
+                };
+            }
+            if late() {
+                self.settled = true;
+                return conn.abandon(&waiter, true);
+            }
+            if nacre_env::interrupted() {
+                let now = Instant::now();
+                match give_up_at {
+                    None => {
+                        give_up_at = Some(now + conn.interrupt_grace);
+                        conn.cancel(waiter.xid);
+                    }
+                    Some(at) if now >= at => {
+                        self.settled = true;
+                        return conn.abandon(&waiter, true);
+                    }
+                    Some(_) => {}
+                }
+            }
+            if conn.take_reading(waiter.xid) {
+                conn.read(|| waiter.is_done() || nacre_env::interrupted() || late());
+            } else {
+                waiter.sleep(TICK);
+            }
+        }
+    }
+}
+
+impl InFlight {
+    /// Waits until the simulated fabric, if there is one, would have brought the answer. An interrupt ends that.
+    fn sit_out(&self, reply: &Reply) {
+        let (Some(fabric), Some(due)) = (&self.conn.fabric, self.waiter.due) else { return };
+        crate::shape::sleep_until(due, nacre_env::interrupted);
+        fabric.spend(reply.header.bulk_len as usize);
+    }
+
+    /// Takes back a request of which nothing was sent. A reply to it could only come from a peer that invents one.
+    pub(super) fn withdraw(mut self) {
+        self.settled = true;
+        let _ = self.conn.abandon(&self.waiter, false);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if !self.settled {
+            // The answer does not matter: nobody can ask for it any more.
+            let _ = self.conn.abandon(&self.waiter, true);
+        }
+    }
+}

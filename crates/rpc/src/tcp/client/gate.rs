@@ -1,0 +1,89 @@
+//! How many reads and writes of one target are under way (`max_rpcs_in_flight`).
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Counts who is inside; who finds it full waits.
+#[derive(Default)]
+pub(crate) struct Gate {
+    inside: AtomicU32,
+    waiting: AtomicU32,
+    turn: Mutex<()>,
+    left: Condvar,
+}
+
+impl Gate {
+    /// Goes in, if fewer than `max` are inside.
+    pub(crate) fn try_enter(&self, max: u32) -> bool {
+        let more = |inside: u32| (inside < max).then(|| inside + 1);
+        self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    }
+
+    /// Goes in, however many are inside.
+    pub(crate) fn enter(&self) {
+        self.inside.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Goes in, waiting up to `limit` for somebody to leave.
+    pub(crate) fn enter_within(&self, max: u32, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut turn = self.turn.lock();
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        // Asked after saying that we wait, so that nobody leaves unnoticed between the two.
+        let entered = loop {
+            if self.try_enter(max) {
+                break true;
+            }
+            if self.left.wait_until(&mut turn, until).timed_out() {
+                break self.try_enter(max);
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        entered
+    }
+
+    /// Goes out.
+    pub(crate) fn leave(&self) {
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            let _turn = self.turn.lock();
+            self.left.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_allowed_are_inside() {
+        let gate = Gate::default();
+        assert!(gate.try_enter(2) && gate.try_enter(2) && !gate.try_enter(2));
+        assert!(gate.try_enter(3), "a larger limit counts at once");
+        gate.leave();
+        assert!(!gate.enter_within(2, Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn who_waits_goes_in_when_somebody_leaves() {
+        let gate = Gate::default();
+        let most = AtomicU32::new(0);
+        let now = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        while !gate.enter_within(2, Duration::from_secs(10)) {}
+                        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        now.fetch_sub(1, Ordering::SeqCst);
+                        gate.leave();
+                    }
+                });
+            }
+        });
+        assert!((1..=2).contains(&most.into_inner()));
+        assert_eq!(gate.inside.into_inner(), 0);
+    }
+}

@@ -1,0 +1,508 @@
+//! Connections of a target: chosen, opened, lost, opened again.
+
+use super::{Counters, Peer, Purpose, count};
+use crate::import::{ImportInfo, LinkState};
+use crate::stats::{Direction, RpcStats};
+use crate::tcp::client::conn::Conn;
+use crate::tcp::client::ends::{End, Place, Way};
+use crate::tcp::handshake::{self, Greeting};
+use crate::tcp::socket::TICK;
+use nacre_session::{Import, ImportState, Recovery};
+use nacre_types::{Status, StatusResult, TargetKind};
+use parking_lot::MutexGuard;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+thread_local! {
+    /// While this thread restores handles at a peer, its requests take this connection and wait for nobody.
+    static RECOVERING: RefCell<Option<(usize, Arc<Conn>)>> = const { RefCell::new(None) };
+}
+
+impl Peer {
+    pub(super) fn close_all(&self) {
+        for conn in self.ends.iter().flat_map(End::take_conns) {
+            conn.close(None);
+        }
+    }
+
+    /// Looks at connections that nobody uses: answers of posted requests, lost connections; sends again what was lost.
+    pub(crate) fn sweep(self: &Arc<Self>) {
+        self.sweep_connections();
+        if self.flights.post_count() == 0 {
+            return;
+        }
+        if let Ok(conn) = self.conn(None) {
+            self.send_posts(&conn);
+        }
+    }
+
+    /// Finds out which connections have ended.
+    pub(crate) fn sweep_connections(&self) {
+        for conn in self.ends.iter().flat_map(End::conns) {
+            conn.sweep();
+            if conn.is_closed() {
+                self.report_loss(&conn);
+            }
+        }
+    }
+
+    /// Closes connections that carried nothing for `idle_timeout`.
+    pub(crate) fn close_idle(&self) {
+        let Some(limit) = self.tunables.idle_timeout() else { return };
+        for conn in self.ends.iter().flat_map(End::conns) {
+            conn.close_if_idle(limit);
+        }
+    }
+
+    /// Sends posted requests that are on no connection.
+    pub(crate) fn send_posts(&self, conn: &Conn) {
+        for post in self.flights.take_unsent() {
+            let mut header = self.header(&post.ticket, post.resent);
+            if header.set_body(&post.body).is_ok() {
+                conn.post(&header, &post.body);
+            }
+        }
+    }
+
+    /// The connection of this thread's CPU, opened if need be. `deadline` limits the wait for a server that is away.
+    ///
+    /// # Errors
+    /// `EINTR`, `ETIMEDOUT`, `ESHUTDOWN`; on a first connect whatever the server refuses it with.
+    pub(crate) fn conn(self: &Arc<Self>, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
+        self.conn_for(0, Way::Near, deadline)
+    }
+
+    /// The connection that a request with so many bytes of data takes.
+    pub(super) fn conn_for(
+        self: &Arc<Self>,
+        data_len: usize,
+        way: Way,
+        deadline: Option<Instant>,
+    ) -> StatusResult<Arc<Conn>> {
+        let me = Arc::as_ptr(self) as usize;
+        let recovering = RECOVERING.with(|slot| {
+            slot.borrow().as_ref().filter(|(peer, _)| *peer == me).map(|(_, conn)| conn.clone())
+        });
+        if let Some(conn) = recovering {
+            return if conn.is_closed() { Err(Status::ENOTCONN) } else { Ok(conn) };
+        }
+        let place = self.choose(data_len, way);
+        match self.end(place).and_then(|end| end.open_conn(place.slot)) {
+            Some(conn) => Ok(conn),
+            None => nacre_env::blocking(|| self.open(place, deadline)),
+        }
+    }
+
+    fn end(&self, place: Place) -> Option<&End> {
+        self.ends.get(place.end)
+    }
+
+    /// Endpoints in use: requests without data need only one per NID.
+    pub(crate) fn active_ends(&self) -> usize {
+        let lanes = if self.target.kind == TargetKind::Ost { self.tunables.conns_per_peer() } else { 1 };
+        (self.nid_count * lanes).min(self.ends.len())
+    }
+
+    /// True if the server is on this host and nothing simulates a network between: then both ends share CPUs.
+    pub(crate) fn is_near(&self) -> bool {
+        self.shares_host.load(Ordering::Relaxed) && self.config.shape.is_none()
+    }
+
+    /// Endpoint and slot for a request. Small ones stay on this CPU's connection at the first NID that works; large ones
+    /// go to the endpoint with the least under way, over a network by connections of their own.
+    fn choose(self: &Arc<Self>, data_len: usize, way: Way) -> Place {
+        let cpu = nacre_env::current_cpu();
+        let place = |end: usize, way: Way| Place {
+            end,
+            slot: self.ends.get(end).map_or(0, |chosen| chosen.slot_of(way, cpu)),
+        };
+        let active = self.active_ends();
+        if active == 1 {
+            return place(0, way);
+        }
+        let primary = self.primary(|end| place(end, Way::Near));
+        if data_len <= self.tunables.short_io_bytes() {
+            return place(primary, way);
+        }
+        let near = self.is_near();
+        let mut best: Option<((u64, u64), Place)> = None;
+        for (index, end) in self.ends.iter().enumerate().take(active) {
+            // Over a network it does not matter which CPU asks: one connection, which small requests do not use.
+            let candidate =
+                if near { place(index, way) } else { Place { end: index, slot: end.slot_apart() } };
+            if (index != primary && !self.is_usable(end, candidate)) || end.is_down() {
+                continue;
+            }
+            let business = end.business();
+            if best.is_none_or(|(least, _)| business < least) {
+                best = Some((business, candidate));
+            }
+        }
+        best.map_or_else(|| place(primary, way), |(_, place)| place)
+    }
+
+    /// The first NID that works; the first if none does.
+    fn primary(self: &Arc<Self>, place: impl Fn(usize) -> Place) -> usize {
+        let works = |&index: &usize| {
+            self.ends.get(index).is_some_and(|end| {
+                if end.is_down() && end.may_retry() {
+                    self.connect_aside(place(index));
+                }
+                !end.is_down()
+            })
+        };
+        (0..self.nid_count).find(works).unwrap_or(0)
+    }
+
+    /// True if an endpoint has a connection there; otherwise somebody tries to open one.
+    fn is_usable(self: &Arc<Self>, end: &End, place: Place) -> bool {
+        if !end.is_down() && end.has_open(place.slot) {
+            return true;
+        }
+        if !end.is_down() || end.may_retry() {
+            self.connect_aside(place);
+        }
+        false
+    }
+
+    /// Tries to connect an endpoint on a thread of its own: no request waits for one that may not answer.
+    fn connect_aside(self: &Arc<Self>, place: Place) {
+        let Some(end) = self.end(place) else { return };
+        if self.is_stopping() || self.instance() == 0 || end.connecting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let peer = self.clone();
+        let started = self.threads.spawn(format!("conn-{}", self.target), move || {
+            let Some(end) = peer.end(place) else { return };
+            if let Err(status) = peer.join(end, place) {
+                end.fail(place.slot);
+                log::debug!("endpoint of {} at {} left out: {status}", peer.name(), end.nid);
+            }
+            end.connecting.store(false, Ordering::Release);
+        });
+        if started.is_err() {
+            end.connecting.store(false, Ordering::Release);
+        }
+    }
+
+    /// Adds a connection to a server that is known. Another start of it is no business of this thread: whoever uses the
+    /// connections will notice and recover.
+    fn join(&self, end: &End, place: Place) -> StatusResult<()> {
+        let greeting = self.greet_end(end, Purpose::Requests { place }, None)?;
+        if greeting.connected.instance != self.instance() {
+            return Err(Status::ENOTCONN);
+        }
+        let conn = self.adopt(greeting, place);
+        end.put(place.slot, conn.clone());
+        end.revive();
+        if self.is_stopping() || conn_is_stale(&conn, self.instance()) {
+            conn.close(None);
+        }
+        Ok(())
+    }
+
+    fn adopt(&self, greeting: Greeting, place: Place) -> Arc<Conn> {
+        let load = self.end(place).map(|end| end.load(place.slot)).unwrap_or_default();
+        load.connects.fetch_add(1, Ordering::Relaxed);
+        count(&self.counters.connects);
+        let fabric = self.end(place).and_then(|end| end.fabric.clone());
+        Arc::new(greeting.into_conn(self, place, load, fabric))
+    }
+
+    /// Checks what ends any wait for the server.
+    fn may_wait(&self, deadline: Option<Instant>) -> StatusResult<()> {
+        if self.is_stopping() {
+            Err(Status::ESHUTDOWN)
+        } else if nacre_env::interrupted() {
+            Err(Status::EINTR)
+        } else if deadline.is_some_and(|at| Instant::now() >= at) {
+            Err(Status::ETIMEDOUT)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The connection in this place, or if its endpoint does not work, that in the same slot at another NID.
+    fn open_conn(&self, place: Place) -> Option<Arc<Conn>> {
+        let wanted = self.end(place)?;
+        if self.nid_count == 1 || !wanted.is_down() {
+            return wanted.open_conn(place.slot);
+        }
+        let nids = self.ends.iter().take(self.nid_count);
+        nids.filter(|end| !end.is_down()).find_map(|end| end.open_conn(place.slot))
+    }
+
+    /// Opens a connection; one thread at a time tries, the others wait for its result.
+    fn open(self: &Arc<Self>, place: Place, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
+        // Further endpoints are connected aside; who waits does so for one of those that stand for a NID.
+        let place = Place { end: place.end % self.nid_count, ..place };
+        let began = Instant::now();
+        let mut link = self.link.lock();
+        loop {
+            self.may_wait(deadline)?;
+            if let Some(conn) = self.open_conn(place) {
+                return Ok(conn);
+            }
+            if !link.on_connecting() {
+                self.link_changed.wait_for(&mut link, TICK);
+                continue;
+            }
+            let first = link.instance() == 0;
+            let result = MutexGuard::unlocked(&mut link, || self.attempt(place, deadline));
+            let error = match result {
+                Ok(conn) => {
+                    if link.take_restored() {
+                        log::info!("connection to {} at {} was restored", self.name(), conn.nid);
+                    }
+                    self.link_changed.notify_all();
+                    drop(link);
+                    self.send_posts(&conn);
+                    return Ok(conn);
+                }
+                Err(error) => error,
+            };
+            if matches!(error, Status::EINTR | Status::ESHUTDOWN)
+                || (first && matches!(error, Status::WRONG_FSNAME | Status::BAD_VERSION))
+                || (first && error == Status::ECONNREFUSED && self.gives_up_refused(began))
+            {
+                link.on_abandoned();
+                self.link_changed.notify_all();
+                return Err(error);
+            }
+            let (pause, report) = link.on_failed();
+            if report {
+                log::warn!("{} cannot be reached ({error}); operations using it will wait", self.name());
+            }
+            self.link_changed.notify_all();
+            self.pause(&mut link, pause, deadline)?;
+        }
+    }
+
+    fn gives_up_refused(&self, began: Instant) -> bool {
+        self.config.refused_deadline.is_some_and(|limit| began.elapsed() >= limit)
+    }
+
+    fn pause(
+        &self,
+        link: &mut MutexGuard<'_, Import>,
+        pause: Duration,
+        deadline: Option<Instant>,
+    ) -> StatusResult<()> {
+        let end = Instant::now() + pause;
+        loop {
+            self.may_wait(deadline)?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || link.is_busy() {
+                return Ok(());
+            }
+            self.link_changed.wait_for(link, left.min(TICK));
+        }
+    }
+
+    /// Waits, interruptibly.
+    pub(crate) fn rest(&self, pause: Duration) -> StatusResult<()> {
+        let end = Instant::now() + pause;
+        nacre_env::blocking(|| {
+            loop {
+                self.may_wait(None)?;
+                let left = end.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(());
+                }
+                std::thread::sleep(left.min(TICK));
+            }
+        })
+    }
+
+    /// Tries every NID once, the wanted one first, and restores what the server has lost.
+    fn attempt(self: &Arc<Self>, wanted: Place, deadline: Option<Instant>) -> StatusResult<Arc<Conn>> {
+        let slot = wanted.slot;
+        let (index, greeting) =
+            self.greet_any(wanted.end, |end| Purpose::Requests { place: Place { end, slot } }, deadline)?;
+        let connected = &greeting.connected;
+        self.durability.store(handshake::durability_epoch(&connected.boot_id), Ordering::Release);
+        self.shares_host.store(greeting.is_local, Ordering::Relaxed);
+        if connected.lease.is_some() {
+            *self.lease.lock() = connected.lease;
+        }
+        let (instance, known, lease) = (connected.instance, connected.known, connected.lease);
+        let place = Place { end: index, slot };
+        let conn = self.adopt(greeting, place);
+        let recovery = self.link.lock().on_connected(instance, known);
+        if recovery != Recovery::None {
+            count(&self.counters.recoveries);
+            self.close_all();
+            if let Some(hook) = self.recovery_hook.get() {
+                let _guard = RecoveryGuard::enter(Arc::as_ptr(self) as usize, conn.clone());
+                if let Err(status) = hook(recovery, lease) {
+                    conn.close(None);
+                    return Err(status);
+                }
+            }
+            if conn.is_closed() {
+                // Whatever the hook made of it: not all handles can be open again.
+                return Err(Status::ENOTCONN);
+            }
+            self.link.lock().on_recovered();
+        }
+        if let Some(end) = self.end(place) {
+            end.put(slot, conn.clone());
+            end.revive();
+        }
+        if self.is_stopping() {
+            conn.close(None);
+            return Err(Status::ESHUTDOWN);
+        }
+        Ok(conn)
+    }
+
+    /// Connects for another purpose than requests.
+    pub(crate) fn greet_control(&self) -> StatusResult<Greeting> {
+        self.greet_any(0, |_| Purpose::Control, None).map(|(_, greeting)| greeting)
+    }
+
+    /// Connects to the first NID that answers, those that failed lately last. `ECONNREFUSED` only if all refuse.
+    fn greet_any(
+        &self,
+        first: usize,
+        purpose: impl Fn(usize) -> Purpose,
+        deadline: Option<Instant>,
+    ) -> StatusResult<(usize, Greeting)> {
+        let mut last = Status::ECONNREFUSED;
+        let mut order: Vec<(usize, &End)> = self.ends.iter().enumerate().take(self.nid_count).collect();
+        order.sort_by_key(|(index, end)| (end.is_down(), *index != first));
+        for (index, end) in order {
+            self.may_wait(deadline)?;
+            match self.greet_end(end, purpose(index), deadline) {
+                Ok(greeting) => return Ok((index, greeting)),
+                Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
+                Err(Status::ECONNREFUSED) => end.fail(0),
+                Err(status) => {
+                    end.fail(0);
+                    last = status;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Connects one endpoint.
+    fn greet_end(&self, end: &End, purpose: Purpose, deadline: Option<Instant>) -> StatusResult<Greeting> {
+        let (cpu, control, wide) = match purpose {
+            Purpose::Control => (u32::MAX, true, false),
+            Purpose::Requests { place } => {
+                ((place.slot % end.cpus()) as u32, false, place.slot >= end.cpus())
+            }
+        };
+        let instance = self.link.lock().instance();
+        let asked = handshake::Asked {
+            target: self.target,
+            nid: end.nid,
+            client: self.identity.client,
+            fsname: &self.identity.fsname,
+            cpu,
+            instance,
+            control,
+            wide,
+        };
+        handshake::connect(&asked, &self.config, &|| self.may_wait(deadline))
+    }
+
+    /// A connection was found broken.
+    pub(crate) fn report_loss(&self, conn: &Conn) {
+        if self.is_stopping() || !conn.take_loss() {
+            return;
+        }
+        if let Some(end) = self.end(conn.place)
+            && self.active_ends() > 1
+        {
+            end.fail(conn.place.slot);
+            if self
+                .ends
+                .iter()
+                .filter(|end| !end.is_down())
+                .flat_map(End::conns)
+                .any(|conn| !conn.is_closed())
+            {
+                log::info!("endpoint of {} at {} failed: others are used", self.name(), conn.nid);
+                return;
+            }
+        }
+        if self.link.lock().on_lost() {
+            log::warn!(
+                "connection to {} at {} was lost; operations using it will wait until it is restored",
+                self.name(),
+                conn.nid
+            );
+        }
+    }
+
+    /// A request was answered over this connection.
+    pub(super) fn note_answer(&self, conn: &Conn) {
+        if let Some(end) = self.end(conn.place) {
+            end.answered();
+        }
+    }
+
+    /// What is known about this target.
+    pub(crate) fn import(&self, stats: Option<&RpcStats>) -> ImportInfo {
+        let link = self.link.lock().state();
+        let endpoints: Vec<_> = self.ends.iter().take(self.active_ends()).map(End::stats).collect();
+        let open = || self.ends.iter().flat_map(End::conns).find(|conn| !conn.is_closed());
+        let state = match link {
+            _ if self.is_stopping() => LinkState::Disconnected,
+            ImportState::New => LinkState::New,
+            ImportState::Connecting => LinkState::Connecting,
+            ImportState::Recovering | ImportState::Evicted => LinkState::Recover,
+            ImportState::Disconnected => LinkState::Disconnected,
+            ImportState::Full if open().is_some() => LinkState::Full,
+            ImportState::Full => LinkState::Idle,
+        };
+        let read = |counters: &Counters| {
+            let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+            (get(&counters.connects), get(&counters.recoveries), get(&counters.resends))
+        };
+        let (connects, generation, timeouts) = read(&self.counters);
+        let side = |direction| stats.map(|stats| stats.averages(direction)).unwrap_or_default();
+        ImportInfo {
+            target: self.name(),
+            state,
+            connect_flags: open().map(|conn| conn.feature_names()).unwrap_or_default(),
+            nids: self.nids.clone(),
+            current: open().map(|conn| conn.nid),
+            endpoints,
+            connects,
+            generation,
+            in_flight: self.flights.count() as u64,
+            timeouts,
+            last_replay: 0,
+            peer_committed: self.committed.load(Ordering::Relaxed),
+            averages: [side(Direction::Read), side(Direction::Write)],
+        }
+    }
+}
+
+/// True if a recovery has begun since the connection was made.
+fn conn_is_stale(conn: &Conn, instance: u64) -> bool {
+    conn.instance != instance
+}
+
+/// Lets this thread's requests through to a peer that is being restored.
+struct RecoveryGuard {
+    previous: Option<(usize, Arc<Conn>)>,
+}
+
+impl RecoveryGuard {
+    fn enter(peer: usize, conn: Arc<Conn>) -> RecoveryGuard {
+        RecoveryGuard { previous: RECOVERING.with(|slot| slot.borrow_mut().replace((peer, conn))) }
+    }
+}
+
+impl Drop for RecoveryGuard {
+    fn drop(&mut self) {
+        let previous = self.previous.take();
+        RECOVERING.with(|slot| *slot.borrow_mut() = previous);
+    }
+}
