@@ -11,6 +11,7 @@ mod buffer;
 mod client;
 mod handshake;
 mod host;
+mod scratch;
 mod server;
 mod socket;
 mod threads;

@@ -2,7 +2,7 @@
 
 use crate::TAGS_MAX;
 use nacre_types::Xid;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 const WORDS: usize = TAGS_MAX as usize / 64;
 
@@ -19,7 +19,9 @@ pub struct Ticket {
 #[derive(Debug)]
 pub struct Requests {
     next_xid: u64,
-    under_way: BTreeMap<u64, Option<u16>>,
+    /// In the order of their xids. There are as many as threads that wait, so that a list is as good as a tree, and it keeps
+    /// its memory.
+    under_way: VecDeque<(u64, Option<u16>)>,
     /// One bit per tag in use.
     tags: [u64; WORDS],
 }
@@ -28,7 +30,7 @@ impl Requests {
     /// No request yet. `first_xid` is at least 1; a client that may have been here before under the same identity must
     /// choose it above everything it used.
     pub fn new(first_xid: u64) -> Requests {
-        Requests { next_xid: first_xid.max(1), under_way: BTreeMap::new(), tags: [0; WORDS] }
+        Requests { next_xid: first_xid.max(1), under_way: VecDeque::new(), tags: [0; WORDS] }
     }
 
     /// Starts a request; `None` if it modifies and all tags are in use (wait for one to finish).
@@ -36,14 +38,15 @@ impl Requests {
         let tag = if modifying { Some(self.take_tag()?) } else { None };
         let xid = self.next_xid;
         self.next_xid += 1;
-        self.under_way.insert(xid, tag);
+        self.under_way.push_back((xid, tag));
         Some(Ticket { xid: Xid(xid), tag })
     }
 
     /// A request has its answer, or nobody will ask for it again. Says whether a tag became free.
     pub fn finish(&mut self, xid: Xid) -> bool {
-        match self.under_way.remove(&xid.0) {
-            Some(Some(tag)) => {
+        let Ok(index) = self.under_way.binary_search_by_key(&xid.0, |(xid, _)| *xid) else { return false };
+        match self.under_way.remove(index) {
+            Some((_, Some(tag))) => {
                 self.tags[usize::from(tag) / 64] &= !(1 << (tag % 64));
                 true
             }
@@ -53,7 +56,7 @@ impl Requests {
 
     /// Everything below this xid is finished: the server may forget its replies.
     pub fn acked(&self) -> Xid {
-        Xid(self.under_way.first_key_value().map_or(self.next_xid, |(&xid, _)| xid))
+        Xid(self.under_way.front().map_or(self.next_xid, |(xid, _)| *xid))
     }
 
     /// Requests under way.

@@ -29,7 +29,7 @@ bitflags! {
     pub struct ConnectFlags: u32 {
         /// The server's way to the client: callbacks travel on it. One per client and metadata target.
         const CONTROL = 1;
-        /// Halves of large transfers travel on this connection, from threads on other CPUs than the one it names.
+        /// Parts of large transfers travel on this connection, from threads on other CPUs than the one it names.
         const WIDE = 2;
     }
 }

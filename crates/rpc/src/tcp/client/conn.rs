@@ -13,6 +13,7 @@ use super::posts::Flights;
 use super::waiter::{Outcome, Place, Reply, Waiter};
 use crate::shape::{Fabric, Loss};
 use crate::tcp::handshake::Greeting;
+use crate::tcp::scratch::Scratch;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use nacre_types::limits::SHORT_IO_BYTES;
 use nacre_types::{Nid, TargetId, Xid};
@@ -309,7 +310,7 @@ impl Conn {
     ) -> Result<InFlight, NoReply> {
         let data_len = bulk.len().max(place.len());
         let due = self.simulate(body.len() + bulk.len(), place.len());
-        let waiter = Arc::new(Waiter::new(header.xid.0, place, data_len as u64, due));
+        let waiter = Waiter::new(header.xid.0, place, data_len as u64, due);
         self.load.in_flight.fetch_add(1, Ordering::Relaxed);
         self.load.queued_bytes.fetch_add(data_len as u64, Ordering::Relaxed);
         if let Err(why) = self.register(header.xid.0, Interest::Waiter(waiter.clone())) {
@@ -514,8 +515,8 @@ impl Conn {
         inbox: &mut Inbox,
         header: &Header,
         waiter: Option<&Waiter>,
-    ) -> Result<(Vec<u8>, bool), LinkError> {
-        let mut body = Vec::new();
+    ) -> Result<(Scratch, bool), LinkError> {
+        let mut body = Scratch::new();
         inbox.body(&self.socket, header, &mut body)?;
         if header.bulk_len == 0 {
             return Ok((body, true));

@@ -10,6 +10,7 @@ use crate::api::{MdsEndpoint, MgsEndpoint, OssEndpoint, Started};
 use crate::config::ClientConfig;
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
+use crate::tcp::scratch::Scratch;
 use crate::tunables::Tunables;
 use nacre_types::{Cred, Nid, Status, StatusResult, TargetId};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
@@ -76,8 +77,9 @@ impl MdsCalls {
     }
 }
 
-fn encode_call(cred: &Cred, request: &MdsRequest<'_>) -> Vec<u8> {
-    let mut body = Vec::with_capacity(256);
+fn encode_call(cred: &Cred, request: &MdsRequest<'_>) -> Scratch {
+    let mut body = Scratch::new();
+    body.reserve(256);
     cred.encode(&mut body);
     request.encode(&mut body);
     body
@@ -224,6 +226,13 @@ impl TcpOss {
     }
 }
 
+fn encode_request(request: &OssRequest) -> Scratch {
+    let mut body = Scratch::new();
+    body.reserve(64);
+    request.encode(&mut body);
+    body
+}
+
 /// The bytes to send and the place to receive of a request.
 fn parts<'a>(request: &OssRequest, bulk: Bulk<'a>) -> (&'a [u8], Destination<'a>) {
     match (request, bulk) {
@@ -296,7 +305,7 @@ impl OssEndpoint for TcpOss {
 
 impl TcpOss {
     fn call_whole(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
-        let body = request.to_bytes();
+        let body = encode_request(request);
         let _counted = self.stats.begin_request(request, &bulk);
         let (send, destination) = parts(request, bulk);
         let ticket = self.peer.flights.begin(false)?;
@@ -365,7 +374,7 @@ impl TcpOss {
             Ok(ticket) => ticket,
             Err(status) => return Started::Finished(Err(status)),
         };
-        let body = request.to_bytes();
+        let body = encode_request(request);
         let counted = self.stats.begin_request(request, &bulk);
         let (send, destination) = parts(request, bulk);
         let first = {

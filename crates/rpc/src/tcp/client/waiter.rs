@@ -1,8 +1,11 @@
 //! A request that waits for its reply.
 
+use crate::tcp::scratch::Scratch;
 use nacre_wire::frame::Header;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -69,7 +72,7 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) header: Header,
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Scratch,
     /// False if bulk data was damaged, or did not fit.
     pub(crate) bulk_intact: bool,
 }
@@ -102,9 +105,17 @@ unsafe impl Send for Waiter {}
 // SAFETY: as above.
 unsafe impl Sync for Waiter {}
 
+/// Waiters that a thread keeps for its next requests.
+const KEPT_MAX: usize = 8;
+
+thread_local! {
+    static KEPT: RefCell<Vec<Arc<Waiter>>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Waiter {
-    pub(crate) fn new(xid: u64, place: Place, data_len: u64, due: Option<Instant>) -> Waiter {
-        Waiter {
+    /// A waiter, in memory of an earlier one if there is some.
+    pub(crate) fn new(xid: u64, place: Place, data_len: u64, due: Option<Instant>) -> Arc<Waiter> {
+        let fresh = Waiter {
             xid,
             place,
             data_len,
@@ -112,7 +123,25 @@ impl Waiter {
             released: AtomicBool::new(false),
             state: AtomicU32::new(PENDING),
             outcome: Mutex::new(None),
+        };
+        if let Some(mut kept) = KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten()
+            // One that somebody still looks at stays theirs.
+            && let Some(memory) = Arc::get_mut(&mut kept)
+        {
+            *memory = fresh;
+            return kept;
         }
+        Arc::new(fresh)
+    }
+
+    /// Its owner is done with it.
+    pub(crate) fn keep(self: &Arc<Self>) {
+        let _ = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            if kept.len() < KEPT_MAX {
+                kept.push(self.clone());
+            }
+        });
     }
 
     /// True once: for who says that the request is no longer under way.

@@ -90,5 +90,6 @@ impl Drop for InFlight {
             // The answer does not matter: nobody can ask for it any more.
             let _ = self.conn.abandon(&self.waiter, true);
         }
+        self.waiter.keep();
     }
 }
