@@ -10,13 +10,23 @@ use std::ops::ControlFlow;
 /// Calls of a visitor: the key of a lock; breaking ends the walk.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(u32) -> ControlFlow<()>;
 
+/// Locks on an inode from which on their bits are counted: fewer are looked at one by one just as quickly.
+const COUNTED_FROM: usize = 16;
+
+/// How many locks hold each bit in each mode.
+type Counts = [[u32; INODE_BITS]; MODES];
+
 /// See the [module documentation](self).
 #[derive(Debug)]
 pub(crate) enum Holdings {
     /// One tree per mode that occurs; in most resources one or two.
     Extents(Vec<(Mode, IntervalTree)>),
-    /// All locks, and how many hold each bit in each mode, so that the absence of conflicts is seen without a walk.
-    Bits { locks: Vec<(u32, Mode, InodeBits)>, counts: Box<[[u32; INODE_BITS]; MODES]> },
+    /// All locks, and counts, so that the absence of conflicts among many is seen without a walk.
+    Bits { locks: Vec<(u32, Mode, InodeBits)>, counts: Option<Box<Counts>> },
+}
+
+fn count(counts: &mut Counts, mode: Mode, bits: InodeBits) {
+    bits.indices().for_each(|index| counts[mode.index()][index] += 1);
 }
 
 impl Holdings {
@@ -24,7 +34,7 @@ impl Holdings {
     pub(crate) fn for_type_of(policy: &Policy) -> Holdings {
         match policy {
             Policy::Extent(_) => Holdings::Extents(Vec::new()),
-            Policy::Bits(_) => Holdings::Bits { locks: Vec::new(), counts: Box::default() },
+            Policy::Bits(_) => Holdings::Bits { locks: Vec::new(), counts: None },
         }
     }
 
@@ -55,7 +65,13 @@ impl Holdings {
             }
             (Holdings::Bits { locks, counts }, Policy::Bits(bits)) => {
                 locks.push((key, mode, *bits));
-                bits.indices().for_each(|index| counts[mode.index()][index] += 1);
+                if let Some(counts) = counts {
+                    count(counts, mode, *bits);
+                } else if locks.len() >= COUNTED_FROM {
+                    let mut all = Box::<Counts>::default();
+                    locks.iter().for_each(|(_, held, bits)| count(&mut all, *held, *bits));
+                    *counts = Some(all);
+                }
             }
             _ => debug_assert!(false, "callers look at `fits` first"),
         }
@@ -72,7 +88,12 @@ impl Holdings {
             (Holdings::Bits { locks, counts }, Policy::Bits(bits)) => {
                 if let Some(place) = locks.iter().position(|(held, ..)| *held == key) {
                     locks.swap_remove(place);
-                    bits.indices().for_each(|index| counts[mode.index()][index] -= 1);
+                    if let Some(counts) = counts {
+                        bits.indices().for_each(|index| counts[mode.index()][index] -= 1);
+                    }
+                }
+                if locks.is_empty() {
+                    *counts = None;
                 }
             }
             _ => debug_assert!(false, "what was inserted did fit"),
@@ -92,11 +113,11 @@ impl Holdings {
                 }
             }
             (Holdings::Bits { locks, counts }, Policy::Bits(bits)) => {
-                let any = Mode::ALL
-                    .into_iter()
-                    .filter(|held| in_the_way(*held))
-                    .any(|held| bits.indices().any(|index| counts[held.index()][index] > 0));
-                if !any {
+                let any = |counts: &Counts| {
+                    let mut modes = Mode::ALL.into_iter().filter(|held| in_the_way(*held));
+                    modes.any(|held| bits.indices().any(|index| counts[held.index()][index] > 0))
+                };
+                if counts.as_deref().is_some_and(|counts| !any(counts)) {
                     return ControlFlow::Continue(());
                 }
                 for (key, held, held_bits) in locks {
@@ -145,6 +166,48 @@ impl Holdings {
         match self {
             Holdings::Extents(trees) => trees,
             Holdings::Bits { .. } => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn conflicts_of_many_inode_locks_are_those_of_a_list(
+            steps in prop::collection::vec((0usize..MODES - 1, 1u8..0x80, any::<bool>()), 1..120),
+            probe in (0usize..MODES - 1, 1u8..0x80),
+        ) {
+            let bits = |bits| InodeBits::from_bits(bits).expect("seven bits");
+            let mut holdings = Holdings::for_type_of(&Policy::Bits(InodeBits::ALL));
+            let mut list: Vec<(u32, Need)> = Vec::new();
+            for (key, (mode, held, add)) in steps.into_iter().enumerate() {
+                let need = Need::bits(Mode::ALL[mode], bits(held));
+                if add || list.is_empty() {
+                    holdings.insert(need.mode, &need.policy, key as u32);
+                    list.push((key as u32, need));
+                } else {
+                    let (key, need) = list.remove(usize::from(held) % list.len());
+                    holdings.remove(need.mode, &need.policy, key);
+                }
+                let need = Need::bits(Mode::ALL[probe.0], bits(probe.1));
+                let mut found = Vec::new();
+                let _ = holdings.conflicting(&need, &mut |key| {
+                    found.push(key);
+                    ControlFlow::Continue(())
+                });
+                found.sort();
+                let expected: Vec<u32> = list
+                    .iter()
+                    .filter(|(_, held)| held.conflicts_with(&need))
+                    .map(|(key, _)| *key)
+                    .collect();
+                prop_assert_eq!(found, expected);
+                prop_assert_eq!(holdings.is_empty(), list.is_empty());
+            }
         }
     }
 }

@@ -5,6 +5,10 @@
 //!   for every lock of the target.
 //! - [`server`]: Lustre's LDLM of one target, for when there are several clients: resources, modes, extents and inode
 //!   bits, growth, callbacks, glimpses, contention, deadlines, recovery.
+//! - [`client`]: the cache of one client's locks at one target.
+//! - [`flock`]: the locks that programs take on files.
+//!
+//! Who calls what, and what travels between them, is in `docs/design/locks.md`.
 
 mod bits;
 mod extent;
@@ -16,6 +20,7 @@ mod slab;
 mod tree;
 
 pub mod client;
+pub mod flock;
 pub mod lease;
 pub mod server;
 

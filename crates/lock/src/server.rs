@@ -76,7 +76,7 @@ impl Default for ServerConfig {
             callback_timeout: Duration::from_secs(20),
             callback_retry: Duration::from_secs(2),
             callback_total_max: Duration::from_secs(600),
-            // About 300 bytes a lock with its resource: 40 MB for a client, 300 MB in all.
+            // About 500 bytes a lock with its resource: 64 MB for a client, 512 MB in all.
             locks_per_client_max: 128 * 1024,
             locks_max: 1024 * 1024,
             contention_events: 16,

@@ -31,7 +31,8 @@ pub(super) struct PendingGlimpse {
 }
 
 impl LockServer {
-    /// The answer to a glimpse callback: what the holder knows, or `None` if it has no such lock.
+    /// The answer to a glimpse callback: what the holder knows, or `None` if it has no such lock, which is as good as a
+    /// cancel: handles are not used twice.
     pub fn on_glimpse_answer(
         &mut self,
         now: Instant,
@@ -41,13 +42,32 @@ impl LockServer {
         answer: Option<Lvb>,
         effects: &mut Vec<Effect>,
     ) {
+        match answer {
+            Some(lvb) => self.answered(now, glimpse, peer, handle, Some(lvb), effects),
+            None => self.on_cancel(now, peer, &[handle], effects),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        now: Instant,
+        glimpse: GlimpseId,
+        peer: Peer,
+        handle: LockHandle,
+        answer: Option<Lvb>,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(pending) = self.glimpses.get_mut(&glimpse) else { return };
         let Some(place) = pending.outstanding.iter().position(|asked| *asked == (peer, handle)) else {
             return;
         };
         pending.outstanding.swap_remove(place);
-        // Not into the resource's own block: a late answer may be older than a truncate of the same client.
-        pending.answers = pending.answers.merged(&answer.unwrap_or_default());
+        match answer {
+            // Not into the resource's own block: a late answer may be older than a truncate of the same client.
+            Some(lvb) => pending.answers = pending.answers.merged(&lvb),
+            // The client may have written under other locks of its own, and has not said so.
+            None => pending.asked.retain(|client| *client != peer.client),
+        }
         self.advance_glimpse(now, glimpse, effects);
     }
 
@@ -104,7 +124,7 @@ impl LockServer {
         effects: &mut Vec<Effect>,
     ) {
         for id in self.resources[resource].glimpses.clone() {
-            self.on_glimpse_answer(now, peer, id, handle, None, effects);
+            self.answered(now, id, peer, handle, None, effects);
         }
     }
 

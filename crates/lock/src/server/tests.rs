@@ -376,6 +376,24 @@ fn a_glimpse_goes_on_below_a_writer_that_has_not_written_yet() {
 }
 
 #[test]
+fn a_client_that_has_lost_one_lock_is_asked_for_its_others() {
+    let mut world = World::new(2);
+    let ahead = EnqueueFlags { no_expansion: true, ..EnqueueFlags::default() };
+    let glimpse = EnqueueFlags { glimpse: true, ..EnqueueFlags::default() };
+    granted(world.flagged(1, 1, write(pages(0, 1)), ahead));
+    granted(world.flagged(1, 2, write(pages(9, 1)), ahead));
+    assert_eq!(world.flagged(2, 1, read(Extent::WHOLE), glimpse), Outcome::Waiting);
+    assert_eq!(world.sent(), [('g', 1, 2)]);
+    // The cancel of the upper lock was lost.
+    let (id, now) = (GlimpseId(1), world.now);
+    world.server.on_glimpse_answer(now, peer(1), id, LockHandle(2), None, &mut world.effects);
+    assert_eq!(world.sent(), [('g', 1, 1)]);
+    assert_eq!(world.server.client_locks(&peer(1).client), 1);
+    world.server.on_glimpse_answer(now, peer(1), id, LockHandle(1), Some(lvb(77)), &mut world.effects);
+    assert!(matches!(world.effects[0], Effect::Glimpsed { lvb, .. } if lvb.size_bytes == 77));
+}
+
+#[test]
 fn locks_below_the_known_size_are_not_asked_and_lock_ahead_does_not_end_the_search() {
     let mut world = World::new(4);
     let ahead = EnqueueFlags { no_expansion: true, ..EnqueueFlags::default() };

@@ -24,7 +24,7 @@ fn run(seed: u64) -> (u64, u64, u64) {
 fn locks_stay_safe_and_everybody_is_served_whatever_the_network_does() {
     let seeds = match std::env::var("NACRE_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => seed..seed + 1,
-        None => 1..61,
+        None => 1..25,
     };
     let (mut enqueued, mut evictions) = (0, 0);
     for seed in seeds.clone() {
@@ -33,7 +33,7 @@ fn locks_stay_safe_and_everybody_is_served_whatever_the_network_does() {
         enqueued += more;
         evictions += evicted;
     }
-    assert!(seeds.end - seeds.start == 1 || enqueued > 10_000 && evictions > 100, "{enqueued} {evictions}");
+    assert!(seeds.end - seeds.start == 1 || enqueued > 5_000 && evictions > 40, "{enqueued} {evictions}");
 }
 
 #[test]
