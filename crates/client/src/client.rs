@@ -7,6 +7,7 @@ use crate::io::ahead::Ahead;
 use crate::io::ranges::Use;
 use crate::lease::{KernelCaches, Lease, serve_releases};
 use crate::node::{self, NodeTable};
+use crate::ops::statahead::Statahead;
 use crate::targets::OstTable;
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
@@ -33,6 +34,7 @@ pub struct Client {
     pub(crate) changes: AtomicU64,
     pub(crate) tunables: Tunables,
     pub(crate) ahead: Ahead,
+    pub(crate) statahead: Statahead,
     pub(crate) tasks: Tasks,
     /// For work that goes on on other threads than the caller's.
     pub(crate) me: OnceLock<Weak<Client>>,
@@ -129,6 +131,7 @@ impl Client {
             changes: AtomicU64::new(0),
             tunables: Tunables::of_host(),
             ahead: Ahead::default(),
+            statahead: Statahead::default(),
             tasks: Tasks::new(nacre_env::cpu_count()),
             me: OnceLock::new(),
         });
@@ -323,6 +326,7 @@ impl Client {
             // Answers that were on their way to the kernel during the first round may have brought names back.
             kernel.expire_names();
         }
+        self.statahead.clear();
         for file in self.nodes.open_files() {
             self.forget_ahead(&file);
             // Appends that began alone hold the range to the end of the file.

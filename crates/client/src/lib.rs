@@ -43,7 +43,7 @@ pub use ops::dir::ListedEntry;
 pub use ops::info::{MountInfo, TargetState};
 pub use ops::namespace::{Created, Found};
 pub use ops::open::OpenedFile;
-pub use tunables::{ParallelIo, Tunables};
+pub use tunables::Tunables;
 
 // The words of requests that a front door speaks, so that it need not know how they travel.
 pub use nacre_wire::mds::{

@@ -8,4 +8,5 @@ pub mod namespace;
 pub mod open;
 pub(crate) mod patience;
 pub(crate) mod removed;
+pub(crate) mod statahead;
 pub(crate) mod xattr;

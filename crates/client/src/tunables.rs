@@ -11,18 +11,6 @@ const ASYNC_ACTIVE_MAX: u32 = 512;
 const STATAHEAD_MAX: u32 = 2048;
 const STATAHEAD_BATCH_MAX: u32 = 1024;
 
-/// Whether large transfers are split over CPUs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ParallelIo {
-    /// Never.
-    Off,
-    /// Where size and idle CPUs say that it pays.
-    #[default]
-    Auto,
-    /// Wherever it is possible.
-    On,
-}
-
 /// The parameters. Every setter checks; readers see a change with their next operation.
 #[derive(Debug)]
 pub struct Tunables {
@@ -34,7 +22,6 @@ pub struct Tunables {
     read_ahead_async_file_threshold_mb: AtomicU64,
     statahead_max: AtomicU32,
     statahead_batch_max: AtomicU32,
-    parallel_io: AtomicU32,
 }
 
 impl Tunables {
@@ -51,7 +38,6 @@ impl Tunables {
             read_ahead_async_file_threshold_mb: AtomicU64::new(per_file),
             statahead_max: AtomicU32::new(128),
             statahead_batch_max: AtomicU32::new(64),
-            parallel_io: AtomicU32::new(ParallelIo::Auto as u32),
         }
     }
 
@@ -173,20 +159,6 @@ impl Tunables {
         }
         self.statahead_batch_max.store(entries, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Whether large transfers are split over CPUs.
-    pub fn parallel_io(&self) -> ParallelIo {
-        match self.parallel_io.load(Ordering::Relaxed) {
-            0 => ParallelIo::Off,
-            1 => ParallelIo::Auto,
-            _ => ParallelIo::On,
-        }
-    }
-
-    /// Sets it.
-    pub fn set_parallel_io(&self, mode: ParallelIo) {
-        self.parallel_io.store(mode as u32, Ordering::Relaxed);
     }
 
     pub(crate) fn read_ahead_bytes(&self) -> u64 {

@@ -7,7 +7,20 @@ use crate::pattern::Pattern;
 
 /// Parameters that can be set, by kind.
 const SETTABLE: &[(&str, &[&str])] = &[
-    ("llite", &["stats"]),
+    (
+        "llite",
+        &[
+            "max_read_ahead_async_active",
+            "max_read_ahead_mb",
+            "max_read_ahead_per_file_mb",
+            "max_read_ahead_whole_mb",
+            "read_ahead_async_file_threshold_mb",
+            "read_ahead_stats",
+            "statahead_batch_max",
+            "statahead_max",
+            "stats",
+        ],
+    ),
     ("mdt", &["md_stats"]),
     ("obdfilter", &["brw_stats", "degraded", "no_create"]),
     (

@@ -75,7 +75,8 @@ impl Client {
     }
 
     /// Lists names behind position `offset` (0: the beginning), about `size` bytes of them. `take` says whether it took an
-    /// entry; after the first refusal the listing stops. With `plus` entries carry attributes.
+    /// entry; after the first refusal the listing stops. With `plus` entries carry attributes,
+    /// unless `statahead_max` is 0.
     ///
     /// A directory that was removed while open has no names left, `.` and `..` included.
     ///
@@ -99,8 +100,12 @@ impl Client {
             return Ok(());
         }
         let cookie = if offset <= AFTER_DOT_DOT { 0 } else { offset };
+        let plus = plus && self.tunables.statahead_max() > 0;
         let answer = self.call_system(fid, &MdsRequest::ReadDir { fid, cookie, max_bytes: size, plus })?;
         let MdsReply::Directory(page) = answer.reply else { return Err(Status::EPROTO) };
+        if !plus && self.tunables.statahead_max() > 0 && answer.lease != 0 && !self.is_embedded() {
+            self.statahead.on_listed(fid, answer.lease, cookie, &page);
+        }
         self.list_page(&page, answer.lease, take)
     }
 

@@ -35,6 +35,9 @@ impl Client {
     /// # Errors
     /// `EACCES` without search permission; `ENOTDIR`.
     pub fn lookup(&self, caller: &Caller, parent: Fid, name: &[u8]) -> StatusResult<Result<Found, bool>> {
+        if let Some(found) = self.lookup_ahead(parent, name)? {
+            return Ok(Ok(found));
+        }
         let answer = self.call(caller, parent, &MdsRequest::Lookup { parent, name })?;
         let MdsReply::Entry { attr, public } = answer.reply else { return Err(Status::EPROTO) };
         self.note_public(parent, public, answer.lease);

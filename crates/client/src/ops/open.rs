@@ -164,6 +164,8 @@ impl Client {
             file.lock().learn(&attr, opening.lease, true);
         }
         if writes {
+            // What was fetched before this open says nothing of what it will write.
+            self.changes.fetch_add(1, Ordering::Release);
             file.lock().writers += 1;
         }
         let outcome = if cut { Ok(attr) } else { self.complete_attr(attr, opening.lease) };
@@ -233,6 +235,7 @@ impl Client {
         if let Some((size, blocks)) = update.size_blocks {
             self.nodes.note_closed(file.node, size, blocks);
         }
+        self.changes.fetch_add(1, Ordering::Release);
         let request = MdsRequest::Close { fid: file.fid, handle: open.handle, update };
         if let Ok(mdt) = self.mdt(file.fid) {
             mdt.endpoint.post(&nacre_types::Cred::system(), &request);

@@ -48,6 +48,9 @@ pub struct FakeMds {
     spec: LayoutSpec,
     osts: u16,
     pub commits: std::sync::atomic::AtomicU64,
+    /// Names looked up, pages listed.
+    pub lookups: std::sync::atomic::AtomicU64,
+    pub pages: std::sync::atomic::AtomicU64,
     /// Layouts instantiated.
     pub intents: std::sync::atomic::AtomicU64,
     /// The next create fails with this.
@@ -80,6 +83,8 @@ impl FakeMds {
             spec,
             osts,
             commits: Default::default(),
+            lookups: Default::default(),
+            pages: Default::default(),
             intents: Default::default(),
             fail_create: Mutex::default(),
         })
@@ -244,7 +249,7 @@ impl FakeMds {
         Ok(MdsReply::Removed { fid, attr: Some(attr) })
     }
 
-    fn read_dir(state: &State, fid: Fid, cookie: u64, max_bytes: u32) -> StatusResult<MdsReply> {
+    fn read_dir(state: &State, fid: Fid, cookie: u64, max_bytes: u32, plus: bool) -> StatusResult<MdsReply> {
         let inode = state.inodes.get(&fid).ok_or(Status::ENOENT)?;
         let mut page =
             DirPage { end: true, public: perm::searchable_by_all(&inode.attr), ..DirPage::default() };
@@ -252,7 +257,8 @@ impl FakeMds {
         for (rank, (name, fid)) in inode.names.iter().enumerate() {
             let position = rank as u64 + 4;
             let attr = state.inodes[fid].attr;
-            let entry = DirEntry { cookie: position, fid: *fid, kind: attr.kind(), name, attr: Some(attr) };
+            let entry =
+                DirEntry { cookie: position, fid: *fid, kind: attr.kind(), name, attr: plus.then_some(attr) };
             if position > cookie && !page.push(&entry, max_bytes) {
                 page.end = false;
                 break;
@@ -286,6 +292,7 @@ impl FakeMds {
                 ..Statfs::default()
             })),
             MdsRequest::Lookup { parent, name } => {
+                self.lookups.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let directory = inode!(parent);
                 let public = perm::searchable_by_all(&directory.attr);
                 let found =
@@ -345,8 +352,9 @@ impl FakeMds {
             }
             MdsRequest::LayoutIntent { fid, .. } => self.instantiate(state, *fid).map(MdsReply::Layout),
             MdsRequest::GetLayout { fid } => Ok(MdsReply::Layout(inode!(fid).layout.clone())),
-            MdsRequest::ReadDir { fid, cookie, max_bytes, .. } => {
-                Self::read_dir(state, *fid, *cookie, *max_bytes)
+            MdsRequest::ReadDir { fid, cookie, max_bytes, plus } => {
+                self.pages.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                Self::read_dir(state, *fid, *cookie, *max_bytes, *plus)
             }
             MdsRequest::ReadLink { fid } => Ok(MdsReply::Bytes(inode!(fid).target.clone())),
             MdsRequest::GetXattr { fid, name } => {

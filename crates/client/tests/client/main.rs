@@ -7,6 +7,7 @@ mod files;
 mod model;
 mod namespace;
 mod sharing;
+mod statahead;
 
 use fake_mds::FakeMds;
 use fake_oss::FakeOss;

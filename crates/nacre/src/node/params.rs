@@ -3,6 +3,7 @@
 //! Names are Lustre's. Settings that were made for good (`set_param -P`) are kept by the management server as patterns; each
 //! process applies those that match its parameters when it starts, when they change, and when a target joins.
 
+mod llite;
 mod osc;
 
 use super::links::Links;
@@ -175,6 +176,7 @@ impl Params {
                 Ok(())
             },
         );
+        llite::enter(&self.tree, &llite, client);
         let lov = format!("lov.{fsname}-clilov-{instance}");
         self.enter_layout_defaults(&lov, links);
         enter_targets(&self.tree, &lov, client, TargetKind::Ost);

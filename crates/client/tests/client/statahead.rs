@@ -1,0 +1,119 @@
+//! Attributes fetched before they are asked for.
+
+use crate::{READ_WRITE, World, create, open, root, write};
+use nacre_client::Client;
+use nacre_types::{Fid, SetAttr, SetAttrValid};
+use std::sync::atomic::Ordering;
+
+/// Makes `count` files of one byte each and lists their names alone.
+fn listed(client: &Client, count: usize) -> Vec<String> {
+    let names: Vec<String> = (0..count).map(|number| format!("file{number:05}")).collect();
+    for name in &names {
+        let (fid, handle) = create(client, name);
+        write(client, handle, 0, b"x").expect("written");
+        client.release(handle).expect("open");
+        client.forget(fid.inode_number(), 1);
+    }
+    assert_eq!(list(client), count);
+    names
+}
+
+fn list(client: &Client) -> usize {
+    let handle = client.opendir(&root(), Fid::ROOT).expect("a directory");
+    let (mut position, mut count) = (0, 0);
+    loop {
+        let before = count;
+        client
+            .readdir(handle, position, 32 << 10, false, &mut |entry| {
+                count += usize::from(!entry.name.starts_with(b"."));
+                position = entry.next;
+                true
+            })
+            .expect("listed");
+        if count == before {
+            client.releasedir(handle);
+            return count;
+        }
+    }
+}
+
+fn size(client: &Client, name: &str) -> Option<u64> {
+    let found = client.lookup(&root(), Fid::ROOT, name.as_bytes()).expect("may be searched").ok()?;
+    client.forget(found.node, 1);
+    Some(found.attr.size)
+}
+
+fn requests(world: &World) -> u64 {
+    world.mds.lookups.load(Ordering::Relaxed) + world.mds.pages.load(Ordering::Relaxed)
+}
+
+#[test]
+fn names_looked_up_in_the_order_of_their_listing_come_in_batches() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    // The root's attributes have to be known, as they are to a kernel.
+    client.getattr(Fid::ROOT).expect("there");
+    let names = listed(&client, 2000);
+    let before = requests(&world);
+    assert!(names.iter().all(|name| size(&client, name) == Some(1)));
+    let batched = requests(&world) - before;
+    assert!(batched < 50, "{batched} requests");
+    assert!(client.statahead_report().contains("statahead wrong: 0\n"), "{}", client.statahead_report());
+
+    client.tunables().set_statahead_max(0).expect("in range");
+    let before = requests(&world);
+    assert!(names.iter().all(|name| size(&client, name) == Some(1)));
+    assert_eq!(requests(&world) - before, 2000);
+}
+
+#[test]
+fn what_this_client_changes_is_never_answered_from_before() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    client.getattr(Fid::ROOT).expect("there");
+    let names = listed(&client, 100);
+    assert_eq!(size(&client, &names[0]), Some(1));
+    // All of these were fetched with the first one.
+    let find =
+        |name: &str| client.lookup(&root(), Fid::ROOT, name.as_bytes()).expect("searched").expect("there");
+    client.unlink(&root(), Fid::ROOT, names[1].as_bytes(), false).expect("removed");
+    assert_eq!(size(&client, &names[1]), None);
+    let third = find(&names[2]);
+    let handle = open(&client, third.attr.fid, READ_WRITE);
+    assert_eq!(size(&client, &names[3]), Some(1));
+    write(&client, handle, 0, b"longer").expect("written");
+    assert_eq!(size(&client, &names[2]), Some(6), "open");
+    client.release(handle).expect("open");
+    assert_eq!(size(&client, &names[2]), Some(6), "closed");
+    let fourth = find(&names[4]);
+    let set = SetAttr { mode: 0o100600, valid: SetAttrValid::MODE, ..SetAttr::default() };
+    client.setattr(&root(), fourth.attr.fid, set).expect("own file");
+    assert_eq!(find(&names[4]).attr.mode, 0o100600);
+}
+
+#[test]
+fn what_another_client_changes_is_never_answered_from_before() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    client.getattr(Fid::ROOT).expect("there");
+    let names = listed(&client, 50);
+    assert_eq!(size(&client, &names[0]), Some(1));
+    let other = world.client();
+    other.unlink(&root(), Fid::ROOT, names[1].as_bytes(), false).expect("removed");
+    assert_eq!(size(&client, &names[1]), None);
+    assert_eq!(size(&client, &names[2]), Some(1));
+}
+
+#[test]
+fn names_looked_up_in_another_order_are_soon_asked_for_one_by_one() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    client.getattr(Fid::ROOT).expect("there");
+    let names = listed(&client, 2000);
+    let before = world.mds.pages.load(Ordering::Relaxed);
+    for index in 0..2000usize {
+        assert_eq!(size(&client, &names[index * 997 % 2000]), Some(1));
+    }
+    assert!(world.mds.pages.load(Ordering::Relaxed) - before <= 40);
+    assert!(client.statahead_report().contains("statahead wrong: 1\n"), "{}", client.statahead_report());
+}

@@ -1,0 +1,123 @@
+//! Parameters of a mount that concern reading ahead: `llite.*`.
+
+use nacre_client::{Client, Tunables};
+use nacre_params::{Tree, value};
+use nacre_types::{Status, StatusResult};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// A parameter that is a number.
+struct Number {
+    leaf: &'static str,
+    get: fn(&Tunables) -> u64,
+    set: fn(&Tunables, u64) -> StatusResult<()>,
+    /// It is a size, counted in MiB unless a suffix says otherwise.
+    is_size: bool,
+}
+
+/// The numbers, by name.
+const NUMBERS: &[Number] = &[
+    Number {
+        leaf: "max_read_ahead_mb",
+        get: Tunables::max_read_ahead_mb,
+        set: Tunables::set_max_read_ahead_mb,
+        is_size: true,
+    },
+    Number {
+        leaf: "max_read_ahead_per_file_mb",
+        get: Tunables::max_read_ahead_per_file_mb,
+        set: |tunables, mb| {
+            tunables.set_max_read_ahead_per_file_mb(mb);
+            Ok(())
+        },
+        is_size: true,
+    },
+    Number {
+        leaf: "max_read_ahead_whole_mb",
+        get: Tunables::max_read_ahead_whole_mb,
+        set: Tunables::set_max_read_ahead_whole_mb,
+        is_size: true,
+    },
+    Number {
+        leaf: "read_ahead_async_file_threshold_mb",
+        get: Tunables::read_ahead_async_file_threshold_mb,
+        set: Tunables::set_read_ahead_async_file_threshold_mb,
+        is_size: true,
+    },
+    Number {
+        leaf: "max_read_ahead_async_active",
+        get: |tunables| tunables.max_read_ahead_async_active().into(),
+        set: |tunables, number| tunables.set_max_read_ahead_async_active(narrow(number)?),
+        is_size: false,
+    },
+    Number {
+        leaf: "statahead_max",
+        get: |tunables| tunables.statahead_max().into(),
+        set: |tunables, number| tunables.set_statahead_max(narrow(number)?),
+        is_size: false,
+    },
+    Number {
+        leaf: "statahead_batch_max",
+        get: |tunables| tunables.statahead_batch_max().into(),
+        set: |tunables, number| tunables.set_statahead_batch_max(narrow(number)?),
+        is_size: false,
+    },
+];
+
+/// Enters the parameters below `below`.
+pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
+    for number in NUMBERS {
+        let (get, set) = (client.clone(), client.clone());
+        tree.add_both(
+            &format!("{below}.{}", number.leaf),
+            move || Ok((number.get)(get.tunables()).to_string()),
+            move |text| set_number(set.tunables(), number, text),
+        );
+    }
+    let (get, clear) = (client.clone(), client.clone());
+    tree.add_both(
+        &format!("{below}.read_ahead_stats"),
+        move || Ok(get.read_ahead_report()),
+        move |_| {
+            clear.read_ahead_stats().clear();
+            Ok(())
+        },
+    );
+    let get = client.clone();
+    tree.add_read(&format!("{below}.statahead_stats"), move || Ok(get.statahead_report()));
+}
+
+fn narrow(number: u64) -> StatusResult<u32> {
+    u32::try_from(number).map_err(|_| Status::ERANGE)
+}
+
+fn set_number(tunables: &Tunables, number: &Number, text: &str) -> StatusResult<()> {
+    let parsed = match number.is_size {
+        true => value::bytes(text, MIB)? / MIB,
+        false => value::integer(text, 0, i64::MAX)? as u64,
+    };
+    (number.set)(tunables, parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_count_in_mebibytes_and_ranges_are_checked() {
+        let tunables = Tunables::new(10_000, 2);
+        let set = |leaf: &str, text: &str| {
+            let number = NUMBERS.iter().find(|number| number.leaf == leaf).expect("in the table");
+            set_number(&tunables, number, text).map(|()| (number.get)(&tunables))
+        };
+        assert_eq!(set("max_read_ahead_mb", "1.5G"), Ok(1536));
+        assert_eq!(set("max_read_ahead_mb", "64"), Ok(64));
+        assert_eq!(set("max_read_ahead_mb", "10001"), Err(Status::ERANGE));
+        assert_eq!(set("max_read_ahead_whole_mb", "65"), Err(Status::ERANGE));
+        assert_eq!(set("statahead_max", "0"), Ok(0));
+        assert_eq!(set("statahead_max", "4294967297"), Err(Status::ERANGE));
+        assert_eq!(set("statahead_max", "many"), Err(Status::EINVAL));
+        assert_eq!(set("max_read_ahead_async_active", "-1"), Err(Status::ERANGE));
+    }
+}
