@@ -71,7 +71,8 @@ impl Default for ClientConfig {
 pub enum Effect {
     /// Send this request; the answer goes to [`LockClient::on_outcome`].
     SendEnqueue(Enqueue),
-    /// Send a cancel. No answer is needed: if it is lost, the next callback for the lock brings another.
+    /// Send a cancel, again if the connection breaks before the answer. If it is lost all the same, the next callback for the
+    /// lock brings another.
     SendCancel(LockHandle),
     /// Send a conversion; no answer is needed either.
     SendConvert {
@@ -231,6 +232,8 @@ pub struct LockClient {
     replaying: BTreeSet<LockHandle>,
     replay_again: Option<Instant>,
     contended: WordMap<ResourceId, Instant>,
+    /// Cancels that could not be sent for lack of a connection.
+    unsent: Vec<LockHandle>,
     stats: ClientStats,
 }
 
@@ -250,6 +253,7 @@ impl LockClient {
             replaying: BTreeSet::new(),
             replay_again: None,
             contended: WordMap::default(),
+            unsent: Vec::new(),
             stats: ClientStats::default(),
         }
     }
@@ -449,10 +453,13 @@ impl LockClient {
         place
     }
 
-    /// What need not wait for an answer is dropped while there is no connection: the server finds out by a callback.
-    fn send(&self, effects: &mut Vec<Effect>, effect: Effect) {
-        if self.connected {
-            effects.push(effect);
+    /// Sends what needs no answer. Without a connection cancels are kept for later, so that the server does not go on counting
+    /// locks that are gone; of the rest it finds out by a callback.
+    fn send(&mut self, effects: &mut Vec<Effect>, effect: Effect) {
+        match effect {
+            effect if self.connected => effects.push(effect),
+            Effect::SendCancel(handle) => self.unsent.push(handle),
+            _ => {}
         }
     }
 }

@@ -391,7 +391,11 @@ impl LockServer {
         else {
             return refused(Refusal::Stale);
         };
-        let fits = matches!(request.need.policy, Policy::Bits(_)) || request.optional.is_empty();
+        // Size and times of an inode come with its lock; only objects are glimpsed.
+        let fits = match request.need.policy {
+            Policy::Bits(_) => !request.flags.glimpse,
+            Policy::Extent(_) => request.optional.is_empty(),
+        };
         if request.handle.0 == 0 || !request.need.is_valid() || !fits {
             return refused(Refusal::Invalid);
         }

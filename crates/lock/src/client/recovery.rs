@@ -9,6 +9,7 @@ impl LockClient {
     /// not answered are sent again.
     pub fn on_connected(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.connected = true;
+        effects.extend(self.unsent.drain(..).map(Effect::SendCancel));
         let asked: Vec<(Instant, u32)> = self.resend.iter().copied().collect();
         self.resend.clear();
         for (_, key) in asked {
@@ -25,6 +26,7 @@ impl LockClient {
     /// sent again after that.
     pub fn on_restarted(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.connected = true;
+        self.unsent.clear();
         let held = self.locks.iter().filter(|(_, lock)| !matches!(lock.state, State::Asking(_)));
         self.replaying = held.map(|(_, lock)| lock.handle).collect();
         self.replay_again = Some(now);
@@ -61,6 +63,7 @@ impl LockClient {
         self.connected = false;
         self.replay_again = None;
         self.replaying.clear();
+        self.unsent.clear();
         let mut all: Vec<(LockHandle, u32)> =
             self.locks.iter().map(|(key, lock)| (lock.handle, key)).collect();
         all.sort();
@@ -85,13 +88,13 @@ impl LockClient {
         if self.replaying.is_empty() {
             return self.replay_is_done(now, effects);
         }
-        for handle in &self.replaying {
-            if let Some(&key) = self.by_handle.get(handle) {
-                let lock = &self.locks[key];
+        if self.connected {
+            let keys = self.replaying.iter().filter_map(|handle| self.by_handle.get(handle));
+            effects.extend(keys.map(|key| {
+                let lock = &self.locks[*key];
                 let resource = self.resources[lock.resource].id;
-                let replay = Effect::SendReplay { handle: *handle, resource, need: lock.need };
-                self.send(effects, replay);
-            }
+                Effect::SendReplay { handle: lock.handle, resource, need: lock.need }
+            }));
         }
         self.replay_again = Some(now + self.config.resend_after);
     }

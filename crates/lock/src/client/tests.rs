@@ -351,6 +351,20 @@ fn after_a_restart_locks_are_replayed_before_requests() {
 }
 
 #[test]
+fn what_is_cancelled_without_a_connection_is_sent_when_there_is_one() {
+    let mut world = World::new();
+    let handle = world.cached(read(pages(0, 1)), read(pages(0, 1)));
+    world.client.on_disconnected();
+    world.client.drop_unused(&mut world.effects);
+    world.flushed(handle);
+    world.taken();
+    world.client.on_connected(world.now, &mut world.effects);
+    assert_eq!(world.taken(), [Effect::SendCancel(handle)]);
+    world.client.on_connected(world.now, &mut world.effects);
+    assert_eq!(world.taken(), []);
+}
+
+#[test]
 fn an_eviction_loses_everything_and_tells_who_waits() {
     let mut world = World::new();
     let used = world.held(write(pages(0, 1)), write(pages(0, 1)));

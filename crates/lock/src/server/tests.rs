@@ -11,7 +11,11 @@ mod model;
 const FILE: ResourceId = ResourceId([1, 2, 0, 0]);
 const INODE: ResourceId = ResourceId([7, 1, 0, 0]);
 
+/// Client `number`; 0 is the target itself.
 fn peer(number: u8) -> Peer {
+    if number == 0 {
+        return Peer::LOCAL;
+    }
     Peer { client: ClientUuid([number; 16]), generation: 1 }
 }
 
@@ -443,6 +447,8 @@ fn requests_that_make_no_sense_are_refused_and_leave_nothing() {
     assert_eq!(world.enqueue(1, 0, read(pages(0, 1))), invalid);
     assert_eq!(world.enqueue(1, 1, read(Extent { start: 9, last: 1 })), invalid);
     assert_eq!(world.enqueue(1, 1, Need::bits(Mode::Pr, InodeBits::NONE)), invalid);
+    let glimpse = EnqueueFlags { glimpse: true, ..EnqueueFlags::default() };
+    assert_eq!(world.flagged(1, 1, Need::bits(Mode::Pr, InodeBits::ALL), glimpse), invalid);
     assert_eq!(world.server.resources(), 0);
     granted(world.enqueue(1, 1, read(pages(0, 1))));
     let request = Enqueue {

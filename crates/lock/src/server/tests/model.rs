@@ -8,12 +8,7 @@ const CLIENTS: u8 = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Enqueue {
-        client: u8,
-        need: Need,
-        optional: InodeBits,
-        flags: EnqueueFlags,
-    },
+    Enqueue(Asked),
     /// Cancels the lock or request at this place of the list, modulo its length.
     Cancel(usize),
     Convert {
@@ -24,15 +19,33 @@ enum Step {
     Disconnect(u8),
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// 0 is the target itself, perhaps on behalf of a client.
+    client: u8,
+    on_behalf_of: Option<u8>,
+    need: Need,
+    optional: InodeBits,
+    flags: EnqueueFlags,
+}
+
 /// A lock or request as its client knows it. The list is in the order of arrival.
 #[derive(Clone, Debug)]
 struct Entry {
     client: u8,
+    on_behalf_of: Option<u8>,
     handle: u64,
     requested: Need,
     optional: InodeBits,
     granted: Option<Need>,
     called_back: bool,
+}
+
+impl Entry {
+    /// True if this one is held and keeps a request from being granted.
+    fn holds_up(&self, need: &Need, on_behalf_of: Option<u8>) -> bool {
+        self.granted.is_some_and(|held| held.conflicts_with(need)) && on_behalf_of != Some(self.client)
+    }
 }
 
 #[derive(Default)]
@@ -70,9 +83,7 @@ impl Model {
 
     fn run(&mut self, world: &mut World, step: &Step) {
         match step {
-            Step::Enqueue { client, need, optional, flags } => {
-                self.enqueue(world, *client, *need, *optional, *flags);
-            }
+            Step::Enqueue(asked) => self.enqueue(world, asked),
             Step::Cancel(place) if !self.entries.is_empty() => {
                 let entry = self.entries.remove(place % self.entries.len());
                 world.cancel(entry.client, entry.handle);
@@ -91,34 +102,24 @@ impl Model {
         self.take_effects(world);
     }
 
-    fn enqueue(
-        &mut self,
-        world: &mut World,
-        client: u8,
-        need: Need,
-        optional: InodeBits,
-        flags: EnqueueFlags,
-    ) {
+    fn enqueue(&mut self, world: &mut World, asked: &Asked) {
         self.handles += 1;
-        let handle = self.handles;
+        let Asked { client, on_behalf_of, need, optional, flags } = *asked;
+        let (handle, requested) = (self.handles, aligned(need));
         let extents = matches!(need.policy, Policy::Extent(_));
-        let request = Enqueue {
-            handle: LockHandle(handle),
-            resource: if extents { FILE } else { INODE },
-            need,
-            optional: if extents { InodeBits::NONE } else { optional },
-            flags,
-        };
-        let requested = aligned(need);
-        let granted = |entry: &Entry| entry.granted.is_some_and(|held| held.conflicts_with(&requested));
+        let optional = if extents { InodeBits::NONE } else { optional };
+        let resource = if extents { FILE } else { INODE };
+        let request = Enqueue { handle: LockHandle(handle), resource, need, optional, flags };
         let waits = |entry: &Entry| entry.granted.is_none() && entry.requested.conflicts_with(&requested);
         let joins = |entry: &Entry| {
             entry.granted.is_some_and(|held| held.mode == Mode::Group && held.group == need.group)
         };
         let group = need.mode == Mode::Group && self.entries.iter().any(joins);
-        let free = !self.entries.iter().any(granted) && (group || !self.entries.iter().any(waits));
-        let mut entry = Entry { client, handle, requested, optional, granted: None, called_back: false };
-        let outcome = world.request(peer(client), request);
+        let held_up = self.entries.iter().any(|entry| entry.holds_up(&requested, on_behalf_of));
+        let free = !held_up && (group || !self.entries.iter().any(waits));
+        let outcome = ask(world, client, on_behalf_of, &request);
+        let mut entry =
+            Entry { client, on_behalf_of, handle, requested, optional, granted: None, called_back: false };
         match outcome {
             Outcome::Granted(grant) => {
                 assert!(free, "{requested:?} was not free");
@@ -132,7 +133,7 @@ impl Model {
             other => panic!("not expected: {other:?}"),
         }
         self.entries.push(entry);
-        assert_eq!(world.request(peer(client), request), outcome, "repeated");
+        assert_eq!(ask(world, client, on_behalf_of, &request), outcome, "repeated");
     }
 
     fn convert(&mut self, world: &mut World, place: usize, mode: Mode, bits: InodeBits) {
@@ -174,7 +175,7 @@ impl Model {
                 None => {
                     let mut others = self.entries.iter().enumerate();
                     let blocker = others.find(|(other, blocker)| match blocker.granted {
-                        Some(held) => held.conflicts_with(&entry.requested),
+                        Some(_) => blocker.holds_up(&entry.requested, entry.on_behalf_of),
                         None => *other < place && blocker.requested.conflicts_with(&entry.requested),
                     });
                     assert!(blocker.is_some(), "nobody is in the way of {entry:?}");
@@ -190,16 +191,26 @@ impl Model {
         }
         for (other, second) in self.entries.iter().enumerate() {
             match second.granted {
-                Some(second) if other != place => {
-                    assert!(!held.conflicts_with(&second), "{held:?} {second:?}")
+                Some(beside) if other != place => {
+                    let of_one = entry.on_behalf_of == Some(second.client)
+                        || second.on_behalf_of == Some(entry.client);
+                    assert!(of_one || !held.conflicts_with(&beside), "{held:?} {beside:?}");
                 }
-                None if held.conflicts_with(&second.requested) => {
+                None if entry.client != 0 && entry.holds_up(&second.requested, second.on_behalf_of) => {
                     assert!(entry.called_back, "{entry:?} has not been called back for {second:?}");
                 }
                 _ => {}
             }
         }
     }
+}
+
+fn ask(world: &mut World, client: u8, on_behalf_of: Option<u8>, request: &Enqueue) -> Outcome {
+    if client > 0 {
+        return world.request(peer(client), *request);
+    }
+    let on_behalf_of = on_behalf_of.map(|number| peer(number).client);
+    world.server.on_local_enqueue(world.now, request, on_behalf_of, None, &mut world.effects)
 }
 
 fn need() -> impl Strategy<Value = Need> {
@@ -219,8 +230,12 @@ fn step() -> impl Strategy<Value = Step> {
     let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.1)).prop_map(|(no_expansion, no_wait)| {
         EnqueueFlags { no_expansion, no_wait, ..EnqueueFlags::default() }
     });
-    let enqueue = (1..=CLIENTS, need(), bits.clone(), flags)
-        .prop_map(|(client, need, optional, flags)| Step::Enqueue { client, need, optional, flags });
+    let enqueue = (0..=CLIENTS, prop::option::of(1..=CLIENTS), need(), bits.clone(), flags).prop_map(
+        |(client, on_behalf_of, need, optional, flags)| {
+            let on_behalf_of = on_behalf_of.filter(|_| client == 0);
+            Step::Enqueue(Asked { client, on_behalf_of, need, optional, flags })
+        },
+    );
     let convert = (any::<usize>(), prop::sample::select(Mode::ALL.to_vec()), bits)
         .prop_map(|(place, mode, bits)| Step::Convert { place, mode, bits });
     prop_oneof![
