@@ -14,6 +14,7 @@
 
 use std::path::PathBuf;
 
+use crate::client::{self, ClientArguments};
 use crate::error::Error;
 use crate::limits::{Limits, row_of};
 use crate::null::{self, NullArguments, ServeArguments};
@@ -40,6 +41,8 @@ pub enum Command {
     /// tar, find, rm and git on any mounted path
     #[command(after_help = "Example: nacre bench programs /mnt/nacre --against /mnt/other --runs 3")]
     Programs(ProgramsArguments),
+    /// The client's I/O engine with its features off and on, over loopback and over a simulated fabric
+    Client(ClientArguments),
     /// The figures of docs/performance.md, each against its bound, in one run
     Slice(SliceArguments),
     /// One phase of one worker process
@@ -201,6 +204,10 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         Command::Slice(arguments) => {
             let report = slice::measure(&arguments, &myself)?;
             arguments.common.print(&report);
+            Ok(())
+        }
+        Command::Client(arguments) => {
+            arguments.common.print(&client::measure(&arguments, &myself)?);
             Ok(())
         }
         Command::Programs(arguments) => {

@@ -12,10 +12,14 @@
 //! - [`limits`]: what the machine can do without any file system of ours.
 //! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
 //! - [`programs`]: tar, find, rm and git on any mounted path.
+//! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
 
+mod chart;
 pub mod cli;
+pub mod client;
 mod error;
+mod instance;
 pub mod limits;
 pub mod machine;
 pub mod null;

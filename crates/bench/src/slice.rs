@@ -7,15 +7,12 @@
 //! - the file system in separate processes: a null file system that makes one round trip over loopback TCP for each
 //!   request, and one stream over loopback TCP.
 
-mod instance;
-
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use instance::Instance;
-
 use crate::cli::Common;
 use crate::error::Error;
+use crate::instance::{Instance, InstanceOptions};
 use crate::limits::{Kind, row_of, stream_bytes_per_second};
 use crate::null::{EchoServer, Flavour, NullMount, Scratch};
 use crate::report::{Against, Report, Row, Target, Unit};
@@ -185,8 +182,13 @@ impl SliceRun<'_> {
         Ok(())
     }
 
+    fn instance(&self, directory: &Path, name: &str, osts: usize, separate: bool) -> Result<Instance, Error> {
+        let options = InstanceOptions { osts, separate, ..InstanceOptions::default() };
+        Instance::start(&self.program, directory, name, options)
+    }
+
     fn meta(&mut self) -> Result<(), Error> {
-        let instance = Instance::start(&self.program, &self.arguments.dir, "slice-meta", 4, false)?;
+        let instance = self.instance(&self.arguments.dir, "slice-meta", 4, false)?;
         let null = self.null("null", Flavour::Auto, None)?;
         let directory = instance.work_directory("meta")?;
         let operations = [
@@ -207,7 +209,7 @@ impl SliceRun<'_> {
     }
 
     fn data(&mut self) -> Result<(), Error> {
-        let instance = Instance::start(&self.program, &self.arguments.dir, "slice-data", 4, false)?;
+        let instance = self.instance(&self.arguments.dir, "slice-data", 4, false)?;
         let directory = instance.work_directory("data")?;
         instance.stripe(&directory, 4)?;
         let disk = self.arguments.dir.join("slice-disk");
@@ -227,7 +229,7 @@ impl SliceRun<'_> {
     }
 
     fn separate(&mut self) -> Result<(), Error> {
-        let instance = Instance::start(&self.program, &self.arguments.memory_dir, "slice-separate", 2, true)?;
+        let instance = self.instance(&self.arguments.memory_dir, "slice-separate", 2, true)?;
         let directory = instance.work_directory("d")?;
         let echo = EchoServer::start(self.myself)?;
         let null = self.null("null-rpc", Flavour::Auto, Some(&echo))?;
@@ -297,8 +299,7 @@ impl SliceRun<'_> {
             let (mut first, mut second, mut resident) = (Samples::new(), Samples::new(), Samples::new());
             for _ in 0..self.arguments.common.runs.clamp(1, START_RUNS_MAX) {
                 let start = Instant::now();
-                let instance =
-                    Instance::start(&self.program, &self.arguments.dir, "slice-memory", 4, separate)?;
+                let instance = self.instance(&self.arguments.dir, "slice-memory", 4, separate)?;
                 first.push(start.elapsed().as_secs_f64());
                 resident.push(instance.resident_bytes()? as f64);
                 instance.down()?;

@@ -9,24 +9,35 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::machine::resident_bytes;
 
+/// What a file system for a measurement is made of.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct InstanceOptions {
+    /// Object targets.
+    pub(crate) osts: usize,
+    /// A process for each server and one for the mount.
+    pub(crate) separate: bool,
+    /// Name, if parameters are to be set: they are found by it.
+    pub(crate) fsname: Option<String>,
+    /// Mount options.
+    pub(crate) mount_options: Vec<String>,
+}
+
 /// Up and mounted; taken down and removed with this value.
 #[derive(Debug)]
-pub(super) struct Instance {
+pub(crate) struct Instance {
     program: PathBuf,
     directory: PathBuf,
     mount: PathBuf,
-    osts: usize,
-    separate: bool,
+    options: InstanceOptions,
 }
 
 impl Instance {
     /// Makes one with its targets in `directory/NAME`, which must not exist.
-    pub(super) fn start(
+    pub(crate) fn start(
         program: &Path,
         directory: &Path,
         name: &str,
-        osts: usize,
-        separate: bool,
+        options: InstanceOptions,
     ) -> Result<Instance, Error> {
         let directory = directory.join(name);
         if directory.exists() {
@@ -37,23 +48,29 @@ impl Instance {
         }
         std::fs::create_dir_all(&directory).map_err(Error::io("create directory", &directory))?;
         let mount = directory.join("mnt");
-        let instance = Instance { program: program.to_owned(), directory, mount, osts, separate };
+        let instance = Instance { program: program.to_owned(), directory, mount, options };
         instance.up()?;
         Ok(instance)
     }
 
     /// Starts the processes and mounts.
-    pub(super) fn up(&self) -> Result<(), Error> {
-        let (data, osts) = (self.data(), self.osts.to_string());
+    pub(crate) fn up(&self) -> Result<(), Error> {
+        let (data, osts) = (self.data(), self.options.osts.to_string());
         let mut words: Vec<&OsStr> = vec!["up".as_ref()];
         words.extend([data.as_os_str(), OsStr::new("--mount"), self.mount.as_os_str()]);
         words.extend([OsStr::new("--osts"), OsStr::new(&osts)]);
-        words.extend(self.separate.then_some(OsStr::new("--separate")));
+        words.extend(self.options.separate.then_some(OsStr::new("--separate")));
+        if let Some(fsname) = &self.options.fsname {
+            words.extend([OsStr::new("--fsname"), OsStr::new(fsname)]);
+        }
+        for option in &self.options.mount_options {
+            words.extend([OsStr::new("-o"), OsStr::new(option)]);
+        }
         self.call(&words).map(drop)
     }
 
     /// Unmounts and ends the processes; what they stored stays.
-    pub(super) fn down(&self) -> Result<(), Error> {
+    pub(crate) fn down(&self) -> Result<(), Error> {
         self.call(&["down".as_ref(), self.data().as_os_str()]).map(drop)
     }
 
@@ -62,22 +79,34 @@ impl Instance {
     }
 
     /// A new directory on the mount.
-    pub(super) fn work_directory(&self, name: &str) -> Result<PathBuf, Error> {
+    pub(crate) fn work_directory(&self, name: &str) -> Result<PathBuf, Error> {
         let path = self.mount.join(name);
         std::fs::create_dir(&path).map_err(Error::io("create directory", &path))?;
         Ok(path)
     }
 
     /// New files in `directory` get their data spread over `count` OSTs.
-    pub(super) fn stripe(&self, directory: &Path, count: usize) -> Result<(), Error> {
+    pub(crate) fn stripe(&self, directory: &Path, count: usize) -> Result<(), Error> {
         let count = count.to_string();
         let words =
             ["lfs".as_ref(), "setstripe".as_ref(), "-c".as_ref(), count.as_ref(), directory.as_os_str()];
         self.call(&words).map(drop)
     }
 
+    /// Sets parameters `KIND.LEAF=VALUE` of this file system; it has a name of its own.
+    pub(crate) fn set_params(&self, settings: &[(&str, &str, String)]) -> Result<(), Error> {
+        let Some(fsname) = &self.options.fsname else {
+            return Err(Error::Usage("parameters are found by the name of a file system".to_owned()));
+        };
+        let settings: Vec<String> =
+            settings.iter().map(|(kind, leaf, value)| format!("{kind}.{fsname}-*.{leaf}={value}")).collect();
+        let mut words: Vec<&OsStr> = vec!["lctl".as_ref(), "set_param".as_ref(), "-n".as_ref()];
+        words.extend(settings.iter().map(OsStr::new));
+        self.call(&words).map(drop)
+    }
+
     /// All its processes.
-    pub(super) fn processes(&self) -> Result<Vec<u32>, Error> {
+    pub(crate) fn processes(&self) -> Result<Vec<u32>, Error> {
         let text = self.call(&["status".as_ref(), "--json".as_ref(), self.data().as_os_str()])?;
         let status: Value = serde_json::from_str(&text)
             .map_err(|error| Error::Server { what: "nacre status".to_owned(), reason: error.to_string() })?;
@@ -86,7 +115,7 @@ impl Instance {
     }
 
     /// Resident memory of all its processes together, in bytes.
-    pub(super) fn resident_bytes(&self) -> Result<u64, Error> {
+    pub(crate) fn resident_bytes(&self) -> Result<u64, Error> {
         Ok(self.processes()?.into_iter().filter_map(resident_bytes).sum())
     }
 

@@ -1,0 +1,260 @@
+//! The client's I/O engine: sequential reads and writes with each of its features off and on.
+//!
+//! The matrix of the talk on client I/O parallelization (LUG 2017): transfer sizes, one thread and two, parallel I/O, asynchronous
+//! read-ahead, endpoints per server; over loopback as it is, and over a simulated fabric whose endpoints are slower than
+//! the machine, which is where several of them pay.
+
+use std::path::PathBuf;
+
+use crate::chart::{self, Panel};
+use crate::cli::Common;
+use crate::error::Error;
+use crate::instance::{Instance, InstanceOptions};
+use crate::limits::row_of;
+use crate::report::{Against, Report};
+use crate::work::{Operation, Work};
+use crate::worker::{Job, Myself, Series};
+
+/// Bytes of one file, at most; a multiple of all sizes.
+const FILE_BYTES: u64 = 64 << 20;
+/// Calls of one run at least; small transfers need no whole file.
+const CALLS_MAX: u64 = 4096;
+/// Object targets.
+const OSTS: usize = 4;
+/// The simulated fabric: bytes per second and milliseconds each way, per endpoint.
+const FABRIC: (&str, &str) = ("1G", "0.2");
+
+/// `nacre bench client`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: nacre bench client --runs 3 --html client.html")]
+pub struct ClientArguments {
+    /// Directory in memory (tmpfs), so that no disk bounds the figures; needs 1 GiB
+    #[arg(long, default_value = "/dev/shm")]
+    memory_dir: PathBuf,
+    /// Transfer sizes in KiB
+    #[arg(long, value_delimiter = ',', default_values_t = [4, 64, 1024, 4096, 16384, 65536])]
+    sizes_kib: Vec<usize>,
+    /// Worker processes
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    threads: Vec<usize>,
+    /// Endpoints per server
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
+    endpoints: Vec<usize>,
+    /// Fabrics; both by default
+    #[arg(long, value_delimiter = ',')]
+    fabric: Vec<Fabric>,
+    /// The nacre binary; this one by default
+    #[arg(long, value_name = "PROGRAM")]
+    nacre: Option<PathBuf>,
+    /// Also write a page with charts there
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// How the figures are taken and printed.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// What is between client and servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Fabric {
+    /// Loopback as it is.
+    Loopback,
+    /// Loopback with the latency and bandwidth of a slow network added to each endpoint.
+    Simulated,
+}
+
+impl Fabric {
+    fn label(self) -> String {
+        match self {
+            Fabric::Loopback => "loopback".to_owned(),
+            Fabric::Simulated => {
+                format!("simulated fabric of {}B/s and {} ms per endpoint", FABRIC.0, FABRIC.1)
+            }
+        }
+    }
+}
+
+/// Features of the client, on or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Features {
+    parallel: bool,
+    read_ahead: bool,
+    endpoints: usize,
+}
+
+impl Features {
+    fn label(self) -> String {
+        let on = |value| if value { "on" } else { "off" };
+        format!("parallel {}, ahead {}, {} ep", on(self.parallel), on(self.read_ahead), self.endpoints)
+    }
+
+    /// Every combination; the first has everything off.
+    fn all(endpoints: &[usize]) -> Vec<Features> {
+        let mut all = Vec::new();
+        for &endpoints in endpoints {
+            for read_ahead in [false, true] {
+                for parallel in [false, true] {
+                    all.push(Features { parallel, read_ahead, endpoints });
+                }
+            }
+        }
+        all
+    }
+
+    fn apply(self, instance: &Instance) -> Result<(), Error> {
+        let on = |value: bool, on: &str, off: &str| if value { on.to_owned() } else { off.to_owned() };
+        instance.set_params(&[
+            ("llite", "parallel_io", on(self.parallel, "auto", "off")),
+            ("llite", "max_read_ahead_mb", on(self.read_ahead, "64", "0")),
+            ("osc", "conns_per_peer", self.endpoints.to_string()),
+        ])
+    }
+}
+
+/// One group of figures: everything but the features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cell {
+    operation: Operation,
+    threads: usize,
+    size_kib: usize,
+}
+
+/// Takes all figures.
+///
+/// # Errors
+///
+/// When a file system does not come up or work on it fails; it is taken down first.
+pub fn measure(arguments: &ClientArguments, myself: &Myself) -> Result<Report, Error> {
+    let chosen = match arguments.fabric.is_empty() {
+        true => vec![Fabric::Loopback, Fabric::Simulated],
+        false => arguments.fabric.clone(),
+    };
+    let mut report = Report::new("The client's I/O engine, separate processes, 4 OSTs in memory");
+    let mut panels = Vec::new();
+    for fabric in chosen {
+        eprintln!("bench client: {}", fabric.label());
+        one_fabric(arguments, myself, fabric, &mut report, &mut panels)?;
+    }
+    if let Some(path) = &arguments.html {
+        let notes = [
+            "Sequential reads and writes of one file over TCP, data in memory on the servers; medians."
+                .to_owned(),
+            format!("\"Simulated\" figures are over loopback with a {}.", Fabric::Simulated.label()),
+        ];
+        let page = chart::page("The client's I/O engine", &notes, "MB/s", &panels, &report.table());
+        std::fs::write(path, page).map_err(Error::io("write", path))?;
+    }
+    Ok(report)
+}
+
+fn one_fabric(
+    arguments: &ClientArguments,
+    myself: &Myself,
+    fabric: Fabric,
+    report: &mut Report,
+    panels: &mut Vec<Panel>,
+) -> Result<(), Error> {
+    let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+    let simulate = format!("simulate={}:{}", FABRIC.0, FABRIC.1);
+    let options = InstanceOptions {
+        osts: OSTS,
+        separate: true,
+        fsname: Some(format!("bc{:05x}", std::process::id() & 0xf_ffff)),
+        mount_options: (fabric == Fabric::Simulated).then_some(simulate).into_iter().collect(),
+    };
+    let instance = Instance::start(&program, &arguments.memory_dir, "bench-client", options)?;
+    let directory = instance.work_directory("d")?;
+    instance.stripe(&directory, OSTS)?;
+    let features = Features::all(&arguments.endpoints);
+    for operation in [Operation::SeqRead, Operation::SeqWrite] {
+        for &threads in &arguments.threads {
+            let mut lines: Vec<(String, Vec<f64>)> =
+                features.iter().map(|features| (features.label(), Vec::new())).collect();
+            for &size_kib in &arguments.sizes_kib {
+                let cell = Cell { operation, threads, size_kib };
+                let results = one_cell(arguments, myself, &instance, &directory, cell, &features)?;
+                add_rows(report, fabric, cell, &features, &results, &mut lines);
+            }
+            panels.push(Panel {
+                title: format!("{}, {threads} thread(s), {}", operation.label(), fabric.label()),
+                places: arguments.sizes_kib.iter().map(|kib| size_label(*kib)).collect(),
+                lines,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// All combinations of features in turn, so often, every other round backwards.
+fn one_cell(
+    arguments: &ClientArguments,
+    myself: &Myself,
+    instance: &Instance,
+    directory: &std::path::Path,
+    cell: Cell,
+    features: &[Features],
+) -> Result<Vec<(Job, Series)>, Error> {
+    let block_bytes = cell.size_kib << 10;
+    let file_bytes = FILE_BYTES.min(block_bytes as u64 * CALLS_MAX).max(block_bytes as u64);
+    let mut work = Work::io(cell.operation, directory, block_bytes, file_bytes);
+    work.over = true;
+    let job = Job::new(cell.operation.label(), &work, cell.threads);
+    job.prepare(myself)?;
+    let mut results: Vec<(Job, Series)> = features.iter().map(|_| (job.clone(), Series::default())).collect();
+    let outcome: Result<(), Error> = (0..arguments.common.runs.max(1)).try_for_each(|round| {
+        (0..features.len()).try_for_each(|turn| {
+            let index = if round % 2 == 0 { turn } else { features.len() - 1 - turn };
+            features[index].apply(instance)?;
+            let measured = job.run(myself)?;
+            results[index].1.push(&job, measured);
+            Ok(())
+        })
+    });
+    let cleaned = job.clean(myself);
+    outcome?;
+    cleaned?;
+    Ok(results)
+}
+
+fn add_rows(
+    report: &mut Report,
+    fabric: Fabric,
+    cell: Cell,
+    features: &[Features],
+    results: &[(Job, Series)],
+    lines: &mut [(String, Vec<f64>)],
+) {
+    let Some((base_job, base)) = results.first() else { return };
+    for (((job, series), features), line) in results.iter().zip(features).zip(lines) {
+        let mut row = row_of(job, series);
+        row.name = format!(
+            "{}, {}, {} thread(s), {}, {}",
+            if fabric == Fabric::Simulated { "simulated" } else { "loopback" },
+            cell.operation.label(),
+            cell.threads,
+            size_label(cell.size_kib),
+            features.label()
+        );
+        line.1.push(row.samples.median() / 1e6);
+        row.against = Some(Against::new("all off", row_of(base_job, base)));
+        report.rows.push(row);
+    }
+}
+
+fn size_label(kib: usize) -> String {
+    if kib.is_multiple_of(1024) { format!("{}M", kib / 1024) } else { format!("{kib}K") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_combination_has_everything_off_and_all_are_there() {
+        let all = Features::all(&[1, 2, 4]);
+        assert_eq!(all.len(), 12);
+        assert_eq!(all[0], Features { parallel: false, read_ahead: false, endpoints: 1 });
+        assert!(all.iter().enumerate().all(|(at, one)| !all[..at].contains(one)));
+        assert_eq!((size_label(64), size_label(4096)), ("64K".to_owned(), "4M".to_owned()));
+    }
+}
