@@ -103,20 +103,24 @@ fn drawing(panel: &Panel, unit: &str) -> String {
                 escape(name)
             );
         }
-        let (column, row) = (number % 2, number / 2);
-        let (lx, ly) = (LEFT + 250.0 * column as f64, HEIGHT - 8.0 + 18.0 * row as f64);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{lx}\" x2=\"{}\" y1=\"{ly}\" y2=\"{ly}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\
-             <text x=\"{}\" y=\"{}\">{}</text>",
-            lx + 18.0,
-            lx + 24.0,
-            ly + 4.0,
-            escape(name)
-        );
+        svg.push_str(&legend_entry(number, name, colour, dash));
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// Line and name below the drawing, two in a row.
+fn legend_entry(number: usize, name: &str, colour: &str, dash: &str) -> String {
+    let (column, row) = (number % 2, number / 2);
+    let (x, y) = (LEFT + 250.0 * column as f64, HEIGHT - 8.0 + 18.0 * row as f64);
+    format!(
+        "<line x1=\"{x}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\
+         <text x=\"{}\" y=\"{}\">{}</text>\n",
+        x + 18.0,
+        x + 24.0,
+        y + 4.0,
+        escape(name)
+    )
 }
 
 /// Distance of the marks on the vertical axis, and its end.

@@ -160,6 +160,11 @@ impl Client {
         self.osts.get(index)
     }
 
+    /// The way to an MDT, if it is known.
+    pub fn mdt_endpoint(&self, index: u16) -> Option<&dyn MdsEndpoint> {
+        self.mdts.get(usize::from(index)).map(|mdt| &*mdt.endpoint)
+    }
+
     /// What may be cached now.
     pub fn lease(&self) -> &Lease {
         &self.lease

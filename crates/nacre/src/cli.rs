@@ -122,6 +122,8 @@ struct DownArgs {
 #[command(after_help = "\
 Options: ro rw allow_other noallow_other dev nodev suid nosuid exec noexec noatime
   flock|localflock           file locks hold for all mounts, or for this one alone
+  simulate=BYTES:MS          pretend a network of so many bytes per second and milliseconds each way per
+                             endpoint, for measurements: simulate=1G:0.2
   default_permissions        the kernel checks permissions too: slower, but FIFOs, sockets and devices
                              are checked as well
   transport=auto|uring|dev   how the kernel's requests travel

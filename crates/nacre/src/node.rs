@@ -112,8 +112,10 @@ impl Node {
             herald.progress("opening targets");
             services.open_mgt_and_osts(instance, &plan.targets)?;
         }
-        let links =
-            Arc::new(Links::new(&services, &plan.mgs, &plan.fsname, client, plan.targets.is_empty())?);
+        let simulate = plan.mount.as_ref().and_then(|mount| mount.options.simulate);
+        let is_mount = plan.targets.is_empty();
+        let links = Links::new(&services, &plan.mgs, &plan.fsname, client, is_mount, simulate)?;
+        let links = Arc::new(links);
         let config = links.config(0, 0).map_err(|status| no_config(&plan, status))?;
         if let Some(instance) = &plan.instance {
             check_identity(instance, &config)?;

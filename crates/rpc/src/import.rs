@@ -113,6 +113,27 @@ pub struct ImportInfo {
     pub averages: [Averages; 2],
 }
 
+impl ImportInfo {
+    /// That of a target in this process, which has no way that could fail.
+    pub fn local(target: String) -> ImportInfo {
+        ImportInfo {
+            target,
+            state: LinkState::Full,
+            connect_flags: Vec::new(),
+            nids: vec![Nid::Lo],
+            current: Some(Nid::Lo),
+            endpoints: Vec::new(),
+            connects: 1,
+            generation: 0,
+            in_flight: 0,
+            timeouts: 0,
+            last_replay: 0,
+            peer_committed: 0,
+            averages: Default::default(),
+        }
+    }
+}
+
 impl Display for ImportInfo {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let nids: Vec<String> = self.nids.iter().map(|nid| format!("\"{nid}\"")).collect();

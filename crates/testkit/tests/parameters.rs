@@ -226,6 +226,13 @@ fn ways_to_targets_are_tuned_and_their_requests_counted() {
         };
         write();
         assert!(pages(cluster, "256:") >= 1, "{}", get(cluster, &name("rpc_stats")));
+        // Smaller requests show in the counts of pages.
+        if cluster.shape() == Shape::Separate {
+            cluster.lctl(&["set_param", "-n", &format!("{}=64", name("max_pages_per_rpc"))]).success();
+            cluster.lctl(&["set_param", "-n", &format!("{}=0", name("rpc_stats"))]).success();
+            write();
+            assert!(pages(cluster, "64:") >= 4, "{}", get(cluster, &name("rpc_stats")));
+        }
         cluster.lctl(&["set_param", "-n", &format!("{}=adler", name("checksum_type"))]).success();
         assert_eq!(get(cluster, &name("checksum_type")), "[adler] crc32c\n[adler] crc32c");
         write();
@@ -238,6 +245,12 @@ fn ways_to_targets_are_tuned_and_their_requests_counted() {
         ] {
             cluster.lctl(&["set_param", &name(bad)]).fails_with(errno);
         }
+        let import = get(cluster, &format!("osc.{fs}-OST0000-osc-*.import"));
+        assert!(
+            import.contains(&format!("name: {fs}-OST0000")) && import.contains("state: FULL"),
+            "{import}"
+        );
+        assert_eq!(get(cluster, &format!("mdc.{fs}-MDT0000-mdc-*.state")), "current_state: FULL");
         let brw = get(cluster, &format!("obdfilter.{fs}-OST0000.brw_stats"));
         assert!(brw.contains("pages per bulk r/w") && brw.contains("disk I/O size"), "{brw}");
     });

@@ -7,6 +7,7 @@ use crate::progress::Progress;
 use crate::{instance, mounts, node, path, registry};
 use nacre_fuse::TransportChoice;
 use nacre_fuse::front::LockScope;
+use nacre_rpc::Shape;
 use nacre_types::Nid;
 use nacre_types::nid::MountSource;
 use std::ffi::OsString;
@@ -42,6 +43,8 @@ pub struct MountOptions {
     pub locks: Option<LockScope>,
     /// Access times are kept.
     pub relatime: bool,
+    /// A slow network to simulate on the way to the servers.
+    pub simulate: Option<Shape>,
 }
 
 impl MountOptions {
@@ -60,6 +63,7 @@ impl MountOptions {
             transport: TransportChoice::Auto,
             locks: None,
             relatime: true,
+            simulate: None,
         };
         for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
             if !options.apply(word) && !sloppy {
@@ -94,10 +98,27 @@ impl MountOptions {
             // Meant for mount(8), or always so here.
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
             | "nofail" | "async" | "user_xattr" | "acl" | "nodiratime" | "diratime" | "lazystatfs" => {}
-            word => return word.starts_with("x-") || word.starts_with("comment="),
+            word => match word.strip_prefix("simulate=") {
+                Some(fabric) => match parse_fabric(fabric) {
+                    Some(shape) => self.simulate = Some(shape),
+                    None => return false,
+                },
+                None => return word.starts_with("x-") || word.starts_with("comment="),
+            },
         }
         true
     }
+}
+
+/// `BYTES_PER_SECOND:MILLISECONDS`: bandwidth and latency each way, of each endpoint.
+fn parse_fabric(text: &str) -> Option<Shape> {
+    let (bandwidth, latency) = text.split_once(':')?;
+    let latency_ms: f64 = latency.parse().ok().filter(|ms| (0.0..=10_000.0).contains(ms))?;
+    Some(Shape {
+        bytes_per_second: nacre_params::value::bytes(bandwidth, 1).ok()?,
+        latency: Duration::from_secs_f64(latency_ms / 1e3),
+        ..Shape::default()
+    })
 }
 
 /// Runs the command.

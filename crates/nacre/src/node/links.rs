@@ -3,7 +3,7 @@
 use super::targets::Services;
 use crate::failure::{Failure, Result};
 use nacre_rpc::tcp::{ClientIdentity, TcpMgs, TcpOss};
-use nacre_rpc::{ClientConfig, LoMgs, LoOss, MgsEndpoint, OssEndpoint, OssService};
+use nacre_rpc::{ClientConfig, LoMgs, LoOss, MgsEndpoint, OssEndpoint, OssService, Shape};
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
 use std::collections::BTreeMap;
@@ -30,19 +30,25 @@ pub struct Links {
 
 impl Links {
     /// Ways from a process with `services`, whose management server is there or at `mgs`. `is_mount`: it will serve nothing.
+    /// `simulate`: a slow network to pretend.
     pub fn new(
         services: &Services,
         mgs: &[Nid],
         fsname: &str,
         client: ClientUuid,
         is_mount: bool,
+        simulate: Option<Shape>,
     ) -> Result<Links> {
         let identity = ClientIdentity { client, fsname: fsname.to_owned() };
-        let rpc = ClientConfig::default();
+        if let Some(shape) = &simulate {
+            log::warn!("figures of this mount are those of a {shape}");
+        }
+        let rpc = ClientConfig { shape: simulate, ..ClientConfig::default() };
         let mgs: Arc<dyn MgsEndpoint> = match services.mgs() {
             Some(service) => Arc::new(LoMgs::new(service)),
             None => {
                 let rpc = ClientConfig {
+                    shape: None,
                     first_connect_deadline: FIRST_CONNECT_LIMIT,
                     refused_deadline: is_mount.then_some(REFUSED_LIMIT),
                     deadline: Some(MGS_AWAY_LIMIT),

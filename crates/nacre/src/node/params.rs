@@ -14,7 +14,7 @@ use nacre_mgs::params::PARAMS;
 use nacre_oss::{ObjectServer, Operation};
 use nacre_params::stats::{Row, now_ns, stats_text};
 use nacre_params::{Event, Kind, Pattern, Tree, known, value};
-use nacre_rpc::{Call, OssService};
+use nacre_rpc::{Call, ImportInfo, OssService};
 use nacre_types::{Cred, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::{FsConfig, MgsRequest};
@@ -202,6 +202,12 @@ impl Params {
         if target.kind == TargetKind::Ost {
             osc::enter(&self.tree, &below, client, target.index);
         }
+        let way = client.clone();
+        self.tree.add_read(&format!("{below}.import"), move || Ok(format!("{}\n", import(&way, target)?)));
+        let way = client.clone();
+        self.tree.add_read(&format!("{below}.state"), move || {
+            Ok(format!("current_state: {}\n", import(&way, target)?.state.name()))
+        });
         self.apply_lasting(&below);
     }
 }
@@ -231,6 +237,16 @@ fn shared_name(name: &str) -> Option<&'static str> {
 
 fn text(text: String) -> impl Fn() -> StatusResult<String> + Send + Sync {
     move || Ok(text.clone())
+}
+
+/// State of the way to a target; one in this process is always there.
+fn import(client: &Client, target: TargetId) -> StatusResult<ImportInfo> {
+    let found = match target.kind {
+        TargetKind::Ost => client.ost_endpoint(target.index).map(|ost| ost.import()),
+        _ => client.mdt_endpoint(target.index).map(|mdt| mdt.import()),
+    };
+    let name = format!("{}-{target}", client.mount_info().fsname);
+    found.ok_or(Status::ENODEV).map(|import| import.unwrap_or_else(|| ImportInfo::local(name)))
 }
 
 /// Space of something in Lustre's units: KiB and inodes.
