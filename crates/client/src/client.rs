@@ -4,6 +4,7 @@ use crate::caller::Caller;
 use crate::config::ClientConfig;
 use crate::handles::HandleTable;
 use crate::io::ahead::Ahead;
+use crate::io::dirty::writers::WriteBack;
 use crate::io::ranges::Use;
 use crate::lease::{KernelCaches, Lease, serve_releases};
 use crate::node::{self, NodeTable};
@@ -38,6 +39,8 @@ pub struct Client {
     pub(crate) tasks: Tasks,
     /// For work that goes on on other threads than the caller's.
     pub(crate) me: OnceLock<Weak<Client>>,
+    /// Written data that has not reached its objects.
+    pub(crate) dirty: Arc<WriteBack>,
 }
 
 /// A metadata target as the client sees it.
@@ -120,6 +123,7 @@ impl Client {
             last_transno: AtomicU64::new(0),
             fids: Mutex::new(FidPool::default()),
         };
+        let dirty = Arc::new(WriteBack::new(config.instance));
         let client = Arc::new(Client {
             config,
             mdts: mdts.into_iter().map(mdt).collect(),
@@ -134,7 +138,9 @@ impl Client {
             statahead: Statahead::default(),
             tasks: Tasks::new(nacre_env::cpu_count()),
             me: OnceLock::new(),
+            dirty,
         });
+        client.dirty.attach(&client);
         let _ = client.me.set(Arc::downgrade(&client));
         client.refresh_lease()?;
         let (lease, weak) = (client.lease.clone(), Arc::downgrade(&client));
@@ -226,10 +232,12 @@ impl Client {
         }
     }
 
-    /// Stops threads. Open handles are the MDTs' to close when the connection ends.
+    /// Stops threads; what [`Client::write_back_all`] has not written is lost. Open handles are the MDTs' to close when the
+    /// connection ends.
     pub fn shutdown(&self) {
         self.lease.stop();
         self.tasks.stop();
+        self.dirty.stop();
     }
 
     /// The MDT of a FID.
@@ -334,9 +342,12 @@ impl Client {
         self.statahead.clear();
         for file in self.nodes.open_files() {
             self.forget_ahead(&file);
-            // Appends that began alone hold the range to the end of the file.
-            if let Err(status) = file.take_range(Use::Exclusive, |_| (u64::MAX - 1, u64::MAX, ())) {
-                log::warn!("appends to {} were not waited for: {status}", file.fid);
+            // Writes that began alone hold their ranges; those that begin from now on hold nothing back.
+            if let Err(status) = file.take_range(Use::Exclusive, |_| (0, u64::MAX, ())) {
+                log::warn!("writes to {} were not waited for: {status}", file.fid);
+            }
+            if let Err(status) = self.settle(&file, 0, u64::MAX) {
+                log::warn!("data of {} could not be written: {status}", file.fid);
             }
             if let Err(status) = self.push_size(&file) {
                 log::warn!("size of {} could not be told to the MDT: {status}", file.fid);

@@ -2,6 +2,8 @@
 
 use crate::io::ahead::blocks::Blocks;
 use crate::io::ahead::reader::Reader;
+use crate::io::dirty::table::Table;
+use crate::io::objects::object_ranges;
 use crate::io::ranges::RangeLocks;
 use nacre_layout::Layout;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
@@ -35,13 +37,21 @@ pub(crate) struct FileState {
     pub fid: Fid,
     pub node: u64,
     inner: Mutex<FileInner>,
+    /// Written data that has not reached its objects.
+    pub dirty: Table,
     /// Wakes those who wait for a byte range or for the layout.
     pub changed: Condvar,
 }
 
 impl FileState {
     pub fn new(fid: Fid, node: u64) -> FileState {
-        FileState { fid, node, inner: Mutex::new(FileInner::default()), changed: Condvar::new() }
+        FileState {
+            fid,
+            node,
+            inner: Mutex::new(FileInner::default()),
+            dirty: Table::default(),
+            changed: Condvar::new(),
+        }
     }
 
     pub fn lock(&self) -> parking_lot::MutexGuard<'_, FileInner> {
@@ -183,9 +193,8 @@ impl FileInner {
         if self.blocks.is_some() {
             return self.blocks;
         }
-        let objects = self.layout.as_ref()?.components.iter().map(|c| c.objects.len()).sum::<usize>();
-        (self.dense >= self.size && objects == 1)
-            .then(|| self.size.next_multiple_of(ALLOCATION_UNIT) / BLOCK_UNIT)
+        let layout = self.layout.as_ref().filter(|_| self.dense >= self.size)?;
+        Some(object_ranges(layout, 0, self.size).map(|part| blocks_of(part.end - part.start)).sum())
     }
 
     /// Notes that an object is about to be written.
@@ -220,6 +229,11 @@ impl FileInner {
     }
 }
 
+/// Space of a dense object of `bytes`.
+fn blocks_of(bytes: u64) -> u64 {
+    bytes.next_multiple_of(ALLOCATION_UNIT) / BLOCK_UNIT
+}
+
 /// One open of a file.
 pub(crate) struct OpenFile {
     pub handle: OpenHandle,
@@ -235,6 +249,8 @@ pub(crate) struct OpenFile {
     pub ready_to: AtomicU64,
     /// What its reads look like, for reading ahead.
     pub reader: Mutex<Reader>,
+    /// Where the next write begins if the writer goes on as before; the largest number before the first one.
+    pub next_write: AtomicU64,
     /// The last failure that this open has reported.
     pub error_seen: AtomicU32,
     /// Reads and writes go through the kernel's page cache.
@@ -255,6 +271,7 @@ impl OpenFile {
             run: AtomicU64::new(0),
             ready_to: AtomicU64::new(0),
             reader: Mutex::default(),
+            next_write: AtomicU64::new(u64::MAX),
             error_seen: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
             closing: AtomicBool::new(false),

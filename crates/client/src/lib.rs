@@ -11,7 +11,7 @@
 //! - Everything that may be cached hangs on the [`Lease`]: while it is exclusive nobody else can change anything, so
 //!   sizes of open files are this client's and the kernel may keep names and attributes. When it becomes shared, the
 //!   client drops what is cached, tells sizes to the MDT, and answers.
-//! - Data is never held back: a write is on the OST when it returns. So object sizes always tell the truth.
+//! - Data may be held back only while the lease is exclusive ([`io::dirty`](io)); whoever asks objects settles it first.
 //! - I/O on one file is atomic by byte range ([`io::ranges`]); disjoint ranges run in parallel.
 //! - No lock is held over a request to a server, except the byte ranges of a file.
 //!
@@ -37,6 +37,7 @@ pub use caller::Caller;
 pub use client::Client;
 pub use config::ClientConfig;
 pub use io::ahead::stats::{AheadStats, Counter};
+pub use io::dirty::tunables::{WriteBackStats, WriteBackTunables};
 pub use io::write::WriteOptions;
 pub use lease::{KernelCaches, Lease};
 pub use ops::dir::ListedEntry;

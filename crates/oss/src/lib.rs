@@ -1,12 +1,13 @@
 //! The object server: one OST behind [`nacre_rpc::OssService`].
 //!
 //! [`ObjectServer`] checks what comes from the network, runs it on an [`ObjectStore`](nacre_store::object::ObjectStore)
-//! on the caller's thread, and counts. It holds no lock over a call to the store and keeps no state of clients: requests are
-//! idempotent, so a resend runs again.
+//! on the caller's thread, and counts. It holds no lock over a write to the store and keeps no state of clients but what space
+//! they were granted ([`grants`]): requests are idempotent, so a resend runs again.
 //!
 //! Does not decide who may do what: a client that knows an object's FID got it from an MDT.
 
 mod arguments;
+mod grants;
 mod service;
 mod stats;
 

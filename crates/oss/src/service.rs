@@ -1,6 +1,7 @@
 //! The service itself.
 
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
+use crate::grants::Grants;
 use crate::stats::{BrwStats, Counters, Operation, OssStats};
 use nacre_rpc::{Call, Direction, OssService};
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
@@ -56,6 +57,7 @@ pub struct ObjectServer {
     counters: Counters,
     brw: BrwStats,
     statfs: Mutex<Option<(Instant, Statfs)>>,
+    grants: Mutex<Grants>,
     operator_state: AtomicU32,
     /// When a failing request was last logged, and how many were not since.
     logged: Mutex<Option<Instant>>,
@@ -71,6 +73,7 @@ impl ObjectServer {
             counters: Counters::default(),
             brw: BrwStats::default(),
             statfs: Mutex::new(None),
+            grants: Mutex::default(),
             operator_state: AtomicU32::new(0),
             logged: Mutex::new(None),
             unlogged: AtomicU64::new(0),
@@ -121,7 +124,9 @@ impl ObjectServer {
 
     fn run(&self, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         match request {
-            OssRequest::Write { object, offset, sync } => self.write(*object, *offset, *sync, bulk),
+            OssRequest::Write { object, offset, sync, granted } => {
+                self.write(*object, *offset, (*sync, *granted), bulk)
+            }
             OssRequest::Read { object, offset, len, ahead } => {
                 self.read(*object, *offset, *len, *ahead, bulk)
             }
@@ -179,16 +184,22 @@ impl ObjectServer {
                 Ok((OssReply::Done, count))
             }
             OssRequest::Ping => Ok((OssReply::Done, 0)),
+            OssRequest::Grant { client, kept, want } => {
+                Ok((OssReply::Granted(self.grant(*client, *kept, *want)?), 0))
+            }
         }
     }
 
-    fn write(&self, object: Fid, offset: u64, sync: bool, bulk: Bulk<'_>) -> Outcome {
+    fn write(&self, object: Fid, offset: u64, (sync, granted): (bool, bool), bulk: Bulk<'_>) -> Outcome {
         check_object(object, self.index)?;
         let Bulk::Send(data) = bulk else { return Err(Status::EPROTO.into()) };
         check_bulk(data.len())?;
         check_range(offset, data.len() as u64)?;
         let transfer = self.brw.begin(Direction::Write, offset, data.len() as u64);
-        self.store.write(object, offset, data)?;
+        match granted {
+            true => self.store.write_promised(object, offset, data)?,
+            false => self.store.write(object, offset, data)?,
+        }
         drop(transfer);
         if sync {
             self.store.sync(object)?;
@@ -205,6 +216,19 @@ impl ObjectServer {
         let _transfer = self.brw.begin(Direction::Read, offset, buffer.len() as u64);
         let read = self.store.read(object, offset, buffer, ahead.min(AHEAD_MAX))?;
         Ok((OssReply::Read(read as u32), read as u64))
+    }
+
+    fn grant(&self, client: u64, kept: u64, want: u64) -> Result<u64, Refusal> {
+        // Held while the store is asked, so that two clients are not promised the same space.
+        let mut grants = self.grants.lock();
+        let space = self.store.space()?;
+        let room = if space.available > 0 && !space.is_read_only { space.promisable } else { 0 };
+        Ok(grants.ask(client, kept, want, room, Instant::now()))
+    }
+
+    /// Bytes that are kept for clients now.
+    pub fn granted_bytes(&self) -> u64 {
+        self.grants.lock().bytes()
     }
 
     fn statfs(&self) -> Result<Statfs, Refusal> {
@@ -319,6 +343,7 @@ fn operation_of(request: &OssRequest) -> Operation {
         OssRequest::DestroyOrphans { .. } => Operation::DestroyOrphans,
         OssRequest::Destroy { .. } => Operation::Destroy,
         OssRequest::Ping => Operation::Ping,
+        OssRequest::Grant { .. } => Operation::Grant,
     }
 }
 

@@ -37,11 +37,13 @@ pub enum Operation {
     Destroy,
     /// Signs of life.
     Ping,
+    /// Grants asked for and given back.
+    Grant,
 }
 
 impl Operation {
     /// All kinds.
-    pub const ALL: [Operation; 12] = [
+    pub const ALL: [Operation; 13] = [
         Operation::Read,
         Operation::Write,
         Operation::GetAttr,
@@ -54,6 +56,7 @@ impl Operation {
         Operation::DestroyOrphans,
         Operation::Destroy,
         Operation::Ping,
+        Operation::Grant,
     ];
 
     /// Name and unit of the row in Lustre's `stats`.
@@ -71,6 +74,7 @@ impl Operation {
             Operation::DestroyOrphans => ("destroy_orphans", "reqs"),
             Operation::Destroy => ("destroy", "reqs"),
             Operation::Ping => ("ping", "reqs"),
+            Operation::Grant => ("set_info", "reqs"),
         }
     }
 }

@@ -126,7 +126,7 @@ fn main() {
     let mut write_raw = raw_peer(MIB, 128);
     let object = Fid::new(9, 1, 0);
     let read = OssRequest::Read { object, offset: 0, len: MIB as u32, ahead: 0 };
-    let write = OssRequest::Write { object, offset: 0, sync: false };
+    let write = OssRequest::Write { object, offset: 0, sync: false, granted: false };
     let mut rows: [Vec<f64>; 8] = Default::default();
     for _ in 0..3 {
         let mut small = [0u8; 128];

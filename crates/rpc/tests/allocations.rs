@@ -72,7 +72,7 @@ fn reads_and_writes_allocate_next_to_nothing() {
     let mut buffer = vec![7u8; 64 << 10];
     for len in [4096, 64 << 10] {
         let read = OssRequest::Read { object, offset: 0, len, ahead: 0 };
-        let write = OssRequest::Write { object, offset: 0, sync: false };
+        let write = OssRequest::Write { object, offset: 0, sync: false, granted: false };
         let data = &mut buffer[..len as usize];
         let reading = per_call(|| assert!(oss.call(&read, Bulk::Receive(data)).is_ok()));
         let writing = per_call(|| assert!(oss.call(&write, Bulk::Send(data)).is_ok()));

@@ -22,7 +22,7 @@ fn object() -> Fid {
 }
 
 fn write(offset: u64) -> OssRequest {
-    OssRequest::Write { object: object(), offset, sync: false }
+    OssRequest::Write { object: object(), offset, sync: false, granted: false }
 }
 
 fn read(offset: u64, len: usize) -> OssRequest {

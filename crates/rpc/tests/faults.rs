@@ -87,7 +87,7 @@ fn damage_is_noticed_by(kind: ChecksumType) {
     tunables.set(Tunable::ChecksumType, kind as u64).expect("known");
     let object = Fid::new(9, 2, 0);
     let data: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
-    let write = OssRequest::Write { object, offset: 0, sync: false };
+    let write = OssRequest::Write { object, offset: 0, sync: false, granted: false };
     let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };
     oss.call(&OssRequest::Ping, Bulk::None).expect("ping");
     proxy.plan(Way::ToServer, 50_000, Harm::Flip, false);
@@ -115,7 +115,7 @@ fn without_checksums_damaged_data_is_not_noticed() {
     let checksums = |on| oss.tunables().expect("it has").set(Tunable::Checksums, on).expect("truth value");
     let object = Fid::new(9, 2, 0);
     let data = vec![7u8; 200_000];
-    let write = OssRequest::Write { object, offset: 0, sync: false };
+    let write = OssRequest::Write { object, offset: 0, sync: false, granted: false };
     let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };
     let wrong = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte != 7).count();
     oss.call(&OssRequest::Ping, Bulk::None).expect("ping");
@@ -145,7 +145,7 @@ fn data_transfers_survive_cuts_at_any_stage() {
     let data: Vec<u8> = (0..100_000u32).map(|i| (i % 253) as u8).collect();
     for at in [0, 30, 64, 90, 5000, 60_000, 99_000] {
         proxy.plan(Way::ToServer, at, Harm::Cut, false);
-        let write = OssRequest::Write { object, offset: 0, sync: false };
+        let write = OssRequest::Write { object, offset: 0, sync: false, granted: false };
         assert_eq!(
             oss.call(&write, Bulk::Send(&data)),
             Ok(OssReply::Written(data.len() as u32)),

@@ -78,7 +78,8 @@ fn an_interrupted_read_leaves_its_buffer_alone() {
     let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &config).expect("oss");
     let object = Fid::new(9, 1, 0);
     let data = vec![7u8; 300_000];
-    oss.call(&OssRequest::Write { object, offset: 0, sync: false }, Bulk::Send(&data)).expect("write");
+    oss.call(&OssRequest::Write { object, offset: 0, sync: false, granted: false }, Bulk::Send(&data))
+        .expect("write");
     services.oss.gate.set_closed(true);
     let mut buffer = vec![1u8; data.len()];
     let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };

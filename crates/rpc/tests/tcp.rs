@@ -19,7 +19,7 @@ fn read(oid: u32, len: usize) -> OssRequest {
 }
 
 fn write(oid: u32) -> OssRequest {
-    OssRequest::Write { object: Fid::new(9, oid, 0), offset: 0, sync: false }
+    OssRequest::Write { object: Fid::new(9, oid, 0), offset: 0, sync: false, granted: false }
 }
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {

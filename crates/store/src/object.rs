@@ -51,6 +51,9 @@ pub struct Space {
     pub free: u64,
     /// Bytes that writes may still use: free bytes less the reserve.
     pub available: u64,
+    /// Bytes that may be promised to writers in all ([`ObjectStore::write_promised`]): half of this store's share of the
+    /// reserve.
+    pub promisable: u64,
     /// Objects that exist and could exist.
     pub objects: u64,
     /// Objects that could still be made.
@@ -93,6 +96,13 @@ pub trait ObjectStore: Send + Sync {
     /// [`ObjectError::NoSpace`] if allocation would eat into the reserve or the medium is full (a part may have been
     /// written), [`ObjectError::TooLarge`].
     fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// As [`ObjectStore::write`], but the reserve may be used: the space was promised while [`Space::available`] was not
+    /// 0, and no more than [`Space::promisable`] at a time. So it is there, whatever others write.
+    ///
+    /// # Errors
+    /// As [`ObjectStore::write`].
+    fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<()>;
 
     /// Reads into `buffer` from `offset` and returns how many bytes there were: fewer than asked for only at the end
     /// of the object. `ahead` bytes beyond the range will soon be asked for: the store may start to fetch them.

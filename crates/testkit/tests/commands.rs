@@ -337,6 +337,57 @@ fn a_full_disk_is_an_error_to_the_writer_and_loses_nothing() {
     cluster.stop_and_check();
 }
 
+/// Writes in small pieces until the disk is full; gives how much was answered.
+fn fill(path: &Path, seed: u8) -> u64 {
+    let mut file = fs::File::create(path).expect("create");
+    let mut written = 0;
+    let error = loop {
+        match file.write(&[seed; 8_000]) {
+            Ok(bytes) => written += bytes as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+    file.sync_all().expect("nothing that was answered finds the disk full");
+    written
+}
+
+#[test]
+fn what_is_held_back_never_finds_the_disk_full() {
+    if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
+        return;
+    }
+    for shape in [Shape::Embedded, Shape::Separate] {
+        let run = Run::new();
+        let disk = run.make("disk");
+        let script = r#"truncate -s 900M "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
+        shell(Path::new("/"), script, [run.directory(), &disk]).success();
+        let options = nacre_testkit::cluster::Options {
+            data: Some(disk.join("data")),
+            osts: 2,
+            ..nacre_testkit::cluster::Options::default()
+        };
+        let mut cluster = Cluster::start_with(shape, &options);
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        let writers: Vec<_> = (1..=4)
+            .map(|seed| {
+                let path = root.join(seed.to_string());
+                std::thread::spawn(move || (fill(&path, seed), path, seed))
+            })
+            .collect();
+        for writer in writers {
+            let (written, path, seed) = writer.join().expect("the writer does not panic");
+            let found = fs::read(&path).expect("read");
+            assert!(found.len() as u64 == written && found.iter().all(|&byte| byte == seed), "{path:?}");
+        }
+        fs::remove_dir_all(&root).expect("a full disk can be emptied");
+        cluster.stop_and_check();
+    }
+}
+
 #[test]
 fn nothing_is_left_behind_after_down() {
     if !have(&["/dev/fuse"]) || !have_root() {

@@ -142,7 +142,8 @@ fn embedded_fsynced_files_survive_kills_of_the_process() {
     everything_is_killed_again_and_again(Shape::Embedded);
 }
 
-/// Nothing acknowledged is lost when processes are killed, fsync or not: only a crash of the host may cost it.
+/// Names and files written by one call are not lost when processes are killed, fsync or not: only a crash of the host may cost
+/// them. (What streams write is held back for a second at most, see below.)
 fn acknowledged_work_survives_without_fsync(shape: Shape) {
     let Some(mut cluster) = start(shape) else { return };
     let directory = cluster.directory("d");
@@ -203,6 +204,81 @@ fn who_mounts_after_a_kill_waits_for_nobody_that_is_dead() {
 #[test]
 fn embedded_acknowledged_work_survives_kill_without_fsync() {
     acknowledged_work_survives_without_fsync(Shape::Embedded);
+}
+
+/// A process that serves and mounts holds written data back for a moment. What is older than that survives its death, and names
+/// always do; so does every byte of a file that was closed and whose data the servers say they have.
+#[test]
+fn embedded_streams_survive_a_kill_once_they_are_old_and_names_at_once() {
+    let Some(mut cluster) = start(Shape::Embedded) else { return };
+    let directory = cluster.directory("d");
+    let bytes = content(11, 3_500_000);
+    let mut open = File::create(directory.join("open")).expect("create");
+    for piece in bytes.chunks(3_000) {
+        open.write_all(piece).expect("write");
+        assert!(open.metadata().expect("stat").len() > 0);
+    }
+    let mut closed = File::create(directory.join("closed")).expect("create");
+    bytes.chunks(40_000).for_each(|piece| closed.write_all(piece).expect("write"));
+    drop(closed);
+    // The condition is the age itself: a second, and as much again for a busy machine to write it out.
+    wait::within(Duration::from_secs(3), || None::<()>);
+    let mut young = File::create(directory.join("young")).expect("create");
+    bytes.chunks(3_000).for_each(|piece| young.write_all(piece).expect("write"));
+    cluster.kill_all();
+    drop((open, young));
+    cluster.start_all();
+    for name in ["open", "closed"] {
+        assert!(fs::read(directory.join(name)).expect("read") == bytes, "{name} was older than the limit");
+    }
+    let young = fs::read(directory.join("young")).expect("its name is there");
+    assert!(young.len() <= bytes.len());
+    cluster.stop_and_check();
+}
+
+/// The mount dies while the servers live: the same holds.
+#[test]
+fn separate_streams_survive_the_death_of_their_client_once_they_are_old() {
+    let Some(mut cluster) = start(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    let bytes = content(12, 3_500_000);
+    let mut open = File::create(directory.join("open")).expect("create");
+    bytes.chunks(3_000).for_each(|piece| open.write_all(piece).expect("write"));
+    // As above.
+    wait::within(Duration::from_secs(3), || None::<()>);
+    cluster.kill("mount");
+    drop(open);
+    cluster.start_all();
+    assert!(fs::read(directory.join("open")).expect("read") == bytes);
+    cluster.stop_and_check();
+}
+
+/// Dirty data waits for its server, and an fsync after that finds it all there.
+#[test]
+fn data_that_is_held_back_outlives_the_death_of_its_object_server() {
+    let Some(mut cluster) = start(Shape::Separate) else { return };
+    let directory = cluster.directory("d");
+    cluster.lfs(&["setstripe".as_ref(), "-c".as_ref(), "4".as_ref(), directory.as_os_str()]).success();
+    let bytes = content(13, 9_000_000);
+    let path = directory.join("file");
+    let mut file = File::create(&path).expect("create");
+    let (first, rest) = bytes.split_at(5_000_000);
+    first.chunks(5_000).for_each(|piece| file.write_all(piece).expect("write"));
+    cluster.kill("ost0002");
+    cluster.start_all();
+    let file = wait::deadline(LIMIT, "writing goes on", {
+        let rest = rest.to_vec();
+        move || {
+            rest.chunks(5_000).for_each(|piece| file.write_all(piece).expect("write"));
+            file.sync_all().expect("fsync");
+            file
+        }
+    });
+    cluster.kill_all();
+    drop(file);
+    cluster.start_all();
+    assert!(fs::read(&path).expect("read") == bytes);
+    cluster.stop_and_check();
 }
 
 /// Kills one server while clients work; they wait and go on as if nothing had happened.

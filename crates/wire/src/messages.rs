@@ -100,7 +100,7 @@ wire_enum!(MdsReply {
 });
 
 wire_enum!(OssRequest {
-    1 = Write { object, offset, sync },
+    1 = Write { object, offset, sync, granted },
     2 = Read { object, offset, len, ahead },
     3 = GetAttr { object },
     4 = Truncate { object, size },
@@ -112,6 +112,7 @@ wire_enum!(OssRequest {
     10 = DestroyOrphans { sequence, last_used },
     11 = Destroy { objects },
     12 = Ping,
+    13 = Grant { client, kept, want },
 });
 
 wire_enum!(OssReply {
@@ -122,6 +123,7 @@ wire_enum!(OssReply {
     4 = Position(position),
     5 = Statfs(statfs),
     6 = Precreated { first, count },
+    7 = Granted(total),
 });
 
 wire_enum!(MgsRequest {

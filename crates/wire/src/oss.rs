@@ -42,6 +42,8 @@ pub enum OssRequest {
         offset: u64,
         /// Durable before the reply.
         sync: bool,
+        /// The space it needs was granted ([`OssRequest::Grant`]): it is not to be refused because the OST is full.
+        granted: bool,
     },
     /// Reads into the bulk buffer. Reply: `Read`: fewer bytes than asked for only at the end of the object.
     Read {
@@ -115,7 +117,20 @@ pub enum OssRequest {
     },
     /// Still here. Reply: `Done`.
     Ping,
+    /// Asks the OST to keep space for data that the client will hold back. What is written with `granted` uses it up.
+    /// Figures are absolute, so that the request may run twice. Reply: `Granted`.
+    Grant {
+        /// Who asks: a random number that a client keeps while it lives.
+        client: u64,
+        /// Bytes that are left of what was granted to it, data under way included.
+        kept: u64,
+        /// Bytes that it wants to have in all; 0 gives everything back.
+        want: u64,
+    },
 }
+
+/// How long a grant lasts after the last [`OssRequest::Grant`] of its client.
+pub const GRANT_LIFE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Attributes of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -150,6 +165,8 @@ pub enum OssReply {
         /// How many.
         count: u32,
     },
+    /// Bytes kept for the client in all, at most what it wants.
+    Granted(u64),
 }
 
 /// Bulk data that goes with an [`OssRequest`].

@@ -67,7 +67,7 @@ struct Fetch {
 impl Client {
     /// The exclusive lease under which data of a file may be kept, if there is one: nobody else changes it, and its size is
     /// known. The only place that decides this.
-    fn may_cache(&self, inner: &FileInner) -> Option<u64> {
+    pub(crate) fn may_cache(&self, inner: &FileInner) -> Option<u64> {
         let lease = self.lease.number();
         (lease != 0 && self.size_is_ours(inner)).then_some(lease)
     }

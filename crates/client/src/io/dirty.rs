@@ -1,17 +1,289 @@
 //! Written data that has not reached its objects yet.
+//!
+//! While this client is the only one, a stream of writes is copied into windows of its objects ([`table`]) and answered;
+//! full windows are sent at once by threads of the client ([`writers`]), others when they are old, when memory is short, or
+//! when somebody needs the objects to be up to date ([`Client::settle`]). Why, and the arithmetic: decision 0007.
+//!
+//! # Invariants
+//!
+//! - Dirty data belongs to a file that is open; releasing an open waits for it. So the MDT never hears of a size whose
+//!   bytes are not on their objects, and objects of removed files are not written.
+//! - Data becomes dirty only under a byte range that was taken while the lease was exclusive. Releasing the lease takes
+//!   all ranges of a file first, so nothing becomes dirty after it was settled for the last time.
+//! - Every window has space that its OST has granted ([`budget`]): what was answered does not find the disk full.
+//! - Data is forgotten only when an OST refused it; each open of the file is told once.
+
+pub(crate) mod budget;
+pub(crate) mod idle;
+pub(crate) mod pool;
+pub(crate) mod send;
+pub(crate) mod spans;
+pub(crate) mod table;
+pub(crate) mod tunables;
+pub(crate) mod writers;
 
 use crate::client::Client;
-use crate::file::FileState;
-use nacre_types::StatusResult;
+use crate::file::{FileInner, FileState, OpenFile};
+use crate::io::objects::object_ranges;
+use crate::io::write::WriteOptions;
+use budget::{Budget, Claim};
+use nacre_layout::{Layout, StripeObject, chunks};
+use nacre_types::limits::FILE_SIZE_MAX;
+use nacre_types::{Status, StatusResult};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use table::{Fill, Key, Scope, Table, Taken, Window};
+
+/// What one RPC writes at most, and the unit of everything here, in bytes.
+pub(crate) const WINDOW_BYTES: u64 = 1 << 20;
+/// How often a wait asks whether it was interrupted.
+const POLL: Duration = Duration::from_millis(10);
+/// A write of this size is a good request by itself, so holding it back only makes sense while a CPU is idle. Of a stream of
+/// them about half the time of a CPU goes into the copies.
+const LARGE_BYTES: u64 = 512 << 10;
+/// A write that begins no farther than this from where the last one through the same open ended continues a stream:
+/// several processes that write interleaved records leave gaps for each other.
+const STREAM_SLACK: u64 = WINDOW_BYTES;
 
 impl Client {
+    /// True if data written to `[start, end)` may be held back. The one place that decides what a lease or a lock allows a
+    /// writer.
+    pub(crate) fn may_hold_back(&self, inner: &FileInner, _start: u64, _end: u64) -> bool {
+        self.may_cache(inner).is_some()
+    }
+
+    /// True if caching a write that may be cached is worth it: it goes on with a stream, or joins dirty data.
+    ///
+    /// A single write of a small file goes straight to its object: it would have to be sent anyway, a moment later and by
+    /// a thread that has to be woken.
+    pub(crate) fn wants_cache(
+        &self,
+        open: &OpenFile,
+        layout: &Layout,
+        (at, len): (u64, u64),
+        options: WriteOptions,
+    ) -> bool {
+        let before = open.next_write.swap(at + len, Ordering::Relaxed);
+        if options.direct || options.from_cache || !self.dirty.tunables.is_enabled() {
+            return false;
+        }
+        let is_stream = before != u64::MAX && at.abs_diff(before) <= STREAM_SLACK;
+        if len >= LARGE_BYTES {
+            return is_stream && self.dirty.idle.per_cent() >= self.dirty.tunables.idle_per_cent();
+        }
+        if is_stream {
+            return true;
+        }
+        let table = &open.file.dirty;
+        !table.is_clean()
+            && chunks(layout, at, len).all(|chunk| {
+                chunk.object.is_some_and(|stripe| {
+                    table.has_windows(stripe.object, chunk.object_offset, chunk.object_offset + chunk.len)
+                })
+            })
+    }
+
+    /// Copies `data` into windows; the caller holds its range exclusively. False if not all of it found room: then it is to
+    /// be settled and written in another way.
+    pub(crate) fn cache_write(&self, file: &Arc<FileState>, layout: &Layout, at: u64, data: &[u8]) -> bool {
+        let mut rest = data;
+        for chunk in chunks(layout, at, data.len() as u64) {
+            let (mine, after) = rest.split_at(chunk.len as usize);
+            rest = after;
+            let Some(stripe) = chunk.object else { return false };
+            if !self.cache_chunk(file, stripe, chunk.object_offset, mine) {
+                return false;
+            }
+        }
+        rest.is_empty()
+    }
+
+    fn cache_chunk(&self, file: &Arc<FileState>, stripe: StripeObject, mut at: u64, mut data: &[u8]) -> bool {
+        while !data.is_empty() {
+            let key = Key { object: stripe.object, number: at / WINDOW_BYTES };
+            let start = (at % WINDOW_BYTES) as usize;
+            let (piece, rest) = data.split_at(data.len().min(WINDOW_BYTES as usize - start));
+            if !self.cache_piece(file, stripe.ost_index, key, start, piece) {
+                return false;
+            }
+            at += piece.len() as u64;
+            data = rest;
+        }
+        true
+    }
+
+    fn cache_piece(
+        &self,
+        file: &Arc<FileState>,
+        ost_index: u16,
+        key: Key,
+        start: usize,
+        piece: &[u8],
+    ) -> bool {
+        let mut fresh: Option<Window> = None;
+        let window = loop {
+            match file.dirty.begin_fill(key, &mut fresh) {
+                Fill::Into(window) => break window,
+                Fill::NeedsWindow => match self.new_window(ost_index) {
+                    Some(window) => fresh = Some(window),
+                    None => return false,
+                },
+            }
+        };
+        if let Some(unused) = fresh {
+            unused.budget.give_back(false);
+        } else if !file.dirty.listed.load(Ordering::Relaxed) {
+            self.dirty.list(file);
+        }
+        // SAFETY: a window has WINDOW_BYTES, of which `start + piece.len()` is at most that. It stays where it is until
+        // `end_fill`. Nobody else touches these bytes: writers hold their ranges exclusively, and the table sends a
+        // window, or copies from it, only when nobody fills it.
+        unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), window.add(start), piece.len()) };
+        if file.dirty.end_fill(key, (start as u32, (start + piece.len()) as u32)) {
+            self.dirty.queue(file, ost_index, key);
+        }
+        true
+    }
+
+    /// A window for data of an OST; waits for room. `None` if there is no grant, no memory, or the caller was interrupted.
+    fn new_window(&self, ost_index: u16) -> Option<Window> {
+        let budget = self.dirty.budget(ost_index);
+        let tunables = &self.dirty.tunables;
+        let mut has_waited = false;
+        loop {
+            let now = Instant::now();
+            match budget.claim(tunables.max_dirty_per_ost(), now) {
+                Claim::Taken => match self.dirty.pool.take(tunables.max_dirty()) {
+                    Some(buffer) => return Some(Window::new(buffer, budget, now)),
+                    None => budget.give_back(false),
+                },
+                Claim::NoGrant => match self.ask_grant(&budget) {
+                    true => continue,
+                    false => return None,
+                },
+                Claim::Full => {}
+            }
+            if !has_waited {
+                self.dirty.counters.waits.fetch_add(1, Ordering::Relaxed);
+                has_waited = true;
+            }
+            if !self.make_room(ost_index) {
+                return None;
+            }
+        }
+    }
+
+    /// Asks an OST to keep space for this client; true if it keeps enough to go on.
+    fn ask_grant(&self, budget: &Budget) -> bool {
+        let Some(kept) = budget.begin_ask(Instant::now()) else { return false };
+        // Twice what may be dirty, so that the next ask comes only when as much has been written.
+        let want = 2 * self.dirty.tunables.max_dirty_per_ost();
+        let total = self.tell_grant(budget.ost_index, kept, want);
+        budget.end_ask(kept, total, Instant::now());
+        total.is_some_and(|total| total >= WINDOW_BYTES)
+    }
+
+    fn tell_grant(&self, ost_index: u16, kept: u64, want: u64) -> Option<u64> {
+        let request = OssRequest::Grant { client: self.dirty.client_id, kept, want };
+        match self.ost(ost_index).ok()?.call(&request, Bulk::None) {
+            Ok(OssReply::Granted(total)) => Some(total),
+            _ => None,
+        }
+    }
+
+    /// Gives grants back that have not been used for a while, or all unused ones `at_once`, which OSTs otherwise keep until
+    /// they have not heard of this client for two minutes. Waits for servers that are away. True if some are left.
+    pub fn return_grants(&self, at_once: bool) -> bool {
+        let mut left = false;
+        for budget in self.dirty.budgets() {
+            let now = Instant::now();
+            if budget.begin_return(now, at_once) {
+                self.tell_grant(budget.ost_index, 0, 0);
+                budget.end_ask(0, None, now);
+            }
+            left |= budget.has_grant();
+        }
+        left
+    }
+
     /// Makes every byte of `[start, end)` that was written here reach its object. To be called before the objects are asked
     /// about that range; whoever needs the answer to stay true holds the range.
     ///
     /// # Errors
     /// `EINTR`; what an OST answers.
-    pub(crate) fn settle(&self, _file: &FileState, _start: u64, _end: u64) -> StatusResult<()> {
-        // Every write is on its OST when it returns.
+    pub(crate) fn settle(&self, file: &FileState, start: u64, end: u64) -> StatusResult<()> {
+        if file.dirty.is_clean() {
+            return Ok(());
+        }
+        let scope = scope_of(file, start, end);
+        let born = Table::now();
+        let mut outcome = Ok(());
+        loop {
+            match file.dirty.take(&scope, born, None) {
+                Taken::Clean => return outcome,
+                Taken::Jobs(jobs) => {
+                    let sent = self.send(file, jobs);
+                    if sent == Err(Status::EINTR) {
+                        return sent;
+                    }
+                    outcome = outcome.and(sent);
+                }
+                Taken::Busy if nacre_env::interrupted() => return Err(Status::EINTR),
+                Taken::Busy => file.dirty.wait(),
+            }
+        }
+    }
+
+    /// Forgets dirty data of `[start, end)`, which the caller holds exclusively, and waits for what is under way there.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub(crate) fn discard(&self, file: &FileState, start: u64, end: u64) -> StatusResult<()> {
+        if file.dirty.is_clean() {
+            return Ok(());
+        }
+        let scope = scope_of(file, start, end);
+        while !file.dirty.discard(&scope) {
+            if nacre_env::interrupted() {
+                return Err(Status::EINTR);
+            }
+            file.dirty.wait();
+        }
+        self.dirty.room_was_made();
         Ok(())
     }
+
+    /// Makes dirty data of all files reach its objects; waits for servers that are away. Failures are noted with their files.
+    pub fn write_back_all(&self) {
+        for file in self.nodes.open_files() {
+            if let Err(status) = self.settle(&file, 0, u64::MAX) {
+                log::warn!("data of {} could not be written: {status}", file.fid);
+            }
+        }
+    }
+
+    /// Forgets dirty data of all files, because servers have given this client up and others may have changed the same
+    /// files since. Each open of such a file is told once.
+    pub fn lose_dirty_data(&self) {
+        for file in self.nodes.open_files() {
+            if !file.dirty.is_clean() {
+                log::error!("data of {} that was not written yet is lost: this client was evicted", file.fid);
+                file.lock().record_error(Status::EIO);
+                // What is under way cannot be called back.
+                file.dirty.discard(&Scope::All);
+            }
+        }
+        self.dirty.room_was_made();
+    }
+}
+
+fn scope_of(file: &FileState, start: u64, end: u64) -> Scope {
+    if start == 0 && end >= FILE_SIZE_MAX {
+        return Scope::All;
+    }
+    let Some(layout) = file.lock().layout.clone() else { return Scope::All };
+    let ranges = object_ranges(&layout, start, end.min(FILE_SIZE_MAX));
+    Scope::Ranges(ranges.map(|range| (range.stripe.object, range.start, range.end)).collect())
 }

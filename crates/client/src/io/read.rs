@@ -48,6 +48,7 @@ impl Client {
         let buffer = &mut buffer[..len];
         match layout {
             Some(layout) if layout.has_objects() => {
+                self.settle(&open.file, offset, offset + len as u64)?;
                 let done = self.take_ahead(open, &layout, offset, buffer)?;
                 if done < len {
                     let hint = self.read_ahead_hint(open, offset, len as u64);

@@ -168,14 +168,15 @@ impl Client {
     /// Asks the objects for the size and notes it.
     pub(crate) fn refresh_size(&self, file: &FileState) -> StatusResult<Glimpse> {
         let lease = self.lease.number();
-        let changes = file.lock().ranges.generation();
+        let changes = file.lock().changes();
+        self.settle(file, 0, u64::MAX)?;
         let layout = self.layout_of(file)?;
         let glimpse = match &layout {
             Some(layout) => self.glimpse(layout)?,
             None => Glimpse::default(),
         };
         let mut inner = file.lock();
-        if inner.ranges.generation() == changes && !inner.ranges.being_changed() {
+        if changes.is_some() && inner.changes() == changes {
             inner.size = glimpse.size;
             inner.size_lease = lease;
             inner.blocks = Some(glimpse.blocks);

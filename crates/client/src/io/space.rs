@@ -70,7 +70,8 @@ impl Client {
         Ok((attr, lease))
     }
 
-    /// Makes the objects agree with a new size: all of them are cut, or the one with the last byte is extended.
+    /// Makes the objects agree with a new size: all of them are cut, or the one with the last byte is extended. The caller
+    /// holds the file from there on.
     pub(crate) fn resize_objects(&self, file: &FileState, size: u64) -> StatusResult<()> {
         let layout = self.layout_of(file)?;
         let layout = match layout {
@@ -82,6 +83,7 @@ impl Client {
         };
         let epochs: Vec<_> =
             layout.objects().map(|s| (s.ost_index, s.object, self.epoch_of(s.ost_index))).collect();
+        self.discard(file, size, u64::MAX)?;
         self.cut_objects(&layout, size)?;
         let mut inner = file.lock();
         epochs.into_iter().for_each(|(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
@@ -128,6 +130,7 @@ impl Client {
         let Some(layout) = layout else { return Ok(()) };
         let epochs: Vec<_> =
             touched(&layout, offset, end).map(|(ost, object)| (ost, object, self.epoch_of(ost))).collect();
+        self.settle(file, offset, end)?;
         let outcome = self.with_space(file.fid, || {
             let requests = object_ranges(&layout, offset, end).map(|range| {
                 let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
@@ -167,7 +170,8 @@ impl Client {
             return if kind == SeekKind::Hole { Ok(offset) } else { Err(Status::ENXIO) };
         };
         let (range, ()) = file.take_range(Use::Shared, |_| (offset, size, ()))?;
-        let found = self.seek_layout(&layout, offset, size, kind);
+        let found =
+            self.settle(file, offset, size).and_then(|()| self.seek_layout(&layout, offset, size, kind));
         drop(range);
         match (found?, kind) {
             (Some(position), _) if position < size => Ok(position),

@@ -102,6 +102,7 @@ impl Client {
     /// # Errors
     /// The first failure, after all were tried.
     pub fn sync_all(&self) -> StatusResult<()> {
+        self.write_back_all();
         let osts: Vec<u16> = self.osts.iter().map(|(index, _)| index).collect();
         let outcome = self
             .on_objects(osts.into_iter().map(|index| (index, OssRequest::Sync { object: None })))

@@ -26,6 +26,8 @@ pub struct WriteOptions {
     pub kill_priv: bool,
     /// The kernel writes back a page of its cache.
     pub from_cache: bool,
+    /// Around all caches (`O_DIRECT`): on its OSTs when it returns.
+    pub direct: bool,
 }
 
 /// An object that was written, with its OST's epoch before that.
@@ -40,7 +42,8 @@ struct Notes {
 
 impl Client {
     /// Writes `data` to open file `handle` at `offset` and says how much was written: all, unless something failed
-    /// after a part. The data is on its OSTs when this returns; durable only with [`WriteOptions::sync`].
+    /// after a part. The data is on its OSTs when this returns, or soon after while this client is the only one; durable
+    /// only with [`WriteOptions::sync`].
     ///
     /// # Errors
     /// `EBADF`; `EFBIG` beyond the largest size; `EINTR`; what an OST answers, when nothing could be written.
@@ -73,12 +76,13 @@ impl Client {
         }
         let appending = if options.append { self.begin_append(file)? } else { None };
         let len = data.len() as u64;
-        let (range, (at, layout)) = file.take_range(Use::Exclusive, |inner| {
+        let (range, (at, layout, may_cache)) = file.take_range(Use::Exclusive, |inner| {
             let at = if options.append { inner.size } else { offset };
             // An append owns everything from the end on, so that two of them never meet.
             let end = if options.append { u64::MAX } else { at.saturating_add(len) };
             let ready = |layout: &&Arc<Layout>| layout.is_instantiated(at, at.saturating_add(len));
-            (at, end, (at, inner.layout.as_ref().filter(ready).cloned()))
+            let may_cache = self.may_hold_back(inner, at, at.saturating_add(len));
+            (at, end, (at, inner.layout.as_ref().filter(ready).cloned(), may_cache))
         })?;
         if options.append && appending.is_none() && !self.lease.exclusive() {
             // Somebody came. He is let in after appends that have their range, see `release_lease`; this one has to ask.
@@ -95,8 +99,12 @@ impl Client {
             None => self.with_space(file.fid, || self.layout_for_writing(file, at, at + len))?,
         };
         let sync = options.sync || open.sync;
+        let wants_cache = self.wants_cache(open, &layout, (at, len), options) && may_cache && !sync;
         let mut notes = Notes::default();
-        let (outcome, touched) = self.write_layout(file.fid, &layout, (at, data), sync, &mut notes);
+        let (outcome, touched) = match wants_cache && self.cache_write(&open.file, &layout, at, data) {
+            true => (Ok(data.len()), &[][..]),
+            false => self.write_through(file, &layout, (at, data), sync, &mut notes),
+        };
         let now = self.now();
         let has_cache = range.finish(|inner| {
             let written = *outcome.as_ref().unwrap_or(&0) as u64;
@@ -112,19 +120,22 @@ impl Client {
             inner.cached
         });
         let written = outcome?;
-        // The pages of a write through the cache are locked until it is answered, and hold the new data anyway.
-        let around = !options.from_cache && !open.cached.load(Ordering::Relaxed);
-        if has_cache
-            && around
-            && let Some(kernel) = self.kernel.get()
-        {
-            // A read through the cache may have fetched the old data meanwhile.
-            kernel.drop_data(file.node, at, written as u64);
+        if has_cache {
+            self.drop_pages(open, options, at, written as u64);
         }
         if sync {
             self.commit_file(file)?;
         }
         Ok(written)
+    }
+
+    /// After a write around the kernel's cache: a read through the cache may have fetched the old data meanwhile.
+    fn drop_pages(&self, open: &OpenFile, options: WriteOptions, at: u64, len: u64) {
+        // The pages of a write through the cache are locked until it is answered, and hold the new data anyway.
+        let around = !options.from_cache && !open.cached.load(Ordering::Relaxed);
+        if around && let Some(kernel) = self.kernel.get() {
+            kernel.drop_data(open.file.node, at, len);
+        }
     }
 
     /// Keeps appends of other clients away, if there are others, and finds the end of the file. Alone, the range that an
@@ -176,6 +187,21 @@ impl Client {
         }
     }
 
+    /// Writes to the objects, after older data of the same bytes, which must not arrive later.
+    fn write_through<'t>(
+        &self,
+        file: &FileState,
+        layout: &Layout,
+        (at, data): (u64, &[u8]),
+        sync: bool,
+        notes: &'t mut Notes,
+    ) -> (StatusResult<usize>, &'t [Touched]) {
+        match self.settle(file, at, at + data.len() as u64) {
+            Ok(()) => self.write_layout(file.fid, layout, (at, data), sync, notes),
+            Err(status) => (Err(status), &[]),
+        }
+    }
+
     /// Writes `data` at an offset; gives the bytes that arrived without a gap, and the objects that were written.
     fn write_layout<'t>(
         &self,
@@ -207,7 +233,8 @@ impl Client {
 
     fn write_chunk(&self, chunk: &Chunk, data: &[u8], sync: bool) -> StatusResult<usize> {
         let stripe = chunk.object.ok_or(Status::EIO)?;
-        let request = OssRequest::Write { object: stripe.object, offset: chunk.object_offset, sync };
+        let request =
+            OssRequest::Write { object: stripe.object, offset: chunk.object_offset, sync, granted: false };
         let data = &data[..chunk.len as usize];
         written(self.ost(stripe.ost_index)?.call(&request, Bulk::Send(data))?)
     }
@@ -221,7 +248,12 @@ impl Client {
             let stripe = chunk.object.ok_or(Status::EIO)?;
             calls.push(IoCall {
                 endpoint: self.ost(stripe.ost_index)?,
-                request: OssRequest::Write { object: stripe.object, offset: chunk.object_offset, sync },
+                request: OssRequest::Write {
+                    object: stripe.object,
+                    offset: chunk.object_offset,
+                    sync,
+                    granted: false,
+                },
                 bulk: Bulk::Send(mine),
             });
         }
@@ -244,7 +276,8 @@ impl Client {
     }
 }
 
-fn written(reply: OssReply) -> StatusResult<usize> {
+/// How much an OST says it has written.
+pub(crate) fn written(reply: OssReply) -> StatusResult<usize> {
     match reply {
         OssReply::Written(bytes) => Ok(bytes as usize),
         _ => Err(Status::EPROTO),

@@ -209,6 +209,11 @@ impl Client {
     pub fn release(&self, handle: u64) -> StatusResult<()> {
         let open = self.handles.remove_file(handle)?;
         let (file, writes) = (&*open.file, open.writable());
+        // Nobody waits for this: the descriptor is closed already. The handle stays the MDT's until the data is where it
+        // belongs, so that the size it is told is true and the objects are there.
+        if let Err(status) = self.settle(file, 0, u64::MAX) {
+            log::warn!("data of {} could not be written: {status}", file.fid);
+        }
         let tell = {
             let mut inner = file.lock();
             inner.ahead.forget(handle, u64::MAX);

@@ -68,6 +68,18 @@ impl Object {
     }
 }
 
+fn statfs() -> Statfs {
+    Statfs {
+        block_size: 4096,
+        blocks: 1000,
+        blocks_free: 900,
+        blocks_available: 800,
+        files: 100,
+        files_free: 90,
+        state: 0,
+    }
+}
+
 /// The OST.
 #[derive(Default)]
 pub struct FakeOss {
@@ -77,6 +89,11 @@ pub struct FakeOss {
     /// The next write fails with this.
     pub fail_write: Mutex<Option<Status>>,
     pub syncs: AtomicU64,
+    pub writes: AtomicU64,
+    /// Bytes that are never granted: what a client may have is what it wants less this.
+    pub ungranted: AtomicU64,
+    /// Bytes granted now.
+    pub granted: AtomicU64,
     pub attrs: AtomicU64,
     pub reads: AtomicU64,
     /// Reads of more than a page fail.
@@ -91,6 +108,7 @@ impl OssEndpoint for FakeOss {
                 if let Some(status) = self.fail_write.lock().expect("no panic inside").take() {
                     return Err(status);
                 }
+                self.writes.fetch_add(1, Ordering::Relaxed);
                 objects.entry(*object).or_default().fill(*offset, data);
                 Ok(OssReply::Written(data.len() as u32))
             }
@@ -139,15 +157,12 @@ impl OssEndpoint for FakeOss {
                 self.syncs.fetch_add(1, Ordering::Relaxed);
                 Ok(OssReply::Done)
             }
-            (OssRequest::Statfs, _) => Ok(OssReply::Statfs(Statfs {
-                block_size: 4096,
-                blocks: 1000,
-                blocks_free: 900,
-                blocks_available: 800,
-                files: 100,
-                files_free: 90,
-                state: 0,
-            })),
+            (OssRequest::Grant { want, .. }, _) => {
+                let total = want.saturating_sub(self.ungranted.load(Ordering::Relaxed));
+                self.granted.store(total, Ordering::Relaxed);
+                Ok(OssReply::Granted(total))
+            }
+            (OssRequest::Statfs, _) => Ok(OssReply::Statfs(statfs())),
             _ => Err(Status::EOPNOTSUPP),
         }
     }

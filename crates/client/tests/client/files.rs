@@ -18,6 +18,7 @@ fn reading_a_file_that_was_never_written_asks_no_ost() {
 fn a_failed_write_tells_its_error_and_leaves_the_rest_readable() {
     let world = World::new(65536, 2);
     let client = world.client();
+    client.write_back().set_enabled(false);
     let (_, handle) = create(&client, "file");
     assert_eq!(write(&client, handle, 0, &[1; 100]), Ok(100));
     *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EIO);

@@ -8,6 +8,7 @@ mod model;
 mod namespace;
 mod sharing;
 mod statahead;
+mod write_back;
 
 use fake_mds::FakeMds;
 use fake_oss::FakeOss;

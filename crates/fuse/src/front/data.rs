@@ -59,6 +59,7 @@ impl Front {
                     sync: flags & libc::O_DSYNC != 0,
                     kill_priv: write.kill_suid_gid,
                     from_cache: write.from_cache,
+                    direct: flags & libc::O_DIRECT != 0,
                 };
                 let bytes =
                     self.client.write(&caller(request), write.fh, write.offset, write.data, options)?;

@@ -25,6 +25,10 @@ use std::time::{Duration, Instant};
 
 /// How long metadata servers are told of what was closed last before the process ends without it.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(5);
+/// How long an end of the mount waits for written data to reach servers that do not answer.
+const WRITE_OUT_LIMIT: Duration = Duration::from_secs(20);
+/// How long it waits for them to take grants back, which they would forget in time.
+const RETURN_LIMIT: Duration = Duration::from_millis(500);
 /// How long a mount is tried to be ended while something of ours or of the kernel's still has it open for a moment.
 const UNMOUNT_PATIENCE: Duration = Duration::from_millis(500);
 const UNMOUNT_POLL: Duration = Duration::from_millis(20);
@@ -157,6 +161,7 @@ impl Mounted {
                 }
             }
         }
+        write_out(&self.client);
         for mds in &self.remote {
             mds.disconnect(GOODBYE_LIMIT);
         }
@@ -172,6 +177,32 @@ impl Mounted {
             source: plan.mount.as_ref().map_or_else(String::new, |mount| mount.source.clone()),
             transport: self.session.transport().to_string(),
         }
+    }
+}
+
+/// Sees to it that data which the client holds back is written, unless a server stays away.
+fn write_out(client: &Arc<Client>) {
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let writer = client.clone();
+    let spawned = std::thread::Builder::new().name("write-out".into()).spawn(move || {
+        writer.write_back_all();
+        // Nobody waits for longer than the limits below.
+        let _ = done.send(());
+        writer.return_grants(true);
+        drop(done);
+    });
+    match spawned {
+        Ok(_) => {
+            if wait.recv_timeout(WRITE_OUT_LIMIT).is_err() {
+                log::error!(
+                    "{} bytes of written data did not reach their servers within {WRITE_OUT_LIMIT:?} and are lost",
+                    client.write_back_stats().buffer_bytes
+                );
+                return;
+            }
+            let _ = wait.recv_timeout(RETURN_LIMIT);
+        }
+        Err(_) => client.write_back_all(),
     }
 }
 
@@ -294,6 +325,9 @@ impl MdsEvents for RemoteEvents {
         grant: LeaseGrant,
     ) -> StatusResult<()> {
         if recovery == Recovery::Evicted {
+            if let Some(client) = self.client.get().and_then(Weak::upgrade) {
+                client.lose_dirty_data();
+            }
             // Others may have changed what is cached here, whatever may be cached from now on.
             self.lease.lease_changed(LeaseGrant { exclusive: false, ..grant });
         }

@@ -28,7 +28,7 @@ impl World {
     }
 
     fn write(&self, object: Fid, offset: u64, data: &[u8]) -> StatusResult<OssReply> {
-        self.call(OssRequest::Write { object, offset, sync: false }, Bulk::Send(data))
+        self.call(OssRequest::Write { object, offset, sync: false, granted: false }, Bulk::Send(data))
     }
 
     fn read(&self, object: Fid, offset: u64, len: u32) -> StatusResult<Vec<u8>> {
@@ -67,7 +67,7 @@ fn objects_are_written_read_measured_and_destroyed() {
     assert_eq!(world.ask(reserve), Ok(OssReply::Precreated { first: 33, count: 32 }));
     assert_eq!(world.write(fid(1), 3, b"abc"), Ok(OssReply::Written(3)));
     assert_eq!(world.read(fid(1), 0, 100), Ok(b"\0\0\0abc".to_vec()));
-    let synced = OssRequest::Write { object: fid(1), offset: 6, sync: true };
+    let synced = OssRequest::Write { object: fid(1), offset: 6, sync: true, granted: false };
     assert_eq!(world.call(synced, Bulk::Send(b"d")), Ok(OssReply::Written(1)));
     match world.ask(OssRequest::GetAttr { object: fid(1) }) {
         Ok(OssReply::Attr(attr)) => assert_eq!((attr.size, attr.mtime.is_some()), (7, true)),
@@ -98,7 +98,10 @@ fn senseless_requests_are_refused_and_change_nothing() {
     assert_eq!(world.write(Fid::ZERO, 0, b"x"), Err(Status::EINVAL));
     assert_eq!(world.write(fid(1), u64::MAX, b"x"), Err(Status::EFBIG));
     assert_eq!(world.write(fid(1), 0, &vec![0; BULK_MAX + 1]), Err(Status::E2BIG));
-    assert_eq!(world.ask(OssRequest::Write { object: fid(1), offset: 0, sync: false }), Err(Status::EPROTO));
+    assert_eq!(
+        world.ask(OssRequest::Write { object: fid(1), offset: 0, sync: false, granted: false }),
+        Err(Status::EPROTO)
+    );
     let read = OssRequest::Read { object: fid(1), offset: 0, len: 10, ahead: 0 };
     assert_eq!(world.call(read.clone(), Bulk::Receive(&mut [0; 9])), Err(Status::EINVAL));
     assert_eq!(world.call(read, Bulk::Send(b"x")), Err(Status::EPROTO));
@@ -155,7 +158,8 @@ fn any_request() -> impl Strategy<Value = OssRequest> {
         (any_fid(), any_offset(), any::<bool>()).prop_map(|(object, offset, sync)| OssRequest::Write {
             object,
             offset,
-            sync
+            sync,
+            granted: offset % 2 == 0
         }),
         (any_fid(), any_offset(), any::<u32>(), any::<u32>())
             .prop_map(|(object, offset, len, ahead)| OssRequest::Read { object, offset, len, ahead }),

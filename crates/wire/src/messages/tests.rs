@@ -180,7 +180,7 @@ fn statfs() -> Statfs {
 fn oss_requests() -> Vec<OssRequest> {
     let object = Fid::ost_object(1, 2);
     vec![
-        OssRequest::Write { object, offset: 4096, sync: true },
+        OssRequest::Write { object, offset: 4096, sync: true, granted: false },
         OssRequest::Read { object, offset: 1 << 40, len: 1 << 20, ahead: 4 << 20 },
         OssRequest::GetAttr { object },
         OssRequest::Truncate { object, size: 77 },
@@ -193,6 +193,7 @@ fn oss_requests() -> Vec<OssRequest> {
         OssRequest::DestroyOrphans { sequence: object.seq, last_used: 9 },
         OssRequest::Destroy { objects: vec![object, Fid::ost_object(1, 3)] },
         OssRequest::Ping,
+        OssRequest::Grant { client: 5, kept: 6, want: 7 },
     ]
 }
 
@@ -205,6 +206,7 @@ fn oss_replies() -> Vec<OssReply> {
         OssReply::Position(8),
         OssReply::Statfs(statfs()),
         OssReply::Precreated { first: 10, count: 32 },
+        OssReply::Granted(11),
     ]
 }
 

@@ -86,7 +86,9 @@ pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<Os
                     let ahead = if is_last { ahead } else { 0 };
                     OssRequest::Read { object, offset: at, len: part as u32, ahead }
                 }
-                OssRequest::Write { object, sync, .. } => OssRequest::Write { object, offset: at, sync },
+                OssRequest::Write { object, sync, granted, .. } => {
+                    OssRequest::Write { object, offset: at, sync, granted }
+                }
                 _ => request.clone(),
             }
         })
@@ -147,7 +149,7 @@ mod tests {
     const ONE: Ways = Ways { cpus: 2, endpoints: 1, near: true, rpc_bytes_max: 1 << 20 };
 
     fn write(offset: u64) -> OssRequest {
-        OssRequest::Write { object: Fid::ost_object(0, 1), offset, sync: false }
+        OssRequest::Write { object: Fid::ost_object(0, 1), offset, sync: false, granted: false }
     }
 
     proptest! {
@@ -198,7 +200,8 @@ mod tests {
         let data = vec![0u8; 1 << 20];
         let whole = |request: &OssRequest, data: &[u8]| cut(request, &Bulk::Send(data), &ONE).1.is_empty();
         assert!(whole(&write(0), &data[..HALVES_MIN - 1]));
-        let durable = OssRequest::Write { object: Fid::ost_object(0, 1), offset: 0, sync: true };
+        let durable =
+            OssRequest::Write { object: Fid::ost_object(0, 1), offset: 0, sync: true, granted: false };
         assert!(whole(&durable, &data));
         // Close to the largest offset nothing overflows.
         assert!(whole(&write(u64::MAX), &data));

@@ -65,6 +65,19 @@ impl FileStore {
         }
     }
 
+    /// Writes what was admitted; `now_ms` is [`ops::coarse_ms`].
+    fn write_admitted(&self, handle: &Handle, offset: u64, data: &[u8], now_ms: u64) -> Result<()> {
+        let write = || self.write_to(handle, offset, data);
+        let is_waiting =
+            data.len() >= WAITING_WRITE_MIN || now_ms < self.congested_until_ms.load(Ordering::Relaxed);
+        let result = if is_waiting { nacre_env::blocking(write) } else { write() };
+        let after_ms = ops::coarse_ms();
+        if after_ms - now_ms > WAITED_MS {
+            self.congested_until_ms.store(after_ms + CONGESTED_MS, Ordering::Relaxed);
+        }
+        result.map_err(|error| ObjectError::io("write", handle.object, error))
+    }
+
     /// Zeroes where the file system has no operation for it.
     fn zero_by_punching(
         &self,
@@ -88,15 +101,20 @@ impl ObjectStore for FileStore {
         }
         let now_ms = ops::coarse_ms();
         let handle = self.open_to_allocate(object, offset, data.len() as u64, now_ms)?;
-        let write = || self.write_to(&handle, offset, data);
-        let is_waiting =
-            data.len() >= WAITING_WRITE_MIN || now_ms < self.congested_until_ms.load(Ordering::Relaxed);
-        let result = if is_waiting { nacre_env::blocking(write) } else { write() };
-        let after_ms = ops::coarse_ms();
-        if after_ms - now_ms > WAITED_MS {
-            self.congested_until_ms.store(after_ms + CONGESTED_MS, Ordering::Relaxed);
+        self.write_admitted(&handle, offset, data, now_ms)
+    }
+
+    fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<()> {
+        range_end(offset, data.len() as u64)?;
+        if data.is_empty() {
+            return Ok(());
         }
-        result.map_err(|error| ObjectError::io("write", object, error))
+        self.check_open()?;
+        let handle = match self.find(object)? {
+            Some(handle) => handle,
+            None => self.find_or_create(object)?,
+        };
+        self.write_admitted(&handle, offset, data, ops::coarse_ms())
     }
 
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize> {

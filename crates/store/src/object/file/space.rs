@@ -75,6 +75,7 @@ impl Reserve {
             total: share(stat.f_blocks.saturating_mul(stat.f_frsize)),
             free: share(stat.f_bfree.saturating_mul(stat.f_frsize)),
             available: share(available),
+            promisable: share(self.reserve_bytes / 2),
             objects: objects.saturating_add(objects_free),
             objects_free,
             is_read_only: stat.f_flag.contains(StatVfsMountFlags::RDONLY),

@@ -1,0 +1,83 @@
+//! Whether CPUs of this machine have nothing to do.
+//!
+//! Caching a large write costs one more copy of its data and wins time only if another CPU can send while the writer goes
+//! on. On a busy machine the copy would be a loss.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often the kernel is asked; reading the figures costs some 30 us.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// CPU time of the machine since its start, in the kernel's ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Ticks {
+    all: u64,
+    idle: u64,
+}
+
+/// The idle share of the machine's CPUs, looked at now and then.
+#[derive(Default)]
+pub(crate) struct IdleCpus {
+    last: Mutex<Option<(Instant, Option<Ticks>)>>,
+    per_cent: AtomicU32,
+}
+
+impl IdleCpus {
+    /// Idle share of all CPUs during the last fraction of a second, in per cent; 0 if it is not known.
+    pub fn per_cent(&self) -> u32 {
+        if let Some(mut last) = self.last.try_lock() {
+            let now = Instant::now();
+            if last.is_none_or(|(when, _)| now.duration_since(when) >= LOOK_EVERY) {
+                let ticks = std::fs::read("/proc/stat").ok().as_deref().and_then(parse);
+                let before = last.and_then(|(_, ticks)| ticks);
+                let share = before.zip(ticks).map_or(0, |(before, after)| idle_share(before, after));
+                self.per_cent.store(share, Ordering::Relaxed);
+                *last = Some((now, ticks));
+            }
+        }
+        self.per_cent.load(Ordering::Relaxed)
+    }
+}
+
+/// The first line of `/proc/stat`: `cpu user nice system idle iowait irq softirq steal ...`.
+fn parse(text: &[u8]) -> Option<Ticks> {
+    let line = text.split(|&byte| byte == b'\n').next()?.strip_prefix(b"cpu ")?;
+    let numbers: Vec<u64> = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok())
+        // Guests are counted among user and nice as well.
+        .take(8)
+        .collect();
+    let idle = numbers.get(3)?.saturating_add(numbers.get(4).copied().unwrap_or(0));
+    Some(Ticks { all: numbers.iter().fold(0, |sum, &ticks| sum.saturating_add(ticks)), idle })
+}
+
+fn idle_share(before: Ticks, after: Ticks) -> u32 {
+    let all = after.all.saturating_sub(before.all);
+    let idle = after.idle.saturating_sub(before.idle);
+    (idle.saturating_mul(100)).checked_div(all).map_or(0, |share| share.min(100) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_is_what_the_kernel_counts_as_idle_or_waiting_for_disks() {
+        let text = b"cpu  100 5 50 700 100 1 2 42 9 9\ncpu0 1 2 3\n";
+        let before = parse(text).expect("a line of the kernel");
+        assert_eq!(before, Ticks { all: 1000, idle: 800 });
+        assert_eq!(idle_share(before, Ticks { all: 1200, idle: 850 }), 25);
+        assert_eq!(idle_share(before, before), 0, "no time has passed");
+        assert_eq!(parse(b"intr 5"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn the_share_of_this_machine_can_be_told() {
+        let idle = IdleCpus::default();
+        assert!(idle.per_cent() <= 100 && idle.per_cent() <= 100);
+    }
+}

@@ -1,0 +1,127 @@
+//! Sending dirty windows.
+
+use super::WINDOW_BYTES;
+use super::table::Job;
+use crate::client::Client;
+use crate::file::FileState;
+use crate::io::write::written;
+use nacre_rpc::{IoCall, run_all};
+use nacre_types::{Status, StatusResult};
+use nacre_wire::oss::{Bulk, OssRequest};
+use std::sync::atomic::Ordering;
+
+/// A contiguous piece of a window: what one request writes.
+#[derive(Clone, Copy)]
+struct Piece {
+    job: usize,
+    start: u32,
+    end: u32,
+}
+
+impl Client {
+    /// Sends windows that were taken out of the file's table, several at a time, and gives them back to it: as gone, or
+    /// as dirty still if the caller was interrupted. The first failure is the answer; it is also noted for every open.
+    pub(crate) fn send(&self, file: &FileState, jobs: Vec<Job>) -> StatusResult<()> {
+        let epochs: Vec<u64> = jobs.iter().map(|job| self.epoch_of(job.window.budget.ost_index)).collect();
+        let mut results: Vec<StatusResult<()>> = vec![Ok(()); jobs.len()];
+        let pieces: Vec<Piece> = jobs
+            .iter()
+            .enumerate()
+            .flat_map(|(job, it)| it.window.spans.iter().map(move |(start, end)| Piece { job, start, end }))
+            .collect();
+        for some in pieces.chunks(self.dirty.tunables.max_rpcs_in_flight() as usize) {
+            for (piece, result) in some.iter().zip(self.send_pieces(file, &jobs, some)) {
+                results[piece.job] = results[piece.job].and(result);
+            }
+        }
+        let mut outcome = Ok(());
+        for ((job, epoch), result) in jobs.into_iter().zip(epochs).zip(results) {
+            self.after_send(file, job, epoch, result);
+            outcome = outcome.and(result);
+        }
+        self.dirty.room_was_made();
+        outcome
+    }
+
+    fn send_pieces(&self, file: &FileState, jobs: &[Job], pieces: &[Piece]) -> Vec<StatusResult<()>> {
+        let bytes = pieces.iter().map(|piece| u64::from(piece.end - piece.start)).sum();
+        let counters = &self.dirty.counters;
+        let full = pieces.iter().filter(|piece| u64::from(piece.end - piece.start) == WINDOW_BYTES).count();
+        counters.rpcs.fetch_add(pieces.len() as u64, Ordering::Relaxed);
+        counters.full_rpcs.fetch_add(full as u64, Ordering::Relaxed);
+        counters.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        counters.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut calls = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match self.call_of(&jobs[piece.job], piece) {
+                Ok(call) => calls.push(call),
+                Err(status) => return vec![Err(status); pieces.len()],
+            }
+        }
+        let mut results: Vec<StatusResult<()>> = run_all(calls)
+            .into_iter()
+            .zip(pieces)
+            .map(|(reply, piece)| check(reply.and_then(written), piece))
+            .collect();
+        for (result, piece) in results.iter_mut().zip(pieces) {
+            if *result == Err(Status::ENOSPC) {
+                *result = self.with_space(file.fid, || {
+                    let IoCall { endpoint, request, bulk } = self.call_of(&jobs[piece.job], piece)?;
+                    check(endpoint.call(&request, bulk).and_then(written), piece)
+                });
+            }
+        }
+        counters.in_flight_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        results
+    }
+
+    fn call_of<'a>(&'a self, job: &'a Job, piece: &Piece) -> StatusResult<IoCall<'a>> {
+        let (start, len) = (piece.start as usize, (piece.end - piece.start) as usize);
+        // SAFETY: spans end within the buffer and name bytes that were written; the window was taken out of its table,
+        // which does so only when nobody fills it, so nobody changes them while the job exists.
+        let data = unsafe { std::slice::from_raw_parts(job.window.buffer.start().add(start), len) };
+        let offset = job.key.offset() + u64::from(piece.start);
+        Ok(IoCall {
+            endpoint: self.ost(job.window.budget.ost_index)?,
+            request: OssRequest::Write { object: job.key.object, offset, sync: false, granted: true },
+            bulk: Bulk::Send(data),
+        })
+    }
+
+    fn after_send(&self, file: &FileState, job: Job, epoch: u64, result: StatusResult<()>) {
+        let (ost_index, object, key) = (job.window.budget.ost_index, job.key.object, job.key);
+        {
+            // Before the window counts as sent, so that whoever waits for it finds the object to be synced.
+            let mut inner = file.lock();
+            inner.mark_dirty(ost_index, object, epoch);
+            if let Err(status) = result
+                && status != Status::EINTR
+            {
+                inner.record_error(status);
+            }
+        }
+        match result {
+            Err(Status::EINTR) => file.dirty.put_back(job),
+            other => {
+                if let Err(status) = other {
+                    self.dirty.counters.failures.fetch_add(1, Ordering::Relaxed);
+                    log::error!(
+                        "OST{ost_index:04x} refused data of {} that was answered: {status}",
+                        file.fid
+                    );
+                }
+                job.window.budget.give_back(true);
+                // The buffer is to be used again before anybody else takes a colder one.
+                drop(job);
+                file.dirty.sent(key);
+            }
+        }
+    }
+}
+
+fn check(written: StatusResult<usize>, piece: &Piece) -> StatusResult<()> {
+    match written? as u64 == u64::from(piece.end - piece.start) {
+        true => Ok(()),
+        false => Err(Status::EIO),
+    }
+}

@@ -1,0 +1,124 @@
+//! What can be set and seen of write-back while a client runs.
+
+use super::WINDOW_BYTES;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Settings of write-back; all may be changed at any time and count for what is written from then on.
+#[derive(Debug)]
+pub struct WriteBackTunables {
+    enabled: AtomicBool,
+    max_dirty_bytes: AtomicU64,
+    max_dirty_per_ost_bytes: AtomicU64,
+    age_ms: AtomicU64,
+    max_rpcs_in_flight: AtomicU64,
+    idle_per_cent: AtomicU32,
+}
+
+impl Default for WriteBackTunables {
+    fn default() -> Self {
+        WriteBackTunables {
+            enabled: AtomicBool::new(true),
+            // Measured, decision 0007: beyond 16 MiB an OST gains nothing, and memory that is not in the CPU's cache any
+            // more when it is sent costs.
+            max_dirty_bytes: AtomicU64::new(64 << 20),
+            max_dirty_per_ost_bytes: AtomicU64::new(16 << 20),
+            age_ms: AtomicU64::new(1000),
+            max_rpcs_in_flight: AtomicU64::new(8),
+            idle_per_cent: AtomicU32::new(25),
+        }
+    }
+}
+
+impl WriteBackTunables {
+    /// Switches caching of writes; what is dirty is written out in its time.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
+    }
+
+    /// Most bytes of memory that hold dirty data of all OSTs, and of one (`osc.*.max_dirty_mb`). Below 1 MiB nothing is
+    /// cached.
+    pub fn set_max_dirty(&self, total_bytes: u64, per_ost_bytes: u64) {
+        self.max_dirty_bytes.store(total_bytes, Ordering::Relaxed);
+        self.max_dirty_per_ost_bytes.store(per_ost_bytes, Ordering::Relaxed);
+    }
+
+    /// Age at which data is written out though it could grow to a larger request.
+    pub fn set_age(&self, age: Duration) {
+        self.age_ms.store(u64::try_from(age.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Most requests that one thread has under way (`osc.*.max_rpcs_in_flight`), 1 to 256.
+    pub fn set_max_rpcs_in_flight(&self, rpcs: u64) {
+        self.max_rpcs_in_flight.store(rpcs.clamp(1, 256), Ordering::Relaxed);
+    }
+
+    /// Idle share of the machine's CPUs from which on large writes are cached, in per cent: 0 always, above 100 never.
+    pub fn set_idle_per_cent(&self, per_cent: u32) {
+        self.idle_per_cent.store(per_cent, Ordering::Relaxed);
+    }
+
+    /// See [`WriteBackTunables::set_idle_per_cent`].
+    pub fn idle_per_cent(&self) -> u32 {
+        self.idle_per_cent.load(Ordering::Relaxed)
+    }
+
+    /// True if writes are cached.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed) && self.max_dirty().min(self.max_dirty_per_ost()) >= WINDOW_BYTES
+    }
+
+    /// See [`WriteBackTunables::set_max_dirty`].
+    pub fn max_dirty(&self) -> u64 {
+        self.max_dirty_bytes.load(Ordering::Relaxed)
+    }
+
+    /// See [`WriteBackTunables::set_max_dirty`].
+    pub fn max_dirty_per_ost(&self) -> u64 {
+        self.max_dirty_per_ost_bytes.load(Ordering::Relaxed)
+    }
+
+    /// See [`WriteBackTunables::set_age`].
+    pub fn age(&self) -> Duration {
+        Duration::from_millis(self.age_ms.load(Ordering::Relaxed))
+    }
+
+    /// See [`WriteBackTunables::set_max_rpcs_in_flight`].
+    pub fn max_rpcs_in_flight(&self) -> u64 {
+        self.max_rpcs_in_flight.load(Ordering::Relaxed)
+    }
+}
+
+/// Figures of write-back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteBackStats {
+    /// Bytes of dirty data that were not sent yet.
+    pub dirty_bytes: u64,
+    /// Bytes of memory that hold dirty data, sent or not.
+    pub buffer_bytes: u64,
+    /// Bytes under way now.
+    pub in_flight_bytes: u64,
+    /// Bytes that OSTs keep for this client.
+    pub grant_bytes: u64,
+    /// Requests sent since the start.
+    pub rpcs: u64,
+    /// Of those, the ones that wrote a whole window.
+    pub full_rpcs: u64,
+    /// Bytes sent since the start.
+    pub sent_bytes: u64,
+    /// Writes that waited for room.
+    pub waits: u64,
+    /// Windows that were lost because an OST refused them.
+    pub failures: u64,
+}
+
+/// Counters behind [`WriteBackStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub in_flight_bytes: AtomicU64,
+    pub rpcs: AtomicU64,
+    pub full_rpcs: AtomicU64,
+    pub sent_bytes: AtomicU64,
+    pub waits: AtomicU64,
+    pub failures: AtomicU64,
+}

@@ -1,0 +1,321 @@
+//! The threads that write dirty data out.
+//!
+//! They are started when there is something for them: at most one per CPU. A full window is put in their queue; a thread
+//! that works takes the next one by itself, so a stream wakes somebody only when nobody works. One that has nothing to do
+//! sleeps until the oldest dirty data is due.
+
+use super::budget::Budget;
+use super::idle::IdleCpus;
+use super::pool::Pool;
+use super::table::{Key, Scope, Table, Taken};
+use super::tunables::{Counters, WriteBackStats, WriteBackTunables};
+use crate::client::Client;
+use crate::file::FileState;
+use nacre_types::ClientUuid;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How often threads look whether grants and memory can be given back while there are some.
+const TIDY_EVERY: Duration = Duration::from_secs(5);
+/// Unused buffers that are kept when nothing is dirty, in bytes.
+const KEEP_BYTES: u64 = 4 << 20;
+/// Windows that a thread sends at once at most.
+const BATCH: usize = 4;
+
+/// Write-back of a client: settings, memory, budgets, threads.
+pub(crate) struct WriteBack {
+    pub tunables: WriteBackTunables,
+    pub counters: Counters,
+    pub pool: Arc<Pool>,
+    pub idle: IdleCpus,
+    /// What OSTs know this client by.
+    pub client_id: u64,
+    budgets: RwLock<BTreeMap<u16, Arc<Budget>>>,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    room: Condvar,
+    room_waiters: AtomicUsize,
+    client: OnceLock<Weak<Client>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Full windows.
+    full: VecDeque<Full>,
+    /// Files with dirty data, by the time at which it began.
+    dirty: VecDeque<(Arc<FileState>, Instant)>,
+    threads: usize,
+    idle: usize,
+    /// Some thread will wake up by itself.
+    timed: bool,
+    /// When to look whether something can be given back.
+    tidy_at: Option<Instant>,
+    is_stopping: bool,
+}
+
+/// A window that is to be sent.
+struct Full {
+    file: Arc<FileState>,
+    ost_index: u16,
+    key: Key,
+}
+
+/// What a thread does next.
+enum Work {
+    Full(Arc<FileState>, Vec<Key>),
+    Old(Arc<FileState>),
+    Tidy,
+}
+
+impl WriteBack {
+    pub fn new(client: ClientUuid) -> WriteBack {
+        let mut id = [0; 8];
+        id.copy_from_slice(&client.0[..8]);
+        WriteBack {
+            tunables: WriteBackTunables::default(),
+            counters: Counters::default(),
+            pool: Arc::default(),
+            idle: IdleCpus::default(),
+            client_id: u64::from_le_bytes(id),
+            budgets: RwLock::default(),
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            room_waiters: AtomicUsize::new(0),
+            client: OnceLock::new(),
+        }
+    }
+
+    /// Says whose threads will work here; before anything is written.
+    pub fn attach(&self, client: &Arc<Client>) {
+        let _ = self.client.set(Arc::downgrade(client));
+    }
+
+    pub fn budget(&self, ost_index: u16) -> Arc<Budget> {
+        if let Some(budget) = self.budgets.read().get(&ost_index) {
+            return budget.clone();
+        }
+        self.budgets.write().entry(ost_index).or_insert_with(|| Arc::new(Budget::new(ost_index))).clone()
+    }
+
+    pub fn budgets(&self) -> Vec<Arc<Budget>> {
+        self.budgets.read().values().cloned().collect()
+    }
+
+    /// A window is full.
+    pub fn queue(self: &Arc<WriteBack>, file: &Arc<FileState>, ost_index: u16, key: Key) {
+        let mut queue = self.queue.lock();
+        queue.full.push_back(Full { file: file.clone(), ost_index, key });
+        self.wake(&mut queue);
+    }
+
+    /// A file has dirty data and is in no list yet.
+    pub fn list(self: &Arc<WriteBack>, file: &Arc<FileState>) {
+        if file.dirty.listed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        queue.dirty.push_back((file.clone(), Instant::now()));
+        if !queue.timed && queue.threads == queue.idle {
+            self.wake(&mut queue);
+        }
+    }
+
+    /// Sees to it that a thread comes along.
+    fn wake(self: &Arc<WriteBack>, queue: &mut Queue) {
+        if queue.idle > 0 {
+            self.work.notify_one();
+            return;
+        }
+        if queue.threads >= nacre_env::cpu_count().max(1) || queue.is_stopping {
+            return;
+        }
+        let Some(client) = self.client.get().cloned() else { return };
+        let this = self.clone();
+        let spawned =
+            std::thread::Builder::new().name("write-back".into()).spawn(move || serve(&this, &client));
+        match spawned {
+            Ok(_) => queue.threads += 1,
+            // Data waits for whoever settles it.
+            Err(error) => log::warn!("no thread for writing data out: {error}"),
+        }
+    }
+
+    /// Waits for work. `None` when the thread is to end.
+    fn next(&self) -> Option<Work> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.is_stopping {
+                queue.threads -= 1;
+                return None;
+            }
+            if let Some(Full { file, key, .. }) = queue.full.pop_front() {
+                let mut keys = vec![key];
+                while keys.len() < BATCH
+                    && let Some(next) = queue.full.pop_front_if(|next| Arc::ptr_eq(&next.file, &file))
+                {
+                    keys.push(next.key);
+                }
+                return Some(Work::Full(file, keys));
+            }
+            let now = Instant::now();
+            let due = queue.dirty.front().map(|(_, since)| *since + self.tunables.age());
+            if due.is_some_and(|due| due <= now)
+                && let Some((file, _)) = queue.dirty.pop_front()
+            {
+                return Some(Work::Old(file));
+            }
+            if queue.tidy_at.is_some_and(|at| at <= now) {
+                queue.tidy_at = None;
+                return Some(Work::Tidy);
+            }
+            queue.idle += 1;
+            let until = due.into_iter().chain(queue.tidy_at).min();
+            match until {
+                Some(until) if !queue.timed => {
+                    queue.timed = true;
+                    self.work.wait_until(&mut queue, until);
+                    queue.timed = false;
+                }
+                _ => self.work.wait(&mut queue),
+            }
+            queue.idle -= 1;
+        }
+    }
+
+    /// Takes a full window of an OST out of the queue: a thread that wants room there does not wait for another one, which
+    /// may be away.
+    fn pop_full(&self, ost_index: u16) -> Option<Full> {
+        let mut queue = self.queue.lock();
+        let position = queue.full.iter().position(|full| full.ost_index == ost_index)?;
+        queue.full.remove(position)
+    }
+
+    /// Takes the file whose data is oldest out of the list.
+    fn pop_dirty(&self) -> Option<Arc<FileState>> {
+        self.queue.lock().dirty.pop_front().map(|(file, _)| file)
+    }
+
+    /// Data was sent or forgotten.
+    pub fn room_was_made(&self) {
+        if self.room_waiters.load(Ordering::Acquire) > 0 {
+            // Whoever is about to wait holds the lock.
+            drop(self.queue.lock());
+            self.room.notify_all();
+        }
+    }
+
+    fn wait_for_room(&self) {
+        self.room_waiters.fetch_add(1, Ordering::AcqRel);
+        let mut queue = self.queue.lock();
+        nacre_env::blocking(|| self.room.wait_for(&mut queue, super::POLL));
+        drop(queue);
+        self.room_waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn tidy_later(&self) {
+        self.queue.lock().tidy_at.get_or_insert_with(|| Instant::now() + TIDY_EVERY);
+    }
+
+    /// Ends the threads. What is dirty stays so.
+    pub fn stop(&self) {
+        let mut queue = self.queue.lock();
+        queue.is_stopping = true;
+        queue.full.clear();
+        queue.dirty.clear();
+        drop(queue);
+        self.work.notify_all();
+    }
+}
+
+impl Client {
+    /// Writes data of an OST out, or waits for others to do so. False if the caller was interrupted, or there is nothing.
+    pub(crate) fn make_room(&self, ost_index: u16) -> bool {
+        if let Some(Full { file, key, .. }) = self.dirty.pop_full(ost_index) {
+            if let Some(job) = file.dirty.take_one(key) {
+                let _ = self.send(&file, vec![job]);
+            }
+            return !nacre_env::interrupted();
+        }
+        if let Some(file) = self.dirty.pop_dirty() {
+            if !self.write_old(&file, Instant::now()) {
+                self.dirty.wait_for_room();
+            }
+            return !nacre_env::interrupted();
+        }
+        if self.dirty.pool.used_bytes() == 0 || nacre_env::interrupted() {
+            return false;
+        }
+        self.dirty.wait_for_room();
+        true
+    }
+
+    /// Sends what became dirty in a file before `limit`; the file was taken out of the list. False if nothing could be
+    /// sent now.
+    fn write_old(&self, file: &Arc<FileState>, limit: Instant) -> bool {
+        file.dirty.listed.swap(false, Ordering::AcqRel);
+        let mut has_sent = false;
+        if let Taken::Jobs(jobs) = file.dirty.take(&Scope::All, Table::now(), Some(limit)) {
+            // Failures are noted with the file.
+            let _ = self.send(file, jobs);
+            has_sent = true;
+        }
+        if file.dirty.oldest().is_some() {
+            self.dirty.list(file);
+        }
+        has_sent
+    }
+
+    /// Settings of write-back.
+    pub fn write_back(&self) -> &WriteBackTunables {
+        &self.dirty.tunables
+    }
+
+    /// Figures of write-back.
+    pub fn write_back_stats(&self) -> WriteBackStats {
+        let counters = &self.dirty.counters;
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        WriteBackStats {
+            dirty_bytes: self.nodes.open_files().iter().map(|file| file.dirty.bytes()).sum(),
+            buffer_bytes: self.dirty.pool.used_bytes(),
+            in_flight_bytes: read(&counters.in_flight_bytes),
+            grant_bytes: self.dirty.budgets().iter().map(|budget| budget.granted_bytes()).sum(),
+            rpcs: read(&counters.rpcs),
+            full_rpcs: read(&counters.full_rpcs),
+            sent_bytes: read(&counters.sent_bytes),
+            waits: read(&counters.waits),
+            failures: read(&counters.failures),
+        }
+    }
+}
+
+/// Body of a thread. It keeps no client alive while it waits.
+fn serve(dirty: &WriteBack, weak: &Weak<Client>) {
+    while let Some(work) = dirty.next() {
+        let Some(client) = weak.upgrade() else { return };
+        match work {
+            Work::Full(file, keys) => {
+                let jobs = keys.into_iter().filter_map(|key| file.dirty.take_one(key)).collect();
+                let _ = client.send(&file, jobs);
+                dirty.tidy_later();
+            }
+            Work::Old(file) => {
+                let now = Instant::now();
+                client.write_old(&file, now.checked_sub(dirty.tunables.age()).unwrap_or(now));
+                dirty.tidy_later();
+            }
+            Work::Tidy => {
+                let is_used = dirty.pool.used_bytes() > 0;
+                if !is_used {
+                    dirty.pool.trim(KEEP_BYTES);
+                }
+                if client.return_grants(false) || is_used {
+                    dirty.tidy_later();
+                }
+            }
+        }
+    }
+}

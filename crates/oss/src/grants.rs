@@ -1,0 +1,104 @@
+//! Grants: space that is kept for data which clients hold back.
+//!
+//! Grants are given from the reserve that ordinary writes must leave free, and never more of it than the store says can be
+//! promised. So a write whose space was granted finds it, however full others have made the disk meanwhile; and a client
+//! without a grant writes at once, and hears at once that the disk is full. Source of the scheme: reference 4.11; told in
+//! absolute figures, so that a request may run twice.
+
+use nacre_wire::oss::GRANT_LIFE;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// Grants are multiples of this many bytes: the unit in which clients use them up.
+const STEP: u64 = 1 << 20;
+/// Clients that have a grant at most; more go without.
+const CLIENTS_MAX: usize = 1 << 16;
+
+struct Grant {
+    bytes: u64,
+    heard: Instant,
+}
+
+/// Who was granted what.
+#[derive(Default)]
+pub(crate) struct Grants {
+    clients: HashMap<u64, Grant>,
+}
+
+impl Grants {
+    /// `client` has `kept` bytes left and wants `want` in all; `room` is what may be promised to all together, 0 while no
+    /// more is to be given. Returns what the client has from now on.
+    pub fn ask(&mut self, client: u64, kept: u64, want: u64, room: u64, now: Instant) -> u64 {
+        self.clients.retain(|_, grant| now.duration_since(grant.heard) < GRANT_LIFE);
+        let known = self.clients.get(&client).map(|grant| grant.bytes);
+        let others = self.bytes() - known.unwrap_or(0);
+        let left = room.saturating_sub(others);
+        // One that is not known had its grant from this server's last run, or was not heard of for long.
+        let current = kept.min(known.unwrap_or(left));
+        let more = want.saturating_sub(current).min(left.saturating_sub(current) / 2) / STEP * STEP;
+        let bytes = (current + more).min(want);
+        if bytes == 0 {
+            self.clients.remove(&client);
+        } else if known.is_some() || self.clients.len() < CLIENTS_MAX {
+            self.clients.insert(client, Grant { bytes, heard: now });
+        } else {
+            return 0;
+        }
+        bytes
+    }
+
+    /// Bytes granted to all.
+    pub fn bytes(&self) -> u64 {
+        self.clients.values().map(|grant| grant.bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_client_gets_half_of_what_is_left_at_most_and_a_full_disk_grants_nothing() {
+        let (mut grants, now) = (Grants::default(), Instant::now());
+        assert_eq!(grants.ask(1, 0, 32 * MIB, 100 * MIB, now), 32 * MIB);
+        assert_eq!(grants.ask(2, 0, 100 * MIB, 100 * MIB, now), 34 * MIB);
+        assert_eq!(grants.ask(1, 10 * MIB, 32 * MIB, 0, now), 10 * MIB, "what is used up is not given again");
+        assert_eq!(grants.ask(3, 0, MIB, 0, now), 0);
+        assert_eq!(grants.ask(2, 34 * MIB, 0, 100 * MIB, now), 0);
+        assert_eq!(grants.bytes(), 10 * MIB);
+    }
+
+    #[test]
+    fn a_grant_that_is_not_heard_of_ends_and_one_of_an_earlier_run_is_taken_over() {
+        let (mut grants, now) = (Grants::default(), Instant::now());
+        assert_eq!(grants.ask(1, 5 * MIB, 5 * MIB, 20 * MIB, now), 5 * MIB);
+        assert_eq!(grants.ask(2, 40 * MIB, 40 * MIB, 20 * MIB, now), 15 * MIB, "no more than there is");
+        assert_eq!(grants.ask(3, 0, 4 * MIB, 20 * MIB, now + GRANT_LIFE), 4 * MIB);
+        assert_eq!(grants.bytes(), 4 * MIB);
+    }
+
+    #[test]
+    fn a_request_that_runs_twice_changes_nothing() {
+        let (mut grants, now) = (Grants::default(), Instant::now());
+        let first = grants.ask(1, 0, 8 * MIB, 64 * MIB, now);
+        assert_eq!(grants.ask(1, first, 8 * MIB, 64 * MIB, now), first);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_is_promised_than_there_is_room(
+            asks in proptest::collection::vec((0u64..6, any::<u64>(), any::<u64>(), 0u64..200), 1..60)
+        ) {
+            let (mut grants, start) = (Grants::default(), Instant::now());
+            let room = 50 * MIB;
+            for (client, kept, want, seconds) in asks {
+                let got = grants.ask(client, kept, want, room, start + Duration::from_secs(seconds));
+                prop_assert!(got <= want && grants.bytes() <= room);
+            }
+        }
+    }
+}
