@@ -277,6 +277,9 @@ impl World {
                 self.with_client(client, |engine, now, effects| engine.release(now, handle, effects));
             }
             Thread::Idle if self.working => {
+                if self.chance.percent(10) {
+                    self.cancel_early(client);
+                }
                 let (resource, need) = random_need(&mut self.chance);
                 let glimpse = matches!(need.policy, Policy::Extent(_))
                     && need.mode == Mode::Pr
@@ -295,6 +298,15 @@ impl World {
         if self.working {
             let time = 1 + self.chance.below(300);
             self.later(time, Event::Thread { client, thread });
+        }
+    }
+
+    /// An operation is about to be sent: locks that it would call back travel with it.
+    fn cancel_early(&mut self, client: usize) {
+        let (resource, need) = random_need(&mut self.chance);
+        for cancel in self.clients[client].engine.early_cancels(&resource, &need, 4) {
+            self.clients[client].believed.remove(&cancel.handle);
+            self.send_to_server(client, Request::Cancel(cancel.handle));
         }
     }
 
@@ -328,7 +340,7 @@ impl World {
         dirty.chain(self.server.objects.get(resource).copied()).max().unwrap_or_default()
     }
 
-    /// No two live clients believe to hold locks that conflict.
+    /// No two live clients believe to hold locks that conflict, nor one and the server itself for another's operation.
     pub fn check_safety(&self) {
         let live: Vec<usize> = (0..self.clients.len()).filter(|client| self.is_live(*client)).collect();
         let mut held: Vec<(usize, ResourceId, Need)> = Vec::new();
@@ -339,6 +351,14 @@ impl World {
                 if let Some(need) = node.engine.held(*handle) {
                     held.push((client, *resource, need));
                 }
+            }
+        }
+        for operation in self.server.operations.values().filter(|operation| operation.granted) {
+            for (client, resource, need) in &held {
+                let fight = *client != operation.on_behalf_of
+                    && *resource == operation.resource
+                    && need.conflicts_with(&operation.need);
+                assert!(!fight, "client {client} has {need:?} on {resource} beside {:?}", operation.need);
             }
         }
         for (place, (client, resource, need)) in held.iter().enumerate() {

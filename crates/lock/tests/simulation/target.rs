@@ -3,7 +3,9 @@
 use crate::network::{Connection, Event, Message, Request};
 use crate::world::{World, number_of, peer_of};
 use nacre_lock::server::{Effect, LockServer, ServerConfig};
-use nacre_lock::{LockHandle, Lvb, Outcome, Peer, Policy, ResourceId};
+use nacre_lock::{
+    Enqueue, EnqueueFlags, InodeBits, LockHandle, Lvb, Mode, Need, Outcome, Peer, Policy, ResourceId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -19,6 +21,16 @@ pub struct Target {
     /// Clients of the last run that have not replayed all their locks.
     pub expected: BTreeSet<usize>,
     pub evictions: u64,
+    /// Locks of the target itself, for operations on behalf of clients.
+    pub operations: BTreeMap<LockHandle, Operation>,
+}
+
+/// An operation of the service, which needs a lock.
+pub struct Operation {
+    pub resource: ResourceId,
+    pub need: Need,
+    pub on_behalf_of: usize,
+    pub granted: bool,
 }
 
 impl Target {
@@ -32,6 +44,7 @@ impl Target {
             attempts: BTreeMap::new(),
             expected: BTreeSet::new(),
             evictions: 0,
+            operations: BTreeMap::new(),
         }
     }
 
@@ -145,6 +158,12 @@ impl World {
         let outcome = |handle: LockHandle, outcome| Message::Outcome(handle, outcome);
         for effect in effects {
             let (peer, message): (Peer, Message) = match effect {
+                Effect::Completion { peer, handle, .. } if peer.is_local() => {
+                    if let Some(operation) = self.server.operations.get_mut(&handle) {
+                        operation.granted = true;
+                    }
+                    continue;
+                }
                 Effect::Completion { peer, handle, grant } => {
                     (peer, outcome(handle, Outcome::Granted(grant)))
                 }
@@ -165,6 +184,7 @@ impl World {
         let server = &mut self.server;
         server.instance += 1;
         server.attempts.clear();
+        server.operations.clear();
         server.expected = server.known.keys().copied().collect();
         server.engine = LockServer::new(Target::config(), true);
         let instance = server.instance;
@@ -185,6 +205,32 @@ impl World {
             }
         }
         self.server.engine.end_recovery(now, &mut effects);
+        self.send_all(effects);
+    }
+
+    /// Operations that have their locks end; a new one may begin.
+    pub fn operate(&mut self) {
+        let (now, mut effects) = (self.now(), Vec::new());
+        let server = &mut self.server;
+        let (ended, others) =
+            std::mem::take(&mut server.operations).into_iter().partition(|(_, op)| op.granted);
+        server.operations = others;
+        let ended: BTreeMap<LockHandle, Operation> = ended;
+        for handle in ended.into_keys() {
+            server.engine.on_cancel(now, Peer::LOCAL, &[handle], &mut effects);
+        }
+        if self.working && !server.engine.is_recovering() && self.chance.percent(20) {
+            let resource = ResourceId([9, 1 + self.chance.below(2), 0, 0]);
+            let bits = InodeBits::from_bits(1 + self.chance.below(0x7f) as u8).expect("seven bits");
+            let on_behalf_of = self.chance.below(self.clients.len() as u64) as usize;
+            let (need, handle) = (Need::bits(Mode::Pw, bits), server.engine.local_handle());
+            let (optional, flags) = (InodeBits::NONE, EnqueueFlags::default());
+            let request = Enqueue { handle, resource, need, optional, flags };
+            let client = Some(peer_of(on_behalf_of, 0).client);
+            let outcome = server.engine.on_local_enqueue(now, &request, client, None, &mut effects);
+            let granted = matches!(outcome, Outcome::Granted(_));
+            server.operations.insert(handle, Operation { resource, need, on_behalf_of, granted });
+        }
         self.send_all(effects);
     }
 }

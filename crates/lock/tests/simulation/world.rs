@@ -147,6 +147,7 @@ impl World {
         let (now, mut effects) = (self.now(), Vec::new());
         self.server.engine.on_tick(now, &mut effects);
         self.send_all(effects);
+        self.operate();
         for client in 0..self.clients.len() {
             if self.clients[client].stopped {
                 continue;
