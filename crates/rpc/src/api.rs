@@ -132,8 +132,6 @@ pub trait OssEndpoint: Send + Sync {
     fn import(&self) -> Option<ImportInfo> {
         None
     }
-    /// To be called about once a second: finds lost connections, closes those idle for longer than `idle_timeout`.
-    fn tend(&self) {}
     /// Changes whenever data that was written but not synced may have been lost (the server's host restarted).
     fn durability_epoch(&self) -> u64;
     /// True if the target is in this process, so that it always answers.

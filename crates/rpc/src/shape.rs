@@ -4,6 +4,7 @@
 //! with the given latency and bandwidth, and its caller sleeps until then if the answer was sooner. So waiting costs no CPU
 //! time, what the machine really does runs beside it, and a machine slower than the fabric shows its own speed.
 
+use nacre_types::{Status, StatusResult};
 use parking_lot::Mutex;
 use std::fmt::{Display, Formatter, Result};
 use std::time::{Duration, Instant};
@@ -54,6 +55,56 @@ impl Shape {
     /// What whoever prints figures measured over it has to print too.
     pub fn describe(&self) -> String {
         self.to_string()
+    }
+}
+
+/// The value of a word of a shape and the factor that its suffix stands for.
+fn number(word: &str, suffixes: &[(&str, f64)]) -> StatusResult<f64> {
+    let (digits, factor) = suffixes
+        .iter()
+        .find_map(|(suffix, factor)| word.strip_suffix(suffix).map(|digits| (digits, *factor)))
+        .unwrap_or((word, 1.0));
+    let value: f64 = digits.parse().map_err(|_| Status::EINVAL)?;
+    // More than this is meant by nobody and would overflow elsewhere.
+    if (0.0..=1e15).contains(&value) { Ok(value * factor) } else { Err(Status::ERANGE) }
+}
+
+impl std::str::FromStr for Shape {
+    type Err = Status;
+
+    /// Reads `bandwidth=1G,latency=200us,cpu=20,loss=100,silence,seed=7`: bytes per second (K, M, G are powers of 1000), one
+    /// way's latency (us, ms, s), nanoseconds per KiB, lost requests of a million; each may be left out.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is not such a list, `ERANGE` for numbers that make no sense.
+    fn from_str(text: &str) -> StatusResult<Shape> {
+        let mut shape = Shape::default();
+        for word in text.split(',').map(str::trim) {
+            match word.split_once('=') {
+                Some(("bandwidth", value)) => {
+                    shape.bytes_per_second = number(value, &[("K", 1e3), ("M", 1e6), ("G", 1e9)])? as u64;
+                }
+                Some(("latency", value)) => {
+                    let seconds = number(value, &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0)])?;
+                    if seconds > 60.0 {
+                        return Err(Status::ERANGE);
+                    }
+                    shape.latency = Duration::from_secs_f64(seconds);
+                }
+                Some(("cpu", value)) => shape.cpu_ns_per_kib = value.parse().map_err(|_| Status::EINVAL)?,
+                Some(("loss", value)) => {
+                    shape.loss_ppm = value.parse().map_err(|_| Status::EINVAL)?;
+                    if shape.loss_ppm > 1_000_000 {
+                        return Err(Status::ERANGE);
+                    }
+                }
+                Some(("seed", value)) => shape.seed = value.parse().map_err(|_| Status::EINVAL)?,
+                None if word == "silence" => shape.loss = Loss::Silence,
+                None if word == "cut" => shape.loss = Loss::Cut,
+                _ => return Err(Status::EINVAL),
+            }
+        }
+        Ok(shape)
     }
 }
 
@@ -210,6 +261,27 @@ mod tests {
         let count = losses(lossy, 0).iter().filter(|lost| **lost).count();
         assert!((50..200).contains(&count), "{count} of 1000");
         assert!(!losses(shape(), 0).contains(&true));
+    }
+
+    #[test]
+    fn a_shape_can_be_written_as_text() {
+        let read = |text: &str| text.parse::<Shape>();
+        let wanted = Shape {
+            latency: Duration::from_micros(200),
+            bytes_per_second: 1_500_000_000,
+            cpu_ns_per_kib: 20,
+            loss_ppm: 100,
+            loss: Loss::Silence,
+            seed: 7,
+        };
+        assert_eq!(read("bandwidth=1.5G,latency=0.2ms,cpu=20, loss=100,silence,seed=7"), Ok(wanted));
+        assert_eq!(read("latency=1s").map(|shape| shape.latency), Ok(Duration::from_secs(1)));
+        for bad in ["", "fast", "bandwidth=", "bandwidth=x", "latency=nan", "seed=-1", "cpu=1.5"] {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
+        for large in ["bandwidth=-1", "latency=61s", "loss=1000001", "bandwidth=1e300"] {
+            assert_eq!(read(large), Err(Status::ERANGE), "{large:?}");
+        }
     }
 
     #[test]

@@ -261,14 +261,12 @@ fn connections_that_nobody_uses_are_closed_and_opened_again() {
     let server = services.serve(any_port(), ServerConfig::default());
     let oss = oss_at(&[nid(server.addrs()[0])], &quick());
     assert_eq!(oss.import().expect("it has").state, LinkState::Full);
-    set(&oss, Tunable::IdleTimeout, 0);
-    oss.tend();
-    assert_eq!(oss.import().expect("it has").state, LinkState::Full, "0 is never");
+    let other = oss_at(&[nid(server.addrs()[0])], &quick());
+    set(&other, Tunable::IdleTimeout, 0);
     set(&oss, Tunable::IdleTimeout, 1);
-    eventually("it is idle", || {
-        oss.tend();
-        oss.import().expect("it has").state == LinkState::Idle
-    });
+    eventually("it is idle", || oss.import().expect("it has").state == LinkState::Idle);
+    assert_eq!(other.import().expect("it has").state, LinkState::Full, "0 is never");
+    drop(other);
     eventually("the server knows", || server.connection_count() == 0);
     assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Ok(OssReply::Done));
     assert_eq!(oss.import().expect("it has").state, LinkState::Full);

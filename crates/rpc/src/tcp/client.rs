@@ -5,6 +5,7 @@ mod control;
 mod endpoints;
 pub(super) mod ends;
 mod gate;
+mod idle;
 pub(super) mod peer;
 pub(super) mod posts;
 mod split;

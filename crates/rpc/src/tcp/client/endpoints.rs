@@ -3,6 +3,7 @@
 use super::conn::{InFlight, NoReply};
 use super::control::Control;
 use super::ends::Way;
+use super::idle;
 use super::peer::{ClientIdentity, ClientStats, MdsEvents, Peer, Request};
 use super::split::{self, Ways};
 use super::waiter::{Destination, Reply};
@@ -205,6 +206,7 @@ impl TcpOss {
         config: &ClientConfig,
     ) -> StatusResult<TcpOss> {
         let peer = Peer::new(TargetId::ost(index), nids.to_vec(), identity.clone(), config.clone())?;
+        idle::watch(&peer);
         Ok(TcpOss { peer, stats: RpcStats::default() })
     }
 
@@ -287,11 +289,6 @@ impl OssEndpoint for TcpOss {
 
     fn import(&self) -> Option<ImportInfo> {
         Some(self.peer.import(Some(&self.stats)))
-    }
-
-    fn tend(&self) {
-        self.peer.sweep_connections();
-        self.peer.close_idle();
     }
 
     fn durability_epoch(&self) -> u64 {

@@ -1,0 +1,48 @@
+//! One thread of the process that closes connections which nobody uses (`idle_timeout`).
+
+use super::peer::Peer;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+struct Watched {
+    peers: Vec<Weak<Peer>>,
+    /// The thread runs; it ends when there is nothing to watch.
+    is_running: bool,
+}
+
+static WATCHED: Mutex<Watched> = Mutex::new(Watched { peers: Vec::new(), is_running: false });
+
+/// Connections of `peer` are closed when they are idle, as long as it lives.
+pub(crate) fn watch(peer: &Arc<Peer>) {
+    let mut watched = WATCHED.lock();
+    watched.peers.push(Arc::downgrade(peer));
+    if watched.is_running {
+        return;
+    }
+    match std::thread::Builder::new().name("rpc-idle".to_owned()).spawn(run) {
+        Ok(_) => watched.is_running = true,
+        Err(error) => log::warn!("idle connections stay open: {error}"),
+    }
+}
+
+fn run() {
+    loop {
+        std::thread::sleep(INTERVAL);
+        let peers: Vec<Arc<Peer>> = {
+            let mut watched = WATCHED.lock();
+            watched.peers.retain(|peer| peer.strong_count() > 0);
+            if watched.peers.is_empty() {
+                watched.is_running = false;
+                return;
+            }
+            watched.peers.iter().filter_map(Weak::upgrade).collect()
+        };
+        for peer in peers {
+            peer.close_idle();
+        }
+    }
+}
