@@ -36,7 +36,7 @@ fn rate(oss: &TcpOss, is_write: bool, data: &mut [u8], time: Duration) -> f64 {
     let mut count = 0u32;
     while start.elapsed() < time {
         let result = if is_write {
-            oss.call(&OssRequest::Write { object, offset: 0, sync: false }, Bulk::Send(data))
+            oss.call(&OssRequest::Write { object, offset: 0, sync: false, granted: false }, Bulk::Send(data))
         } else {
             let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };
             oss.call(&read, Bulk::Receive(data))
