@@ -56,6 +56,18 @@ fn a_single_write_goes_straight_to_its_object() {
 }
 
 #[test]
+fn a_log_that_is_synced_after_each_record_is_not_held_back() {
+    let world = World::new(MIB as u32, 1);
+    let client = patient(&world);
+    let (_, handle) = create(&client, "log");
+    for index in 0..5 {
+        append(&client, handle, b"record").expect("written");
+        assert_eq!((writes(&world), client.write_back_stats().buffer_bytes), (index + 1, 0));
+        client.fsync(handle).expect("synced");
+    }
+}
+
+#[test]
 fn reads_see_what_is_held_back_and_interleaved_writers_share_windows() {
     let world = World::new(MIB as u32, 2);
     let client = patient(&world);
