@@ -37,8 +37,8 @@ use std::time::{Duration, SystemTime};
 
 /// What one fetch asks for, in bytes: the largest transfer of one request.
 const RPC_BYTES: u64 = 1 << 20;
-/// Blocks that one thread asks for at once. Between them the reader waits for all.
-const BATCH: usize = 4;
+/// Blocks that one thread asks for at once, at most; they count as there when the last one is.
+const BATCH: usize = 8;
 /// What lies this far behind a sequential reader will not be read any more: pieces of one read arrive in any order.
 const PASSED_BYTES: u64 = 4 << 20;
 
@@ -192,10 +192,18 @@ impl Client {
         loop {
             let fetch = {
                 let mut queue = self.ahead.queue.lock();
-                let Some(fetch) = queue.fetches.pop_front() else {
+                let Some(mut fetch) = queue.fetches.pop_front() else {
                     queue.active -= 1;
                     return;
                 };
+                // What a reader asked for in several steps goes out together.
+                while let Some(next) = queue.fetches.front()
+                    && Arc::ptr_eq(&next.layout, &fetch.layout)
+                    && fetch.blocks.len() + next.blocks.len() <= BATCH
+                    && let Some(next) = queue.fetches.pop_front()
+                {
+                    fetch.blocks.extend(next.blocks);
+                }
                 fetch
             };
             let pages = self.fetch(&fetch);
@@ -265,7 +273,7 @@ impl Client {
         if done < buffer.len() && self.is_far(layout) {
             let mut reader = open.reader.lock();
             stats.add_bytes(Counter::Misses, (buffer.len() - done) as u64);
-            if reader.is_inside(offset) {
+            if reader.is_inside(offset + done as u64) {
                 stats.add_bytes(Counter::MissInside, (buffer.len() - done) as u64);
                 reader.on_miss_inside();
             }

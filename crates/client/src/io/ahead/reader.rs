@@ -11,9 +11,9 @@
 //!
 //! Anything else is random access: the window closes and what was fetched goes.
 //!
-//! The window begins at one RPC and grows by one whenever a reader had to wait for what was fetched: a window that
-//! already hides the way to the servers would only take memory if it grew. So what is fetched for nothing at the end of a
-//! run is bounded by what was read in it.
+//! The window begins with the next read, one RPC at least, and doubles whenever a reader had to wait for what was fetched, up
+//! to what was read in the run so far, or by one RPC: a window that already hides the way to the servers would only take
+//! memory if it grew, and what is fetched for nothing at the end of a run is bounded by what was read in it.
 
 use std::ops::Range;
 
@@ -103,6 +103,10 @@ pub struct Reader {
     window: u64,
     /// Fetched up to here (backward: down to here).
     fetched: u64,
+    /// Since when without a gap: reads larger than the window leave some.
+    gapless: u64,
+    /// Bytes read in this run.
+    run_bytes: u64,
     /// Somebody waited for a fetch since the window grew last.
     waited: bool,
     /// The file was fetched to its end already.
@@ -121,11 +125,11 @@ impl Reader {
         self.whole = false;
     }
 
-    /// True if the read is inside what has been planned before.
+    /// True if the byte at `offset` should have been fetched.
     pub fn is_inside(&self, offset: u64) -> bool {
         match self.pattern {
-            Pattern::Sequential => self.window > 0 && offset < self.fetched,
-            Pattern::Backward => self.window > 0 && offset >= self.fetched,
+            Pattern::Sequential => self.window > 0 && (self.gapless..self.fetched).contains(&offset),
+            Pattern::Backward => self.window > 0 && (self.fetched..self.gapless).contains(&offset),
             Pattern::Random | Pattern::Stride | Pattern::Whole => false,
         }
     }
@@ -140,6 +144,7 @@ impl Reader {
             self.whole = false;
         }
         self.pattern = found;
+        self.run_bytes = if self.run > 1 { self.run_bytes } else { 0 } + (read.end - read.start);
         let mut plan = if self.run >= SURE && size <= limits.whole_bytes && found == Pattern::Sequential {
             self.plan_whole(&read, size)
         } else {
@@ -186,12 +191,16 @@ impl Reader {
         if self.stride_run >= SURE - 1 { Pattern::Stride } else { Pattern::Random }
     }
 
-    /// The window's length from now on.
-    fn grow(&mut self, limits: &Limits, crossed: bool) -> u64 {
+    /// The window's length from now on, for reads of `len` bytes.
+    fn grow(&mut self, limits: &Limits, crossed: bool, len: u64) -> u64 {
+        let whole =
+            |bytes: u64| bytes.checked_next_multiple_of(limits.rpc_bytes).unwrap_or(limits.window_bytes);
         if self.window == 0 {
-            self.window = limits.rpc_bytes;
+            self.window = whole(len.max(1));
         } else if crossed && std::mem::take(&mut self.waited) {
-            self.window += limits.rpc_bytes;
+            let doubled = self.window.saturating_mul(2);
+            self.window =
+                doubled.min(whole(self.run_bytes)).max(self.window.saturating_add(limits.rpc_bytes));
         }
         self.window = self.window.min(limits.window_bytes);
         self.window
@@ -200,17 +209,19 @@ impl Reader {
     fn plan_whole(&mut self, read: &Range<u64>, size: u64) -> Plan {
         let again = std::mem::replace(&mut self.whole, true);
         let range = if again { 0..0 } else { read.end..size };
-        (self.window, self.fetched) = (size.max(1), size);
+        if !again {
+            (self.window, self.gapless, self.fetched) = (size.max(1), read.end, size);
+        }
         Plan::one(Pattern::Whole, range)
     }
 
     fn plan_forward(&mut self, read: &Range<u64>, size: u64, limits: &Limits) -> Plan {
         let opening = self.window == 0;
         if opening {
-            self.fetched = read.end;
+            (self.gapless, self.fetched) = (read.end, read.end);
         }
         let crossed = read.end / limits.rpc_bytes > self.last.end / limits.rpc_bytes;
-        let window = self.grow(limits, crossed);
+        let window = self.grow(limits, crossed, read.end - read.start);
         let wanted = read.end.saturating_add(window);
         // Whole RPCs, so that there is one wake-up for each and not one for each read.
         let target = if wanted >= size { size } else { wanted - wanted % limits.rpc_bytes };
@@ -218,21 +229,27 @@ impl Reader {
         if target <= from {
             return Plan { pattern: Pattern::Sequential, ..Plan::default() };
         }
+        if from > self.fetched {
+            self.gapless = from;
+        }
         self.fetched = target;
         Plan::one(Pattern::Sequential, from..target)
     }
 
     fn plan_backward(&mut self, read: &Range<u64>, limits: &Limits) -> Plan {
         if self.window == 0 {
-            self.fetched = read.start;
+            (self.gapless, self.fetched) = (read.start, read.start);
         }
         let crossed = read.start / limits.rpc_bytes < self.last.start / limits.rpc_bytes;
-        let wanted = read.start.saturating_sub(self.grow(limits, crossed));
+        let wanted = read.start.saturating_sub(self.grow(limits, crossed, read.end - read.start));
         let target = wanted.next_multiple_of(limits.rpc_bytes).min(read.start);
         let target = if wanted == 0 { 0 } else { target };
         let until = self.fetched.min(read.start);
         if target >= until {
             return Plan { pattern: Pattern::Backward, ..Plan::default() };
+        }
+        if until < self.fetched {
+            self.gapless = until;
         }
         self.fetched = target;
         Plan::one(Pattern::Backward, target..until)
@@ -243,7 +260,7 @@ impl Reader {
         if self.window == 0 {
             self.fetched = read.start.saturating_add(step);
         }
-        let window = self.grow(limits, true);
+        let window = self.grow(limits, true, len);
         let pieces = (window / len.max(1)).clamp(1, u64::from(PIECES_MAX));
         let from = self.fetched.max(read.start.saturating_add(step));
         let until = read.start.saturating_add(step.saturating_mul(pieces + 1)).min(size);

@@ -52,6 +52,16 @@ fn the_window_grows_only_while_somebody_waits() {
 }
 
 #[test]
+fn reads_that_outrun_the_window_expect_only_what_was_planned() {
+    let mut reader = Reader::default();
+    run(&mut reader, 0, MIB, MIB as i64, 2, 1000 * MIB);
+    assert!(reader.is_inside(2 * MIB) && !reader.is_inside(3 * MIB));
+    // Two reads of 8 MiB: the window is behind the first one, then behind the second one.
+    run(&mut reader, 2 * MIB, 8 * MIB, 8 * MIB as i64, 2, 1000 * MIB);
+    assert!(!reader.is_inside(11 * MIB) && !reader.is_inside(17 * MIB) && reader.is_inside(18 * MIB));
+}
+
+#[test]
 fn a_small_file_is_fetched_whole_once() {
     let mut reader = Reader::default();
     assert_eq!(run(&mut reader, 0, 4096, 4096, 100, 3 * MIB), one(8192..3 * MIB));
