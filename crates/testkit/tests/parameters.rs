@@ -2,6 +2,7 @@
 //! effect.
 
 use std::fs;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
@@ -253,5 +254,51 @@ fn ways_to_targets_are_tuned_and_their_requests_counted() {
         assert_eq!(get(cluster, &format!("mdc.{fs}-MDT0000-mdc-*.state")), "current_state: FULL");
         let brw = get(cluster, &format!("obdfilter.{fs}-OST0000.brw_stats"));
         assert!(brw.contains("pages per bulk r/w") && brw.contains("disk I/O size"), "{brw}");
+    });
+}
+
+#[test]
+fn read_ahead_and_statahead_do_what_their_parameters_say() {
+    on_each_shape("pahd", |cluster, fs| {
+        let name = |leaf: &str| format!("llite.{fs}-*.{leaf}");
+        let set =
+            |leaf: &str, value: &str| cluster.lctl(&["set_param", "-n", &format!("{}={value}", name(leaf))]);
+        for (leaf, value) in [
+            ("max_read_ahead_mb", "1E"),
+            ("max_read_ahead_whole_mb", "1T"),
+            ("read_ahead_async_file_threshold_mb", "1T"),
+            ("max_read_ahead_async_active", "513"),
+            ("statahead_max", "2049"),
+            ("statahead_batch_max", "1025"),
+        ] {
+            let before = get(cluster, &name(leaf));
+            set(leaf, value).fails_with(libc::ERANGE);
+            assert_eq!(get(cluster, &name(leaf)), before, "{leaf}");
+        }
+        if cluster.shape() == Shape::Embedded {
+            return;
+        }
+        let path = cluster.mount().join("file");
+        fs::write(&path, vec![7; 9 << 20]).expect("written");
+        let hits = || {
+            set("read_ahead_stats", "0").success();
+            let file =
+                fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
+            for offset in (0..9 << 20).step_by(4096) {
+                let mut page = [0; 4096];
+                file.read_exact_at(&mut page, offset).expect("read");
+                assert!(page == [7; 4096]);
+            }
+            get(cluster, &name("read_ahead_stats")).contains("hits")
+        };
+        assert!(hits());
+        for (leaf, usual) in [("max_read_ahead_async_active", "1"), ("max_read_ahead_per_file_mb", "64")] {
+            set(leaf, "0").success();
+            assert!(!hits(), "{leaf}");
+            set(leaf, usual).success();
+            assert!(hits(), "{leaf}");
+        }
+        set("max_read_ahead_mb", "0").success();
+        assert!(!hits());
     });
 }
