@@ -190,7 +190,9 @@ fn one_cell(
     let file_bytes = FILE_BYTES.min(block_bytes as u64 * CALLS_MAX).max(block_bytes as u64);
     let mut work = Work::io(cell.operation, directory, block_bytes, file_bytes);
     work.over = true;
-    let job = Job::new(cell.operation.label(), &work, cell.threads);
+    let mut job = Job::new(cell.operation.label(), &work, cell.threads);
+    // What the mount's kernel has in memory would be read from there; the servers' memory is not touched by this.
+    job.cold = cell.operation == Operation::SeqRead;
     job.prepare(myself)?;
     let mut results: Vec<(Job, Series)> = features.iter().map(|_| (job.clone(), Series::default())).collect();
     let outcome: Result<(), Error> = (0..arguments.common.runs.max(1)).try_for_each(|round| {
