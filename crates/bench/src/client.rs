@@ -21,8 +21,10 @@ const FILE_BYTES: u64 = 64 << 20;
 const CALLS_MAX: u64 = 4096;
 /// Object targets.
 const OSTS: usize = 4;
-/// The simulated fabric: bytes per second and milliseconds each way, per endpoint.
-const FABRIC: (&str, &str) = ("1G", "0.2");
+/// The simulated fabric as a mount option.
+const SIMULATE: &str = "simulate=bandwidth=1G:latency=200us";
+/// The same for people.
+const FABRIC: &str = "simulated fabric of 1 GB/s and 0.2 ms each way per endpoint";
 
 /// `nacre bench client`
 #[derive(Debug, clap::Args)]
@@ -64,12 +66,10 @@ pub enum Fabric {
 }
 
 impl Fabric {
-    fn label(self) -> String {
+    fn label(self) -> &'static str {
         match self {
-            Fabric::Loopback => "loopback".to_owned(),
-            Fabric::Simulated => {
-                format!("simulated fabric of {}B/s and {} ms per endpoint", FABRIC.0, FABRIC.1)
-            }
+            Fabric::Loopback => "loopback",
+            Fabric::Simulated => FABRIC,
         }
     }
 }
@@ -131,7 +131,7 @@ pub fn measure(arguments: &ClientArguments, myself: &Myself) -> Result<Report, E
         let notes = [
             "Sequential reads and writes of one file over TCP, data in memory on the servers; medians."
                 .to_owned(),
-            format!("\"Simulated\" figures are over loopback with a {}.", Fabric::Simulated.label()),
+            format!("\"Simulated\" figures are over loopback with a {FABRIC}."),
         ];
         let page = chart::page("The client's I/O engine", &notes, "MB/s", &panels, &report.table());
         std::fs::write(path, page).map_err(Error::io("write", path))?;
@@ -147,12 +147,11 @@ fn one_fabric(
     panels: &mut Vec<Panel>,
 ) -> Result<(), Error> {
     let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
-    let simulate = format!("simulate={}:{}", FABRIC.0, FABRIC.1);
     let options = InstanceOptions {
         osts: OSTS,
         separate: true,
         fsname: Some(format!("bc{:05x}", std::process::id() & 0xf_ffff)),
-        mount_options: (fabric == Fabric::Simulated).then_some(simulate).into_iter().collect(),
+        mount_options: (fabric == Fabric::Simulated).then(|| SIMULATE.to_owned()).into_iter().collect(),
     };
     let instance = Instance::start(&program, &arguments.memory_dir, "bench-client", options)?;
     let directory = instance.work_directory("d")?;

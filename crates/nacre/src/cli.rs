@@ -122,8 +122,8 @@ struct DownArgs {
 #[command(after_help = "\
 Options: ro rw allow_other noallow_other dev nodev suid nosuid exec noexec noatime
   flock|localflock           file locks hold for all mounts, or for this one alone
-  simulate=BYTES:MS          pretend a network of so many bytes per second and milliseconds each way per
-                             endpoint, for measurements: simulate=1G:0.2
+  simulate=NETWORK           pretend a network between client and servers, for measurements:
+                             simulate=bandwidth=1G:latency=200us (per endpoint, each way)
   default_permissions        the kernel checks permissions too: slower, but FIFOs, sockets and devices
                              are checked as well
   transport=auto|uring|dev   how the kernel's requests travel

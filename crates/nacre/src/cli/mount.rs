@@ -99,26 +99,16 @@ impl MountOptions {
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
             | "nofail" | "async" | "user_xattr" | "acl" | "nodiratime" | "diratime" | "lazystatfs" => {}
             word => match word.strip_prefix("simulate=") {
-                Some(fabric) => match parse_fabric(fabric) {
-                    Some(shape) => self.simulate = Some(shape),
-                    None => return false,
+                // Commas part mount options, so colons part those of the network.
+                Some(fabric) => match fabric.replace(':', ",").parse() {
+                    Ok(shape) => self.simulate = Some(shape),
+                    Err(_) => return false,
                 },
                 None => return word.starts_with("x-") || word.starts_with("comment="),
             },
         }
         true
     }
-}
-
-/// `BYTES_PER_SECOND:MILLISECONDS`: bandwidth and latency each way, of each endpoint.
-fn parse_fabric(text: &str) -> Option<Shape> {
-    let (bandwidth, latency) = text.split_once(':')?;
-    let latency_ms: f64 = latency.parse().ok().filter(|ms| (0.0..=10_000.0).contains(ms))?;
-    Some(Shape {
-        bytes_per_second: nacre_params::value::bytes(bandwidth, 1).ok()?,
-        latency: Duration::from_secs_f64(latency_ms / 1e3),
-        ..Shape::default()
-    })
 }
 
 /// Runs the command.
