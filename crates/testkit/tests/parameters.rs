@@ -302,3 +302,40 @@ fn read_ahead_and_statahead_do_what_their_parameters_say() {
         assert!(!hits());
     });
 }
+
+#[test]
+fn writes_are_held_back_as_far_as_parameters_allow() {
+    on_each_shape("pwb", |cluster, fs| {
+        let llite = format!("llite.{fs}-*");
+        let sent = |cluster: &Cluster| -> u64 {
+            let text = get(cluster, &format!("llite.{fs}-*.write_back_stats"));
+            let line = text.lines().find(|line| line.starts_with("rpcs "));
+            line.and_then(|line| line.split_whitespace().nth(1)).map_or(0, |n| n.parse().expect("a count"))
+        };
+        let stream = |name: &str| {
+            use std::io::Write;
+            let mut file = fs::File::create(cluster.mount().join(name)).expect("created");
+            (0..1024).for_each(|_| file.write_all(&[7; 4096]).expect("written"));
+            file.sync_all().expect("synced");
+        };
+        stream("gathered");
+        let gathered = sent(cluster);
+        assert!((1..=64).contains(&gathered), "{gathered} requests for 4 MiB in pieces of 4 KiB");
+        cluster.lctl(&["set_param", "-n", &format!("{llite}.write_back=0")]).success();
+        stream("through");
+        assert_eq!(sent(cluster), gathered);
+        cluster.lctl(&["set_param", "-n", &format!("{llite}.write_back=1")]).success();
+        stream("gathered again");
+        assert!(sent(cluster) > gathered);
+        let osc = format!("osc.{fs}-OST000*-osc-*");
+        cluster.lctl(&["set_param", "-n", &format!("{osc}.max_dirty_mb=4")]).success();
+        assert_eq!(get(cluster, &format!("{osc}.max_dirty_mb")), "4\n4");
+        assert!(get(cluster, &format!("{osc}.cur_dirty_bytes")).lines().all(|line| line == "0"));
+        let grants = get(cluster, &format!("{osc}.cur_grant_bytes"));
+        assert!(grants.lines().any(|line| line != "0"), "{grants}");
+        for bad in ["max_dirty_mb=0", "max_dirty_mb=2048", "max_dirty_mb=4G"] {
+            cluster.lctl(&["set_param", &format!("{osc}.{bad}")]).fails_with(libc::ERANGE);
+        }
+        cluster.lctl(&["set_param", &format!("{llite}.write_back_age_ms=0")]).fails_with(libc::ERANGE);
+    });
+}

@@ -154,7 +154,7 @@ impl Client {
         let mut has_waited = false;
         loop {
             let now = Instant::now();
-            match budget.claim(tunables.max_dirty_per_ost(), now) {
+            match budget.claim(budget.max_bytes(tunables.max_dirty_per_ost()), now) {
                 Claim::Taken => match self.dirty.pool.take(tunables.max_dirty()) {
                     Some(buffer) => return Some(Window::new(buffer, budget, now)),
                     None => budget.give_back(false),
@@ -179,7 +179,7 @@ impl Client {
     fn ask_grant(&self, budget: &Budget) -> bool {
         let Some(kept) = budget.begin_ask(Instant::now()) else { return false };
         // Twice what may be dirty, so that the next ask comes only when as much has been written.
-        let want = 2 * self.dirty.tunables.max_dirty_per_ost();
+        let want = 2 * budget.max_bytes(self.dirty.tunables.max_dirty_per_ost());
         let total = self.tell_grant(budget.ost_index, kept, want);
         budget.end_ask(kept, total, Instant::now());
         total.is_some_and(|total| total >= WINDOW_BYTES)

@@ -6,6 +6,7 @@
 
 use super::WINDOW_BYTES;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A grant that is older than this is asked for again before it is relied on. The OST forgets those that it has not heard of
@@ -15,6 +16,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// A grant that was not used for so long is given back.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
+
+/// Stands for "as it is for every OST".
+const INHERIT: u64 = u64::MAX;
 
 /// Whether a window may begin to fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +34,8 @@ pub(crate) enum Claim {
 /// The budget of one OST.
 pub(crate) struct Budget {
     pub ost_index: u16,
+    /// Limit of this OST's own, [`INHERIT`] for that of all.
+    max_bytes: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -51,7 +57,25 @@ struct State {
 
 impl Budget {
     pub fn new(ost_index: u16) -> Budget {
-        Budget { ost_index, state: Mutex::default() }
+        Budget { ost_index, max_bytes: AtomicU64::new(INHERIT), state: Mutex::default() }
+    }
+
+    /// The most that may be dirty: what was set here, else `shared_bytes`.
+    pub fn max_bytes(&self, shared_bytes: u64) -> u64 {
+        match self.max_bytes.load(Ordering::Relaxed) {
+            INHERIT => shared_bytes,
+            own => own,
+        }
+    }
+
+    /// Sets a limit for this OST alone.
+    pub fn set_max_bytes(&self, bytes: u64) {
+        self.max_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of windows that exist, being sent included.
+    pub fn claimed_bytes(&self) -> u64 {
+        self.state.lock().claimed
     }
 
     /// Claims a window, if no more than `max_bytes` are claimed with it.

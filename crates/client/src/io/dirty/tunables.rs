@@ -19,8 +19,8 @@ impl Default for WriteBackTunables {
     fn default() -> Self {
         WriteBackTunables {
             enabled: AtomicBool::new(true),
-            // Measured, decision 0007: beyond 16 MiB an OST gains nothing, and memory that is not in the CPU's cache any
-            // more when it is sent costs.
+            // Arithmetic of decision 0007, not measured: 16 MiB are eight requests under way and as many being filled, and
+            // memory that has left the CPU's cache when it is sent costs.
             max_dirty_bytes: AtomicU64::new(64 << 20),
             max_dirty_per_ost_bytes: AtomicU64::new(16 << 20),
             age_ms: AtomicU64::new(1000),
@@ -110,6 +110,17 @@ pub struct WriteBackStats {
     pub waits: u64,
     /// Windows that were lost because an OST refused them.
     pub failures: u64,
+}
+
+/// Figures of write-back to one OST.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OstWriteBack {
+    /// Most bytes of memory that may hold dirty data (`osc.*.max_dirty_mb`).
+    pub max_dirty_bytes: u64,
+    /// Bytes of memory that hold dirty data, sent or not (`osc.*.cur_dirty_bytes`).
+    pub dirty_bytes: u64,
+    /// Bytes that the OST keeps for this client (`osc.*.cur_grant_bytes`).
+    pub grant_bytes: u64,
 }
 
 /// Counters behind [`WriteBackStats`].

@@ -8,7 +8,7 @@ use super::budget::Budget;
 use super::idle::IdleCpus;
 use super::pool::Pool;
 use super::table::{Key, Scope, Table, Taken};
-use super::tunables::{Counters, WriteBackStats, WriteBackTunables};
+use super::tunables::{Counters, OstWriteBack, WriteBackStats, WriteBackTunables};
 use crate::client::Client;
 use crate::file::FileState;
 use nacre_types::ClientUuid;
@@ -272,6 +272,21 @@ impl Client {
     /// Settings of write-back.
     pub fn write_back(&self) -> &WriteBackTunables {
         &self.dirty.tunables
+    }
+
+    /// Figures of write-back to one OST.
+    pub fn ost_write_back(&self, ost_index: u16) -> OstWriteBack {
+        let budget = self.dirty.budget(ost_index);
+        OstWriteBack {
+            max_dirty_bytes: budget.max_bytes(self.dirty.tunables.max_dirty_per_ost()),
+            dirty_bytes: budget.claimed_bytes(),
+            grant_bytes: budget.granted_bytes(),
+        }
+    }
+
+    /// Sets how many bytes of memory may hold dirty data of one OST; below 1 MiB nothing is cached for it.
+    pub fn set_ost_max_dirty(&self, ost_index: u16, bytes: u64) {
+        self.dirty.budget(ost_index).set_max_bytes(bytes);
     }
 
     /// Figures of write-back.

@@ -4,6 +4,7 @@ use nacre_client::{Client, Tunables};
 use nacre_params::{Tree, value};
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -86,6 +87,49 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
     );
     let get = client.clone();
     tree.add_read(&format!("{below}.statahead_stats"), move || Ok(get.statahead_report()));
+    enter_write_back(tree, below, client);
+}
+
+/// Longest time that a write is held back, in milliseconds.
+const AGE_MS_MAX: i64 = 600_000;
+
+/// Streams of writes that are gathered before they are sent.
+fn enter_write_back(tree: &Tree, below: &str, client: &Arc<Client>) {
+    let (get, set) = (client.clone(), client.clone());
+    tree.add_both(
+        &format!("{below}.write_back"),
+        move || Ok(u8::from(get.write_back().is_enabled()).to_string()),
+        move |text| {
+            set.write_back().set_enabled(value::truth(text)?);
+            Ok(())
+        },
+    );
+    let (get, set) = (client.clone(), client.clone());
+    tree.add_both(
+        &format!("{below}.write_back_age_ms"),
+        move || Ok(get.write_back().age().as_millis().to_string()),
+        move |text| {
+            let age_ms = value::integer(text, 1, AGE_MS_MAX)?;
+            set.write_back().set_age(Duration::from_millis(age_ms as u64));
+            Ok(())
+        },
+    );
+    let get = client.clone();
+    tree.add_read(&format!("{below}.write_back_stats"), move || {
+        let stats = get.write_back_stats();
+        let rows = [
+            ("dirty_bytes", stats.dirty_bytes),
+            ("buffer_bytes", stats.buffer_bytes),
+            ("in_flight_bytes", stats.in_flight_bytes),
+            ("grant_bytes", stats.grant_bytes),
+            ("rpcs", stats.rpcs),
+            ("full_rpcs", stats.full_rpcs),
+            ("sent_bytes", stats.sent_bytes),
+            ("waits", stats.waits),
+            ("failures", stats.failures),
+        ];
+        Ok(rows.iter().map(|(name, value)| format!("{name:<25} {value}\n")).collect())
+    });
 }
 
 fn narrow(number: u64) -> StatusResult<u32> {

@@ -1,11 +1,15 @@
 //! Parameters of a mount's way to an object target: `osc.*`.
 
-use nacre_client::Client;
+use nacre_client::{Client, OstWriteBack};
 use nacre_params::{Tree, value};
 use nacre_rpc::stats::{Pending, RpcStats};
 use nacre_rpc::tunables::{ChecksumType, PAGE_BYTES, Tunable, Tunables};
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+/// Largest `max_dirty_mb`. Source: reference 2.9.
+const MAX_DIRTY_MB: u64 = 2047;
 
 /// How a number is written.
 #[derive(Clone, Copy)]
@@ -50,12 +54,42 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>, index: u16) {
             tunables(&set, index)?.set(Tunable::ChecksumType, known.1 as u64)
         },
     );
+    enter_write_back(tree, below, client, index);
     let (get, clear) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.rpc_stats"),
-        move || with_stats(&get, index, |stats| stats.text(Pending::default())),
+        move || {
+            let write_pages = get.ost_write_back(index).dirty_bytes / PAGE_BYTES;
+            with_stats(&get, index, |stats| stats.text(Pending { write_pages, ..Pending::default() }))
+        },
         move |_| with_stats(&clear, index, RpcStats::clear),
     );
+}
+
+/// What may be held back of this target's data, and is.
+fn enter_write_back(tree: &Tree, below: &str, client: &Arc<Client>, index: u16) {
+    let (get, set) = (client.clone(), client.clone());
+    tree.add_both(
+        &format!("{below}.max_dirty_mb"),
+        move || Ok((get.ost_write_back(index).max_dirty_bytes / MIB).to_string()),
+        move |text| {
+            let bytes = value::bytes(text, MIB)?.div_ceil(MIB) * MIB;
+            if !(1..=MAX_DIRTY_MB).contains(&(bytes / MIB)) {
+                return Err(Status::ERANGE);
+            }
+            set.set_ost_max_dirty(index, bytes);
+            Ok(())
+        },
+    );
+    type Choose = fn(&OstWriteBack) -> u64;
+    let shown: [(&str, Choose); 2] =
+        [("cur_dirty_bytes", |now| now.dirty_bytes), ("cur_grant_bytes", |now| now.grant_bytes)];
+    for (leaf, choose) in shown {
+        let client = client.clone();
+        tree.add_read(&format!("{below}.{leaf}"), move || {
+            Ok(choose(&client.ost_write_back(index)).to_string())
+        });
+    }
 }
 
 fn tunables(client: &Client, index: u16) -> StatusResult<Arc<Tunables>> {
