@@ -189,6 +189,8 @@ fn one_cell(
     let file_bytes = FILE_BYTES.min(block_bytes as u64 * CALLS_MAX).max(block_bytes as u64);
     let mut work = Work::io(cell.operation, directory, block_bytes, file_bytes);
     work.over = true;
+    // What is only held back in the client is not written.
+    work.sync = cell.operation == Operation::SeqWrite;
     let mut job = Job::new(cell.operation.label(), &work, cell.threads);
     // What the mount's kernel has in memory would be read from there; the servers' memory is not touched by this.
     job.cold = cell.operation == Operation::SeqRead;
