@@ -1,4 +1,5 @@
-//! The client's own threads: one pool for everything that it does beside its callers' threads.
+//! Threads for work that the client does ahead of its callers. Write-back has threads of its own, which sleep until data is
+//! due ([`crate::io::dirty`]).
 //!
 //! At most one thread per CPU, started when there is first work for it, asleep while there is none. Tasks begin in the
 //! order in which they came. A wake-up across CPUs costs 20 to 50 us, so a task should be worth some hundred of them.

@@ -19,7 +19,6 @@ pub struct Tunables {
     max_read_ahead_per_file_mb: AtomicU64,
     max_read_ahead_whole_mb: AtomicU64,
     max_read_ahead_async_active: AtomicU32,
-    read_ahead_async_file_threshold_mb: AtomicU64,
     statahead_max: AtomicU32,
     statahead_batch_max: AtomicU32,
 }
@@ -35,7 +34,6 @@ impl Tunables {
             max_read_ahead_per_file_mb: AtomicU64::new(per_file),
             max_read_ahead_whole_mb: AtomicU64::new(WHOLE_MB.min(per_file)),
             max_read_ahead_async_active: AtomicU32::new((cpus / 2).max(1)),
-            read_ahead_async_file_threshold_mb: AtomicU64::new(per_file),
             statahead_max: AtomicU32::new(128),
             statahead_batch_max: AtomicU32::new(64),
         }
@@ -107,23 +105,6 @@ impl Tunables {
             return Err(Status::ERANGE);
         }
         self.max_read_ahead_async_active.store(threads, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Kept for scripts that set it. Lustre fetches asynchronously from this window on; here all fetches are.
-    pub fn read_ahead_async_file_threshold_mb(&self) -> u64 {
-        self.read_ahead_async_file_threshold_mb.load(Ordering::Relaxed)
-    }
-
-    /// Sets it.
-    ///
-    /// # Errors
-    /// `ERANGE` for more than [`Tunables::max_read_ahead_per_file_mb`].
-    pub fn set_read_ahead_async_file_threshold_mb(&self, mb: u64) -> StatusResult<()> {
-        if mb > self.max_read_ahead_per_file_mb() {
-            return Err(Status::ERANGE);
-        }
-        self.read_ahead_async_file_threshold_mb.store(mb, Ordering::Relaxed);
         Ok(())
     }
 
@@ -200,7 +181,6 @@ mod tests {
         let tunables = Tunables::new(10_000, 2);
         assert_eq!(tunables.set_max_read_ahead_mb(10_001), Err(Status::ERANGE));
         assert_eq!(tunables.set_max_read_ahead_whole_mb(79), Err(Status::ERANGE));
-        assert_eq!(tunables.set_read_ahead_async_file_threshold_mb(79), Err(Status::ERANGE));
         assert_eq!(tunables.set_max_read_ahead_async_active(513), Err(Status::ERANGE));
         assert_eq!(tunables.set_statahead_max(2049), Err(Status::ERANGE));
         assert_eq!(tunables.set_statahead_batch_max(1025), Err(Status::ERANGE));

@@ -12,4 +12,4 @@ mod service;
 mod stats;
 
 pub use service::{AHEAD_MAX, DESTROY_MAX, ObjectServer, PRECREATE_MAX, STATFS_AGE_MAX, StopError};
-pub use stats::{Operation, OssStats, Tally};
+pub use stats::Operation;

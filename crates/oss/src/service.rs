@@ -2,7 +2,8 @@
 
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
 use crate::grants::Grants;
-use crate::stats::{BrwStats, Counters, Operation, OssStats};
+use crate::stats::{BrwStats, Counters, Operation};
+use nacre_params::EventStats;
 use nacre_rpc::{Call, Direction, OssService};
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
 use nacre_types::{Fid, Status, StatusResult};
@@ -85,9 +86,14 @@ impl ObjectServer {
         &self.store
     }
 
-    /// Counters since the service was made.
-    pub fn stats(&self) -> OssStats {
-        self.counters.snapshot()
+    /// Requests that succeeded, by [`Operation`]; `obdfilter.*.stats`.
+    pub fn stats(&self) -> &EventStats {
+        &self.counters.succeeded
+    }
+
+    /// Requests of a kind that failed since the service was made.
+    pub fn failed(&self, operation: Operation) -> u64 {
+        self.counters.failed(operation)
     }
 
     /// Reads and writes by size, time and number in progress: the text of `obdfilter.*.brw_stats`.
@@ -255,7 +261,7 @@ impl ObjectServer {
         *logged = Some(Instant::now());
         drop(logged);
         let unlogged = self.unlogged.swap(0, Ordering::Relaxed);
-        let operation = operation_of(request).row().0;
+        let operation = operation_of(request).row().name;
         log::error!(
             "OST{:04x}: {operation} failed: {error} ({unlogged} failures before not shown)",
             self.index

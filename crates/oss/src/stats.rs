@@ -5,8 +5,10 @@
 mod brw;
 
 pub(crate) use brw::BrwStats;
+use nacre_params::stats::thread_number;
+use nacre_params::{Event, EventStats};
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Kinds of requests, named like the rows of Lustre's `obdfilter.*.stats`.
@@ -60,8 +62,8 @@ impl Operation {
     ];
 
     /// Name and unit of the row in Lustre's `stats`.
-    pub const fn row(self) -> (&'static str, &'static str) {
-        match self {
+    pub(crate) const fn row(self) -> Event {
+        let (name, unit) = match self {
             Operation::Read => ("read_bytes", "bytes"),
             Operation::Write => ("write_bytes", "bytes"),
             Operation::GetAttr => ("getattr", "reqs"),
@@ -75,64 +77,39 @@ impl Operation {
             Operation::Destroy => ("destroy", "reqs"),
             Operation::Ping => ("ping", "reqs"),
             Operation::Grant => ("set_info", "reqs"),
-        }
+        };
+        Event { name, unit }
     }
 }
 
-/// Requests of one kind since the service started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
-    /// Requests that succeeded.
-    pub count: u64,
-    /// Requests that failed.
-    pub errors: u64,
-    /// Sum of their amounts (bytes, ids or objects, see [`Operation`]).
-    pub sum: u64,
-    /// Smallest amount, 0 if there was no request.
-    pub min: u64,
-    /// Largest amount.
-    pub max: u64,
-}
+const KINDS: usize = Operation::ALL.len();
 
-/// A snapshot of all counters of a target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct OssStats {
-    tallies: [Tally; Operation::ALL.len()],
-    /// Requests in progress now.
-    pub in_progress: u64,
-}
-
-impl OssStats {
-    /// The tally of one kind.
-    pub fn of(&self, operation: Operation) -> Tally {
-        self.tallies[operation as usize]
+/// The rows, in the order of [`Operation::ALL`].
+const EVENTS: &[Event] = &{
+    let mut events = [Event { name: "", unit: "" }; KINDS];
+    let mut index = 0;
+    while index < KINDS {
+        events[index] = Operation::ALL[index].row();
+        index += 1;
     }
-}
+    events
+};
 
-/// Shards of the counters; a power of two.
+/// Shards of the count of requests in progress; a power of two.
 const SHARDS: usize = 16;
-
-#[derive(Default)]
-struct Counter {
-    count: AtomicU64,
-    errors: AtomicU64,
-    sum: AtomicU64,
-    /// Complement of the smallest amount, so that 0 means none yet.
-    inverse_min: AtomicU64,
-    max: AtomicU64,
-}
 
 /// On cache lines of its own; 128 because CPUs fetch lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
-    counters: [Counter; Operation::ALL.len()],
     in_progress: AtomicU64,
 }
 
 /// The counters themselves.
-#[derive(Default)]
 pub(crate) struct Counters {
+    /// Requests that succeeded, with their amounts.
+    pub succeeded: EventStats,
+    failed: [AtomicU64; KINDS],
     shards: [Shard; SHARDS],
     /// New requests are refused, and those that end say so.
     is_stopping: AtomicBool,
@@ -140,13 +117,17 @@ pub(crate) struct Counters {
     changed: Condvar,
 }
 
-fn shard_index() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static INDEX: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            succeeded: EventStats::new(EVENTS),
+            failed: [const { AtomicU64::new(0) }; KINDS],
+            shards: Default::default(),
+            is_stopping: AtomicBool::new(false),
+            ended: Mutex::new(()),
+            changed: Condvar::new(),
+        }
     }
-    // A thread that is being torn down counts in the first shard.
-    INDEX.try_with(|index| *index).unwrap_or(0)
 }
 
 /// A request in progress; counted until it is dropped.
@@ -158,7 +139,7 @@ pub(crate) struct InProgress<'a> {
 impl Counters {
     /// Counts a request as being in progress; `None` if the service stops.
     pub(crate) fn enter(&self) -> Option<InProgress<'_>> {
-        let shard = &self.shards[shard_index()];
+        let shard = &self.shards[thread_number() % SHARDS];
         // Ordered with the flag: either who stops the service sees this request, or the request sees the flag.
         shard.in_progress.fetch_add(1, Ordering::SeqCst);
         let request = InProgress { counters: self, shard };
@@ -186,39 +167,20 @@ impl Counters {
         self.shards.iter().map(|shard| shard.in_progress.load(Ordering::SeqCst)).sum()
     }
 
-    pub(crate) fn snapshot(&self) -> OssStats {
-        let mut stats = OssStats { in_progress: self.in_progress(), ..OssStats::default() };
-        for (index, tally) in stats.tallies.iter_mut().enumerate() {
-            let mut inverse_min = 0;
-            for shard in &self.shards {
-                let counter = &shard.counters[index];
-                tally.count += counter.count.load(Ordering::Relaxed);
-                tally.errors += counter.errors.load(Ordering::Relaxed);
-                tally.sum += counter.sum.load(Ordering::Relaxed);
-                inverse_min = inverse_min.max(counter.inverse_min.load(Ordering::Relaxed));
-                tally.max = tally.max.max(counter.max.load(Ordering::Relaxed));
-            }
-            tally.min = if inverse_min == 0 { 0 } else { !inverse_min };
-        }
-        stats
+    /// Requests of a kind that failed.
+    pub(crate) fn failed(&self, operation: Operation) -> u64 {
+        self.failed[operation as usize].load(Ordering::Relaxed)
     }
 }
 
 impl InProgress<'_> {
     /// Counts the outcome: the amount of a request that succeeded.
     pub(crate) fn count(&self, operation: Operation, outcome: Option<u64>) {
-        let counter = &self.shard.counters[operation as usize];
-        let Some(amount) = outcome else {
-            counter.errors.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        counter.count.fetch_add(1, Ordering::Relaxed);
-        counter.sum.fetch_add(amount, Ordering::Relaxed);
-        if !amount > counter.inverse_min.load(Ordering::Relaxed) {
-            counter.inverse_min.fetch_max(!amount, Ordering::Relaxed);
-        }
-        if amount > counter.max.load(Ordering::Relaxed) {
-            counter.max.fetch_max(amount, Ordering::Relaxed);
+        match outcome {
+            Some(amount) => self.counters.succeeded.count(operation as usize, amount),
+            None => {
+                self.counters.failed[operation as usize].fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -238,28 +200,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_all_threads_add_up() {
+    fn what_succeeds_and_what_fails_is_counted_apart_over_all_threads() {
         let counters = Counters::default();
-        assert_eq!(counters.snapshot(), OssStats::default());
         std::thread::scope(|scope| {
             for thread in 1..=4u64 {
                 let counters = &counters;
                 scope.spawn(move || {
                     for _ in 0..100 {
-                        let request = counters.enter().unwrap();
+                        let request = counters.enter().expect("not stopping");
                         request.count(Operation::Write, Some(thread * 10));
                         request.count(Operation::Read, None);
                     }
                 });
             }
         });
-        let stats = counters.snapshot();
-        assert_eq!(
-            stats.of(Operation::Write),
-            Tally { count: 400, errors: 0, sum: 10_000, min: 10, max: 40 }
-        );
-        assert_eq!(stats.of(Operation::Read), Tally { errors: 400, ..Tally::default() });
-        assert_eq!(stats.in_progress, 0);
+        let written = counters.succeeded.row(Operation::Write as usize);
+        assert_eq!((written.samples, written.sum, written.min, written.max), (400, 10_000, 10, 40));
+        assert_eq!((counters.failed(Operation::Write), counters.failed(Operation::Read)), (0, 400));
+        assert_eq!(counters.succeeded.row(Operation::Read as usize).samples, 0);
+        assert_eq!(counters.in_progress(), 0);
     }
 
     #[test]

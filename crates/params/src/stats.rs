@@ -3,7 +3,7 @@
 //! Threads count in shards of their own, so that two CPUs do not fight over a cache line. Nothing is locked and nothing
 //! allocated when something is counted.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Shards of the counters; a power of two.
@@ -69,8 +69,8 @@ pub struct Row {
     pub samples: u64,
     /// Sum of the amounts.
     pub sum: u64,
-    /// Sum of their squares, if it was kept; wraps.
-    pub sum_of_squares: Option<u64>,
+    /// Sum of their squares; wraps.
+    pub sum_of_squares: u64,
     /// Smallest amount, 0 if there was none.
     pub min: u64,
     /// Largest amount.
@@ -90,7 +90,7 @@ impl EventStats {
 
     /// Counts one event of number `index` in the list; one that is not in the list is ignored.
     pub fn count(&self, index: usize, amount: u64) {
-        let shard = &self.shards[shard_of_thread()];
+        let shard = &self.shards[thread_number() % SHARDS];
         let Some(counter) = shard.0.get(index) else { return };
         counter.samples.fetch_add(1, Ordering::Relaxed);
         counter.sum.fetch_add(amount, Ordering::Relaxed);
@@ -111,16 +111,15 @@ impl EventStats {
     /// What was counted of event number `index`.
     pub fn row(&self, index: usize) -> Row {
         let mut row = Row::default();
-        let (mut inverse_min, mut squares) = (0, 0u64);
+        let mut inverse_min = 0;
         for counter in self.shards.iter().filter_map(|shard| shard.0.get(index)) {
             let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
             row.samples += read(&counter.samples);
             row.sum += read(&counter.sum);
-            squares = squares.wrapping_add(read(&counter.sum_of_squares));
+            row.sum_of_squares = row.sum_of_squares.wrapping_add(read(&counter.sum_of_squares));
             row.max = row.max.max(read(&counter.max));
             inverse_min = inverse_min.max(read(&counter.inverse_min));
         }
-        row.sum_of_squares = Some(squares);
         row.min = if row.samples == 0 { 0 } else { !inverse_min };
         row
     }
@@ -143,24 +142,29 @@ impl EventStats {
 }
 
 /// Lustre's form of counters that began at `started_ns` after 1970: rows without samples are left out.
-pub fn stats_text(started_ns: u64, rows: impl Iterator<Item = (Event, Row)>) -> String {
-    let now = now_ns();
-    let time = |name: &str, ns: u64| {
-        format!("{name:<25} {}.{:09} secs.nsecs\n", ns / 1_000_000_000, ns % 1_000_000_000)
-    };
-    let mut text = time("snapshot_time", now);
-    text += &time("start_time", started_ns);
-    text += &time("elapsed_time", now.saturating_sub(started_ns));
+fn stats_text(started_ns: u64, rows: impl Iterator<Item = (Event, Row)>) -> String {
+    let mut text = times(["snapshot_time", "start_time", "elapsed_time"], now_ns(), started_ns);
     for (event, row) in rows.filter(|(_, row)| row.samples > 0) {
         let Row { samples, sum, sum_of_squares, min, max } = row;
         text += &format!("{:<25} {samples} samples [{}]", event.name, event.unit);
         if event.unit != "reqs" {
-            text += &format!(" {min} {max} {sum}");
-            text.extend(sum_of_squares.map(|squares| format!(" {squares}")));
+            text += &format!(" {min} {max} {sum} {sum_of_squares}");
         }
         text.push('\n');
     }
     text
+}
+
+/// The first lines of most reports: now, when counting began, and how long ago that is, with the names that the report
+/// has for them.
+pub fn times(names: [&str; 3], now_ns: u64, started_ns: u64) -> String {
+    let values = [now_ns, started_ns, now_ns.saturating_sub(started_ns)];
+    names.iter().zip(values).map(|(name, ns)| time_line(name, ns)).collect()
+}
+
+/// One line with a time.
+pub fn time_line(name: &str, ns: u64) -> String {
+    format!("{name:<25} {}.{:09} secs.nsecs\n", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 /// Nanoseconds since 1970.
@@ -168,19 +172,14 @@ pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64
 }
 
-fn shard_of_thread() -> usize {
-    use std::cell::Cell;
-    use std::sync::atomic::AtomicUsize;
+/// A number of the calling thread, counted from 0: threads with different remainders count in different places.
+pub fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    MINE.with(|mine| {
-        if mine.get() == usize::MAX {
-            mine.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        }
-        mine.get()
-    })
+    // A thread that is being torn down counts with the first.
+    NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -208,7 +207,7 @@ mod tests {
         stats.count(9, 1);
         let row = stats.row(0);
         assert_eq!((row.samples, row.sum, row.min, row.max), (400, 10_000, 10, 40));
-        assert_eq!(row.sum_of_squares, Some(100 * (100 + 400 + 900 + 1600)));
+        assert_eq!(row.sum_of_squares, 100 * (100 + 400 + 900 + 1600));
         stats.clear();
         assert_eq!(stats.row(0), stats.row(1));
         assert_eq!(stats.row(0).samples, 0);

@@ -1,9 +1,10 @@
 //! Histograms of requests, and their text forms.
 
+use nacre_params::stats::{now_ns, times};
 use nacre_wire::oss::{Bulk, OssRequest};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// Rows of a histogram; what is beyond the last counts there (Lustre: `OBD_HIST_MAX`).
 pub const ROWS: usize = 32;
@@ -99,25 +100,8 @@ pub fn percent(part: u64, whole: u64) -> u64 {
     if whole == 0 { 0 } else { (u128::from(part) * 100 / u128::from(whole)) as u64 }
 }
 
-/// Seconds with nine decimals.
-pub fn seconds(time: Duration) -> String {
-    format!("{}.{:09}", time.as_secs(), time.subsec_nanos())
-}
-
-/// Nanoseconds since 1970.
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
-}
-
-/// The first lines of most reports: now, when counting began, and how long ago that is.
-pub fn write_times(out: &mut String, now: Duration, start: Duration) {
-    for (name, time) in
-        [("snapshot_time:", now), ("start_time:", start), ("elapsed_time:", now.saturating_sub(start))]
-    {
-        // Writing to a String does not fail.
-        let _ = writeln!(out, "{name:<25} {} secs.nsecs", seconds(time));
-    }
-}
+/// Names of the first lines of reports about transfers.
+pub const TIMES: [&str; 3] = ["snapshot_time:", "start_time:", "elapsed_time:"];
 
 /// What beside its requests `rpc_stats` tells about an object target: the caller's cache knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -240,13 +224,11 @@ impl RpcStats {
 
     /// The text of `osc.*.rpc_stats` (reference 2.9).
     pub fn text(&self, pending: Pending) -> String {
-        let start = Duration::from_nanos(self.started_ns.load(Ordering::Relaxed));
-        self.text_at(Duration::from_nanos(now_ns()), start, pending)
+        self.text_at(now_ns(), self.started_ns.load(Ordering::Relaxed), pending)
     }
 
-    fn text_at(&self, now: Duration, start: Duration, pending: Pending) -> String {
-        let mut out = String::with_capacity(2048);
-        write_times(&mut out, now, start);
+    fn text_at(&self, now_ns: u64, started_ns: u64, pending: Pending) -> String {
+        let mut out = times(TIMES, now_ns, started_ns);
         // Writing to a String does not fail.
         let _ = write!(
             out,

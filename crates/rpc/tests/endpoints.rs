@@ -7,7 +7,7 @@ mod services;
 
 use nacre_rpc::import::{EndpointState, EndpointStats, LinkState};
 use nacre_rpc::tcp::TcpOss;
-use nacre_rpc::{ClientConfig, Direction, IoCall, Loss, OssEndpoint, ServerConfig, Shape, Tunable, run_all};
+use nacre_rpc::{ClientConfig, Direction, Loss, OssEndpoint, ServerConfig, Shape, Tunable};
 use nacre_types::{Fid, Nid, Status};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::{Harm, Proxy, Way};
@@ -209,23 +209,7 @@ fn no_more_than_max_rpcs_in_flight_are_under_way() {
         std::thread::scope(|scope| {
             // One thread starts more than may be under way, and others add to it.
             for _ in 0..3 {
-                scope.spawn(|| {
-                    let mut buffers = vec![vec![0u8; 100]; 10];
-                    let calls = buffers
-                        .iter_mut()
-                        .map(|buffer| IoCall {
-                            endpoint: &oss,
-                            request: OssRequest::Read {
-                                object: Fid::new(9, 1, 0),
-                                offset: 0,
-                                len: 100,
-                                ahead: 0,
-                            },
-                            bulk: Bulk::Receive(buffer),
-                        })
-                        .collect();
-                    assert!(run_all(calls).iter().all(Result::is_ok));
-                });
+                scope.spawn(|| ten_reads_at_once(&oss));
             }
             let waiting = || services.oss.gate.waiting.load(Ordering::SeqCst);
             eventually("as many as allowed are at the server", || waiting() == max);

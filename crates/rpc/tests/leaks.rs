@@ -4,10 +4,9 @@
 mod services;
 
 use nacre_rpc::tcp::{TcpMds, TcpOss};
-use nacre_rpc::{IoCall, MdsEndpoint, ServerConfig, run_all};
-use nacre_types::{Cred, Fid};
+use nacre_rpc::{MdsEndpoint, ServerConfig};
+use nacre_types::Cred;
 use nacre_wire::mds::MdsRequest;
-use nacre_wire::oss::{Bulk, OssRequest};
 use services::*;
 use std::sync::Arc;
 
@@ -29,23 +28,7 @@ fn nothing_is_left_of_clients_and_servers() {
         mds.call(&Cred::new(0, 0), &MdsRequest::Statfs).expect("answer");
         services.oss.gate.set_closed(true);
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let mut buffers = vec![vec![0u8; 100]; 10];
-                let calls = buffers
-                    .iter_mut()
-                    .map(|buffer| IoCall {
-                        endpoint: &oss,
-                        request: OssRequest::Read {
-                            object: Fid::new(9, 1, 0),
-                            offset: 0,
-                            len: 100,
-                            ahead: 0,
-                        },
-                        bulk: Bulk::Receive(buffer),
-                    })
-                    .collect();
-                assert!(run_all(calls).iter().all(Result::is_ok));
-            });
+            let reader = scope.spawn(|| ten_reads_at_once(&oss));
             eventually("ten requests wait on as many threads", || {
                 services.oss.gate.waiting.load(std::sync::atomic::Ordering::SeqCst) == 10
             });

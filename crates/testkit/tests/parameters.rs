@@ -266,7 +266,6 @@ fn read_ahead_and_statahead_do_what_their_parameters_say() {
         for (leaf, value) in [
             ("max_read_ahead_mb", "1E"),
             ("max_read_ahead_whole_mb", "1T"),
-            ("read_ahead_async_file_threshold_mb", "1T"),
             ("max_read_ahead_async_active", "513"),
             ("statahead_max", "2049"),
             ("statahead_batch_max", "1025"),
@@ -327,6 +326,19 @@ fn writes_are_held_back_as_far_as_parameters_allow() {
         cluster.lctl(&["set_param", "-n", &format!("{llite}.write_back=1")]).success();
         stream("gathered again");
         assert!(sent(cluster) > gathered);
+        // Large writes are held back while CPUs are idle: always, and never.
+        let large = |percent: u32| {
+            use std::io::Write;
+            let name = format!("{llite}.write_back_idle_percent={percent}");
+            cluster.lctl(&["set_param", "-n", &name]).success();
+            let before = sent(cluster);
+            let mut file = fs::File::create(cluster.mount().join("large")).expect("created");
+            (0..8).for_each(|_| file.write_all(&vec![7; 1 << 20]).expect("written"));
+            file.sync_all().expect("synced");
+            sent(cluster) - before
+        };
+        assert!(large(0) > 0);
+        assert_eq!(large(101), 0);
         let osc = format!("osc.{fs}-OST000*-osc-*");
         cluster.lctl(&["set_param", "-n", &format!("{osc}.max_dirty_mb=4")]).success();
         assert_eq!(get(cluster, &format!("{osc}.max_dirty_mb")), "4\n4");
@@ -336,6 +348,8 @@ fn writes_are_held_back_as_far_as_parameters_allow() {
         for bad in ["max_dirty_mb=0", "max_dirty_mb=2048", "max_dirty_mb=4G"] {
             cluster.lctl(&["set_param", &format!("{osc}.{bad}")]).fails_with(libc::ERANGE);
         }
-        cluster.lctl(&["set_param", &format!("{llite}.write_back_age_ms=0")]).fails_with(libc::ERANGE);
+        for bad in ["write_back_age_ms=0", "write_back_idle_percent=102"] {
+            cluster.lctl(&["set_param", &format!("{llite}.{bad}")]).fails_with(libc::ERANGE);
+        }
     });
 }

@@ -18,7 +18,10 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-session", &["nacre-types"]),
     ("nacre-params", &["nacre-types"]),
     // Plumbing.
-    ("nacre-rpc", &["nacre-types", "nacre-layout", "nacre-wire", "nacre-env", "nacre-session"]),
+    (
+        "nacre-rpc",
+        &["nacre-types", "nacre-layout", "nacre-wire", "nacre-env", "nacre-session", "nacre-params"],
+    ),
     ("nacre-store", &["nacre-types", "nacre-layout", "nacre-ondisk", "nacre-env"]),
     // Client: never services, store or ondisk.
     (
@@ -30,6 +33,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-env",
             "nacre-lock",
             "nacre-session",
+            "nacre-params",
             "nacre-rpc",
         ],
     ),

@@ -33,7 +33,6 @@ use reader::{Limits, Pattern, Plan};
 use stats::{AheadStats, Counter};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 /// What one fetch asks for, in bytes: the largest transfer of one request.
 const RPC_BYTES: u64 = 1 << 20;
@@ -79,8 +78,7 @@ impl Client {
 
     /// [`Client::read_ahead_stats`] as `lctl` shows them.
     pub fn read_ahead_report(&self) -> String {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        self.ahead.memory.stats.text(now)
+        self.ahead.memory.stats.text(nacre_params::stats::now_ns())
     }
 
     /// Bytes that are read ahead now, in flight or waiting for their reader.

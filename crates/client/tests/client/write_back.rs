@@ -134,6 +134,36 @@ fn a_refusal_of_data_that_was_answered_is_told_once_by_each_open() {
 }
 
 #[test]
+fn an_interrupted_sync_leaves_the_data_to_be_sent_later() {
+    let world = World::new(MIB as u32, 1);
+    let client = patient(&world);
+    let (_, handle) = create(&client, "file");
+    let data = pattern(60_000, 9);
+    stream(&client, handle, &data, 10_000);
+    let held = client.write_back_stats().dirty_bytes;
+    *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EINTR);
+    assert_eq!(client.fsync(handle), Err(Status::EINTR));
+    assert_eq!(client.write_back_stats().dirty_bytes, held, "nothing is lost");
+    assert_eq!((client.fsync(handle), client.flush(handle)), (Ok(()), Ok(())), "nor told as lost");
+    assert!(held > 0 && client.write_back_stats().dirty_bytes == 0);
+    assert!(read(&client, handle, 0, data.len()) == data);
+}
+
+#[test]
+fn a_client_that_was_given_up_forgets_what_it_held_back_and_says_so_once() {
+    let world = World::new(MIB as u32, 1);
+    let client = patient(&world);
+    let (_, handle) = create(&client, "file");
+    let (_, clean) = create(&client, "clean");
+    stream(&client, handle, &pattern(60_000, 10), 10_000);
+    let sent = writes(&world);
+    client.lose_dirty_data();
+    assert_eq!(client.write_back_stats().dirty_bytes, 0);
+    assert_eq!((client.fsync(handle), client.fsync(handle)), (Err(Status::EIO), Ok(())));
+    assert_eq!((writes(&world), client.fsync(clean)), (sent, Ok(())));
+}
+
+#[test]
 fn without_a_grant_nothing_is_held_back() {
     let world = World::new(MIB as u32, 1);
     world.osts[0].ungranted.store(u64::MAX, Ordering::Relaxed);

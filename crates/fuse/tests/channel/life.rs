@@ -81,8 +81,8 @@ impl Drop for Elsewhere {
     }
 }
 
-#[test]
-fn a_copy_in_another_mount_namespace_keeps_the_session_until_it_is_cut_off() {
+/// Runs `test` over each transport with a mount of which another mount namespace has a file open.
+fn with_an_open_file_elsewhere(test: fn(Mount, Elsewhere)) {
     if !is_root() {
         eprintln!("SKIPPED: needs root");
         return;
@@ -91,6 +91,13 @@ fn a_copy_in_another_mount_namespace_keeps_the_session_until_it_is_cut_off() {
         let mount = Mount::new(transport, null());
         File::create(mount.path("file")).expect("create");
         let elsewhere = Elsewhere::open(&mount, "file");
+        test(mount, elsewhere);
+    }
+}
+
+#[test]
+fn a_copy_in_another_mount_namespace_keeps_the_session_until_it_is_cut_off() {
+    with_an_open_file_elsewhere(|mount, elsewhere| {
         for _ in 0..2 {
             let error = mount.session.unmount(Unmount::Clean).expect_err("still in use");
             assert!(matches!(error, Error::Elsewhere(_)), "{error}");
@@ -100,23 +107,16 @@ fn a_copy_in_another_mount_namespace_keeps_the_session_until_it_is_cut_off() {
         mount.session.unmount(Unmount::Force).expect("cut off");
         assert!(mount.session.has_ended());
         drop(elsewhere);
-    }
+    });
 }
 
 #[test]
 fn a_session_whose_last_copy_goes_ends_by_itself() {
-    if !is_root() {
-        eprintln!("SKIPPED: needs root");
-        return;
-    }
-    for transport in transports() {
-        let mount = Mount::new(transport, null());
-        File::create(mount.path("file")).expect("create");
-        let elsewhere = Elsewhere::open(&mount, "file");
+    with_an_open_file_elsewhere(|mount, elsewhere| {
         assert!(matches!(mount.session.unmount(Unmount::Clean), Err(Error::Elsewhere(_))));
         drop(elsewhere);
         in_time("the end", move || mount.session.unmount(Unmount::Clean).expect("nobody has it"));
-    }
+    });
 }
 
 #[test]

@@ -11,9 +11,8 @@ use nacre_client::Client;
 use nacre_fuse::front::Front;
 use nacre_mds::Mds;
 use nacre_mgs::params::PARAMS;
-use nacre_oss::{ObjectServer, Operation};
-use nacre_params::stats::{Row, now_ns, stats_text};
-use nacre_params::{Event, Kind, Pattern, Tree, known, value};
+use nacre_oss::ObjectServer;
+use nacre_params::{Kind, Pattern, Tree, known, value};
 use nacre_rpc::{Call, ImportInfo, OssService};
 use nacre_types::{Cred, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
@@ -90,8 +89,15 @@ impl Params {
         self.tree.add_read(&add("fstype"), text("file".to_owned()));
         let space = server.clone();
         enter_space(&self.tree, &below, move || ost_space(&*space));
-        let (stats, started) = (server.clone(), now_ns());
-        self.tree.add_read(&add("stats"), move || Ok(ost_stats(&stats, started)));
+        let (stats, clear) = (server.clone(), server.clone());
+        self.tree.add_both(
+            &add("stats"),
+            move || Ok(stats.stats().text()),
+            move |_| {
+                clear.stats().clear();
+                Ok(())
+            },
+        );
         let (brw, clear) = (server.clone(), server.clone());
         self.tree.add_both(
             &add("brw_stats"),
@@ -299,23 +305,6 @@ fn ost_space(server: &dyn OssService) -> StatusResult<Statfs> {
         OssReply::Statfs(statfs) => Ok(statfs),
         _ => Err(Status::EPROTO),
     }
-}
-
-fn ost_stats(server: &ObjectServer, started_ns: u64) -> String {
-    let stats = server.stats();
-    let rows = Operation::ALL.into_iter().map(|operation| {
-        let (name, unit) = operation.row();
-        let tally = stats.of(operation);
-        let row = Row {
-            samples: tally.count,
-            sum: tally.sum,
-            sum_of_squares: None,
-            min: tally.min,
-            max: tally.max,
-        };
-        (Event { name, unit }, row)
-    });
-    stats_text(started_ns, rows)
 }
 
 #[cfg(test)]

@@ -86,9 +86,10 @@ fn objects_are_written_read_measured_and_destroyed() {
     let orphans = OssRequest::DestroyOrphans { sequence: fid(1).seq, last_used: 5 };
     assert_eq!(world.ask(orphans), Ok(OssReply::Precreated { first: 65, count: 0 }));
     let stats = world.server.stats();
-    assert_eq!((stats.of(Operation::Write).count, stats.of(Operation::Write).sum), (2, 4));
-    assert_eq!((stats.of(Operation::Sync).count, stats.of(Operation::Destroy).sum), (3, 1));
-    assert_eq!((stats.of(Operation::Precreate).sum, stats.in_progress), (64, 0));
+    let row = |operation: Operation| stats.row(operation as usize);
+    assert_eq!((row(Operation::Write).samples, row(Operation::Write).sum), (2, 4));
+    assert_eq!((row(Operation::Sync).samples, row(Operation::Destroy).sum), (3, 1));
+    assert_eq!((row(Operation::Precreate).sum, world.server.counters.in_progress()), (64, 0));
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn senseless_requests_are_refused_and_change_nothing() {
     assert_eq!(world.ask(foreign), Err(Status::WRONG_TARGET));
     assert_eq!(world.ask(OssRequest::Truncate { object: fid(1), size: u64::MAX }), Err(Status::EFBIG));
     assert_eq!(world.server.store().stats().objects, 0);
-    assert_eq!(world.server.stats().of(Operation::Write).errors, 5);
+    assert_eq!(world.server.failed(Operation::Write), 5);
 }
 
 #[test]

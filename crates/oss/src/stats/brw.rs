@@ -1,9 +1,10 @@
 //! Reads and writes by size and time: `brw_stats`.
 
-use nacre_rpc::stats::{self, Direction, Histograms, ROWS, Rows, percent, power_row};
+use nacre_params::stats::{now_ns, times};
+use nacre_rpc::stats::{Direction, Histograms, ROWS, Rows, TIMES, percent, power_row};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
@@ -48,10 +49,6 @@ pub(crate) struct Transfer<'a> {
     started: Instant,
 }
 
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
-}
-
 impl BrwStats {
     /// A request goes to the store. Each is one range of an object, so its pages follow each other and it is one I/O.
     pub(crate) fn begin(&self, direction: Direction, offset: u64, bytes: u64) -> Transfer<'_> {
@@ -71,13 +68,11 @@ impl BrwStats {
     }
 
     pub(crate) fn text(&self) -> String {
-        let start = Duration::from_nanos(self.started_ns.load(Ordering::Relaxed));
-        self.text_at(Duration::from_nanos(now_ns()), start)
+        self.text_at(now_ns(), self.started_ns.load(Ordering::Relaxed))
     }
 
-    fn text_at(&self, now: Duration, start: Duration) -> String {
-        let mut out = String::with_capacity(2048);
-        stats::write_times(&mut out, now, start);
+    fn text_at(&self, now_ns: u64, started_ns: u64) -> String {
+        let mut out = times(TIMES, now_ns, started_ns);
         for (index, table) in TABLES.iter().enumerate() {
             write_table(&mut out, *table, &self.histograms.rows(index));
         }
@@ -142,7 +137,7 @@ mod tests {
     use super::*;
 
     fn text(stats: &BrwStats) -> String {
-        stats.text_at(Duration::new(200, 5), Duration::new(100, 5))
+        stats.text_at(200_000_000_005, 100_000_000_005)
     }
 
     #[test]

@@ -4,8 +4,8 @@
 
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets};
 use nacre_rpc::{
-    Call, ClientCallbacks, ClientConfig, Export, MdsEndpoint, MdsService, MgsService, OssService, Recovery,
-    ReplySlot, ServerConfig,
+    Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsService, OssEndpoint,
+    OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Nid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
@@ -268,4 +268,15 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(std::time::Instant::now() < deadline, "{what} did not happen");
         std::thread::yield_now();
     }
+}
+
+/// Ten reads of 100 bytes, started together.
+pub fn ten_reads_at_once(oss: &dyn OssEndpoint) {
+    let mut buffers = vec![vec![0u8; 100]; 10];
+    let request = OssRequest::Read { object: Fid::new(9, 1, 0), offset: 0, len: 100, ahead: 0 };
+    let calls = buffers
+        .iter_mut()
+        .map(|buffer| IoCall { endpoint: oss, request: request.clone(), bulk: Bulk::Receive(buffer) })
+        .collect();
+    assert!(run_all(calls).iter().all(Result::is_ok));
 }

@@ -1,8 +1,8 @@
 //! What read-ahead does, counted: `llite.*.read_ahead_stats`.
 
+use nacre_params::stats::time_line;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Units of all counters, in bytes.
 const PAGE: u64 = 4096;
@@ -82,10 +82,9 @@ impl AheadStats {
         self.counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    /// The report as `lctl get_param` shows it, taken at `now` since the epoch. What never happened is left out.
-    pub fn text(&self, now: Duration) -> String {
-        let mut text =
-            format!("{:<25} {}.{:09} secs.nsecs\n", "snapshot_time", now.as_secs(), now.subsec_nanos());
+    /// The report as `lctl get_param` shows it, taken at `now_ns` after 1970. What never happened is left out.
+    pub fn text(&self, now_ns: u64) -> String {
+        let mut text = time_line("snapshot_time", now_ns);
         for (name, counter) in LINES {
             let count = counter.map_or(0, |counter| self.get(counter));
             if count > 0 {
@@ -107,7 +106,7 @@ mod tests {
         stats.add_bytes(Counter::Hits, 8193);
         stats.add(Counter::Async);
         assert_eq!(
-            stats.text(Duration::new(7, 5)),
+            stats.text(7_000_000_005),
             "snapshot_time             7.000000005 secs.nsecs\n\
              hits                      3 samples [pages]\n\
              async readahead           1 samples [pages]\n"

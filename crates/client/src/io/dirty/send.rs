@@ -29,7 +29,7 @@ impl Client {
             .enumerate()
             .flat_map(|(job, it)| it.window.spans.iter().map(move |(start, end)| Piece { job, start, end }))
             .collect();
-        for some in pieces.chunks(self.dirty.tunables.max_rpcs_in_flight() as usize) {
+        for some in pieces.chunks(self.rpcs_at_once(&jobs)) {
             for (piece, result) in some.iter().zip(self.send_pieces(file, &jobs, some)) {
                 results[piece.job] = results[piece.job].and(result);
             }
@@ -43,7 +43,20 @@ impl Client {
         outcome
     }
 
+    /// How many requests one thread has under way: `max_rpcs_in_flight` of the OSTs, the largest if they differ; the
+    /// transport keeps each OST to its own.
+    fn rpcs_at_once(&self, jobs: &[Job]) -> usize {
+        let of = |job: &Job| self.ost(job.window.budget.ost_index).ok()?.tunables();
+        jobs.iter().filter_map(of).map(|tunables| tunables.max_rpcs_in_flight() as usize).max().unwrap_or(1)
+    }
+
     fn send_pieces(&self, file: &FileState, jobs: &[Job], pieces: &[Piece]) -> Vec<StatusResult<()>> {
+        let calls: StatusResult<Vec<IoCall<'_>>> =
+            pieces.iter().map(|piece| self.call_of(&jobs[piece.job], piece)).collect();
+        let calls = match calls {
+            Ok(calls) => calls,
+            Err(status) => return vec![Err(status); pieces.len()],
+        };
         let bytes = pieces.iter().map(|piece| u64::from(piece.end - piece.start)).sum();
         let counters = &self.dirty.counters;
         let full = pieces.iter().filter(|piece| u64::from(piece.end - piece.start) == WINDOW_BYTES).count();
@@ -51,13 +64,6 @@ impl Client {
         counters.full_rpcs.fetch_add(full as u64, Ordering::Relaxed);
         counters.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         counters.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let mut calls = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            match self.call_of(&jobs[piece.job], piece) {
-                Ok(call) => calls.push(call),
-                Err(status) => return vec![Err(status); pieces.len()],
-            }
-        }
         let mut results: Vec<StatusResult<()>> = run_all(calls)
             .into_iter()
             .zip(pieces)

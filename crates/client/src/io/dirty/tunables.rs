@@ -11,7 +11,6 @@ pub struct WriteBackTunables {
     max_dirty_bytes: AtomicU64,
     max_dirty_per_ost_bytes: AtomicU64,
     age_ms: AtomicU64,
-    max_rpcs_in_flight: AtomicU64,
     idle_per_cent: AtomicU32,
 }
 
@@ -24,7 +23,6 @@ impl Default for WriteBackTunables {
             max_dirty_bytes: AtomicU64::new(64 << 20),
             max_dirty_per_ost_bytes: AtomicU64::new(16 << 20),
             age_ms: AtomicU64::new(1000),
-            max_rpcs_in_flight: AtomicU64::new(8),
             idle_per_cent: AtomicU32::new(25),
         }
     }
@@ -46,11 +44,6 @@ impl WriteBackTunables {
     /// Age at which data is written out though it could grow to a larger request.
     pub fn set_age(&self, age: Duration) {
         self.age_ms.store(u64::try_from(age.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    /// Most requests that one thread has under way (`osc.*.max_rpcs_in_flight`), 1 to 256.
-    pub fn set_max_rpcs_in_flight(&self, rpcs: u64) {
-        self.max_rpcs_in_flight.store(rpcs.clamp(1, 256), Ordering::Relaxed);
     }
 
     /// Idle share of the machine's CPUs from which on large writes are cached, in per cent: 0 always, above 100 never.
@@ -81,11 +74,6 @@ impl WriteBackTunables {
     /// See [`WriteBackTunables::set_age`].
     pub fn age(&self) -> Duration {
         Duration::from_millis(self.age_ms.load(Ordering::Relaxed))
-    }
-
-    /// See [`WriteBackTunables::set_max_rpcs_in_flight`].
-    pub fn max_rpcs_in_flight(&self) -> u64 {
-        self.max_rpcs_in_flight.load(Ordering::Relaxed)
     }
 }
 

@@ -41,12 +41,6 @@ const NUMBERS: &[Number] = &[
         is_size: true,
     },
     Number {
-        leaf: "read_ahead_async_file_threshold_mb",
-        get: Tunables::read_ahead_async_file_threshold_mb,
-        set: Tunables::set_read_ahead_async_file_threshold_mb,
-        is_size: true,
-    },
-    Number {
         leaf: "max_read_ahead_async_active",
         get: |tunables| tunables.max_read_ahead_async_active().into(),
         set: |tunables, number| tunables.set_max_read_ahead_async_active(narrow(number)?),
@@ -92,6 +86,8 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
 
 /// Longest time that a write is held back, in milliseconds.
 const AGE_MS_MAX: i64 = 600_000;
+/// More than all CPUs: large writes are never held back.
+const IDLE_NEVER: i64 = 101;
 
 /// Streams of writes that are gathered before they are sent.
 fn enter_write_back(tree: &Tree, below: &str, client: &Arc<Client>) {
@@ -111,6 +107,16 @@ fn enter_write_back(tree: &Tree, below: &str, client: &Arc<Client>) {
         move |text| {
             let age_ms = value::integer(text, 1, AGE_MS_MAX)?;
             set.write_back().set_age(Duration::from_millis(age_ms as u64));
+            Ok(())
+        },
+    );
+    let (get, set) = (client.clone(), client.clone());
+    tree.add_both(
+        &format!("{below}.write_back_idle_percent"),
+        move || Ok(get.write_back().idle_per_cent().to_string()),
+        move |text| {
+            let per_cent = value::integer(text, 0, IDLE_NEVER)?;
+            set.write_back().set_idle_per_cent(per_cent as u32);
             Ok(())
         },
     );

@@ -305,13 +305,15 @@ impl Peer {
     pub(crate) fn rest(&self, pause: Duration) -> StatusResult<()> {
         let end = Instant::now() + pause;
         nacre_env::blocking(|| {
+            let mut link = self.link.lock();
             loop {
                 self.may_wait(None)?;
                 let left = end.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Ok(());
                 }
-                std::thread::sleep(left.min(TICK));
+                // A stop is told at once; interrupts are asked for.
+                self.link_changed.wait_for(&mut link, left.min(TICK));
             }
         })
     }
