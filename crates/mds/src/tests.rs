@@ -21,6 +21,7 @@ use nacre_types::{
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -32,7 +33,8 @@ pub(crate) struct FakeOst {
     pub statfs: Mutex<Statfs>,
     pub fail: Mutex<Option<Status>>,
     pub orphan_calls: Mutex<Vec<(u64, u32)>>,
-    pub destroyed: Mutex<Vec<Fid>>,
+    /// A set, since objects may be destroyed again.
+    pub destroyed: Mutex<BTreeSet<Fid>>,
     pub calls: AtomicU64,
 }
 

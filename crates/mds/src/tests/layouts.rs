@@ -179,7 +179,7 @@ fn objects_of_removed_files_are_destroyed_even_after_a_restart() {
     let f = f.restart();
     assert!(ost.destroyed.lock().is_empty());
     *ost.fail.lock() = None;
-    eventually("the destruction", || *ost.destroyed.lock() == [object]);
+    eventually("the destruction", || ost.destroyed.lock().iter().eq([&object]));
     f.check();
 }
 
