@@ -94,12 +94,7 @@ fn start(dir: &std::path::Path, files: u32, threads: u8) -> Vec<Worker> {
     let config = MdsConfig::default();
     Mds::format(dir, &config).expect("formats");
     let mds = Mds::open(dir, config, Vec::new()).expect("starts");
-    let export = Arc::new(Export {
-        client: ClientUuid([1; 16]),
-        nid: Nid::Lo,
-        process: None,
-        callbacks: Arc::new(Silent),
-    });
+    let export = Arc::new(Export::new(ClientUuid([1; 16]), Nid::Lo, None, Arc::new(Silent)));
     mds.connect(&export).expect("connects");
     let worker = |number: u8| {
         let mut worker = Worker {

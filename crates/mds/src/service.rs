@@ -85,6 +85,8 @@ impl Mds {
             MdsRequest::SetLock { fid, lock, wait } => self.set_lock(caller, fid, lock, *wait),
             MdsRequest::GetLock { fid, lock } => self.get_lock(caller, fid, lock),
             MdsRequest::Ping => Ok(self.answer(MdsReply::Lease(self.lease_of(&caller.client)?))),
+            // Locks are not served yet, so nobody has any.
+            MdsRequest::Locks { .. } => Err(Status::EOPNOTSUPP),
             MdsRequest::LeaseReleased { epoch } => {
                 Ok(self.answer(MdsReply::Lease(self.lease_released(&caller.client, *epoch)?)))
             }

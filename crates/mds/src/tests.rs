@@ -94,16 +94,13 @@ impl ClientCallbacks for Noted {
 
 pub(crate) fn export(number: u8, nid: Nid) -> (Arc<Export>, Arc<Noted>) {
     let noted = Arc::new(Noted::default());
-    (
-        Arc::new(Export { client: ClientUuid([number; 16]), nid, process: None, callbacks: noted.clone() }),
-        noted,
-    )
+    (Arc::new(Export::new(ClientUuid([number; 16]), nid, None, noted.clone())), noted)
 }
 
 /// A client in process `process` of this host.
 pub(crate) fn export_of(number: u8, process: nacre_types::ProcessIdentity) -> Arc<Export> {
     let callbacks = Arc::new(Noted::default());
-    Arc::new(Export { client: ClientUuid([number; 16]), nid: tcp_nid(), process: Some(process), callbacks })
+    Arc::new(Export::new(ClientUuid([number; 16]), tcp_nid(), Some(process), callbacks))
 }
 
 pub(crate) fn tcp_nid() -> Nid {

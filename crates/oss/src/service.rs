@@ -4,7 +4,7 @@ use crate::arguments::{check_bulk, check_count, check_object, check_objects, che
 use crate::grants::Grants;
 use crate::stats::{BrwStats, Counters, Operation};
 use nacre_params::EventStats;
-use nacre_rpc::{Call, Direction, OssService};
+use nacre_rpc::{Call, Direction, Export, OssService};
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::oss::{self, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
@@ -130,28 +130,28 @@ impl ObjectServer {
 
     fn run(&self, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         match request {
-            OssRequest::Write { object, offset, sync, granted } => {
+            OssRequest::Write { object, offset, sync, granted, .. } => {
                 self.write(*object, *offset, (*sync, *granted), bulk)
             }
-            OssRequest::Read { object, offset, len, ahead } => {
+            OssRequest::Read { object, offset, len, ahead, .. } => {
                 self.read(*object, *offset, *len, *ahead, bulk)
             }
-            OssRequest::GetAttr { object } => {
+            OssRequest::GetAttr { object, .. } => {
                 check_object(*object, self.index)?;
                 Ok((OssReply::Attr(attr(self.store.attr(*object)?)), 0))
             }
-            OssRequest::Truncate { object, size } => {
+            OssRequest::Truncate { object, size, .. } => {
                 check_object(*object, self.index)?;
                 check_range(*size, 0)?;
                 Ok((OssReply::Attr(attr(self.store.truncate(*object, *size)?)), 0))
             }
-            OssRequest::Fallocate { object, kind, offset, len } => {
+            OssRequest::Fallocate { object, kind, offset, len, .. } => {
                 check_object(*object, self.index)?;
                 check_range(*offset, *len)?;
                 let after = self.store.fallocate(*object, fallocate(*kind), *offset, *len)?;
                 Ok((OssReply::Attr(attr(after)), *len))
             }
-            OssRequest::Seek { object, offset, kind } => {
+            OssRequest::Seek { object, offset, kind, .. } => {
                 check_object(*object, self.index)?;
                 let what = match kind {
                     SeekKind::Data => Seek::Data,
@@ -193,6 +193,9 @@ impl ObjectServer {
             OssRequest::Grant { client, kept, want } => {
                 Ok((OssReply::Granted(self.grant(*client, *kept, *want)?), 0))
             }
+            // Locks are not served yet, so nobody has any.
+            OssRequest::Locks { .. } => Err(Status::EOPNOTSUPP.into()),
+            OssRequest::Evict { .. } => Ok((OssReply::Done, 0)),
         }
     }
 
@@ -307,7 +310,20 @@ fn is_expected(status: Status) -> bool {
 }
 
 impl OssService for ObjectServer {
-    fn handle(&self, _call: &Call<'_>, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+    fn space(&self) -> StatusResult<Statfs> {
+        self.statfs().map_err(|refusal| match refusal {
+            Refusal::Argument(status) => status,
+            Refusal::Store(error) => error.status(),
+        })
+    }
+
+    fn handle(
+        &self,
+        _export: &Export,
+        _call: &Call<'_>,
+        request: &OssRequest,
+        bulk: Bulk<'_>,
+    ) -> StatusResult<OssReply> {
         let Some(in_progress) = self.counters.enter() else { return Err(Status::ESHUTDOWN) };
         let operation = operation_of(request);
         match self.run(request, bulk) {
@@ -350,6 +366,8 @@ fn operation_of(request: &OssRequest) -> Operation {
         OssRequest::Destroy { .. } => Operation::Destroy,
         OssRequest::Ping => Operation::Ping,
         OssRequest::Grant { .. } => Operation::Grant,
+        OssRequest::Locks { .. } => Operation::Locks,
+        OssRequest::Evict { .. } => Operation::Evict,
     }
 }
 

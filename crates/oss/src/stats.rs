@@ -41,11 +41,15 @@ pub enum Operation {
     Ping,
     /// Grants asked for and given back.
     Grant,
+    /// Locks asked for and given back.
+    Locks,
+    /// Clients dropped for an MDT.
+    Evict,
 }
 
 impl Operation {
     /// All kinds.
-    pub const ALL: [Operation; 13] = [
+    pub const ALL: [Operation; 15] = [
         Operation::Read,
         Operation::Write,
         Operation::GetAttr,
@@ -59,6 +63,8 @@ impl Operation {
         Operation::Destroy,
         Operation::Ping,
         Operation::Grant,
+        Operation::Locks,
+        Operation::Evict,
     ];
 
     /// Name and unit of the row in Lustre's `stats`.
@@ -77,6 +83,8 @@ impl Operation {
             Operation::Destroy => ("destroy", "reqs"),
             Operation::Ping => ("ping", "reqs"),
             Operation::Grant => ("set_info", "reqs"),
+            Operation::Locks => ("ldlm", "reqs"),
+            Operation::Evict => ("evict", "reqs"),
         };
         Event { name, unit }
     }

@@ -6,6 +6,7 @@
 use nacre_rpc::tcp::{ClientIdentity, Server, Targets, TcpOss};
 use nacre_rpc::{Call, ClientConfig, OssEndpoint, OssService, ServerConfig, Shape, Tunable};
 use nacre_types::{ClientUuid, Fid, Nid, StatusResult};
+use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,13 @@ const KIB: usize = 1 << 10;
 struct Null;
 
 impl OssService for Null {
-    fn handle(&self, _: &Call<'_>, _: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+    fn handle(
+        &self,
+        _: &nacre_rpc::Export,
+        _: &Call<'_>,
+        _: &OssRequest,
+        bulk: Bulk<'_>,
+    ) -> StatusResult<OssReply> {
         Ok(match bulk {
             Bulk::None => OssReply::Done,
             Bulk::Send(data) => OssReply::Written(data.len() as u32),
@@ -36,9 +43,20 @@ fn rate(oss: &TcpOss, is_write: bool, data: &mut [u8], time: Duration) -> f64 {
     let mut count = 0u32;
     while start.elapsed() < time {
         let result = if is_write {
-            oss.call(&OssRequest::Write { object, offset: 0, sync: false, granted: false }, Bulk::Send(data))
+            oss.call(
+                &OssRequest::Write {
+                    object,
+                    offset: 0,
+                    sync: false,
+                    granted: false,
+                    lock: IoLock::Lease,
+                    incarnation: 0,
+                },
+                Bulk::Send(data),
+            )
         } else {
-            let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };
+            let read =
+                OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
             oss.call(&read, Bulk::Receive(data))
         };
         result.expect("answer");

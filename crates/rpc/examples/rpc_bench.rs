@@ -9,6 +9,7 @@ use nacre_rpc::{
     ReplySlot, ServerConfig, Tunable,
 };
 use nacre_types::{ClientUuid, Cred, Fid, Nid, StatusResult, TransNo};
+use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::io::{Read, Write};
@@ -34,7 +35,13 @@ impl MdsService for Null {
 }
 
 impl OssService for Null {
-    fn handle(&self, _: &Call<'_>, _: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+    fn handle(
+        &self,
+        _: &nacre_rpc::Export,
+        _: &Call<'_>,
+        _: &OssRequest,
+        bulk: Bulk<'_>,
+    ) -> StatusResult<OssReply> {
         Ok(match bulk {
             Bulk::None => OssReply::Done,
             Bulk::Send(data) => OssReply::Written(data.len() as u32),
@@ -125,8 +132,15 @@ fn main() {
     let mut read_raw = raw_peer(128, MIB);
     let mut write_raw = raw_peer(MIB, 128);
     let object = Fid::new(9, 1, 0);
-    let read = OssRequest::Read { object, offset: 0, len: MIB as u32, ahead: 0 };
-    let write = OssRequest::Write { object, offset: 0, sync: false, granted: false };
+    let read = OssRequest::Read { object, offset: 0, len: MIB as u32, ahead: 0, lock: IoLock::Lease };
+    let write = OssRequest::Write {
+        object,
+        offset: 0,
+        sync: false,
+        granted: false,
+        lock: IoLock::Lease,
+        incarnation: 0,
+    };
     let mut rows: [Vec<f64>; 8] = Default::default();
     for _ in 0..3 {
         let mut small = [0u8; 128];

@@ -3,11 +3,13 @@
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::Tunables;
-use nacre_types::{ClientUuid, Cred, Nid, ProcessIdentity, StatusResult};
-use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
+use nacre_types::{ClientUuid, Cred, Nid, ProcessIdentity, Status, StatusResult};
+use nacre_wire::lock::LockMessage;
+use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What goes with every call beside the request itself.
 #[derive(Clone, Copy, Debug)]
@@ -45,18 +47,48 @@ pub trait ClientCallbacks: Send + Sync {
     /// What may be cached has changed. When `exclusive` was taken away, the client drops everything that it caches
     /// and answers with [`MdsRequest::LeaseReleased`]. Must return soon; the release itself may come later.
     fn lease_changed(&self, grant: LeaseGrant);
+
+    /// About a lock that this client has or asks for. Must return soon and must not wait for a server. A message that
+    /// does not arrive is told again.
+    fn lock_message(&self, message: LockMessage) {
+        let _ = message;
+    }
+}
+
+/// Callbacks of somebody who caches nothing: servers among each other.
+pub struct NoCallbacks;
+
+impl ClientCallbacks for NoCallbacks {
+    fn lease_changed(&self, _: LeaseGrant) {}
 }
 
 /// A client as a server sees it. Lives from connect to disconnect or eviction; survives lost connections.
 pub struct Export {
     /// Identity of the client.
     pub client: ClientUuid,
+    /// Above that of every earlier export of this server: what comes by way of an older one is of a client that was
+    /// dropped meanwhile.
+    pub generation: u64,
     /// Where it calls from.
     pub nid: Nid,
     /// Its process, if it runs on this server's host.
     pub process: Option<ProcessIdentity>,
     /// Way back to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
+}
+
+impl Export {
+    /// A client that has just appeared.
+    pub fn new(
+        client: ClientUuid,
+        nid: Nid,
+        process: Option<ProcessIdentity>,
+        callbacks: Arc<dyn ClientCallbacks>,
+    ) -> Export {
+        static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+        let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
+        Export { client, generation, nid, process, callbacks }
+    }
 }
 
 impl std::fmt::Debug for Export {
@@ -79,8 +111,36 @@ pub trait MdsService: Send + Sync {
 
 /// An object server's target, as its service implements it. Requests are idempotent, so a resend may run again.
 pub trait OssService: Send + Sync {
-    /// Runs one request.
-    fn handle(&self, call: &Call<'_>, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply>;
+    /// A client connects. It may have been here in an earlier life of this server: then it replays its locks next.
+    ///
+    /// # Errors
+    /// `ESHUTDOWN` while the service stops.
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<()> {
+        let _ = export;
+        Ok(())
+    }
+
+    /// A client leaves, or is given up: its locks go. Does nothing if it has come back under another export since.
+    fn disconnect(&self, export: &Export) {
+        let _ = export;
+    }
+
+    /// Space and objects, for those who run the service and are no client of it.
+    ///
+    /// # Errors
+    /// If it cannot tell.
+    fn space(&self) -> StatusResult<Statfs> {
+        Err(Status::EOPNOTSUPP)
+    }
+
+    /// Runs one request. `EVICTED` if the service has dropped this export.
+    fn handle(
+        &self,
+        export: &Export,
+        call: &Call<'_>,
+        request: &OssRequest,
+        bulk: Bulk<'_>,
+    ) -> StatusResult<OssReply>;
 }
 
 /// The management server, as its service implements it.
@@ -134,6 +194,10 @@ pub trait OssEndpoint: Send + Sync {
     }
     /// Changes whenever data that was written but not synced may have been lost (the server's host restarted).
     fn durability_epoch(&self) -> u64;
+    /// Life of this client at the target: from 1, one more with each eviction. A restart of the target does not count.
+    fn incarnation(&self) -> u64 {
+        1
+    }
     /// True if the target is in this process, so that it always answers.
     fn is_local(&self) -> bool {
         false

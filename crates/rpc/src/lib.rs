@@ -14,8 +14,8 @@ pub mod tcp;
 pub mod tunables;
 
 pub use api::{
-    Call, ClientCallbacks, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsService, OssEndpoint,
-    OssService, ReplySlot, Started, run_all,
+    Call, ClientCallbacks, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsService, NoCallbacks,
+    OssEndpoint, OssService, ReplySlot, Started, run_all,
 };
 pub use config::{ClientConfig, ServerConfig};
 pub use import::{EndpointState, EndpointStats, ImportInfo, LinkState};

@@ -27,7 +27,7 @@ impl LoMds {
         client: ClientUuid,
         callbacks: Arc<dyn ClientCallbacks>,
     ) -> StatusResult<(LoMds, LeaseGrant)> {
-        let export = Arc::new(Export { client, nid: Nid::Lo, process: None, callbacks });
+        let export = Arc::new(Export::new(client, Nid::Lo, None, callbacks));
         let grant = service.connect(&export)?;
         Ok((LoMds { service, export }, grant))
     }
@@ -58,6 +58,7 @@ impl Drop for LoMds {
 /// An object target in this process.
 pub struct LoOss {
     service: Arc<dyn OssService>,
+    export: Arc<Export>,
     system: Cred,
     tunables: Arc<Tunables>,
     stats: RpcStats,
@@ -65,21 +66,32 @@ pub struct LoOss {
 
 impl LoOss {
     /// An endpoint that calls `service`.
-    pub fn new(service: Arc<dyn OssService>) -> LoOss {
-        LoOss { service, system: Cred::system(), tunables: Arc::default(), stats: RpcStats::default() }
+    ///
+    /// # Errors
+    /// Whatever the service refuses the connect with.
+    pub fn connect(
+        service: Arc<dyn OssService>,
+        client: ClientUuid,
+        callbacks: Arc<dyn ClientCallbacks>,
+    ) -> StatusResult<LoOss> {
+        let export = Arc::new(Export::new(client, Nid::Lo, None, callbacks));
+        service.connect(&export)?;
+        let (system, tunables, stats) = (Cred::system(), Arc::default(), RpcStats::default());
+        Ok(LoOss { service, export, system, tunables, stats })
     }
 
     /// The same, with parameters on top of those that a client's endpoints share. Here they count only for who forms
     /// requests: nothing is sent or checked on the way.
-    pub fn with_tunables(self, shared: Arc<Tunables>) -> LoOss {
-        LoOss { tunables: Arc::new(Tunables::over(shared)), ..self }
+    pub fn with_tunables(mut self, shared: Arc<Tunables>) -> LoOss {
+        self.tunables = Arc::new(Tunables::over(shared));
+        self
     }
 }
 
 impl OssEndpoint for LoOss {
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         let _counted = self.stats.begin_request(request, &bulk);
-        self.service.handle(&Call::new(&self.system), request, bulk)
+        self.service.handle(&self.export, &Call::new(&self.system), request, bulk)
     }
 
     fn tunables(&self) -> Option<&Arc<Tunables>> {
@@ -97,6 +109,12 @@ impl OssEndpoint for LoOss {
 
     fn is_local(&self) -> bool {
         true
+    }
+}
+
+impl Drop for LoOss {
+    fn drop(&mut self) {
+        self.service.disconnect(&self.export);
     }
 }
 

@@ -9,6 +9,7 @@ use nacre_rpc::import::{EndpointState, EndpointStats, LinkState};
 use nacre_rpc::tcp::TcpOss;
 use nacre_rpc::{ClientConfig, Direction, Loss, OssEndpoint, ServerConfig, Shape, Tunable};
 use nacre_types::{Fid, Nid, Status};
+use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::{Harm, Proxy, Way};
 use services::*;
@@ -22,11 +23,18 @@ fn object() -> Fid {
 }
 
 fn write(offset: u64) -> OssRequest {
-    OssRequest::Write { object: object(), offset, sync: false, granted: false }
+    OssRequest::Write {
+        object: object(),
+        offset,
+        sync: false,
+        granted: false,
+        lock: IoLock::Lease,
+        incarnation: 0,
+    }
 }
 
 fn read(offset: u64, len: usize) -> OssRequest {
-    OssRequest::Read { object: object(), offset, len: len as u32, ahead: 0 }
+    OssRequest::Read { object: object(), offset, len: len as u32, ahead: 0, lock: IoLock::Lease }
 }
 
 fn oss_at(nids: &[Nid], config: &ClientConfig) -> TcpOss {

@@ -9,6 +9,7 @@ use nacre_rpc::tcp::{Server, TcpMds, TcpOss};
 use nacre_rpc::{ChecksumType, ClientConfig, MdsEndpoint, OssEndpoint, Recovery, ServerConfig, Tunable};
 use nacre_types::{Cred, Fid, Status};
 use nacre_wire::frame::HEADER_BYTES;
+use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::{Harm, Proxy, Way};
@@ -87,8 +88,15 @@ fn damage_is_noticed_by(kind: ChecksumType) {
     tunables.set(Tunable::ChecksumType, kind as u64).expect("known");
     let object = Fid::new(9, 2, 0);
     let data: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
-    let write = OssRequest::Write { object, offset: 0, sync: false, granted: false };
-    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };
+    let write = OssRequest::Write {
+        object,
+        offset: 0,
+        sync: false,
+        granted: false,
+        lock: IoLock::Lease,
+        incarnation: 0,
+    };
+    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
     oss.call(&OssRequest::Ping, Bulk::None).expect("ping");
     proxy.plan(Way::ToServer, 50_000, Harm::Flip, false);
     assert_eq!(oss.call(&write, Bulk::Send(&data)), Ok(OssReply::Written(data.len() as u32)));
@@ -115,8 +123,15 @@ fn without_checksums_damaged_data_is_not_noticed() {
     let checksums = |on| oss.tunables().expect("it has").set(Tunable::Checksums, on).expect("truth value");
     let object = Fid::new(9, 2, 0);
     let data = vec![7u8; 200_000];
-    let write = OssRequest::Write { object, offset: 0, sync: false, granted: false };
-    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };
+    let write = OssRequest::Write {
+        object,
+        offset: 0,
+        sync: false,
+        granted: false,
+        lock: IoLock::Lease,
+        incarnation: 0,
+    };
+    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
     let wrong = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte != 7).count();
     oss.call(&OssRequest::Ping, Bulk::None).expect("ping");
     checksums(0);
@@ -145,7 +160,14 @@ fn data_transfers_survive_cuts_at_any_stage() {
     let data: Vec<u8> = (0..100_000u32).map(|i| (i % 253) as u8).collect();
     for at in [0, 30, 64, 90, 5000, 60_000, 99_000] {
         proxy.plan(Way::ToServer, at, Harm::Cut, false);
-        let write = OssRequest::Write { object, offset: 0, sync: false, granted: false };
+        let write = OssRequest::Write {
+            object,
+            offset: 0,
+            sync: false,
+            granted: false,
+            lock: IoLock::Lease,
+            incarnation: 0,
+        };
         assert_eq!(
             oss.call(&write, Bulk::Send(&data)),
             Ok(OssReply::Written(data.len() as u32)),
@@ -153,7 +175,8 @@ fn data_transfers_survive_cuts_at_any_stage() {
         );
         proxy.plan(Way::ToClient, at, Harm::Cut, false);
         let mut back = vec![0; data.len()];
-        let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };
+        let read =
+            OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
         assert_eq!(
             oss.call(&read, Bulk::Receive(&mut back)),
             Ok(OssReply::Read(data.len() as u32)),

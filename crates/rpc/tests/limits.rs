@@ -8,6 +8,7 @@ use nacre_rpc::tcp::{Server, Targets, TcpMds, TcpOss};
 use nacre_rpc::{ClientConfig, MdsEndpoint, OssEndpoint, ServerConfig};
 use nacre_types::{Cred, Fid, Status, TargetId, Xid};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
+use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{FileLock, LockMode, LockOwner, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use nacre_wire::{Decode, Encode, connect};
@@ -78,11 +79,21 @@ fn an_interrupted_read_leaves_its_buffer_alone() {
     let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &config).expect("oss");
     let object = Fid::new(9, 1, 0);
     let data = vec![7u8; 300_000];
-    oss.call(&OssRequest::Write { object, offset: 0, sync: false, granted: false }, Bulk::Send(&data))
-        .expect("write");
+    oss.call(
+        &OssRequest::Write {
+            object,
+            offset: 0,
+            sync: false,
+            granted: false,
+            lock: IoLock::Lease,
+            incarnation: 0,
+        },
+        Bulk::Send(&data),
+    )
+    .expect("write");
     services.oss.gate.set_closed(true);
     let mut buffer = vec![1u8; data.len()];
-    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0 };
+    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
     let result = interrupted(
         || oss.call(&read, Bulk::Receive(&mut buffer)),
         || services.oss.gate.waiting.load(Ordering::SeqCst) == 1,
@@ -287,7 +298,13 @@ fn started_requests_that_are_dropped_leave_nothing_behind() {
     let server = services.serve(any_port(), ServerConfig::default());
     let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &quick()).expect("oss");
     services.oss.gate.set_closed(true);
-    let read = OssRequest::Read { object: Fid::new(9, 1, 0), offset: 0, len: 100_000, ahead: 0 };
+    let read = OssRequest::Read {
+        object: Fid::new(9, 1, 0),
+        offset: 0,
+        len: 100_000,
+        ahead: 0,
+        lock: IoLock::Lease,
+    };
     let mut buffer = vec![1u8; 100_000];
     // SAFETY: dropped at once.
     drop(unsafe { oss.start(&read, Bulk::Receive(&mut buffer)) });
@@ -307,7 +324,13 @@ fn closing_an_endpoint_ends_calls_that_wait() {
     std::thread::scope(|scope| {
         let caller = scope.spawn(|| {
             let mut buffer = [0u8; 10];
-            let read = OssRequest::Read { object: Fid::new(9, 1, 0), offset: 0, len: 10, ahead: 0 };
+            let read = OssRequest::Read {
+                object: Fid::new(9, 1, 0),
+                offset: 0,
+                len: 10,
+                ahead: 0,
+                lock: IoLock::Lease,
+            };
             oss.call(&read, Bulk::Receive(&mut buffer))
         });
         eventually("it waits", || services.oss.gate.waiting.load(Ordering::SeqCst) == 1);

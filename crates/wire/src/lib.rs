@@ -12,6 +12,7 @@ mod common;
 pub mod connect;
 pub mod dir;
 pub mod frame;
+pub mod lock;
 pub mod mds;
 mod messages;
 pub mod mgs;

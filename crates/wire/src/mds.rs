@@ -1,7 +1,9 @@
 //! Requests to a metadata server.
 
+use crate::lock::LockRequest;
 use bitflags::bitflags;
 use nacre_layout::{Layout, LayoutSpec};
+use nacre_lock::Outcome;
 use nacre_types::attr::FileKind;
 use nacre_types::{Attr, Fid, OpenHandle, SetAttr, Timestamp, TransNo};
 use std::sync::Arc;
@@ -350,6 +352,11 @@ pub enum MdsRequest<'a> {
         /// Epoch of the callback that asked for it.
         epoch: u64,
     },
+    /// About locks on inodes. Reply: `Locked`, or `Done`.
+    Locks {
+        /// What is asked.
+        request: LockRequest,
+    },
 }
 
 impl MdsRequest<'_> {
@@ -372,6 +379,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::GetLock { .. }
                 | MdsRequest::Ping
                 | MdsRequest::LeaseReleased { .. }
+                | MdsRequest::Locks { .. }
         )
     }
 }
@@ -467,6 +475,8 @@ pub enum MdsReply {
     Lock(Option<FileLock>),
     /// What may be cached.
     Lease(LeaseGrant),
+    /// What became of a request for a lock.
+    Locked(Outcome),
 }
 
 /// A reply and where it stands in the target's history.

@@ -79,6 +79,7 @@ wire_enum!(MdsRequest<'a> {
     27 = GetLock { fid, lock },
     28 = Ping,
     29 = LeaseReleased { epoch },
+    30 = Locks { request },
 });
 
 wire_enum!(MdsReply {
@@ -97,15 +98,16 @@ wire_enum!(MdsReply {
     12 = Link { parent, name },
     13 = Lock(lock),
     14 = Lease(grant),
+    15 = Locked(outcome),
 });
 
 wire_enum!(OssRequest {
-    1 = Write { object, offset, sync, granted },
-    2 = Read { object, offset, len, ahead },
-    3 = GetAttr { object },
-    4 = Truncate { object, size },
-    5 = Fallocate { object, kind, offset, len },
-    6 = Seek { object, offset, kind },
+    1 = Write { object, offset, sync, granted, lock, incarnation },
+    2 = Read { object, offset, len, ahead, lock },
+    3 = GetAttr { object, glimpse },
+    4 = Truncate { object, size, lock },
+    5 = Fallocate { object, kind, offset, len, lock },
+    6 = Seek { object, offset, kind, lock },
     7 = Sync { object },
     8 = Statfs,
     9 = Precreate { sequence, count },
@@ -113,6 +115,8 @@ wire_enum!(OssRequest {
     11 = Destroy { objects },
     12 = Ping,
     13 = Grant { client, kept, want },
+    14 = Locks { request },
+    15 = Evict { client },
 });
 
 wire_enum!(OssReply {
@@ -124,6 +128,7 @@ wire_enum!(OssReply {
     5 = Statfs(statfs),
     6 = Precreated { first, count },
     7 = Granted(total),
+    8 = Locked(outcome),
 });
 
 wire_enum!(MgsRequest {

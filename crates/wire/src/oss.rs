@@ -2,8 +2,10 @@
 //!
 //! Objects appear with the first write to them: reading one that was never written gives zeros, its size is 0.
 
+use crate::lock::{IoLock, LockRequest};
 pub use crate::mds::Statfs;
-use nacre_types::{Fid, Timestamp};
+use nacre_lock::Outcome;
+use nacre_types::{ClientUuid, Fid, Timestamp};
 
 /// How data of an object is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +46,12 @@ pub enum OssRequest {
         sync: bool,
         /// The space it needs was granted ([`OssRequest::Grant`]): it is not to be refused because the OST is full.
         granted: bool,
+        /// What keeps others away.
+        lock: IoLock,
+        /// The client's life at this OST in which the data was accepted from its program ([`IoLock::Lease`] and
+        /// [`IoLock::Held`]); 0 for whichever it is. Looked at by the client's own endpoint: what is left of a life that
+        /// was ended by an eviction is not sent.
+        incarnation: u64,
     },
     /// Reads into the bulk buffer. Reply: `Read`: fewer bytes than asked for only at the end of the object.
     Read {
@@ -55,11 +63,15 @@ pub enum OssRequest {
         len: u32,
         /// Bytes beyond the range that will soon be asked for, 0 if not known: the server may start reading them.
         ahead: u32,
+        /// What keeps others away.
+        lock: IoLock,
     },
     /// Size, space and times. An object that does not exist is empty. Reply: `Attr`.
     GetAttr {
         /// The object.
         object: Fid,
+        /// Clients that write are asked for what they have not written out yet.
+        glimpse: bool,
     },
     /// Sets the size, up or down. Reply: `Attr`.
     Truncate {
@@ -67,6 +79,8 @@ pub enum OssRequest {
         object: Fid,
         /// New size in bytes.
         size: u64,
+        /// What keeps others away.
+        lock: IoLock,
     },
     /// Allocates, frees or zeroes a range. Reply: `Attr`.
     Fallocate {
@@ -78,6 +92,8 @@ pub enum OssRequest {
         offset: u64,
         /// Bytes.
         len: u64,
+        /// What keeps others away.
+        lock: IoLock,
     },
     /// Looks for data or a hole. Reply: `Position`; `ENXIO` if there is none at or after `offset`.
     Seek {
@@ -87,6 +103,8 @@ pub enum OssRequest {
         offset: u64,
         /// What.
         kind: SeekKind,
+        /// What keeps others away.
+        lock: IoLock,
     },
     /// Makes an object's data and existence durable. Reply: `Done`.
     Sync {
@@ -126,6 +144,16 @@ pub enum OssRequest {
         kept: u64,
         /// Bytes that it wants to have in all; 0 gives everything back.
         want: u64,
+    },
+    /// About locks on objects. Reply: `Locked`, or `Done`.
+    Locks {
+        /// What is asked.
+        request: LockRequest,
+    },
+    /// From an MDT: drops a client, so that nothing it has sent or will send under what it held here counts. Reply: `Done`.
+    Evict {
+        /// Whom.
+        client: ClientUuid,
     },
 }
 
@@ -167,6 +195,8 @@ pub enum OssReply {
     },
     /// Bytes kept for the client in all, at most what it wants.
     Granted(u64),
+    /// What became of a request for a lock.
+    Locked(Outcome),
 }
 
 /// Bulk data that goes with an [`OssRequest`].

@@ -10,7 +10,8 @@ const TABLE: &[(&str, &[&str])] = &[
     ("nacre-types", &[]),
     ("nacre-layout", &["nacre-types"]),
     // Encodings: what leaves memory. Never each other.
-    ("nacre-wire", VOCABULARY),
+    // The words of locks are those of their engine, which has no I/O.
+    ("nacre-wire", &["nacre-types", "nacre-layout", "nacre-lock"]),
     ("nacre-ondisk", VOCABULARY),
     // Engines and seams: no I/O in lock and session.
     ("nacre-env", &["nacre-types"]),
@@ -20,7 +21,15 @@ const TABLE: &[(&str, &[&str])] = &[
     // Plumbing.
     (
         "nacre-rpc",
-        &["nacre-types", "nacre-layout", "nacre-wire", "nacre-env", "nacre-session", "nacre-params"],
+        &[
+            "nacre-types",
+            "nacre-layout",
+            "nacre-lock",
+            "nacre-wire",
+            "nacre-env",
+            "nacre-session",
+            "nacre-params",
+        ],
     ),
     ("nacre-store", &["nacre-types", "nacre-layout", "nacre-ondisk", "nacre-env"]),
     // Client: never services, store or ondisk.

@@ -4,6 +4,7 @@ use crate::client::Client;
 use nacre_layout::{Layout, StripeObject};
 use nacre_rpc::{IoCall, OssEndpoint, run_all};
 use nacre_types::{Fid, Status, StatusResult, Timestamp};
+use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest};
 
 /// What the objects of a file say about it.
@@ -68,14 +69,17 @@ impl Client {
         let Some(first) = first else { return Ok(Glimpse::default()) };
         let mut sum = Glimpse::default();
         if !more {
-            let attr =
-                object_attr(self.on_object(first.ost_index, &OssRequest::GetAttr { object: first.object })?)?;
+            let attr = object_attr(self.on_object(
+                first.ost_index,
+                &OssRequest::GetAttr { object: first.object, glimpse: false },
+            )?)?;
             sum.add(&attr);
             sum.size = layout.file_size(&[attr.size]);
             return Ok(sum);
         }
-        let requests =
-            layout.objects().map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object }));
+        let requests = layout
+            .objects()
+            .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse: false }));
         let mut sizes = Vec::new();
         for reply in self.on_objects(requests)? {
             let attr = object_attr(reply)?;
@@ -92,7 +96,10 @@ impl Client {
             let math = component.math();
             component.objects.iter().enumerate().filter_map(move |(index, stripe)| {
                 let size = math?.object_size(index as u16, size.min(component.extent.end));
-                Some((stripe.ost_index, OssRequest::Truncate { object: stripe.object, size }))
+                Some((
+                    stripe.ost_index,
+                    OssRequest::Truncate { object: stripe.object, size, lock: IoLock::Lease },
+                ))
             })
         });
         self.on_objects(requests).map(drop)

@@ -6,6 +6,7 @@ use crate::io::ranges::Use;
 use nacre_layout::{Chunk, Layout, chunks};
 use nacre_rpc::{IoCall, run_all};
 use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::atomic::Ordering;
 
@@ -157,7 +158,13 @@ impl Client {
 }
 
 fn read_request(chunk: &Chunk, object: nacre_types::Fid, ahead: u32) -> OssRequest {
-    OssRequest::Read { object, offset: chunk.object_offset, len: chunk.len as u32, ahead }
+    OssRequest::Read {
+        object,
+        offset: chunk.object_offset,
+        len: chunk.len as u32,
+        ahead,
+        lock: IoLock::Lease,
+    }
 }
 
 /// The object ends inside the file: the rest of its part is a hole.

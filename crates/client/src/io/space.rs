@@ -9,6 +9,7 @@ use crate::io::write::WriteOptions;
 use nacre_layout::{Component, Layout};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, Fid, SetAttr, Status, StatusResult};
+use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{MdsRequest, OpenFlags};
 use nacre_wire::oss::{FallocateKind, OssReply, OssRequest, SeekKind};
 
@@ -134,7 +135,10 @@ impl Client {
         let outcome = self.with_space(file.fid, || {
             let requests = object_ranges(&layout, offset, end).map(|range| {
                 let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
-                (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len })
+                (
+                    range.stripe.ost_index,
+                    OssRequest::Fallocate { object, kind, offset, len, lock: IoLock::Lease },
+                )
             });
             self.on_objects(requests)
         });
@@ -221,7 +225,7 @@ impl Client {
         offset: u64,
         kind: SeekKind,
     ) -> StatusResult<Option<u64>> {
-        match self.on_object(ost_index, &OssRequest::Seek { object, offset, kind }) {
+        match self.on_object(ost_index, &OssRequest::Seek { object, offset, kind, lock: IoLock::Lease }) {
             Ok(OssReply::Position(position)) => Ok(Some(position)),
             Ok(_) => Err(Status::EPROTO),
             Err(Status::ENXIO) if kind == SeekKind::Hole => Ok(Some(offset)),

@@ -10,6 +10,7 @@ use nacre_rpc::{IoCall, run_all};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{Caps, Fid, SetAttr, SetAttrValid, Status, StatusResult, TransNo};
+use nacre_wire::lock::IoLock;
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
@@ -233,8 +234,14 @@ impl Client {
 
     fn write_chunk(&self, chunk: &Chunk, data: &[u8], sync: bool) -> StatusResult<usize> {
         let stripe = chunk.object.ok_or(Status::EIO)?;
-        let request =
-            OssRequest::Write { object: stripe.object, offset: chunk.object_offset, sync, granted: false };
+        let request = OssRequest::Write {
+            object: stripe.object,
+            offset: chunk.object_offset,
+            sync,
+            granted: false,
+            lock: IoLock::Lease,
+            incarnation: 0,
+        };
         let data = &data[..chunk.len as usize];
         written(self.ost(stripe.ost_index)?.call(&request, Bulk::Send(data))?)
     }
@@ -253,6 +260,8 @@ impl Client {
                     offset: chunk.object_offset,
                     sync,
                     granted: false,
+                    lock: IoLock::Lease,
+                    incarnation: 0,
                 },
                 bulk: Bulk::Send(mine),
             });

@@ -126,15 +126,15 @@ impl OssEndpoint for FakeOss {
                 buffer[bytes..].fill(0xee);
                 Ok(OssReply::Read(bytes as u32))
             }
-            (OssRequest::GetAttr { object }, _) => {
+            (OssRequest::GetAttr { object, .. }, _) => {
                 self.attrs.fetch_add(1, Ordering::Relaxed);
                 Ok(OssReply::Attr(objects.get(object).map(Object::attr).unwrap_or_default()))
             }
-            (OssRequest::Truncate { object, size }, _) => {
+            (OssRequest::Truncate { object, size, .. }, _) => {
                 objects.entry(*object).or_default().resize(*size);
                 Ok(OssReply::Attr(objects[object].attr()))
             }
-            (OssRequest::Fallocate { object, kind, offset, len }, _) => {
+            (OssRequest::Fallocate { object, kind, offset, len, .. }, _) => {
                 let entry = objects.entry(*object).or_default();
                 match kind {
                     FallocateKind::Allocate => {
@@ -149,7 +149,7 @@ impl OssEndpoint for FakeOss {
                 }
                 Ok(OssReply::Attr(entry.attr()))
             }
-            (OssRequest::Seek { object, offset, kind }, _) => {
+            (OssRequest::Seek { object, offset, kind, .. }, _) => {
                 let object = objects.get(object).ok_or(Status::ENXIO)?;
                 object.seek(*offset, *kind).map(OssReply::Position)
             }

@@ -77,7 +77,9 @@ impl Servers {
             let options = FileStoreOptions { create: true, ..FileStoreOptions::default() };
             let store = FileStore::open(&path, options).expect("an empty store");
             let server = ObjectServer::new(Arc::new(store), index);
-            osts.insert(index, Arc::new(LoOss::new(Arc::new(server))));
+            let client = ClientUuid([9; 16]);
+            let oss = LoOss::connect(Arc::new(server), client, Arc::new(nacre_rpc::NoCallbacks));
+            osts.insert(index, Arc::new(oss.expect("an OST that lets clients in")));
         }
         let mut config = MdsConfig::default();
         config.default_layout.stripe_count = Some(stripe_count);

@@ -3,7 +3,7 @@
 use super::targets::Services;
 use crate::failure::{Failure, Result};
 use nacre_rpc::tcp::{ClientIdentity, TcpMgs, TcpOss};
-use nacre_rpc::{ClientConfig, LoMgs, LoOss, MgsEndpoint, OssEndpoint, OssService, Shape};
+use nacre_rpc::{ClientConfig, LoMgs, LoOss, MgsEndpoint, NoCallbacks, OssEndpoint, OssService, Shape};
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
 use std::collections::BTreeMap;
@@ -112,16 +112,21 @@ impl Links {
         config: &'a FsConfig,
     ) -> impl Iterator<Item = (u16, Arc<dyn OssEndpoint>)> + 'a {
         let known = |index: u16| config.targets.iter().any(|target| target.target == TargetId::ost(index));
-        self.local_osts.iter().filter(move |(index, _)| !known(**index)).map(|(index, service)| {
-            let endpoint: Arc<dyn OssEndpoint> = Arc::new(LoOss::new(service.clone()));
-            (*index, endpoint)
-        })
+        self.local_osts
+            .iter()
+            .filter(move |(index, _)| !known(**index))
+            .filter_map(|(index, service)| Some((*index, self.local(service).ok()?)))
+    }
+
+    fn local(&self, service: &Arc<dyn OssService>) -> StatusResult<Arc<dyn OssEndpoint>> {
+        let endpoint = LoOss::connect(service.clone(), self.identity.client, Arc::new(NoCallbacks))?;
+        Ok(Arc::new(endpoint))
     }
 
     fn ost(&self, target: &TargetConfig) -> StatusResult<Arc<dyn OssEndpoint>> {
         let index = target.target.index;
         if let Some(service) = self.local_osts.get(&index) {
-            return Ok(Arc::new(LoOss::new(service.clone())));
+            return self.local(service);
         }
         Ok(Arc::new(TcpOss::new(index, &remote_nids(target), &self.identity, &self.rpc)?))
     }

@@ -13,11 +13,10 @@ use nacre_mds::Mds;
 use nacre_mgs::params::PARAMS;
 use nacre_oss::ObjectServer;
 use nacre_params::{Kind, Pattern, Tree, known, value};
-use nacre_rpc::{Call, ImportInfo, OssService};
-use nacre_types::{Cred, Status, StatusResult, TargetId, TargetKind};
+use nacre_rpc::{ImportInfo, OssService};
+use nacre_types::{Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::{FsConfig, MgsRequest};
-use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -88,7 +87,7 @@ impl Params {
         self.tree.add_read(&add("uuid"), text(format!("{name}_UUID")));
         self.tree.add_read(&add("fstype"), text("file".to_owned()));
         let space = server.clone();
-        enter_space(&self.tree, &below, move || ost_space(&*space));
+        enter_space(&self.tree, &below, move || space.space());
         let (stats, clear) = (server.clone(), server.clone());
         self.tree.add_both(
             &add("stats"),
@@ -297,14 +296,6 @@ fn enter_targets(tree: &Tree, below: &str, client: &Arc<Client>, kind: TargetKin
             .map(|target| format!("{}: {fsname}-{target}_UUID ACTIVE\n", target.index));
         Ok(lines.collect())
     });
-}
-
-fn ost_space(server: &dyn OssService) -> StatusResult<Statfs> {
-    let cred = Cred::system();
-    match server.handle(&Call::new(&cred), &OssRequest::Statfs, Bulk::None)? {
-        OssReply::Statfs(statfs) => Ok(statfs),
-        _ => Err(Status::EPROTO),
-    }
 }
 
 #[cfg(test)]

@@ -5,10 +5,8 @@ use super::params::set_for_good;
 use crate::control::{Answer, Handler, ParamName, ProcessStatus, Request, SpaceStatus, TargetStatus};
 use crate::process::request_stop;
 use nacre_params::{Access, Found, Kind, Pattern, Tree};
-use nacre_rpc::Call;
-use nacre_types::{Cred, Nid, Status, StatusResult, TargetId, TargetKind};
+use nacre_types::{Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
-use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
 impl Handler for Node {
     fn handle(&self, request: &Request) -> Answer {
@@ -66,13 +64,8 @@ impl Node {
     fn space_of(&self, target: TargetId) -> Option<Statfs> {
         match target.kind {
             TargetKind::Ost => {
-                let cred = Cred::system();
                 let services = self.services.osts();
-                let service = services.get(&target.index)?;
-                match service.handle(&Call::new(&cred), &OssRequest::Statfs, Bulk::None) {
-                    Ok(OssReply::Statfs(statfs)) => Some(statfs),
-                    _ => None,
-                }
+                services.get(&target.index)?.space().ok()
             }
             TargetKind::Mdt => {
                 let dir = self.plan.instance.as_ref()?.target_dir(target);

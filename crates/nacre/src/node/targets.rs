@@ -10,10 +10,10 @@ use nacre_mds::{Mds, MdsConfig};
 use nacre_mgs::Mgs;
 use nacre_oss::ObjectServer;
 use nacre_rpc::tcp::Targets;
-use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, MdsService, MgsService, OssService};
+use nacre_rpc::{LoMds, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssService};
 use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::{ClientUuid, Cred, Fid, SetAttr, SetAttrValid, TargetId, TargetKind};
-use nacre_wire::mds::{LeaseGrant, MdsRequest};
+use nacre_wire::mds::MdsRequest;
 use nacre_wire::mgs::FsConfig;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -62,18 +62,12 @@ fn give_root_to_formatter(dir: &Path, config: MdsConfig) -> Result<()> {
     };
     let request = MdsRequest::SetAttr { fid: Fid::ROOT, set };
     let client = ClientUuid(random_uuid()?);
+    // Nobody else can be connected to an MDT that is just being made.
     let changed = LoMds::connect(mds.clone(), client, Arc::new(NoCallbacks))
         .and_then(|(endpoint, _)| endpoint.call(&Cred::system(), &request));
     changed
         .map_err(|status| Failure::new(format!("cannot set the owner of the root directory: {status}")))?;
     mds.stop().map_err(Failure::because("close the new MDT0000"))
-}
-
-/// Nobody else can be connected to an MDT that is just being made.
-struct NoCallbacks;
-
-impl ClientCallbacks for NoCallbacks {
-    fn lease_changed(&self, _: LeaseGrant) {}
 }
 
 fn object_options(instance: &Instance, target: TargetId) -> FileStoreOptions {

@@ -1,26 +1,31 @@
 //! Requests against a file store.
 
 use super::*;
+use nacre_rpc::{Export, NoCallbacks};
 use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::Cred;
 use nacre_types::limits::BULK_MAX;
+use nacre_types::{ClientUuid, Nid};
+use nacre_wire::lock::IoLock;
 use proptest::prelude::*;
 
 struct World {
     server: ObjectServer,
+    export: Export,
     _dir: tempfile::TempDir,
 }
 
 fn world() -> World {
     let dir = tempfile::tempdir().unwrap();
     let store = FileStore::open(&dir.path().join("ost"), FileStoreOptions::create()).unwrap();
-    World { server: ObjectServer::new(Arc::new(store), 3), _dir: dir }
+    let export = Export::new(ClientUuid([1; 16]), Nid::Lo, None, Arc::new(NoCallbacks));
+    World { server: ObjectServer::new(Arc::new(store), 3), export, _dir: dir }
 }
 
 impl World {
     fn call(&self, request: OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         let cred = Cred::system();
-        self.server.handle(&Call::new(&cred), &request, bulk)
+        self.server.handle(&self.export, &Call::new(&cred), &request, bulk)
     }
 
     fn ask(&self, request: OssRequest) -> StatusResult<OssReply> {
@@ -28,12 +33,22 @@ impl World {
     }
 
     fn write(&self, object: Fid, offset: u64, data: &[u8]) -> StatusResult<OssReply> {
-        self.call(OssRequest::Write { object, offset, sync: false, granted: false }, Bulk::Send(data))
+        self.call(
+            OssRequest::Write {
+                object,
+                offset,
+                sync: false,
+                granted: false,
+                lock: IoLock::Lease,
+                incarnation: 0,
+            },
+            Bulk::Send(data),
+        )
     }
 
     fn read(&self, object: Fid, offset: u64, len: u32) -> StatusResult<Vec<u8>> {
         let mut buffer = vec![0xee; len as usize];
-        let request = OssRequest::Read { object, offset, len, ahead: u32::MAX };
+        let request = OssRequest::Read { object, offset, len, ahead: u32::MAX, lock: IoLock::Lease };
         match self.call(request, Bulk::Receive(&mut buffer))? {
             OssReply::Read(read) => {
                 buffer.truncate(read as usize);
@@ -67,16 +82,23 @@ fn objects_are_written_read_measured_and_destroyed() {
     assert_eq!(world.ask(reserve), Ok(OssReply::Precreated { first: 33, count: 32 }));
     assert_eq!(world.write(fid(1), 3, b"abc"), Ok(OssReply::Written(3)));
     assert_eq!(world.read(fid(1), 0, 100), Ok(b"\0\0\0abc".to_vec()));
-    let synced = OssRequest::Write { object: fid(1), offset: 6, sync: true, granted: false };
+    let synced = OssRequest::Write {
+        object: fid(1),
+        offset: 6,
+        sync: true,
+        granted: false,
+        lock: IoLock::Lease,
+        incarnation: 0,
+    };
     assert_eq!(world.call(synced, Bulk::Send(b"d")), Ok(OssReply::Written(1)));
-    match world.ask(OssRequest::GetAttr { object: fid(1) }) {
+    match world.ask(OssRequest::GetAttr { object: fid(1), glimpse: false }) {
         Ok(OssReply::Attr(attr)) => assert_eq!((attr.size, attr.mtime.is_some()), (7, true)),
         other => panic!("{other:?}"),
     }
-    let seek = OssRequest::Seek { object: fid(1), offset: 0, kind: SeekKind::Hole };
+    let seek = OssRequest::Seek { object: fid(1), offset: 0, kind: SeekKind::Hole, lock: IoLock::Lease };
     assert_eq!(world.ask(seek), Ok(OssReply::Position(7)));
     assert!(matches!(
-        world.ask(OssRequest::Truncate { object: fid(1), size: 2 }),
+        world.ask(OssRequest::Truncate { object: fid(1), size: 2, lock: IoLock::Lease }),
         Ok(OssReply::Attr(oss::ObjectAttr { size: 2, .. }))
     ));
     assert_eq!(world.ask(OssRequest::Sync { object: Some(fid(1)) }), Ok(OssReply::Done));
@@ -100,10 +122,17 @@ fn senseless_requests_are_refused_and_change_nothing() {
     assert_eq!(world.write(fid(1), u64::MAX, b"x"), Err(Status::EFBIG));
     assert_eq!(world.write(fid(1), 0, &vec![0; BULK_MAX + 1]), Err(Status::E2BIG));
     assert_eq!(
-        world.ask(OssRequest::Write { object: fid(1), offset: 0, sync: false, granted: false }),
+        world.ask(OssRequest::Write {
+            object: fid(1),
+            offset: 0,
+            sync: false,
+            granted: false,
+            lock: IoLock::Lease,
+            incarnation: 0
+        }),
         Err(Status::EPROTO)
     );
-    let read = OssRequest::Read { object: fid(1), offset: 0, len: 10, ahead: 0 };
+    let read = OssRequest::Read { object: fid(1), offset: 0, len: 10, ahead: 0, lock: IoLock::Lease };
     assert_eq!(world.call(read.clone(), Bulk::Receive(&mut [0; 9])), Err(Status::EINVAL));
     assert_eq!(world.call(read, Bulk::Send(b"x")), Err(Status::EPROTO));
     let huge = OssRequest::Precreate { sequence: fid(1).seq, count: PRECREATE_MAX + 1 };
@@ -111,7 +140,10 @@ fn senseless_requests_are_refused_and_change_nothing() {
     assert_eq!(world.ask(OssRequest::Destroy { objects: vec![fid(1); DESTROY_MAX + 1] }), Err(Status::E2BIG));
     let foreign = OssRequest::Destroy { objects: vec![fid(1), Fid::ost_object(4, 1)] };
     assert_eq!(world.ask(foreign), Err(Status::WRONG_TARGET));
-    assert_eq!(world.ask(OssRequest::Truncate { object: fid(1), size: u64::MAX }), Err(Status::EFBIG));
+    assert_eq!(
+        world.ask(OssRequest::Truncate { object: fid(1), size: u64::MAX, lock: IoLock::Lease }),
+        Err(Status::EFBIG)
+    );
     assert_eq!(world.server.store().stats().objects, 0);
     assert_eq!(world.server.failed(Operation::Write), 5);
 }
@@ -160,11 +192,18 @@ fn any_request() -> impl Strategy<Value = OssRequest> {
             object,
             offset,
             sync,
-            granted: offset % 2 == 0
+            granted: offset % 2 == 0,
+            lock: IoLock::Lease,
+            incarnation: 0
         }),
-        (any_fid(), any_offset(), any::<u32>(), any::<u32>())
-            .prop_map(|(object, offset, len, ahead)| OssRequest::Read { object, offset, len, ahead }),
-        (any_fid(), any_offset()).prop_map(|(object, size)| OssRequest::Truncate { object, size }),
+        (any_fid(), any_offset(), any::<u32>(), any::<u32>()).prop_map(|(object, offset, len, ahead)| {
+            OssRequest::Read { object, offset, len, ahead, lock: IoLock::Lease }
+        }),
+        (any_fid(), any_offset()).prop_map(|(object, size)| OssRequest::Truncate {
+            object,
+            size,
+            lock: IoLock::Lease
+        }),
         (any_fid(), any_offset(), any_offset(), 0u8..5).prop_map(|(object, offset, len, kind)| {
             // Allocation of huge ranges is left to the limits of the file system, zeroing and punching are cheap.
             let kind = match kind {
@@ -172,14 +211,15 @@ fn any_request() -> impl Strategy<Value = OssRequest> {
                 1 => FallocateKind::Zero,
                 _ => FallocateKind::ZeroKeepSize,
             };
-            OssRequest::Fallocate { object, kind, offset, len: len % (1 << 30) }
+            OssRequest::Fallocate { object, kind, offset, len: len % (1 << 30), lock: IoLock::Lease }
         }),
         (any_fid(), any_offset()).prop_map(|(object, offset)| OssRequest::Seek {
             object,
             offset,
-            kind: SeekKind::Data
+            kind: SeekKind::Data,
+            lock: IoLock::Lease
         }),
-        any_fid().prop_map(|object| OssRequest::GetAttr { object }),
+        any_fid().prop_map(|object| OssRequest::GetAttr { object, glimpse: false }),
         (any::<u64>(), any::<u32>()).prop_map(|(sequence, count)| OssRequest::Precreate { sequence, count }),
         (any::<u64>(), any::<u32>())
             .prop_map(|(sequence, last_used)| OssRequest::DestroyOrphans { sequence, last_used }),

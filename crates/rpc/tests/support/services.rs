@@ -8,6 +8,7 @@ use nacre_rpc::{
     OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Nid, Status, StatusResult, TransNo};
+use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -141,7 +142,13 @@ pub struct FakeOss {
 }
 
 impl OssService for FakeOss {
-    fn handle(&self, _call: &Call<'_>, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+    fn handle(
+        &self,
+        _: &nacre_rpc::Export,
+        _call: &Call<'_>,
+        request: &OssRequest,
+        bulk: Bulk<'_>,
+    ) -> StatusResult<OssReply> {
         self.requests.fetch_add(1, Ordering::SeqCst);
         match (request, bulk) {
             (OssRequest::Write { object, offset, .. }, Bulk::Send(data)) => {
@@ -273,7 +280,8 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Ten reads of 100 bytes, started together.
 pub fn ten_reads_at_once(oss: &dyn OssEndpoint) {
     let mut buffers = vec![vec![0u8; 100]; 10];
-    let request = OssRequest::Read { object: Fid::new(9, 1, 0), offset: 0, len: 100, ahead: 0 };
+    let request =
+        OssRequest::Read { object: Fid::new(9, 1, 0), offset: 0, len: 100, ahead: 0, lock: IoLock::Lease };
     let calls = buffers
         .iter_mut()
         .map(|buffer| IoCall { endpoint: oss, request: request.clone(), bulk: Bulk::Receive(buffer) })

@@ -2,9 +2,13 @@
 
 use super::*;
 use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
+use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
 use crate::mds::{DirEntry, DirPage};
 use nacre_layout::{
     Component, ComponentFlags, Extent, Layout, LayoutForm, LayoutSpec, PoolName, StripeObject,
+};
+use nacre_lock::{
+    Enqueue, EnqueueFlags, InodeBits, LockGrant, LockHandle, Lvb, Mode, Need, Outcome, ResourceId, Wanted,
 };
 use nacre_types::{
     Attr, AttrFlags, Caps, ClientUuid, Cred, FileKind, FullCred, OpenHandle, ProcessIdentity, SetAttr,
@@ -136,6 +140,7 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::GetLock { fid: fid(1), lock: file_lock() },
         MdsRequest::Ping,
         MdsRequest::LeaseReleased { epoch: 6 },
+        MdsRequest::Locks { request: LockRequest::ReplayDone },
     ]
 }
 
@@ -162,6 +167,7 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::Link { parent: Fid::ROOT, name: b"n".to_vec() },
         MdsReply::Lock(Some(file_lock())),
         MdsReply::Lease(LeaseGrant { exclusive: true, epoch: 12 }),
+        MdsReply::Locked(Outcome::Waiting),
     ]
 }
 
@@ -180,12 +186,19 @@ fn statfs() -> Statfs {
 fn oss_requests() -> Vec<OssRequest> {
     let object = Fid::ost_object(1, 2);
     vec![
-        OssRequest::Write { object, offset: 4096, sync: true, granted: false },
-        OssRequest::Read { object, offset: 1 << 40, len: 1 << 20, ahead: 4 << 20 },
-        OssRequest::GetAttr { object },
-        OssRequest::Truncate { object, size: 77 },
-        OssRequest::Fallocate { object, kind: FallocateKind::Punch, offset: 1, len: 2 },
-        OssRequest::Seek { object, offset: 3, kind: SeekKind::Hole },
+        OssRequest::Write {
+            object,
+            offset: 4096,
+            sync: true,
+            granted: false,
+            lock: IoLock::Lease,
+            incarnation: 0,
+        },
+        OssRequest::Read { object, offset: 1 << 40, len: 1 << 20, ahead: 4 << 20, lock: IoLock::Lease },
+        OssRequest::GetAttr { object, glimpse: false },
+        OssRequest::Truncate { object, size: 77, lock: IoLock::Lease },
+        OssRequest::Fallocate { object, kind: FallocateKind::Punch, offset: 1, len: 2, lock: IoLock::Lease },
+        OssRequest::Seek { object, offset: 3, kind: SeekKind::Hole, lock: IoLock::Lease },
         OssRequest::Sync { object: Some(object) },
         OssRequest::Sync { object: None },
         OssRequest::Statfs,
@@ -194,7 +207,70 @@ fn oss_requests() -> Vec<OssRequest> {
         OssRequest::Destroy { objects: vec![object, Fid::ost_object(1, 3)] },
         OssRequest::Ping,
         OssRequest::Grant { client: 5, kept: 6, want: 7 },
+        OssRequest::Locks { request: LockRequest::ReplayDone },
+        OssRequest::Evict { client: ClientUuid([7; 16]) },
     ]
+}
+
+fn need() -> Need {
+    Need::extent(Mode::Pw, nacre_lock::Extent { start: 4096, last: 8191 })
+}
+
+fn lvb() -> Lvb {
+    let (atime, mtime, ctime) = (Timestamp::new(1, 2), Timestamp::new(3, 4), Timestamp::new(5, 6));
+    Lvb { size_bytes: 9, blocks: 8, atime, mtime, ctime }
+}
+
+fn lock_requests() -> Vec<LockRequest> {
+    let (handle, resource) = (LockHandle(3), ResourceId::of_fid(&fid(9)));
+    let flags = EnqueueFlags { no_wait: true, deny_on_contention: true, ..EnqueueFlags::default() };
+    let request = Enqueue { handle, resource, need: need(), optional: InodeBits::NONE, flags };
+    let inode = Enqueue {
+        need: Need::bits(Mode::Pr, InodeBits::LOOKUP),
+        optional: InodeBits::UPDATE.union(InodeBits::PERM),
+        flags: EnqueueFlags { no_expansion: true, glimpse: true, ..EnqueueFlags::default() },
+        ..request
+    };
+    vec![
+        LockRequest::Enqueue { request, cancels: vec![LockHandle(1), LockHandle(2)] },
+        LockRequest::Enqueue { request: inode, cancels: Vec::new() },
+        LockRequest::Cancel { handles: vec![handle] },
+        LockRequest::Convert { handle, mode: Mode::Pr, policy: need().policy },
+        LockRequest::GlimpseAnswer { glimpse: 4, handle, lvb: Some(lvb()) },
+        LockRequest::Replay { handle, resource, need: need() },
+        LockRequest::ReplayDone,
+    ]
+}
+
+fn outcomes() -> Vec<Outcome> {
+    let refusals = [
+        nacre_lock::Refusal::WouldBlock,
+        nacre_lock::Refusal::Contended { for_ms: 5 },
+        nacre_lock::Refusal::TooMany,
+        nacre_lock::Refusal::Stale,
+        nacre_lock::Refusal::Recovering,
+        nacre_lock::Refusal::ReplayRefused,
+        nacre_lock::Refusal::Invalid,
+    ];
+    [
+        Outcome::Granted(LockGrant { need: need(), lvb: Some(lvb()) }),
+        Outcome::Waiting,
+        Outcome::Glimpsed(lvb()),
+    ]
+    .into_iter()
+    .chain(refusals.map(Outcome::Refused))
+    .collect()
+}
+
+fn server_messages() -> Vec<ServerMessage> {
+    let handle = LockHandle(3);
+    let locks = [
+        LockMessage::Completion { handle, outcome: Outcome::Waiting },
+        LockMessage::Blocking { handle, wanted: Wanted::by(&need()) },
+        LockMessage::Glimpse { glimpse: 4, handle },
+    ];
+    let lease = ServerMessage::Lease(LeaseGrant { exclusive: true, epoch: 2 });
+    std::iter::once(lease).chain(locks.map(ServerMessage::Lock)).collect()
 }
 
 fn oss_replies() -> Vec<OssReply> {
@@ -207,6 +283,7 @@ fn oss_replies() -> Vec<OssReply> {
         OssReply::Statfs(statfs()),
         OssReply::Precreated { first: 10, count: 32 },
         OssReply::Granted(11),
+        OssReply::Locked(Outcome::Waiting),
     ]
 }
 
@@ -299,6 +376,9 @@ fn golden_text() -> String {
     );
     golden_lines("oss-request", &oss_requests(), &mut out);
     golden_lines("oss-reply", &oss_replies(), &mut out);
+    golden_lines("lock-request", &lock_requests(), &mut out);
+    golden_lines("lock-outcome", &outcomes(), &mut out);
+    golden_lines("server-message", &server_messages(), &mut out);
     golden_lines("mgs-request", &mgs_requests(), &mut out);
     golden_lines("mgs-reply", &mgs_replies(), &mut out);
     out
@@ -336,6 +416,9 @@ fn every_message_survives_the_journey_and_no_cut_one_does() {
     round_trip(&mds_replies(), &encoded(&mds_replies()));
     round_trip(&oss_requests(), &encoded(&oss_requests()));
     round_trip(&oss_replies(), &encoded(&oss_replies()));
+    round_trip(&lock_requests(), &encoded(&lock_requests()));
+    round_trip(&outcomes(), &encoded(&outcomes()));
+    round_trip(&server_messages(), &encoded(&server_messages()));
     round_trip(&mgs_requests(), &encoded(&mgs_requests()));
     round_trip(&mgs_replies(), &encoded(&mgs_replies()));
     round_trip(&[cred()], &encoded(&[cred()]));

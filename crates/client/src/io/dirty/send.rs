@@ -7,6 +7,7 @@ use crate::file::FileState;
 use crate::io::write::written;
 use nacre_rpc::{IoCall, run_all};
 use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssRequest};
 use std::sync::atomic::Ordering;
 
@@ -89,7 +90,14 @@ impl Client {
         let offset = job.key.offset() + u64::from(piece.start);
         Ok(IoCall {
             endpoint: self.ost(job.window.budget.ost_index)?,
-            request: OssRequest::Write { object: job.key.object, offset, sync: false, granted: true },
+            request: OssRequest::Write {
+                object: job.key.object,
+                offset,
+                sync: false,
+                granted: true,
+                lock: IoLock::Lease,
+                incarnation: 0,
+            },
             bulk: Bulk::Send(data),
         })
     }

@@ -81,13 +81,13 @@ pub(super) fn cut(request: &OssRequest, bulk: &Bulk<'_>, ways: &Ways) -> (Vec<Os
             start += part as u64;
             let is_last = start == offset + len as u64;
             match *request {
-                OssRequest::Read { object, ahead, .. } => {
+                OssRequest::Read { object, ahead, lock, .. } => {
                     // What comes next comes after the last part.
                     let ahead = if is_last { ahead } else { 0 };
-                    OssRequest::Read { object, offset: at, len: part as u32, ahead }
+                    OssRequest::Read { object, offset: at, len: part as u32, ahead, lock }
                 }
-                OssRequest::Write { object, sync, granted, .. } => {
-                    OssRequest::Write { object, offset: at, sync, granted }
+                OssRequest::Write { object, sync, granted, lock, incarnation, .. } => {
+                    OssRequest::Write { object, offset: at, sync, granted, lock, incarnation }
                 }
                 _ => request.clone(),
             }
@@ -144,12 +144,20 @@ pub(super) fn join_reads(
 mod tests {
     use super::*;
     use nacre_types::Fid;
+    use nacre_wire::lock::IoLock;
     use proptest::prelude::*;
 
     const ONE: Ways = Ways { cpus: 2, endpoints: 1, near: true, rpc_bytes_max: 1 << 20 };
 
     fn write(offset: u64) -> OssRequest {
-        OssRequest::Write { object: Fid::ost_object(0, 1), offset, sync: false, granted: false }
+        OssRequest::Write {
+            object: Fid::ost_object(0, 1),
+            offset,
+            sync: false,
+            granted: false,
+            lock: IoLock::Lease,
+            incarnation: 0,
+        }
     }
 
     proptest! {
@@ -200,8 +208,14 @@ mod tests {
         let data = vec![0u8; 1 << 20];
         let whole = |request: &OssRequest, data: &[u8]| cut(request, &Bulk::Send(data), &ONE).1.is_empty();
         assert!(whole(&write(0), &data[..HALVES_MIN - 1]));
-        let durable =
-            OssRequest::Write { object: Fid::ost_object(0, 1), offset: 0, sync: true, granted: false };
+        let durable = OssRequest::Write {
+            object: Fid::ost_object(0, 1),
+            offset: 0,
+            sync: true,
+            granted: false,
+            lock: IoLock::Lease,
+            incarnation: 0,
+        };
         assert!(whole(&durable, &data));
         // Close to the largest offset nothing overflows.
         assert!(whole(&write(u64::MAX), &data));
@@ -209,7 +223,13 @@ mod tests {
 
     #[test]
     fn only_the_last_part_of_a_read_tells_what_comes_next() {
-        let read = OssRequest::Read { object: Fid::ost_object(0, 1), offset: 0, len: 1 << 20, ahead: 7 };
+        let read = OssRequest::Read {
+            object: Fid::ost_object(0, 1),
+            offset: 0,
+            len: 1 << 20,
+            ahead: 7,
+            lock: IoLock::Lease,
+        };
         let (requests, _) = cut(&read, &Bulk::Receive(&mut [0; 1 << 20]), &ONE);
         let ahead: Vec<u32> = requests
             .iter()

@@ -221,7 +221,7 @@ fn new_client(
 ) -> Client {
     let callbacks = Arc::new(RemoteCallbacks::default());
     Client {
-        export: Arc::new(Export { client: uuid, nid: Nid::Tcp(peer), process, callbacks: callbacks.clone() }),
+        export: Arc::new(Export::new(uuid, Nid::Tcp(peer), process, callbacks.clone())),
         replies: Mutex::default(),
         reply_stored: Condvar::new(),
         callbacks,

@@ -7,10 +7,11 @@
 use super::clients::Client;
 use super::dispatch::Work;
 use super::{Service, Shared, service_of};
+use crate::api::{Export, NoCallbacks};
 use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use nacre_env::{BlockingHook, InterruptTarget};
-use nacre_types::{Status, StatusResult, TargetId, Xid};
+use nacre_types::{Nid, Status, StatusResult, TargetId, Xid};
 use nacre_wire::connect::{
     Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN, agree_version,
 };
@@ -41,6 +42,8 @@ pub(super) struct Session {
     pub(super) service: Service,
     /// The client, on metadata targets.
     pub(super) client: Option<Arc<Client>>,
+    /// The client, on object targets.
+    pub(super) export: Option<Arc<Export>>,
     /// What both sides can do.
     pub(super) features: Features,
 }
@@ -396,7 +399,12 @@ impl Connection {
             in_flight_max: in_flight_max(config),
             lease: None,
         };
-        let mut session = Session { target: header.target, service, client: None, features };
+        let mut session = Session { target: header.target, service, client: None, export: None, features };
+        if matches!(session.service, Service::Oss(_)) {
+            let process = local.then_some(connect.process);
+            let export = Export::new(connect.client, Nid::Tcp(self.peer), process, Arc::new(NoCallbacks));
+            session.export = Some(Arc::new(export));
+        }
         if let Some(mds) = session.service.as_mds() {
             let attached = self.shared.clients.attach(
                 self,

@@ -3,7 +3,7 @@
 use super::Service;
 use super::clients::{Client, StoredReply};
 use super::connection::{Connection, Session};
-use crate::api::{Call, MdsService, OssService, ReplySlot};
+use crate::api::{Call, Export, MdsService, OssService, ReplySlot};
 use crate::tcp::buffer::AlignedBuffer;
 use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
 use crate::tunables::SHORT_IO_MAX;
@@ -144,7 +144,10 @@ impl<'a> Work<'a> {
         let session = self.session;
         match (&session.service, &session.client) {
             (Service::Mds(service), Some(client)) => self.run_mds(header, service.as_ref(), client),
-            (Service::Oss(service), _) => self.run_oss(header, service.as_ref()),
+            (Service::Oss(service), _) => match &session.export {
+                Some(export) => self.run_oss(header, service.as_ref(), export),
+                None => self.answer(header, Status::ENOTCONN, 0),
+            },
             (Service::Mgs(service), _) => {
                 self.reply.clear();
                 let result = MgsRequest::from_bytes(&self.body)
@@ -250,7 +253,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn run_oss(&mut self, header: &Header, service: &dyn OssService) {
+    fn run_oss(&mut self, header: &Header, service: &dyn OssService, export: &Export) {
         self.reply.clear();
         let request = match OssRequest::from_bytes(&self.body) {
             Ok(request) => request,
@@ -264,13 +267,13 @@ impl<'a> Work<'a> {
             OssRequest::Read { len, .. } if *len as usize > BULK_MAX => Err(Status::E2BIG),
             OssRequest::Read { len, .. } => {
                 let buffer = self.bulk.get(*len as usize);
-                guarded(|| service.handle(&call, &request, Bulk::Receive(buffer)))
+                guarded(|| service.handle(export, &call, &request, Bulk::Receive(buffer)))
             }
             OssRequest::Write { .. } => {
                 let data = self.bulk.get(header.bulk_len as usize);
-                guarded(|| service.handle(&call, &request, Bulk::Send(data)))
+                guarded(|| service.handle(export, &call, &request, Bulk::Send(data)))
             }
-            _ => guarded(|| service.handle(&call, &request, Bulk::None)),
+            _ => guarded(|| service.handle(export, &call, &request, Bulk::None)),
         };
         let bulk_len = match (&request, &result) {
             (OssRequest::Read { len, .. }, Ok(OssReply::Read(got))) => (*got).min(*len) as usize,

@@ -1,0 +1,278 @@
+//! Locks: what clients ask targets, and what targets tell their clients. The words are those of `nacre_lock`.
+//!
+//! Every message may be repeated, lost or overtaken by others of the same client; `docs/design/locks.md` says why that does
+//! no harm.
+
+use crate::codec::{
+    Decode, DecodeError, DecodeResult, Encode, Reader, put_list, wire_code, wire_enum, wire_newtype,
+    wire_struct,
+};
+use crate::mds::LeaseGrant;
+use nacre_lock::{
+    Enqueue, EnqueueFlags, Extent, InodeBits, LockGrant, LockHandle, Lvb, Mode, ModeSet, Need, Outcome,
+    Policy, Refusal, ResourceId, Wanted,
+};
+
+/// A client to the lock server of a target. Reply: a lock outcome for `Enqueue` and `Replay`, otherwise `Done`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LockRequest {
+    /// Asks for a lock. The answer may be "waiting": then a [`LockMessage::Completion`] follows.
+    Enqueue {
+        /// What is wanted.
+        request: Enqueue,
+        /// Locks that the client has given up, to be cancelled first.
+        cancels: Vec<LockHandle>,
+    },
+    /// Gives up locks or requests; handles that are not known are passed over.
+    Cancel {
+        /// The locks, at most [`HANDLES_MAX`].
+        handles: Vec<LockHandle>,
+    },
+    /// Keeps a part of a lock.
+    Convert {
+        /// The lock.
+        handle: LockHandle,
+        /// The mode that stays.
+        mode: Mode,
+        /// What it still covers.
+        policy: Policy,
+    },
+    /// Answers [`LockMessage::Glimpse`].
+    GlimpseAnswer {
+        /// Number of the glimpse.
+        glimpse: u64,
+        /// The lock that was asked for.
+        handle: LockHandle,
+        /// What the holder knows; `None` if it has no such lock.
+        lvb: Option<Lvb>,
+    },
+    /// Brings a lock back to a target that has restarted.
+    Replay {
+        /// The lock.
+        handle: LockHandle,
+        /// On what.
+        resource: ResourceId,
+        /// As it was granted.
+        need: Need,
+    },
+    /// All locks are back.
+    ReplayDone,
+}
+
+/// Locks in one message.
+pub const HANDLES_MAX: usize = 4096;
+
+/// A target to a client that has locks. Lost ones are told again, or found out by the client's repetition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockMessage {
+    /// A request that waited has its outcome.
+    Completion {
+        /// Which request.
+        handle: LockHandle,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// Somebody wants what the client holds.
+    Blocking {
+        /// Which lock.
+        handle: LockHandle,
+        /// What the others want.
+        wanted: Wanted,
+    },
+    /// Somebody wants to know the size of what the client writes; it keeps the lock.
+    Glimpse {
+        /// To be returned with the answer.
+        glimpse: u64,
+        /// Which lock.
+        handle: LockHandle,
+    },
+}
+
+/// What a target tells a client on its own account.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServerMessage {
+    /// What may be cached has changed (metadata targets).
+    Lease(LeaseGrant),
+    /// About a lock.
+    Lock(LockMessage),
+}
+
+/// What keeps others from the bytes that a request reads or changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum IoLock {
+    /// The client is the only one of its file system, or coherence does not matter.
+    #[default]
+    Lease = 0,
+    /// The client holds a lock that covers it. One that it has lost is refused with `EIO`: what it sends was overtaken.
+    Held = 1,
+    /// The target is to lock for the time of the request: others write out and drop what they cache there.
+    Server = 2,
+}
+
+wire_newtype!(LockHandle);
+wire_struct!(Need { mode, policy, group });
+wire_struct!(Wanted { modes, policy });
+wire_struct!(Lvb { size_bytes, blocks, atime, mtime, ctime });
+wire_struct!(LockGrant { need, lvb });
+wire_struct!(Enqueue { handle, resource, need, optional, flags });
+wire_code!(IoLock { 0 = Lease, 1 = Held, 2 = Server });
+
+wire_enum!(Policy {
+    0 = Extent(extent),
+    1 = Bits(bits),
+});
+
+wire_enum!(Refusal {
+    0 = WouldBlock,
+    1 = Contended { for_ms },
+    2 = TooMany,
+    3 = Stale,
+    4 = Recovering,
+    5 = ReplayRefused,
+    6 = Invalid,
+});
+
+wire_enum!(Outcome {
+    0 = Granted(grant),
+    1 = Waiting,
+    2 = Glimpsed(lvb),
+    3 = Refused(refusal),
+});
+
+wire_enum!(LockRequest {
+    0 = Enqueue { request, cancels },
+    1 = Cancel { handles },
+    2 = Convert { handle, mode, policy },
+    3 = GlimpseAnswer { glimpse, handle, lvb },
+    4 = Replay { handle, resource, need },
+    5 = ReplayDone,
+});
+
+wire_enum!(LockMessage {
+    0 = Completion { handle, outcome },
+    1 = Blocking { handle, wanted },
+    2 = Glimpse { glimpse, handle },
+});
+
+wire_enum!(ServerMessage {
+    0 = Lease(grant),
+    1 = Lock(message),
+});
+
+impl Encode for ResourceId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.iter().for_each(|word| word.encode(out));
+    }
+}
+
+impl Decode<'_> for ResourceId {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<ResourceId> {
+        let mut words = [0u64; 4];
+        for word in &mut words {
+            *word = Decode::decode(reader)?;
+        }
+        Ok(ResourceId(words))
+    }
+}
+
+impl Encode for Extent {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.start.encode(out);
+        self.last.encode(out);
+    }
+}
+
+impl Decode<'_> for Extent {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Extent> {
+        let (start, last) = (Decode::decode(reader)?, Decode::decode(reader)?);
+        Extent::new(start, last).ok_or(DecodeError::Invalid { what: "extent that ends before it begins" })
+    }
+}
+
+impl Encode for Mode {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.bits().encode(out);
+    }
+}
+
+impl Decode<'_> for Mode {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Mode> {
+        let bits: u8 = Decode::decode(reader)?;
+        Mode::from_bits(bits).ok_or(DecodeError::Unknown { what: "lock mode", value: bits.into() })
+    }
+}
+
+impl Encode for ModeSet {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.bits().encode(out);
+    }
+}
+
+impl Decode<'_> for ModeSet {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<ModeSet> {
+        let bits: u8 = Decode::decode(reader)?;
+        let set = ModeSet::from_bits(bits);
+        if set.bits() == bits {
+            Ok(set)
+        } else {
+            Err(DecodeError::Unknown { what: "lock modes", value: bits.into() })
+        }
+    }
+}
+
+impl Encode for InodeBits {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.bits().encode(out);
+    }
+}
+
+impl Decode<'_> for InodeBits {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<InodeBits> {
+        let bits: u8 = Decode::decode(reader)?;
+        InodeBits::from_bits(bits).ok_or(DecodeError::Unknown { what: "inode bits", value: bits.into() })
+    }
+}
+
+const NO_EXPANSION: u8 = 1;
+const NO_WAIT: u8 = 2;
+const GLIMPSE: u8 = 4;
+const DENY_ON_CONTENTION: u8 = 8;
+
+impl Encode for EnqueueFlags {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        let bits = bit(self.no_expansion, NO_EXPANSION)
+            | bit(self.no_wait, NO_WAIT)
+            | bit(self.glimpse, GLIMPSE)
+            | bit(self.deny_on_contention, DENY_ON_CONTENTION);
+        bits.encode(out);
+    }
+}
+
+impl Decode<'_> for EnqueueFlags {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<EnqueueFlags> {
+        let bits: u8 = Decode::decode(reader)?;
+        if bits & !(NO_EXPANSION | NO_WAIT | GLIMPSE | DENY_ON_CONTENTION) != 0 {
+            return Err(DecodeError::Unknown { what: "enqueue flags", value: bits.into() });
+        }
+        Ok(EnqueueFlags {
+            no_expansion: bits & NO_EXPANSION != 0,
+            no_wait: bits & NO_WAIT != 0,
+            glimpse: bits & GLIMPSE != 0,
+            deny_on_contention: bits & DENY_ON_CONTENTION != 0,
+        })
+    }
+}
+
+impl Encode for Vec<LockHandle> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_list(out, self);
+    }
+}
+
+impl Decode<'_> for Vec<LockHandle> {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Vec<LockHandle>> {
+        reader.list(HANDLES_MAX, 8, "lock handles")
+    }
+}
