@@ -1,281 +1,219 @@
 //! Locks that programs take on files: `flock` on the whole file, `fcntl` on byte ranges; and those that clients take for the
-//! time of an append. The kinds never conflict.
+//! time of an append.
 //!
-//! They live in memory: after a restart clients set theirs again. Source: fcntl(2), flock(2).
+//! `nacre_lock::flock` decides, under one mutex; this module is where threads wait for it. A thread that waits sleeps on a
+//! condition of its own, so a release wakes those whom it lets in and nobody else.
+//!
+//! Locks live in memory and end with the server (`docs/SEMANTICS.md`).
 
-use crate::cache::FidMap;
+use nacre_lock::ResourceId;
+use nacre_lock::flock::{self, Access, Completion, Family, FlockConfig, Owner, SetOutcome, WaitId};
+use nacre_lock::{Extent, flock::FileLocks as Engine};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner};
 use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time between two looks for an interrupt while a lock is waited for.
 const POLL: Duration = Duration::from_millis(20);
-/// Locks on one file, against a client that splits ranges without end. Guess.
-const LOCKS_PER_FILE_MAX: usize = 65536;
 
-/// Who holds a lock: owners are numbers of their client's own.
-type Holder = (ClientUuid, LockOwner);
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Held {
+/// A thread that waits.
+struct Waiter {
     client: ClientUuid,
-    lock: FileLock,
+    fid: Fid,
+    result: Option<StatusResult<()>>,
+    woken: Arc<Condvar>,
 }
 
-impl Held {
-    fn holder(&self) -> Holder {
-        (self.client, self.lock.owner)
-    }
-
-    fn conflicts_with(&self, holder: Holder, wanted: &FileLock) -> bool {
-        self.lock.family == wanted.family
-            && self.holder() != holder
-            && self.lock.start <= wanted.last
-            && wanted.start <= self.lock.last
-            && (self.lock.mode == LockMode::Write || wanted.mode == LockMode::Write)
-    }
-}
-
-#[derive(Default)]
 struct State {
-    files: FidMap<Vec<Held>>,
-    /// Byte-range locks that are waited for, to find circles.
-    waiting: HashMap<Holder, (Fid, FileLock)>,
+    engine: Engine,
+    waiters: HashMap<WaitId, Waiter>,
+    waits_begun: u64,
     stopped: bool,
 }
 
 /// See the [module documentation](self).
 pub struct FileLocks {
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 impl State {
-    fn blocker(&self, fid: &Fid, holder: Holder, wanted: &FileLock) -> Option<Held> {
-        self.files.get(fid)?.iter().find(|held| held.conflicts_with(holder, wanted)).copied()
+    fn complete(&mut self, completions: &[Completion]) {
+        for completion in completions {
+            self.end(completion.wait, completion.result);
+        }
     }
 
-    /// True if somebody whom `holder` would wait for waits, directly or not, for `holder`.
-    fn would_deadlock(&self, fid: &Fid, holder: Holder, wanted: &FileLock) -> bool {
-        let (mut seen, mut todo) = (HashSet::new(), vec![(*fid, holder, *wanted)]);
-        while let Some((fid, waiter, lock)) = todo.pop() {
-            for held in self.files.get(&fid).into_iter().flatten() {
-                if !held.conflicts_with(waiter, &lock) {
-                    continue;
-                }
-                let next = held.holder();
-                if next == holder {
-                    return true;
-                }
-                if seen.insert(next)
-                    && let Some((fid, lock)) = self.waiting.get(&next)
-                {
-                    todo.push((*fid, next, *lock));
-                }
-            }
+    fn end(&mut self, wait: WaitId, result: StatusResult<()>) {
+        if let Some(waiter) = self.waiters.get_mut(&wait) {
+            waiter.result.get_or_insert(result);
+            waiter.woken.notify_one();
         }
-        false
     }
 
-    /// Makes the holder's locks on the range what `lock` says; other parts of its locks stay.
-    fn apply(&mut self, fid: &Fid, client: ClientUuid, lock: &FileLock) -> StatusResult<()> {
-        let locks = self.files.entry(*fid).or_default();
-        let holder = (client, lock.owner);
-        let mut split = Vec::new();
-        locks.retain_mut(|held| {
-            let mine = held.holder() == holder && held.lock.family == lock.family;
-            if !mine || held.lock.last < lock.start || lock.last < held.lock.start {
-                return true;
-            }
-            let before = held.lock;
-            if before.last > lock.last {
-                let rest = FileLock { start: lock.last + 1, ..before };
-                split.push(Held { client, lock: rest });
-            }
-            // A lock that starts at 0 leaves nothing before it.
-            held.lock.last = lock.start.saturating_sub(1);
-            before.start < lock.start
-        });
-        locks.append(&mut split);
-        if lock.mode != LockMode::Unlock {
-            if locks.len() >= LOCKS_PER_FILE_MAX {
-                return Err(Status::ENOLCK);
-            }
-            locks.push(Held { client, lock: *lock });
+    /// Wakes those whose waits the engine has dropped without a word, with what became of them.
+    fn end_all(&mut self, gone: impl Fn(&Waiter) -> bool, why: Status) {
+        for waiter in self.waiters.values_mut().filter(|waiter| gone(waiter)) {
+            waiter.result.get_or_insert(Err(why));
+            waiter.woken.notify_one();
         }
-        if locks.is_empty() {
-            self.files.remove(fid);
-        }
-        Ok(())
+    }
+
+    fn begin_wait(&mut self, fid: &Fid, client: ClientUuid, wait: WaitId) -> Arc<Condvar> {
+        let woken = Arc::new(Condvar::new());
+        let waiter = Waiter { client, fid: *fid, result: None, woken: woken.clone() };
+        self.waiters.insert(wait, waiter);
+        woken
     }
 }
 
 impl FileLocks {
     /// A table without locks.
     pub fn new() -> FileLocks {
-        FileLocks { state: Mutex::default(), changed: Condvar::new() }
+        let state = State {
+            engine: Engine::new(FlockConfig::default()),
+            waiters: HashMap::new(),
+            waits_begun: 0,
+            stopped: false,
+        };
+        FileLocks { state: Mutex::new(state) }
     }
 
     /// Lets everybody who waits give up: the server stops.
     pub fn wake(&self) {
-        self.state.lock().stopped = true;
-        self.changed.notify_all();
+        let mut state = self.state.lock();
+        state.stopped = true;
+        for waiter in state.waiters.values() {
+            waiter.woken.notify_one();
+        }
     }
 
-    /// Sets or releases a lock.
+    /// Sets or releases a lock. With `wait` it returns when the lock is held; it may be interrupted. As on Linux, who asks
+    /// for an `flock` in another mode gives up the one he has first, and has none if the new one cannot be had.
     ///
     /// # Errors
     /// `EAGAIN` on a conflict without `wait`; `EDEADLK` if waiting would never end, `EINTR`, `EINVAL` for a range
-    /// that ends before it starts, `ENOLCK`.
+    /// that ends before it starts, `ENOLCK`; `EVICTED` if the client was dropped meanwhile, `EBADF` if it closed the file,
+    /// `ESHUTDOWN`.
     pub fn set(&self, fid: &Fid, client: ClientUuid, lock: &FileLock, wait: bool) -> StatusResult<()> {
-        if lock.start > lock.last {
-            return Err(Status::EINVAL);
-        }
-        let holder = (client, lock.owner);
+        let resource = ResourceId::of_fid(fid);
+        let mut completions = Vec::new();
         let mut state = self.state.lock();
-        if lock.mode == LockMode::Unlock || state.blocker(fid, holder, lock).is_none() {
-            let result = state.apply(fid, client, lock);
-            // Releasing, and turning a write lock into a read lock, may let others in.
-            self.changed.notify_all();
+        let Some(wanted) = wanted(client, lock) else {
+            let (family, owner) = (family(lock.family), owner(client, lock));
+            let extent = match family {
+                Family::Range => Extent { start: lock.start, last: lock.last },
+                Family::File | Family::Append => Extent::WHOLE,
+            };
+            let result = state.engine.on_unlock(&resource, family, owner, extent, &mut completions);
+            state.complete(&completions);
             return result;
-        }
-        if !wait {
-            return Err(Status::EAGAIN);
-        }
-        if lock.family != LockFamily::Range {
-            // As flock(2) says, a conversion gives up the old lock before it waits; two of them would deadlock otherwise.
-            state.apply(fid, client, &FileLock { mode: LockMode::Unlock, ..*lock })?;
-            self.changed.notify_all();
-        } else if state.would_deadlock(fid, holder, lock) {
-            return Err(Status::EDEADLK);
-        }
+        };
+        let wait = wait.then(|| {
+            state.waits_begun += 1;
+            WaitId(state.waits_begun)
+        });
+        let outcome = state.engine.on_set(&resource, &wanted, wait, &mut completions);
+        let woken = match (outcome, wait) {
+            (Ok(SetOutcome::Waiting), Some(wait)) => Some((state.begin_wait(fid, client, wait), wait)),
+            _ => None,
+        };
+        state.complete(&completions);
         drop(state);
-        nacre_env::blocking(|| self.wait_for(fid, client, lock))
+        match woken {
+            None => outcome.map(drop),
+            Some((woken, wait)) => nacre_env::blocking(|| self.wait_for(client, wait, &woken)),
+        }
     }
 
-    fn wait_for(&self, fid: &Fid, client: ClientUuid, lock: &FileLock) -> StatusResult<()> {
-        let holder = (client, lock.owner);
+    fn wait_for(&self, client: ClientUuid, wait: WaitId, woken: &Condvar) -> StatusResult<()> {
         let mut state = self.state.lock();
-        if lock.family == LockFamily::Range {
-            state.waiting.insert(holder, (*fid, *lock));
-        }
         let result = loop {
-            if state.blocker(fid, holder, lock).is_none() {
-                break state.apply(fid, client, lock);
+            if let Some(result) = state.waiters.get(&wait).and_then(|waiter| waiter.result) {
+                break result;
             }
-            if lock.family == LockFamily::Range && state.would_deadlock(fid, holder, lock) {
-                break Err(Status::EDEADLK);
+            let why = match (nacre_env::interrupted(), state.stopped) {
+                (true, _) => Some(Status::EINTR),
+                (false, true) => Some(Status::ESHUTDOWN),
+                (false, false) => None,
+            };
+            if let Some(why) = why {
+                // Nothing was completed, or there would be a result.
+                state.engine.on_cancel_wait(client, wait);
+                break Err(why);
             }
-            if nacre_env::interrupted() {
-                break Err(Status::EINTR);
-            }
-            if state.stopped {
-                break Err(Status::ESHUTDOWN);
-            }
-            self.changed.wait_for(&mut state, POLL);
+            woken.wait_for(&mut state, POLL);
         };
-        state.waiting.remove(&holder);
-        self.changed.notify_all();
+        state.waiters.remove(&wait);
         result
     }
 
     /// The first lock that keeps `lock` from being set.
     pub fn conflict(&self, fid: &Fid, client: ClientUuid, lock: &FileLock) -> Option<FileLock> {
-        let state = self.state.lock();
-        let holder = (client, lock.owner);
-        let locks = state.files.get(fid)?;
-        let first = locks.iter().filter(|held| held.conflicts_with(holder, lock));
-        first.min_by_key(|held| held.lock.start).map(|held| held.lock)
+        let wanted = wanted(client, lock)?;
+        let found = self.state.lock().engine.conflict(&ResourceId::of_fid(fid), &wanted)?;
+        Some(FileLock {
+            family: lock.family,
+            owner: LockOwner(found.owner.number),
+            mode: match found.access {
+                Access::Read => LockMode::Read,
+                Access::Write => LockMode::Write,
+            },
+            start: found.extent.start,
+            last: found.extent.last,
+            pid: found.pid,
+        })
     }
 
     /// Releases what a client holds on a file: it has closed it.
     pub fn release_file(&self, fid: &Fid, client: &ClientUuid) {
+        let mut completions = Vec::new();
         let mut state = self.state.lock();
-        if let Some(locks) = state.files.get_mut(fid) {
-            locks.retain(|held| held.client != *client);
-            if locks.is_empty() {
-                state.files.remove(fid);
-            }
-            self.changed.notify_all();
-        }
+        state.engine.release_file(&ResourceId::of_fid(fid), *client, &mut completions);
+        state.complete(&completions);
+        state.end_all(|waiter| waiter.client == *client && waiter.fid == *fid, Status::EBADF);
     }
 
-    /// Releases all that a client holds.
+    /// Releases all that a client holds and ends its waits: it is gone.
     pub fn release_client(&self, client: &ClientUuid) {
+        let mut completions = Vec::new();
         let mut state = self.state.lock();
-        state.files.retain(|_, locks| {
-            locks.retain(|held| held.client != *client);
-            !locks.is_empty()
-        });
-        self.changed.notify_all();
+        state.engine.release_client(*client, &mut completions);
+        state.complete(&completions);
+        state.end_all(|waiter| waiter.client == *client, Status::EVICTED);
     }
+}
+
+fn family(family: LockFamily) -> Family {
+    match family {
+        LockFamily::Range => Family::Range,
+        LockFamily::File => Family::File,
+        LockFamily::Append => Family::Append,
+    }
+}
+
+fn owner(client: ClientUuid, lock: &FileLock) -> Owner {
+    Owner { client, number: lock.owner.0 }
+}
+
+/// The lock in the engine's words; `None` for a release.
+fn wanted(client: ClientUuid, lock: &FileLock) -> Option<flock::FileLock> {
+    let access = match lock.mode {
+        LockMode::Read => Access::Read,
+        LockMode::Write => Access::Write,
+        LockMode::Unlock => return None,
+    };
+    let extent = Extent { start: lock.start, last: lock.last };
+    Some(flock::FileLock {
+        family: family(lock.family),
+        owner: owner(client, lock),
+        access,
+        extent,
+        pid: lock.pid,
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-
-    const FILE: Fid = Fid::new(1, 1, 0);
-    const A: ClientUuid = ClientUuid([1; 16]);
-    const B: ClientUuid = ClientUuid([2; 16]);
-
-    fn range(owner: u64, mode: LockMode, start: u64, last: u64) -> FileLock {
-        FileLock { family: LockFamily::Range, owner: LockOwner(owner), mode, start, last, pid: 9 }
-    }
-
-    fn whole(owner: u64, mode: LockMode) -> FileLock {
-        FileLock { family: LockFamily::File, owner: LockOwner(owner), mode, start: 0, last: u64::MAX, pid: 9 }
-    }
-
-    #[test]
-    fn ranges_split_and_only_overlapping_ones_conflict() {
-        let locks = FileLocks::new();
-        assert_eq!(locks.set(&FILE, A, &range(1, LockMode::Write, 0, 99), false), Ok(()));
-        assert_eq!(locks.set(&FILE, A, &range(1, LockMode::Unlock, 40, 59), false), Ok(()));
-        assert_eq!(locks.set(&FILE, B, &range(1, LockMode::Write, 40, 59), false), Ok(()));
-        assert_eq!(locks.set(&FILE, B, &range(1, LockMode::Read, 59, 60), false), Err(Status::EAGAIN));
-        let found = locks.conflict(&FILE, B, &range(1, LockMode::Read, 0, u64::MAX)).expect("A holds some");
-        assert_eq!((found.start, found.last), (0, 39));
-        assert_eq!(locks.set(&FILE, A, &range(1, LockMode::Unlock, 0, u64::MAX), false), Ok(()));
-        assert_eq!(locks.conflict(&FILE, B, &range(1, LockMode::Write, 0, u64::MAX)), None);
-    }
-
-    #[test]
-    fn flock_and_fcntl_do_not_see_each_other_and_readers_share() {
-        let locks = FileLocks::new();
-        assert_eq!(locks.set(&FILE, A, &whole(1, LockMode::Write), false), Ok(()));
-        assert_eq!(locks.set(&FILE, B, &range(1, LockMode::Write, 0, 9), false), Ok(()));
-        assert_eq!(locks.set(&FILE, B, &whole(1, LockMode::Read), false), Err(Status::EAGAIN));
-        assert_eq!(locks.set(&FILE, A, &whole(1, LockMode::Read), false), Ok(()));
-        assert_eq!(locks.set(&FILE, B, &whole(1, LockMode::Read), false), Ok(()));
-        locks.release_client(&A);
-        assert_eq!(locks.set(&FILE, B, &whole(1, LockMode::Write), false), Ok(()));
-    }
-
-    #[test]
-    fn a_waiter_gets_the_lock_when_it_is_released_and_a_circle_is_refused() {
-        let locks = Arc::new(FileLocks::new());
-        locks.set(&FILE, A, &range(1, LockMode::Write, 0, 0), false).expect("free");
-        locks.set(&FILE, B, &range(2, LockMode::Write, 1, 1), false).expect("free");
-        let waiter = {
-            let locks = locks.clone();
-            std::thread::spawn(move || locks.set(&FILE, B, &range(2, LockMode::Write, 0, 0), true))
-        };
-        while locks.state.lock().waiting.is_empty() {
-            std::thread::yield_now();
-        }
-        assert_eq!(locks.set(&FILE, A, &range(1, LockMode::Write, 1, 1), true), Err(Status::EDEADLK));
-        locks.release_file(&FILE, &A);
-        assert_eq!(waiter.join().expect("no panic"), Ok(()));
-        assert!(locks.conflict(&FILE, A, &range(1, LockMode::Write, 0, 1)).is_some());
-    }
-
-    #[test]
-    fn a_range_that_ends_before_it_starts_is_invalid() {
-        let locks = FileLocks::new();
-        assert_eq!(locks.set(&FILE, A, &range(1, LockMode::Read, 5, 4), false), Err(Status::EINVAL));
-    }
-}
+mod tests;

@@ -33,6 +33,11 @@ impl Mds {
     ) -> StatusResult<MdsAnswer> {
         self.check_lockable(fid)?;
         self.flocks.set(fid, caller.client, lock, wait)?;
+        // Dropped meanwhile: its locks may have been released before this one was set.
+        if let Err(status) = self.clients.check(&caller.client) {
+            self.flocks.release_client(&caller.client);
+            return Err(status);
+        }
         Ok(self.answer(MdsReply::Done))
     }
 

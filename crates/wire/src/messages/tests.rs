@@ -72,13 +72,12 @@ fn file_lock() -> FileLock {
     }
 }
 
+fn data_update() -> DataUpdate {
+    DataUpdate { size_blocks: Some((4096, 8)), mtime: Some(Timestamp::new(11, 12)), atime: None, order: 3 }
+}
+
 fn mds_requests() -> Vec<MdsRequest<'static>> {
-    let update = DataUpdate {
-        size_blocks: Some((4096, 8)),
-        mtime: Some(Timestamp::new(11, 12)),
-        atime: None,
-        order: 3,
-    };
+    let update = data_update();
     let spec = LayoutSpec {
         stripe_size: Some(1 << 20),
         stripe_count: Some(4),
