@@ -3,6 +3,7 @@
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::Tunables;
+use nacre_session::Recovery;
 use nacre_types::{ClientUuid, Cred, Nid, ProcessIdentity, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
@@ -60,6 +61,38 @@ pub struct NoCallbacks;
 
 impl ClientCallbacks for NoCallbacks {
     fn lease_changed(&self, _: LeaseGrant) {}
+}
+
+/// What a client of an object target is told by its endpoint.
+pub trait OssEvents: ClientCallbacks {
+    /// The target restarted or dropped this client ([`Recovery`]). Called on the thread that connects, before any other
+    /// request goes on; what is to be done first is done through `endpoint`, which works meanwhile: after a restart locks
+    /// are replayed, after an eviction nothing is left to bring back. [`OssEndpoint::incarnation`] has grown already if
+    /// the client was dropped.
+    ///
+    /// # Errors
+    /// An error makes the endpoint connect once more and call this again.
+    fn reconnected(&self, endpoint: &dyn OssEndpoint, recovery: Recovery) -> StatusResult<()>;
+}
+
+/// Of somebody who has nothing at object targets that could be lost.
+impl OssEvents for NoCallbacks {
+    fn reconnected(&self, _: &dyn OssEndpoint, _: Recovery) -> StatusResult<()> {
+        Ok(())
+    }
+}
+
+/// Makes the events of each object target that endpoints are made for. It is there before what it stands for (a client needs
+/// its endpoints first), so events that come too early find nobody.
+pub trait OstEventsFactory: Send + Sync {
+    /// Those of the OST with this index.
+    fn events(&self, ost: u16) -> Arc<dyn OssEvents>;
+}
+
+impl<F: Fn(u16) -> Arc<dyn OssEvents> + Send + Sync> OstEventsFactory for F {
+    fn events(&self, ost: u16) -> Arc<dyn OssEvents> {
+        self(ost)
+    }
 }
 
 /// A client as a server sees it. Lives from connect to disconnect or eviction; survives lost connections.

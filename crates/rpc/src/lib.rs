@@ -15,7 +15,7 @@ pub mod tunables;
 
 pub use api::{
     Call, ClientCallbacks, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsService, NoCallbacks,
-    OssEndpoint, OssService, ReplySlot, Started, run_all,
+    OssEndpoint, OssEvents, OssService, OstEventsFactory, ReplySlot, Started, run_all,
 };
 pub use config::{ClientConfig, ServerConfig};
 pub use import::{EndpointState, EndpointStats, ImportInfo, LinkState};

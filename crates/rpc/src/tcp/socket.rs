@@ -6,7 +6,7 @@ use nacre_wire::frame::{BODY_LEN_OFFSET, BULK_LEN_OFFSET, Checksum, FrameError, 
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A blocked system call returns at least so often, so that its thread can look at deadlines and interrupts whose
 /// signal it missed.
@@ -196,10 +196,39 @@ impl Socket {
     }
 
     /// Waits for a tick until something can be sent; says whether it can.
+    /// Sends a frame to a peer that gets so long to take it. Says whether all of it went out; if not, the stream may have
+    /// lost its framing.
+    pub(crate) fn send_within(&self, parts: &[&[u8]; 3], limit: Duration) -> bool {
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let until = Instant::now() + limit;
+        let mut sent = 0;
+        while sent < total {
+            match self.send_some(parts, sent, libc::MSG_DONTWAIT) {
+                Ok(more) => sent += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    self.poll_writable(left);
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
     fn wait_writable(&self) -> bool {
+        self.poll_writable(TICK)
+    }
+
+    fn poll_writable(&self, limit: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // Rounded up: a wait of 0 ms would be none.
+        let limit_ms = limit.as_micros().div_ceil(1000) as libc::c_int;
         // SAFETY: one pollfd that lives for the call.
-        unsafe { libc::poll(&raw mut poll, 1, TICK.as_millis() as libc::c_int) > 0 }
+        unsafe { libc::poll(&raw mut poll, 1, limit_ms) > 0 }
     }
 
     fn receive(&self, buffer: &mut [u8], flags: i32) -> io::Result<usize> {

@@ -8,7 +8,7 @@ use nacre_rpc::{
     OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Nid, Status, StatusResult, TransNo};
-use nacre_wire::lock::IoLock;
+use nacre_wire::lock::{IoLock, LockMessage};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -189,16 +189,21 @@ impl MgsService for FakeMgs {
     }
 }
 
-/// What a metadata client was told.
+/// What a client was told.
 #[derive(Default)]
 pub struct Events {
     pub grants: Mutex<Vec<LeaseGrant>>,
+    pub messages: Mutex<Vec<LockMessage>>,
     pub recoveries: Mutex<Vec<Recovery>>,
 }
 
 impl ClientCallbacks for Events {
     fn lease_changed(&self, grant: LeaseGrant) {
         self.grants.lock().unwrap().push(grant);
+    }
+
+    fn lock_message(&self, message: LockMessage) {
+        self.messages.lock().unwrap().push(message);
     }
 }
 

@@ -1,11 +1,12 @@
-//! The control connection of a metadata client: callbacks come in, pings go out.
+//! The control connection of a client: callbacks come in, pings go out.
 
-use super::peer::{MdsEvents, Peer};
+use super::peer::Peer;
+use crate::api::ClientCallbacks;
 use crate::tcp::socket::{Inbox, LinkError, Socket};
 use nacre_types::Xid;
 use nacre_wire::Decode;
 use nacre_wire::frame::{FrameKind, Header};
-use nacre_wire::mds::LeaseGrant;
+use nacre_wire::lock::ServerMessage;
 use parking_lot::Mutex;
 use std::io;
 use std::net::Shutdown;
@@ -24,7 +25,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn start(peer: &Arc<Peer>, events: Arc<dyn MdsEvents>) -> io::Result<Control> {
+    pub(crate) fn start(peer: &Arc<Peer>, events: Arc<dyn ClientCallbacks>) -> io::Result<Control> {
         let socket: Arc<Mutex<Option<Arc<Socket>>>> = Arc::default();
         let (thread_peer, thread_socket) = (peer.clone(), socket.clone());
         let thread = std::thread::Builder::new()
@@ -54,7 +55,7 @@ impl Drop for Control {
     }
 }
 
-fn run(peer: &Arc<Peer>, events: &dyn MdsEvents, place: &Mutex<Option<Arc<Socket>>>) {
+fn run(peer: &Arc<Peer>, events: &dyn ClientCallbacks, place: &Mutex<Option<Arc<Socket>>>) {
     while !peer.is_stopping() {
         // A data connection first: it reconnects, restores handles and reports losses, also when nobody calls.
         peer.sweep_connections();
@@ -81,7 +82,7 @@ fn run(peer: &Arc<Peer>, events: &dyn MdsEvents, place: &Mutex<Option<Arc<Socket
 }
 
 /// Serves one control connection until it ends.
-fn listen(peer: &Arc<Peer>, events: &dyn MdsEvents, socket: &Socket, mut inbox: Inbox) {
+fn listen(peer: &Arc<Peer>, events: &dyn ClientCallbacks, socket: &Socket, mut inbox: Inbox) {
     let mut heard = Instant::now();
     let mut pinged = Instant::now();
     let mut body = Vec::new();
@@ -95,8 +96,9 @@ fn listen(peer: &Arc<Peer>, events: &dyn MdsEvents, socket: &Socket, mut inbox: 
                     break;
                 }
                 if header.kind == FrameKind::Callback {
-                    match LeaseGrant::from_bytes(&body) {
-                        Ok(grant) => events.lease_changed(grant),
+                    match ServerMessage::from_bytes(&body) {
+                        Ok(ServerMessage::Lease(grant)) => events.lease_changed(grant),
+                        Ok(ServerMessage::Lock(message)) => events.lock_message(message),
                         Err(error) => log::warn!("callback of {} not understood: {error}", peer.name()),
                     }
                 }

@@ -5,6 +5,7 @@ use super::{Service, Shared};
 use crate::api::{ClientCallbacks, Export, MdsService};
 use nacre_session::ReplyCache;
 use nacre_types::{ClientUuid, Nid, ProcessIdentity, Status, StatusResult, TargetId};
+use nacre_wire::lock::{LockMessage, ServerMessage};
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -71,40 +72,55 @@ impl Client {
     }
 }
 
-/// Way back to a client: the control connection that it opened, if it has one now.
+/// Way back to a client: the control connection that it opened, if it has one now. The mutex is held while something is
+/// sent, so that messages leave in the order in which they were told.
 #[derive(Default)]
 struct RemoteCallbacks {
-    control: Mutex<Weak<Connection>>,
-    latest: Mutex<Option<LeaseGrant>>,
+    way: Mutex<WayBack>,
+}
+
+#[derive(Default)]
+struct WayBack {
+    control: Weak<Connection>,
+    latest: Option<LeaseGrant>,
+}
+
+impl WayBack {
+    fn send(&self, message: ServerMessage) {
+        if let Some(connection) = self.control.upgrade() {
+            connection.send_callback(&message);
+        }
+    }
 }
 
 impl RemoteCallbacks {
     fn latest(&self) -> Option<LeaseGrant> {
-        *self.latest.lock()
+        self.way.lock().latest
     }
 
     /// A control connection was opened; what changed while there was none is told now.
     fn attach(&self, connection: &Arc<Connection>) {
-        *self.control.lock() = Arc::downgrade(connection);
-        if let Some(grant) = self.latest() {
-            connection.send_callback(grant);
+        let mut way = self.way.lock();
+        way.control = Arc::downgrade(connection);
+        if let Some(grant) = way.latest {
+            way.send(ServerMessage::Lease(grant));
         }
     }
 }
 
 impl ClientCallbacks for RemoteCallbacks {
     fn lease_changed(&self, grant: LeaseGrant) {
-        {
-            let mut latest = self.latest.lock();
-            if latest.is_some_and(|known| known.epoch > grant.epoch) {
-                return;
-            }
-            *latest = Some(grant);
+        let mut way = self.way.lock();
+        if way.latest.is_some_and(|known| known.epoch > grant.epoch) {
+            return;
         }
-        let control = self.control.lock().upgrade();
-        if let Some(connection) = control {
-            connection.send_callback(grant);
-        }
+        way.latest = Some(grant);
+        way.send(ServerMessage::Lease(grant));
+    }
+
+    /// Dropped if there is no way at the moment.
+    fn lock_message(&self, message: LockMessage) {
+        self.way.lock().send(ServerMessage::Lock(message));
     }
 }
 

@@ -16,7 +16,7 @@ use nacre_wire::connect::{
     Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN, agree_version,
 };
 use nacre_wire::frame::{FrameKind, Header};
-use nacre_wire::mds::LeaseGrant;
+use nacre_wire::lock::ServerMessage;
 use nacre_wire::{Decode, Encode};
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long a reply waits for its turn before its thread counts as waiting.
 const SEND_TURN_MAX: Duration = Duration::from_millis(5);
-/// How long a callback waits for its turn on a control connection.
+/// How long a callback waits for its turn on a control connection, and then for the client to take it.
 const CALLBACK_MAX: Duration = Duration::from_millis(100);
 /// An idle thread ends after so long.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -184,21 +184,23 @@ impl Connection {
         }
     }
 
-    /// Sends a callback; a peer that does not take so little is cut off and told when it comes back.
-    pub(super) fn send_callback(&self, grant: LeaseGrant) {
+    /// Sends a callback; a peer that does not take so little is cut off and told when it comes back. After that, and before
+    /// the handshake, nothing is sent.
+    pub(super) fn send_callback(&self, message: &ServerMessage) {
         let Some(session) = self.session.get() else { return };
-        let body = grant.to_bytes();
+        let body = message.to_bytes();
         let mut header = Header::new(FrameKind::Callback, session.target, Xid(0));
         if header.set_body(&body).is_err() {
             return;
         }
         let bytes = header.to_bytes();
-        // A control connection carries little; one that is blocked belongs to a client that hangs.
+        // A control connection carries little; one that is blocked belongs to a client that hangs. A burst may fill it for
+        // a moment.
         let sent = match self.sending.try_lock_for(CALLBACK_MAX) {
-            Some(_guard) => self.socket.try_send(&[&bytes, &body, &[]], false).ok(),
-            None => None,
+            Some(_guard) => self.socket.send_within(&[&bytes, &body, &[]], CALLBACK_MAX),
+            None => false,
         };
-        if sent != Some(bytes.len() + body.len()) {
+        if !sent {
             self.shut_down(Shutdown::Both);
         }
     }
@@ -417,7 +419,7 @@ impl Connection {
             connected.lease = Some(attached.grant);
             session.client = Some(attached.client);
         }
-        if local && !connect.flags.contains(ConnectFlags::WIDE) {
+        if local && !connect.flags.intersects(ConnectFlags::WIDE.union(ConnectFlags::CONTROL)) {
             self.socket.set_local();
         }
         if local && let Ok(cpu) = usize::try_from(connect.cpu) {

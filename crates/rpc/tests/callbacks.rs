@@ -1,0 +1,68 @@
+//! What servers tell clients on their own account.
+
+#[path = "support/proxy.rs"]
+mod proxy;
+#[path = "support/services.rs"]
+mod services;
+
+use nacre_lock::LockHandle;
+use nacre_rpc::tcp::TcpMds;
+use nacre_rpc::{Export, ServerConfig};
+use nacre_wire::lock::LockMessage;
+use nacre_wire::mds::LeaseGrant;
+use proxy::{Harm, Proxy, Way};
+use services::*;
+use std::sync::Arc;
+
+/// A message that can be told from others.
+fn message(number: u64) -> LockMessage {
+    LockMessage::Glimpse { glimpse: number, handle: LockHandle(7) }
+}
+
+fn number_of(message: &LockMessage) -> u64 {
+    match message {
+        LockMessage::Glimpse { glimpse, .. } => *glimpse,
+        other => panic!("nobody sent {other:?}"),
+    }
+}
+
+fn numbers(events: &Events) -> Vec<u64> {
+    events.messages.lock().unwrap().iter().map(number_of).collect()
+}
+
+/// Tells it again until it arrives, as services do.
+fn tell_until_heard(export: &Export, events: &Events, number: u64) {
+    eventually("the message arrives", || {
+        export.callbacks.lock_message(message(number));
+        numbers(events).contains(&number)
+    });
+}
+
+#[test]
+fn a_metadata_client_hears_of_locks_and_leases_in_order() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let proxy = Proxy::start(server.addrs()[0]);
+    let events = Arc::new(Events::default());
+    let (mds, _) =
+        TcpMds::connect(0, &[nid(proxy.addr)], &identity(1), &quick(), events.clone()).expect("connect");
+    let export = services.mds.exports.lock().unwrap()[&identity(1).client].clone();
+    tell_until_heard(&export, &events, 0);
+    // More than a socket takes at once: a burst is no reason to be cut off.
+    for number in 1..20_000 {
+        export.callbacks.lock_message(message(number));
+    }
+    let grant = LeaseGrant { exclusive: false, epoch: 9 };
+    export.callbacks.lease_changed(grant);
+    eventually("the last one", || events.grants.lock().unwrap().contains(&grant));
+    let mut heard = numbers(&events);
+    heard.dedup();
+    assert!(heard.into_iter().eq(0..20_000), "each once, in order");
+    // One that gets lost with its connection arrives when it is told again.
+    proxy.plan(Way::ToClient, 10, Harm::Cut, false);
+    export.callbacks.lock_message(message(30_000));
+    eventually("the connection is lost", || proxy.happened() == 1);
+    assert!(!numbers(&events).contains(&30_000));
+    tell_until_heard(&export, &events, 30_000);
+    drop(mds);
+}
