@@ -11,9 +11,10 @@
 //!
 //! Invariants:
 //! - no two granted locks conflict, except that a lock of the target itself may be taken on behalf of a client and then
-//!   stands beside that client's own;
+//!   stands beside that client's own and others on its behalf: a client orders its own operations;
 //! - a request waits only for granted locks and for earlier requests that it conflicts with (first come, first served
-//!   among those who conflict; others may pass);
+//!   among those who conflict; others may pass), and one on behalf of a client that was called back only for granted
+//!   locks: what it does may be what those who wait are waiting for;
 //! - every granted lock that a waiting request conflicts with has been called back, unless it belongs to the target itself,
 //!   and has a deadline, unless it belongs to a group;
 //! - a resource exists while it has locks, waiters or glimpses.
@@ -83,6 +84,13 @@ impl Default for ServerConfig {
             contention_window: Duration::from_secs(4),
             contention_time: Duration::from_secs(30),
         }
+    }
+}
+
+impl ServerConfig {
+    fn checked(self) -> ServerConfig {
+        // A retry at once would never end.
+        ServerConfig { callback_retry: self.callback_retry.max(Duration::from_millis(1)), ..self }
     }
 }
 
@@ -188,6 +196,8 @@ struct Resource {
 #[derive(Debug, Default)]
 struct Client {
     generation: u64,
+    /// How many of its locks are called back.
+    called_back: usize,
     locks: WordMap<LockHandle, u32>,
     glimpses: WordMap<LockHandle, GlimpseId>,
 }
@@ -212,13 +222,10 @@ impl LockServer {
     /// A server without locks. While it is `recovering`, clients of its last run replay theirs and nothing else is
     /// granted; [`LockServer::end_recovery`] ends that.
     pub fn new(config: ServerConfig, recovering: bool) -> LockServer {
-        // A retry at once would never end.
-        let callback_retry = config.callback_retry.max(Duration::from_millis(1));
-        let config = ServerConfig { callback_retry, ..config };
         let mut clients = WordMap::default();
         clients.insert(Peer::LOCAL.client, Client::default());
         LockServer {
-            config,
+            config: config.checked(),
             recovering,
             locks: Slab::default(),
             resources: Slab::default(),
@@ -309,8 +316,10 @@ impl LockServer {
     }
 
     /// The target itself needs a lock for an operation; the answer as for [`LockServer::on_enqueue`]. Locks of the client
-    /// `on_behalf_of` do not stand in the way: it learns from the answer to its operation what has changed. Released by
-    /// [`LockServer::on_cancel`] with [`Peer::LOCAL`].
+    /// `on_behalf_of` do not stand in the way: it learns from the answer to its operation what has changed. While that
+    /// client is called back for something, the request waits only for granted locks, not behind other requests: what it
+    /// does may be the very flush that they wait for. What the client holds itself need not wait for the end of a recovery
+    /// either. Released by [`LockServer::on_cancel`] with [`Peer::LOCAL`].
     pub fn on_local_enqueue(
         &mut self,
         now: Instant,
@@ -348,13 +357,19 @@ impl LockServer {
         if self.resources[resource].lvb.is_none() && matches!(requested.policy, Policy::Extent(_)) {
             self.resources[resource].lvb = lvb;
         }
-        let blocked = self.recovering || self.is_blocked(resource, &requested, on_behalf_of, usize::MAX);
+        let blocked = if self.recovering {
+            // Requests that wait have called nobody back yet, so what stands under a replayed lock passes them.
+            !self.holds_anyway(on_behalf_of, &request.resource, &requested)
+                || self.has_granted_conflict(resource, &requested, on_behalf_of)
+        } else {
+            self.is_blocked(resource, &requested, on_behalf_of, usize::MAX)
+        };
         if blocked && request.flags.no_wait {
             self.drop_if_unused(now, resource);
             return Outcome::Refused(Refusal::WouldBlock);
         }
         if blocked && request.flags.glimpse {
-            return self.start_glimpse(now, peer, request.handle, resource, effects);
+            return self.start_glimpse(now, peer, request.handle, resource, None, effects);
         }
         let lock = Lock {
             peer,
@@ -382,6 +397,14 @@ impl LockServer {
             self.call_back_for(now, key, effects);
         }
         Outcome::Waiting
+    }
+
+    /// True if the client has a lock that allows this without any other.
+    fn holds_anyway(&self, client: Option<ClientUuid>, id: &ResourceId, need: &Need) -> bool {
+        client.is_some_and(|client| {
+            let known = self.clients.get(&client);
+            known.is_some_and(|known| self.is_held(Peer { client, generation: known.generation }, id, need))
+        })
     }
 
     /// Answers to requests that are refused whatever others hold, or that came before.
@@ -480,6 +503,16 @@ impl LockServer {
     /// Resources in memory.
     pub fn resources(&self) -> usize {
         self.resources.len()
+    }
+
+    /// Times and bounds.
+    pub fn config(&self) -> &ServerConfig {
+        &self.config
+    }
+
+    /// Changes times and bounds. Deadlines that run already stay as they are.
+    pub fn set_config(&mut self, config: ServerConfig) {
+        self.config = config.checked();
     }
 
     /// Counters since the start.

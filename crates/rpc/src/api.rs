@@ -10,7 +10,7 @@ use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What goes with every call beside the request itself.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +108,7 @@ pub struct Export {
     pub process: Option<ProcessIdentity>,
     /// Way back to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
+    has_ended: AtomicBool,
 }
 
 impl Export {
@@ -120,7 +121,18 @@ impl Export {
     ) -> Export {
         static GENERATIONS: AtomicU64 = AtomicU64::new(1);
         let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
-        Export { client, generation, nid, process, callbacks }
+        Export { client, generation, nid, process, callbacks, has_ended: AtomicBool::new(false) }
+    }
+
+    /// The service has dropped this client: what still comes by way of this export is refused with `EVICTED`. There is no
+    /// way back but a new export.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+    }
+
+    /// True after [`Export::end`].
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
     }
 }
 

@@ -31,6 +31,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-params",
         ],
     ),
+    ("nacre-dlm", &["nacre-types", "nacre-lock", "nacre-wire", "nacre-env", "nacre-rpc"]),
     ("nacre-store", &["nacre-types", "nacre-layout", "nacre-ondisk", "nacre-env"]),
     // Client: never services, store or ondisk.
     (
@@ -90,6 +91,7 @@ const SERVICE: &[&str] = &[
     "nacre-session",
     "nacre-params",
     "nacre-rpc",
+    "nacre-dlm",
     "nacre-store",
 ];
 

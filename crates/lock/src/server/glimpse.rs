@@ -10,7 +10,7 @@ use super::timeouts::{Called, Timer};
 use super::{Effect, GlimpseId, LockServer};
 use crate::extent::Extent;
 use crate::mode::Mode;
-use crate::resource::{LockHandle, Lvb, Need, Outcome, Peer, Wanted};
+use crate::resource::{LockHandle, Lvb, Need, Outcome, Peer, Refusal, ResourceId, Wanted};
 use nacre_types::ClientUuid;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub(super) struct PendingGlimpse {
     peer: Peer,
     handle: LockHandle,
     pub(super) resource: u32,
-    /// Clients that were asked.
+    /// Clients that were asked, or are not to be.
     asked: Vec<ClientUuid>,
     /// Locks whose holders have not answered.
     pub(super) outstanding: Vec<(Peer, LockHandle)>,
@@ -71,6 +71,26 @@ impl LockServer {
         self.advance_glimpse(now, glimpse, effects);
     }
 
+    /// The target itself wants to know what the writers of an object know, all but `except`; it takes no lock. `Glimpsed` at
+    /// once, with nothing in it if nobody knows more than the object itself, or `Waiting`, which [`Effect::Glimpsed`] or
+    /// [`LockServer::on_cancel`] ends. `handle` is a new one of [`LockServer::local_handle`].
+    pub fn on_local_glimpse(
+        &mut self,
+        now: Instant,
+        handle: LockHandle,
+        id: &ResourceId,
+        except: Option<ClientUuid>,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if self.recovering {
+            return Outcome::Refused(Refusal::Recovering);
+        }
+        match self.by_id.get(id) {
+            Some(&resource) => self.start_glimpse(now, Peer::LOCAL, handle, resource, except, effects),
+            None => Outcome::Glimpsed(Lvb::default()),
+        }
+    }
+
     /// A glimpse that could not have the lock: asks the writers, if there are any that matter.
     pub(super) fn start_glimpse(
         &mut self,
@@ -78,10 +98,12 @@ impl LockServer {
         peer: Peer,
         handle: LockHandle,
         resource: u32,
+        except: Option<ClientUuid>,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         let known = self.resources[resource].lvb.unwrap_or_default();
-        let targets = self.glimpse_targets(resource, known.size_bytes, &[]);
+        let asked = Vec::from_iter(except);
+        let targets = self.glimpse_targets(resource, known.size_bytes, &asked);
         if targets.is_empty() {
             self.drop_if_unused(now, resource);
             return Outcome::Glimpsed(known);
@@ -92,7 +114,7 @@ impl LockServer {
             peer,
             handle,
             resource,
-            asked: Vec::new(),
+            asked,
             outstanding: Vec::new(),
             answers: Lvb::default(),
             called: Called::new(now, Wanted::by(&Need::extent(Mode::Pr, Extent::WHOLE)), &self.config),
@@ -181,15 +203,19 @@ impl LockServer {
         let trees = self.resources[resource].granted.trees();
         for (mode, tree) in trees.iter().filter(|(mode, _)| mode.writes()) {
             let _ = tree.descending(&mut |key, extent| {
+                let lock = &self.locks[key];
+                // Locks of the target itself lie over those of the client on whose behalf they are.
+                if lock.peer.is_local() {
+                    return ControlFlow::Continue(());
+                }
                 // Locks of Cw and Group overlap, so a lower start does not mean a lower end.
                 let alone = matches!(mode, Mode::Ex | Mode::Pw);
                 if extent.last < size_bytes {
                     return if alone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
                 }
-                let lock = &self.locks[key];
                 let client = lock.peer.client;
                 let known = asked.contains(&client) || targets.iter().any(|(peer, _)| peer.client == client);
-                if lock.peer.is_local() || known {
+                if known {
                     return ControlFlow::Continue(());
                 }
                 targets.push((lock.peer, lock.handle));

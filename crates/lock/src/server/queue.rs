@@ -10,7 +10,8 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 impl LockServer {
-    /// True if `need` conflicts with a granted lock, or with one of the first `ahead` requests that wait.
+    /// True if `need` conflicts with a granted lock, or with one of the first `ahead` requests that wait, unless they may be
+    /// waiting for the client on whose behalf it is.
     pub(super) fn is_blocked(
         &self,
         resource: u32,
@@ -21,10 +22,18 @@ impl LockServer {
         if self.has_granted_conflict(resource, need, on_behalf_of) {
             return true;
         }
+        if on_behalf_of.is_some_and(|client| self.is_waited_for(&client)) {
+            return false;
+        }
         let queue = &self.resources[resource].waiting;
         let mut ahead = queue[..ahead.min(queue.len())].iter();
         // Members of a group that is in get in past those who wait for its end: they may be needed for it to end.
         !self.joins_group(resource, need) && ahead.any(|key| self.locks[*key].requested.conflicts_with(need))
+    }
+
+    /// True if some lock of the client is called back.
+    fn is_waited_for(&self, client: &ClientUuid) -> bool {
+        self.clients.get(client).is_some_and(|known| known.called_back > 0)
     }
 
     fn joins_group(&self, resource: u32, need: &Need) -> bool {
@@ -59,7 +68,8 @@ impl LockServer {
     fn is_in_the_way(&self, key: u32, need: &Need, on_behalf_of: Option<ClientUuid>) -> bool {
         let lock = &self.locks[key];
         lock.granted.is_some_and(|held| held.conflicts_with(need))
-            && on_behalf_of.is_none_or(|client| lock.peer.client != client)
+            && on_behalf_of
+                .is_none_or(|client| lock.peer.client != client && lock.on_behalf_of != Some(client))
     }
 
     /// Grants a lock that nothing stands in the way of and that is not in the queue.
@@ -153,6 +163,9 @@ impl LockServer {
                 };
                 self.timers.insert((called.due(), Timer::Callback(key)));
                 lock.called = Some(called);
+                if let Some(client) = self.clients.get_mut(&lock.peer.client) {
+                    client.called_back += 1;
+                }
                 self.stats.callbacks += 1;
                 *wanted
             }

@@ -6,6 +6,7 @@ use crate::extent::Extent;
 use crate::mode::ModeSet;
 use crate::resource::EnqueueFlags;
 
+mod local;
 mod model;
 
 const FILE: ResourceId = ResourceId([1, 2, 0, 0]);

@@ -132,6 +132,10 @@ impl LockServer {
     pub(super) fn end_callback(&mut self, key: u32) {
         if let Some(called) = self.locks[key].called.take() {
             self.timers.remove(&(called.due(), Timer::Callback(key)));
+            // One that is gone was taken out before its locks.
+            if let Some(client) = self.clients.get_mut(&self.locks[key].peer.client) {
+                client.called_back -= 1;
+            }
         }
     }
 

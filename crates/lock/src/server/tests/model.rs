@@ -44,7 +44,9 @@ struct Entry {
 impl Entry {
     /// True if this one is held and keeps a request from being granted.
     fn holds_up(&self, need: &Need, on_behalf_of: Option<u8>) -> bool {
-        self.granted.is_some_and(|held| held.conflicts_with(need)) && on_behalf_of != Some(self.client)
+        let for_one = on_behalf_of.is_some()
+            && (on_behalf_of == Some(self.client) || on_behalf_of == self.on_behalf_of);
+        self.granted.is_some_and(|held| held.conflicts_with(need)) && !for_one
     }
 }
 
@@ -58,6 +60,10 @@ impl Model {
     fn entry(&mut self, client: u8, handle: u64) -> &mut Entry {
         let same = |entry: &&mut Entry| entry.client == client && entry.handle == handle;
         self.entries.iter_mut().find(same).expect("effects name locks that are there")
+    }
+
+    fn is_waited_for(&self, client: u8) -> bool {
+        self.entries.iter().any(|entry| entry.client == client && entry.called_back)
     }
 
     fn take_effects(&mut self, world: &mut World) {
@@ -116,7 +122,8 @@ impl Model {
         };
         let group = need.mode == Mode::Group && self.entries.iter().any(joins);
         let held_up = self.entries.iter().any(|entry| entry.holds_up(&requested, on_behalf_of));
-        let free = !held_up && (group || !self.entries.iter().any(waits));
+        let owes = on_behalf_of.is_some_and(|client| self.is_waited_for(client));
+        let free = !held_up && (group || owes || !self.entries.iter().any(waits));
         let outcome = ask(world, client, on_behalf_of, &request);
         let mut entry =
             Entry { client, on_behalf_of, handle, requested, optional, granted: None, called_back: false };
@@ -193,7 +200,8 @@ impl Model {
             match second.granted {
                 Some(beside) if other != place => {
                     let of_one = entry.on_behalf_of == Some(second.client)
-                        || second.on_behalf_of == Some(entry.client);
+                        || second.on_behalf_of == Some(entry.client)
+                        || entry.on_behalf_of.is_some() && entry.on_behalf_of == second.on_behalf_of;
                     assert!(of_one || !held.conflicts_with(&beside), "{held:?} {beside:?}");
                 }
                 None if entry.client != 0 && entry.holds_up(&second.requested, second.on_behalf_of) => {

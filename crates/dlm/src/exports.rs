@@ -1,0 +1,59 @@
+//! Clients that are connected, and the way of lock messages to them.
+
+use nacre_lock::Peer;
+use nacre_rpc::Export;
+use nacre_wire::lock::LockMessage;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// The name under which the engine knows an export.
+pub(crate) fn peer_of(export: &Export) -> Peer {
+    Peer { client: export.client, generation: export.generation }
+}
+
+/// A client that is connected.
+pub(crate) struct Connected {
+    pub(crate) export: Arc<Export>,
+    /// The owner knows that this client has locks.
+    pub(crate) is_noted: AtomicBool,
+    queue: Mutex<Queue>,
+}
+
+/// Messages in the order in which the engine made them.
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<LockMessage>,
+    /// Some thread is at it; it also takes what others add.
+    is_sending: bool,
+}
+
+impl Connected {
+    pub(crate) fn new(export: Arc<Export>) -> Connected {
+        Connected { export, is_noted: AtomicBool::new(false), queue: Mutex::default() }
+    }
+
+    /// Adds a message; called under the mutex of the engine, so that the order is the engine's.
+    pub(crate) fn push(&self, message: LockMessage) {
+        self.queue.lock().messages.push_back(message);
+    }
+
+    /// Hands over what was pushed, unless another thread is about to. Called without the mutex of the engine: the client
+    /// may call back into the service from here.
+    pub(crate) fn deliver(&self) {
+        let mut queue = self.queue.lock();
+        if queue.is_sending {
+            return;
+        }
+        queue.is_sending = true;
+        while let Some(message) = queue.messages.pop_front() {
+            drop(queue);
+            if !self.export.has_ended() {
+                self.export.callbacks.lock_message(message);
+            }
+            queue = self.queue.lock();
+        }
+        queue.is_sending = false;
+    }
+}

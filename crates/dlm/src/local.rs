@@ -1,0 +1,290 @@
+//! Locks and questions of the target itself, for the time of one operation.
+
+use crate::exports::peer_of;
+use crate::service::{LockOwner, LockService, State};
+use nacre_lock::{
+    Enqueue, EnqueueFlags, InodeBits, LockHandle, Lvb, Need, Outcome, Peer, Policy, Refusal, ResourceId,
+};
+use nacre_rpc::Export;
+use nacre_types::{ClientUuid, Status, StatusResult};
+use nacre_wire::lock::LockMessage;
+use parking_lot::Condvar;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time between two looks for an interrupt while a thread waits.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A thread of the target that waits for a lock or for the end of a glimpse.
+pub(crate) struct LocalWait {
+    client: Option<ClientUuid>,
+    /// What came of it: what the writers know, for a glimpse.
+    outcome: Option<StatusResult<Lvb>>,
+    woken: Arc<Condvar>,
+}
+
+impl LocalWait {
+    pub(crate) fn wake(&self) {
+        self.woken.notify_all();
+    }
+
+    fn end(&mut self, outcome: StatusResult<Lvb>) {
+        if self.outcome.is_none() {
+            self.outcome = Some(outcome);
+            self.wake();
+        }
+    }
+}
+
+impl State {
+    /// The engine has granted what a thread waits for.
+    pub(crate) fn end_wait(&mut self, message: LockMessage) {
+        if let LockMessage::Completion { handle, outcome } = message
+            && let Some(wait) = self.waits.get_mut(&handle)
+        {
+            let lvb = match outcome {
+                Outcome::Glimpsed(lvb) => lvb,
+                _ => Lvb::default(),
+            };
+            wait.end(Ok(lvb));
+        }
+    }
+
+    /// A client is gone: nobody waits on its behalf any more.
+    pub(crate) fn fail_waits_of(&mut self, client: &ClientUuid) {
+        for wait in self.waits.values_mut().filter(|wait| wait.client == Some(*client)) {
+            wait.end(Err(Status::EVICTED));
+        }
+    }
+
+    fn begin_wait(&mut self, handle: LockHandle, client: Option<ClientUuid>) {
+        self.waits.insert(handle, LocalWait { client, outcome: None, woken: Arc::default() });
+    }
+}
+
+/// A lock of the target itself; released when dropped.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct LocalLock<'a> {
+    service: &'a LockService,
+    handle: LockHandle,
+}
+
+impl Drop for LocalLock<'_> {
+    fn drop(&mut self) {
+        self.service.cancel_local(self.handle);
+    }
+}
+
+/// What became of a request under the mutex.
+enum Asked {
+    Done(Lvb),
+    Waits(LockHandle),
+}
+
+impl LockService {
+    /// Takes a lock for an operation of the target, waiting until it is free. For the client of `on_behalf_of`: its own
+    /// locks, and others on its behalf, do not stand in the way, and while it is called back for something, requests of
+    /// others that wait do not either. Several locks are taken in the order of their resources.
+    ///
+    /// # Errors
+    /// `EVICTED` if the client is gone, `EINTR`, `ESHUTDOWN`; `EINVAL` if the part does not fit the resource.
+    pub fn lock_local(
+        &self,
+        resource: &ResourceId,
+        need: Need,
+        on_behalf_of: Option<&Export>,
+    ) -> StatusResult<LocalLock<'_>> {
+        let (handle, asked) = self.act(|state, effects| {
+            let client = on_behalf_of.map(|export| export.client);
+            check(state, on_behalf_of)?;
+            let request = local_request(state.engine.local_handle(), resource, need);
+            let outcome = state.engine.on_local_enqueue(Instant::now(), &request, client, None, effects);
+            Ok((request.handle, asked(state, request.handle, client, outcome)?))
+        })?;
+        if let Asked::Waits(handle) = asked {
+            self.await_local(handle)?;
+        }
+        Ok(LocalLock { service: self, handle })
+    }
+
+    /// Takes a lock for what a client does under a lock of its own, if it has one that allows `need`. So whoever gets the
+    /// client's lock after it waits until the operation has ended, also if the client has been evicted meanwhile. Does
+    /// not wait, except for the client's replay after a restart.
+    ///
+    /// # Errors
+    /// `EIO` if the client has no such lock; `EVICTED`, `EINTR`, `ESHUTDOWN`.
+    pub fn lock_held(
+        &self,
+        export: &Export,
+        resource: &ResourceId,
+        need: Need,
+    ) -> StatusResult<LocalLock<'_>> {
+        let (handle, asked) = loop {
+            let asked = self.act(|state, effects| {
+                if !use_held(state, export, resource, &need)? {
+                    return Ok(None);
+                }
+                let client = Some(export.client);
+                let request = local_request(state.engine.local_handle(), resource, need);
+                let outcome = state.engine.on_local_enqueue(Instant::now(), &request, client, None, effects);
+                Ok(Some((request.handle, asked(state, request.handle, client, outcome)?)))
+            })?;
+            match asked {
+                Some(asked) => break asked,
+                None => self.await_replay(&export.client)?,
+            }
+        };
+        if let Asked::Waits(handle) = asked {
+            self.await_local(handle)?;
+        }
+        Ok(LocalLock { service: self, handle })
+    }
+
+    /// What a client reads under a lock of its own: it must have one that allows `need`. The time of its locks there that
+    /// were called back begins again. Waits for the client's replay after a restart.
+    ///
+    /// # Errors
+    /// `EIO` if the client has no such lock; `EVICTED`, `EINTR`, `ESHUTDOWN`.
+    pub fn check_held(&self, export: &Export, resource: &ResourceId, need: Need) -> StatusResult<()> {
+        while !use_held(&mut self.state(), export, resource, &need)? {
+            self.await_replay(&export.client)?;
+        }
+        Ok(())
+    }
+
+    /// Size and times of an object with what the clients that write it have not written out yet, except the one that
+    /// asks: it knows what it has.
+    ///
+    /// # Errors
+    /// Those of [`LockOwner::lvb`]; `EVICTED`, `EINTR`, `ESHUTDOWN`.
+    pub fn glimpse(
+        &self,
+        owner: &dyn LockOwner,
+        resource: &ResourceId,
+        except: &Export,
+    ) -> StatusResult<Lvb> {
+        let asked = loop {
+            let asked = self.act(|state, effects| {
+                check(state, Some(except))?;
+                let (handle, client) = (state.engine.local_handle(), Some(except.client));
+                match state.engine.on_local_glimpse(Instant::now(), handle, resource, client, effects) {
+                    Outcome::Refused(Refusal::Recovering) => Ok(None),
+                    outcome => asked(state, handle, client, outcome).map(Some),
+                }
+            })?;
+            match asked {
+                Some(asked) => break asked,
+                None => self.await_recovery()?,
+            }
+        };
+        let known = match asked {
+            Asked::Done(lvb) => lvb,
+            Asked::Waits(handle) => self.await_local(handle)?,
+        };
+        Ok(owner.lvb(resource)?.unwrap_or_default().merged(&known))
+    }
+
+    fn cancel_local(&self, handle: LockHandle) {
+        self.act(|state, effects| {
+            state.engine.on_cancel(Instant::now(), Peer::LOCAL, &[handle], effects);
+        });
+    }
+
+    /// Sleeps until the engine has answered. If the wait ends otherwise, the request is taken back.
+    fn await_local(&self, handle: LockHandle) -> StatusResult<Lvb> {
+        let outcome = nacre_env::blocking(|| {
+            let mut state = self.state();
+            loop {
+                let Some(wait) = state.waits.get_mut(&handle) else { return Err(Status::EIO) };
+                if let Some(outcome) = wait.outcome.take() {
+                    return outcome;
+                }
+                let woken = wait.woken.clone();
+                if state.is_stopping {
+                    return Err(Status::ESHUTDOWN);
+                }
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+                woken.wait_for(&mut state, POLL);
+            }
+        });
+        self.act(|state, effects| {
+            state.waits.remove(&handle);
+            if outcome.is_err() {
+                state.engine.on_cancel(Instant::now(), Peer::LOCAL, &[handle], effects);
+            }
+        });
+        outcome
+    }
+
+    fn await_recovery(&self) -> StatusResult<()> {
+        self.await_recovery_while(|state| state.engine.is_recovering())
+    }
+
+    /// Waits until the client has brought back what it had.
+    fn await_replay(&self, client: &ClientUuid) -> StatusResult<()> {
+        self.await_recovery_while(|state| state.is_awaited(client))
+    }
+
+    fn await_recovery_while(&self, is_going_on: impl Fn(&State) -> bool) -> StatusResult<()> {
+        nacre_env::blocking(|| {
+            let mut state = self.state();
+            while is_going_on(&state) {
+                if state.is_stopping {
+                    return Err(Status::ESHUTDOWN);
+                }
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+                self.recovery_changed.wait_for(&mut state, POLL);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// True if the client has a lock that allows this; then it is at work there. `false` if it may still bring it back.
+fn use_held(state: &mut State, export: &Export, resource: &ResourceId, need: &Need) -> StatusResult<bool> {
+    check(state, Some(export))?;
+    let peer = peer_of(export);
+    if state.engine.is_held(peer, resource, need) {
+        if let Policy::Extent(extent) = &need.policy {
+            state.engine.on_io(Instant::now(), peer, resource, extent);
+        }
+        return Ok(true);
+    }
+    if state.is_awaited(&export.client) { Ok(false) } else { Err(Status::EIO) }
+}
+
+/// Refuses what is asked for a client that is gone, or of a service that stops.
+fn check(state: &State, export: Option<&Export>) -> StatusResult<()> {
+    if state.is_stopping {
+        return Err(Status::ESHUTDOWN);
+    }
+    if export.is_some_and(Export::has_ended) { Err(Status::EVICTED) } else { Ok(()) }
+}
+
+fn local_request(handle: LockHandle, resource: &ResourceId, need: Need) -> Enqueue {
+    // It lasts as long as the operation, so it covers no more than that.
+    let flags = EnqueueFlags { no_expansion: true, ..EnqueueFlags::default() };
+    Enqueue { handle, resource: *resource, need, optional: InodeBits::NONE, flags }
+}
+
+/// The engine's answer to the target itself; a wait begins under the mutex under which it was found necessary.
+fn asked(
+    state: &mut State,
+    handle: LockHandle,
+    client: Option<ClientUuid>,
+    outcome: Outcome,
+) -> StatusResult<Asked> {
+    match outcome {
+        Outcome::Granted(_) => Ok(Asked::Done(Lvb::default())),
+        Outcome::Glimpsed(lvb) => Ok(Asked::Done(lvb)),
+        Outcome::Waiting => {
+            state.begin_wait(handle, client);
+            Ok(Asked::Waits(handle))
+        }
+        Outcome::Refused(_) => Err(Status::EINVAL),
+    }
+}

@@ -1,0 +1,100 @@
+//! After a restart: clients that held locks bring them back before others get any.
+
+use crate::service::{LockService, State};
+use nacre_lock::server::Effect;
+use nacre_types::{ClientUuid, ProcessIdentity};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Clients of the last run that may hold locks, with their processes if those ran on this host.
+pub type Expected = HashMap<ClientUuid, Option<ProcessIdentity>>;
+
+/// Time between two looks for clients whose processes have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The time in which clients come back.
+pub(crate) struct Recovery {
+    awaited: Expected,
+    until: Instant,
+    next_look: Instant,
+}
+
+impl Recovery {
+    /// `None` if nobody is expected.
+    pub(crate) fn begin(expected: Expected, until: Instant) -> Option<Recovery> {
+        let next_look = Instant::now();
+        (!expected.is_empty()).then_some(Recovery { awaited: expected, until, next_look })
+    }
+
+    /// When the timer thread has to look.
+    pub(crate) fn due(&self) -> Instant {
+        self.until.min(self.next_look)
+    }
+}
+
+impl State {
+    /// True if the client had locks in the last run and has not brought them all back yet.
+    pub(crate) fn is_awaited(&self, client: &ClientUuid) -> bool {
+        self.recovery.as_ref().is_some_and(|recovery| recovery.awaited.contains_key(client))
+    }
+}
+
+impl LockService {
+    /// True while clients of the last run are waited for.
+    pub fn is_recovering(&self) -> bool {
+        self.state().engine.is_recovering()
+    }
+
+    /// A client has brought back all that it had, or is gone.
+    pub(crate) fn no_longer_awaited(
+        &self,
+        state: &mut State,
+        client: &ClientUuid,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(recovery) = &mut state.recovery else { return };
+        if recovery.awaited.remove(client).is_some() {
+            // Requests of this client need not wait for its replay any more.
+            self.recovery_changed.notify_all();
+        }
+        if recovery.awaited.is_empty() {
+            log::info!("{}: all clients of the last run are back or given up", self.name());
+            self.end_recovery(state, effects);
+        }
+    }
+
+    fn end_recovery(&self, state: &mut State, effects: &mut Vec<Effect>) {
+        state.recovery = None;
+        state.engine.end_recovery(Instant::now(), effects);
+        self.recovery_changed.notify_all();
+    }
+
+    /// Gives up clients whose processes have ended, and all when the time is over. Returns those that are not connected.
+    pub(crate) fn check_recovery(&self, now: Instant) -> Vec<ClientUuid> {
+        let suspects: Vec<(ClientUuid, ProcessIdentity)> = match &mut self.state().recovery {
+            Some(recovery) if recovery.due() <= now => {
+                recovery.next_look = now + LOOK_EVERY;
+                recovery.awaited.iter().filter_map(|(client, process)| Some((*client, (*process)?))).collect()
+            }
+            _ => return Vec::new(),
+        };
+        let ended = suspects.iter().filter(|(_, process)| nacre_env::has_ended(process));
+        let mut given_up: Vec<ClientUuid> = ended.map(|(client, _)| *client).collect();
+        self.act(|state, effects| {
+            for client in &given_up {
+                log::info!("{}: the process of client {client} has ended: it is given up", self.name());
+                self.no_longer_awaited(state, client, effects);
+            }
+            if let Some(recovery) = &state.recovery
+                && recovery.until <= now
+            {
+                let late: Vec<ClientUuid> = recovery.awaited.keys().copied().collect();
+                log::warn!("{}: {} clients of the last run did not come back", self.name(), late.len());
+                given_up.extend(late);
+                self.end_recovery(state, effects);
+            }
+            given_up.retain(|client| !state.exports.contains_key(client));
+        });
+        given_up
+    }
+}

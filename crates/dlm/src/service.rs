@@ -1,0 +1,349 @@
+//! The service: the engine, its clients, and what happens around each event.
+
+use crate::exports::{Connected, peer_of};
+use crate::local::LocalWait;
+use crate::recovery::{Expected, Recovery};
+use nacre_lock::server::{Effect, LockServer, ServerConfig, ServerStats};
+use nacre_lock::{Extent, LockHandle, Lvb, Need, Outcome, Peer, ResourceId};
+use nacre_rpc::Export;
+use nacre_types::{ClientUuid, Status, StatusResult};
+use nacre_wire::lock::LockMessage;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a lock service needs from the target that it belongs to.
+pub trait LockOwner: Send + Sync {
+    /// Size and times of an object, as they are on the target now; `None` for inodes. Asked under the mutex of the engine
+    /// (after a first look without it, which takes what a disk takes), so it must not call the service.
+    ///
+    /// # Errors
+    /// Whatever keeps the target from knowing; the enqueue is refused with it.
+    fn lvb(&self, resource: &ResourceId) -> StatusResult<Option<Lvb>> {
+        let _ = resource;
+        Ok(None)
+    }
+
+    /// This client is about to get its first lock since it connected. Targets that have to remember it for their next
+    /// run do so before they return. May be called more than once.
+    ///
+    /// # Errors
+    /// If it cannot be remembered; the enqueue is refused with it.
+    fn on_first_lock(&self, export: &Export) -> StatusResult<()> {
+        let _ = export;
+        Ok(())
+    }
+
+    /// A client was evicted, because it was late or its process has ended: its locks are gone and its export has ended.
+    /// The target drops whatever else it has of it. Called by the [`Timer`](crate::Timer) thread.
+    fn on_evicted(&self, export: &Arc<Export>);
+
+    /// A client of the last run did not come back in time and is not waited for any more.
+    fn on_given_up(&self, client: &ClientUuid) {
+        let _ = client;
+    }
+}
+
+/// Everything under the one mutex.
+pub(crate) struct State {
+    pub(crate) engine: LockServer,
+    pub(crate) exports: HashMap<ClientUuid, Arc<Connected>>,
+    pub(crate) waits: HashMap<LockHandle, LocalWait>,
+    pub(crate) recovery: Option<Recovery>,
+    /// Clients that the engine has given up and the owner does not know of yet.
+    pub(crate) evicted: Vec<Arc<Export>>,
+    /// Until when the timer thread sleeps; `None` while it sleeps without an end, or is not there.
+    pub(crate) timer_until: Option<Instant>,
+    pub(crate) is_stopping: bool,
+}
+
+/// See the [crate documentation](crate).
+pub struct LockService {
+    name: String,
+    state: Mutex<State>,
+    /// The timer thread has to look again.
+    pub(crate) timer_changed: Condvar,
+    /// A client has replayed what it had, or the recovery is over.
+    pub(crate) recovery_changed: Condvar,
+    /// False while nothing is locked: then changes of objects need not be told.
+    has_resources: AtomicBool,
+}
+
+impl LockService {
+    /// The service of the target `name` (for the log). `expected` are clients of the last run that may hold locks; until
+    /// they have replayed them, or `window` is over, nothing else is granted.
+    pub fn new(
+        name: impl Into<String>,
+        config: ServerConfig,
+        expected: Expected,
+        window: Duration,
+    ) -> LockService {
+        let recovery = Recovery::begin(expected, Instant::now() + window);
+        let state = State {
+            engine: LockServer::new(config, recovery.is_some()),
+            exports: HashMap::new(),
+            waits: HashMap::new(),
+            recovery,
+            evicted: Vec::new(),
+            timer_until: None,
+            is_stopping: false,
+        };
+        LockService {
+            name: name.into(),
+            state: Mutex::new(state),
+            timer_changed: Condvar::new(),
+            recovery_changed: Condvar::new(),
+            has_resources: AtomicBool::new(false),
+        }
+    }
+
+    /// Name of the target.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// One event: `work` tells the engine, and what the engine wants done is done after the mutex was let go.
+    pub(crate) fn act<R>(&self, work: impl FnOnce(&mut State, &mut Vec<Effect>) -> R) -> R {
+        let mut effects = Vec::new();
+        let mut state = self.state.lock();
+        let result = work(&mut state, &mut effects);
+        let receivers = state.sort_out(effects);
+        self.has_resources.store(state.engine.resources() > 0, Ordering::SeqCst);
+        self.wake_timer_for(&mut state);
+        drop(state);
+        receivers.iter().for_each(|receiver| receiver.deliver());
+        result
+    }
+
+    fn wake_timer_for(&self, state: &mut State) {
+        if let Some(next) = state.next_deadline()
+            && state.timer_until.is_none_or(|until| next < until)
+        {
+            state.timer_until = Some(next);
+            self.timer_changed.notify_one();
+        }
+    }
+
+    /// A client connects; locks of an earlier export of it are dropped. If it is expected from the last run, it replays
+    /// its locks next.
+    ///
+    /// # Errors
+    /// `ESHUTDOWN` while the service stops.
+    pub fn connect(&self, export: &Arc<Export>) -> StatusResult<()> {
+        self.act(|state, effects| {
+            if state.is_stopping {
+                return Err(Status::ESHUTDOWN);
+            }
+            if let Some(known) = state.exports.get(&export.client) {
+                if known.export.generation >= export.generation {
+                    return Ok(());
+                }
+                known.export.end();
+                state.fail_waits_of(&export.client);
+            }
+            state.exports.insert(export.client, Arc::new(Connected::new(export.clone())));
+            state.engine.on_connect(Instant::now(), peer_of(export), effects);
+            Ok(())
+        })
+    }
+
+    /// A client leaves, or its owner drops it: its locks go, and the export has ended. Does nothing to a later export of
+    /// the same client.
+    pub fn disconnect(&self, export: &Export) {
+        export.end();
+        self.act(|state, effects| {
+            let is_known = state
+                .exports
+                .get(&export.client)
+                .is_some_and(|known| known.export.generation == export.generation);
+            if is_known {
+                self.drop_client(state, &export.client, effects);
+            }
+        });
+    }
+
+    /// Drops a client whichever export it has; returns that. The caller drops what else it has of it.
+    pub fn evict(&self, client: &ClientUuid) -> Option<Arc<Export>> {
+        self.act(|state, effects| self.drop_client(state, client, effects))
+    }
+
+    pub(crate) fn drop_client(
+        &self,
+        state: &mut State,
+        client: &ClientUuid,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Arc<Export>> {
+        let known = state.exports.remove(client);
+        if let Some(known) = &known {
+            known.export.end();
+        }
+        state.fail_waits_of(client);
+        state.engine.on_disconnect(Instant::now(), *client, effects);
+        self.no_longer_awaited(state, client, effects);
+        known.map(|known| known.export.clone())
+    }
+
+    /// True unless the export has ended. One that was never connected counts as current, and has no locks.
+    pub fn is_current(&self, export: &Export) -> bool {
+        !export.has_ended()
+    }
+
+    /// True if a client is connected, by whichever export.
+    pub fn is_connected(&self, client: &ClientUuid) -> bool {
+        self.state.lock().exports.contains_key(client)
+    }
+
+    /// Clients that are connected, in no order.
+    pub fn exports(&self) -> Vec<Arc<Export>> {
+        self.state.lock().exports.values().map(|known| known.export.clone()).collect()
+    }
+
+    /// True if some lock of the client allows `need` on the resource.
+    pub fn is_held(&self, export: &Export, resource: &ResourceId, need: &Need) -> bool {
+        self.state.lock().engine.is_held(peer_of(export), resource, need)
+    }
+
+    /// The client reads or writes these bytes: the time of its locks there that were called back begins again.
+    pub fn touch(&self, export: &Export, resource: &ResourceId, extent: &Extent) {
+        self.state.lock().engine.on_io(Instant::now(), peer_of(export), resource, extent);
+    }
+
+    /// The client works under this lock (inodes): if it was called back, its time begins again.
+    pub fn on_activity(&self, export: &Export, handle: LockHandle) {
+        self.state.lock().engine.on_activity(Instant::now(), peer_of(export), handle);
+    }
+
+    /// An object has changed on the target: what is told with locks on it is read again. Called after the change and
+    /// before its answer; costs one look at a flag while nothing is locked.
+    pub fn object_changed(&self, owner: &dyn LockOwner, resource: &ResourceId) {
+        // Ordered after the change and with `enqueue`, which sets the flag before it reads: one of the two sees the other.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if !self.has_resources.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.engine.lvb(resource).is_some() {
+            match owner.lvb(resource) {
+                Ok(Some(fresh)) => state.engine.update_lvb(resource, |block| *block = fresh),
+                Ok(None) => {}
+                Err(status) => log::warn!("{}: size of {resource} after a change: {status}", self.name),
+            }
+        }
+    }
+
+    /// The value block for a grant on this resource, if the engine does not have it. `state` is locked.
+    pub(crate) fn lvb_for(
+        &self,
+        state: &State,
+        owner: &dyn LockOwner,
+        resource: &ResourceId,
+    ) -> StatusResult<Option<Lvb>> {
+        if !state.engine.needs_lvb(resource) {
+            return Ok(None);
+        }
+        self.has_resources.store(true, Ordering::SeqCst);
+        owner.lvb(resource)
+    }
+
+    /// Times and bounds in force.
+    pub fn config(&self) -> ServerConfig {
+        *self.state.lock().engine.config()
+    }
+
+    /// Changes times and bounds; deadlines that run already stay as they are.
+    pub fn set_config(&self, config: ServerConfig) {
+        self.state.lock().engine.set_config(config);
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> ServerStats {
+        self.state.lock().engine.stats()
+    }
+
+    /// Locks and requests, those of the target itself included.
+    pub fn lock_count(&self) -> usize {
+        self.state.lock().engine.locks()
+    }
+
+    /// Resources in memory.
+    pub fn resource_count(&self) -> usize {
+        self.state.lock().engine.resources()
+    }
+
+    /// Locks and requests of one client.
+    pub fn client_lock_count(&self, client: &ClientUuid) -> usize {
+        self.state.lock().engine.client_locks(client)
+    }
+
+    /// Refuses new clients and ends all waits of the target's own threads (`ESHUTDOWN`).
+    pub fn stop(&self) {
+        let mut state = self.state.lock();
+        state.is_stopping = true;
+        state.waits.values().for_each(LocalWait::wake);
+        self.timer_changed.notify_all();
+        self.recovery_changed.notify_all();
+    }
+}
+
+impl State {
+    /// When the timer thread has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let recovery = self.recovery.as_ref().map(Recovery::due);
+        [self.engine.next_deadline(), recovery].into_iter().flatten().min()
+    }
+
+    /// Puts effects where they belong; returns the clients that messages were queued for.
+    fn sort_out(&mut self, effects: Vec<Effect>) -> Vec<Arc<Connected>> {
+        let mut receivers: Vec<Arc<Connected>> = Vec::new();
+        for effect in effects {
+            let (peer, message) = match effect {
+                Effect::Completion { peer, handle, grant } => {
+                    (peer, LockMessage::Completion { handle, outcome: Outcome::Granted(grant) })
+                }
+                Effect::Glimpsed { peer, handle, lvb } => {
+                    (peer, LockMessage::Completion { handle, outcome: Outcome::Glimpsed(lvb) })
+                }
+                Effect::Callback { peer, handle, wanted, .. } => {
+                    (peer, LockMessage::Blocking { handle, wanted })
+                }
+                Effect::Glimpse { peer, handle, glimpse, .. } => {
+                    (peer, LockMessage::Glimpse { glimpse: glimpse.0, handle })
+                }
+                Effect::Evict { peer } => {
+                    self.note_evicted(peer);
+                    continue;
+                }
+            };
+            if peer.is_local() {
+                self.end_wait(message);
+                continue;
+            }
+            let Some(known) = self.exports.get(&peer.client) else { continue };
+            if known.export.generation != peer.generation {
+                continue;
+            }
+            known.push(message);
+            if !receivers.iter().any(|receiver| Arc::ptr_eq(receiver, known)) {
+                receivers.push(known.clone());
+            }
+        }
+        receivers
+    }
+
+    /// The engine has dropped a client that was late.
+    fn note_evicted(&mut self, peer: Peer) {
+        if self.exports.get(&peer.client).is_some_and(|known| known.export.generation == peer.generation)
+            && let Some(known) = self.exports.remove(&peer.client)
+        {
+            known.export.end();
+            self.fail_waits_of(&peer.client);
+            self.evicted.push(known.export.clone());
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The thread that notices time passing.
+
+use crate::service::{LockOwner, LockService};
+use nacre_rpc::Export;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// A thread that repeats callbacks and evicts who is late. It sleeps without an end while nobody is waited for. Dropping
+/// the guard stops the service ([`LockService::stop`]) and waits for the thread.
+pub struct Timer {
+    service: Arc<LockService>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Timer {
+    /// Starts the thread. `owner` is told of clients that are evicted or given up; the thread ends when it is gone.
+    ///
+    /// # Errors
+    /// If the system has no thread for us.
+    pub fn start(service: Arc<LockService>, owner: Weak<dyn LockOwner>) -> io::Result<Timer> {
+        let ticking = service.clone();
+        let run = move || while ticking.sleep_until_due() && ticking.tick(&owner) {};
+        let thread = std::thread::Builder::new().name("locks".into()).spawn(run)?;
+        Ok(Timer { service, thread: Some(thread) })
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.service.stop();
+        if let Some(thread) = self.thread.take()
+            // The owner may have its end on this very thread, when it was told of an eviction last.
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl LockService {
+    /// Returns when something is due; `false` when the service stops.
+    fn sleep_until_due(&self) -> bool {
+        let mut state = self.state();
+        loop {
+            if state.is_stopping {
+                return false;
+            }
+            state.timer_until = state.next_deadline();
+            match state.timer_until {
+                None => self.timer_changed.wait(&mut state),
+                Some(due) if due > Instant::now() => {
+                    self.timer_changed.wait_until(&mut state, due);
+                }
+                Some(_) => return true,
+            }
+        }
+    }
+
+    /// Does what is due. `false` if the owner is gone.
+    fn tick(&self, owner: &Weak<dyn LockOwner>) -> bool {
+        let Some(owner) = owner.upgrade() else { return false };
+        self.evict_ended();
+        self.act(|state, effects| state.engine.on_tick(Instant::now(), effects));
+        let evicted = std::mem::take(&mut self.state().evicted);
+        for export in evicted {
+            owner.on_evicted(&export);
+        }
+        for client in self.check_recovery(Instant::now()) {
+            owner.on_given_up(&client);
+        }
+        true
+    }
+
+    /// Evicts clients of this host whose processes have ended: they will not answer.
+    fn evict_ended(&self) {
+        let local: Vec<Arc<Export>> =
+            self.exports().into_iter().filter(|export| export.process.is_some()).collect();
+        for export in local {
+            if export.process.as_ref().is_some_and(nacre_env::has_ended) {
+                log::info!("{}: the process of client {} has ended", self.name(), export.client);
+                self.act(|state, effects| {
+                    let dropped = self.drop_client(state, &export.client, effects);
+                    state.evicted.extend(dropped);
+                });
+            }
+        }
+    }
+}
