@@ -36,7 +36,7 @@ pub struct Client {
     pub(crate) tunables: Tunables,
     pub(crate) ahead: Ahead,
     pub(crate) statahead: Statahead,
-    pub(crate) tasks: Tasks,
+    pub(crate) tasks: Arc<Tasks>,
     /// For work that goes on on other threads than the caller's.
     pub(crate) me: OnceLock<Weak<Client>>,
     /// Written data that has not reached its objects.
@@ -136,7 +136,7 @@ impl Client {
             tunables: Tunables::of_host(),
             ahead: Ahead::default(),
             statahead: Statahead::default(),
-            tasks: Tasks::new(nacre_env::cpu_count()),
+            tasks: Tasks::of_process(),
             me: OnceLock::new(),
             dirty,
         });
@@ -236,7 +236,6 @@ impl Client {
     /// connection ends.
     pub fn shutdown(&self) {
         self.lease.stop();
-        self.tasks.stop();
         self.dirty.stop();
     }
 

@@ -3,6 +3,7 @@
 pub mod ahead;
 pub(crate) mod dirty;
 pub(crate) mod objects;
+pub mod parallel;
 pub mod ranges;
 pub(crate) mod read;
 pub(crate) mod size;

@@ -38,6 +38,7 @@ pub use client::Client;
 pub use config::ClientConfig;
 pub use io::ahead::stats::{AheadStats, Counter};
 pub use io::dirty::tunables::{OstWriteBack, WriteBackStats, WriteBackTunables};
+pub use io::parallel::ParallelIo;
 pub use io::write::WriteOptions;
 pub use lease::{KernelCaches, Lease};
 pub use ops::dir::ListedEntry;

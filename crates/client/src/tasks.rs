@@ -1,12 +1,28 @@
-//! Threads for work that the client does ahead of its callers. Write-back has threads of its own, which sleep until data is
-//! due ([`crate::io::dirty`]).
+//! The threads that clients of this process share for work that can be divided, and for what is done ahead of callers.
+//! Write-back has threads of its own, which sleep until data is due ([`crate::io::dirty`]).
 //!
 //! At most one thread per CPU, started when there is first work for it, asleep while there is none. Tasks begin in the
 //! order in which they came. A wake-up across CPUs costs 20 to 50 us, so a task should be worth some hundred of them.
+//!
+//! # Divided work
+//!
+//! [`Tasks::share`] farms numbered items out: whoever is free takes the next one, so that items begin in their order and end
+//! in any. The caller works too and waits only for items that somebody has begun, never for a thread to come: with no
+//! CPU to spare it costs one wake-up call more than doing all of it. Whether that is worth it, [`crate::io::parallel`]
+//! decides.
 
+use nacre_env::InterruptTarget;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+/// How often a caller that waits for helpers asks whether it was interrupted.
+const INTERRUPT_POLL: Duration = Duration::from_millis(10);
+
+/// Numbers what helpers do, so that it can be called off.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -34,6 +50,37 @@ impl Tasks {
     /// A pool of up to `threads_max` threads; none is started yet.
     pub fn new(threads_max: usize) -> Tasks {
         Tasks { shared: Arc::default(), threads_max: threads_max.max(1) }
+    }
+
+    /// The pool of this process.
+    pub fn of_process() -> Arc<Tasks> {
+        static POOL: LazyLock<Arc<Tasks>> = LazyLock::new(|| Arc::new(Tasks::new(nacre_env::cpu_count())));
+        POOL.clone()
+    }
+
+    /// Runs `work` for each of `0..items`, on this thread and on up to `helpers` others; returns when all have ended. An
+    /// interrupt of the caller reaches those that help it.
+    pub fn share(&self, items: usize, helpers: usize, work: &(dyn Fn(usize) + Sync)) {
+        let helpers = helpers.min(items.saturating_sub(1));
+        if helpers == 0 {
+            return (0..items).for_each(work);
+        }
+        // SAFETY: `Joint` is closed before this returns or unwinds, and is left by all who entered: see `Closing`.
+        let work: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
+        let joint = Arc::new(Joint {
+            items,
+            next: AtomicUsize::new(0),
+            work,
+            inside: Mutex::default(),
+            left: Condvar::new(),
+        });
+        let closing = Closing(&joint);
+        for _ in 0..helpers {
+            let joint = joint.clone();
+            self.submit(move || joint.help());
+        }
+        joint.run();
+        drop(closing);
     }
 
     /// Has `task` run on some thread of the pool; false (and it never runs) if there is none and none can be started.
@@ -83,11 +130,14 @@ impl Drop for Tasks {
 }
 
 fn serve(shared: &Shared) {
+    let target = InterruptTarget::install();
     let mut state = shared.state.lock();
     loop {
         if let Some(task) = state.queue.pop_front() {
             drop(state);
-            task();
+            // What panics has told so; the thread goes on for others.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(task));
+            target.target().end();
             state = shared.state.lock();
         } else if state.stopped {
             state.threads -= 1;
@@ -96,6 +146,76 @@ fn serve(shared: &Shared) {
             state.idle += 1;
             shared.wake.wait(&mut state);
             state.idle -= 1;
+        }
+    }
+}
+
+/// Work that several threads do together.
+struct Joint {
+    items: usize,
+    /// The next item that nobody has begun.
+    next: AtomicUsize,
+    /// Valid until `inside` is closed and empty.
+    work: &'static (dyn Fn(usize) + Sync),
+    inside: Mutex<Inside>,
+    left: Condvar,
+}
+
+#[derive(Default)]
+struct Inside {
+    closed: bool,
+    helpers: Vec<(Arc<InterruptTarget>, u64)>,
+}
+
+impl Joint {
+    fn run(&self) {
+        loop {
+            let item = self.next.fetch_add(1, Ordering::Relaxed);
+            if item >= self.items {
+                return;
+            }
+            (self.work)(item);
+        }
+    }
+
+    /// What a thread of the pool does. One that comes late finds nothing, and touches nothing of the caller's.
+    fn help(self: &Arc<Joint>) {
+        struct Leaving<'a>(&'a Joint, u64);
+        impl Drop for Leaving<'_> {
+            fn drop(&mut self) {
+                self.0.inside.lock().helpers.retain(|(_, number)| *number != self.1);
+                self.0.left.notify_all();
+            }
+        }
+        let Some(target) = nacre_env::interrupt_target() else { return };
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut inside = self.inside.lock();
+            if inside.closed || self.next.load(Ordering::Relaxed) >= self.items {
+                return;
+            }
+            target.begin(number);
+            inside.helpers.push((target, number));
+        }
+        let _leaving = Leaving(self, number);
+        self.run();
+    }
+}
+
+/// Lets nobody in any more and waits for those inside, when dropped.
+struct Closing<'a>(&'a Joint);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let mut inside = self.0.inside.lock();
+        inside.closed = true;
+        while !inside.helpers.is_empty() {
+            if nacre_env::interrupted() {
+                for (target, number) in &inside.helpers {
+                    target.raise(*number);
+                }
+            }
+            self.0.left.wait_for(&mut inside, INTERRUPT_POLL);
         }
     }
 }
@@ -136,5 +256,69 @@ mod tests {
         assert!(!tasks.submit(|| ()));
         drop(hold);
         assert_eq!(receive.recv(), Err(mpsc::RecvError));
+    }
+
+    #[test]
+    fn shared_work_is_done_once_each_whoever_does_it() {
+        let tasks = Tasks::new(3);
+        for items in [0, 1, 2, 7, 300] {
+            for helpers in 0..4 {
+                let counts: Vec<AtomicU64> = (0..items).map(|_| AtomicU64::new(0)).collect();
+                tasks.share(items, helpers, &|item| {
+                    counts[item].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_busy_pool_is_not_waited_for() {
+        let tasks = Tasks::new(1);
+        let (hold, held) = mpsc::channel::<()>();
+        let (send, receive) = mpsc::channel();
+        tasks.submit(move || {
+            send.send(()).expect("the receiver is there");
+            let _ = held.recv();
+        });
+        receive.recv().expect("it runs");
+        let caller = std::thread::current().id();
+        let by: Mutex<Vec<_>> = Mutex::default();
+        tasks.share(5, 1, &|item| by.lock().push((item, std::thread::current().id())));
+        assert_eq!(*by.lock(), (0..5).map(|item| (item, caller)).collect::<Vec<_>>());
+        drop(hold);
+    }
+
+    #[test]
+    fn an_interrupt_of_the_caller_reaches_its_helpers() {
+        let tasks = Tasks::new(1);
+        let guard = InterruptTarget::install();
+        guard.target().begin(u64::MAX);
+        let (send, receive) = mpsc::sync_channel::<()>(0);
+        let receive = Mutex::new(receive);
+        let caller = std::thread::current().id();
+        tasks.share(2, 1, &|_| {
+            if std::thread::current().id() == caller {
+                // The helper has begun.
+                receive.lock().recv().expect("the sender is there");
+                assert!(guard.target().raise(u64::MAX));
+            } else {
+                send.send(()).expect("the receiver is there");
+                while !nacre_env::interrupted() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        guard.target().end();
+    }
+
+    #[test]
+    fn a_task_that_panics_does_not_take_its_thread_along() {
+        let tasks = Tasks::new(1);
+        tasks.submit(|| std::panic::resume_unwind(Box::new("on purpose")));
+        let (send, receive) = mpsc::channel();
+        tasks.submit(move || send.send(()).expect("the receiver is there"));
+        assert_eq!(receive.recv(), Ok(()));
+        assert_eq!(tasks.threads(), 1);
     }
 }

@@ -1,7 +1,8 @@
 //! Parameters of a running client, under Lustre's names (reference 2.9).
 
+use crate::io::parallel::ParallelIo;
 use nacre_types::{Status, StatusResult};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;
 /// Largest window in one RPC, in MiB; what is fetched whole is never less.
@@ -21,6 +22,9 @@ pub struct Tunables {
     max_read_ahead_async_active: AtomicU32,
     statahead_max: AtomicU32,
     statahead_batch_max: AtomicU32,
+    parallel_io: AtomicU8,
+    /// Requests and copies that were divided.
+    divided: AtomicU64,
 }
 
 impl Tunables {
@@ -36,6 +40,8 @@ impl Tunables {
             max_read_ahead_async_active: AtomicU32::new((cpus / 2).max(1)),
             statahead_max: AtomicU32::new(128),
             statahead_batch_max: AtomicU32::new(64),
+            parallel_io: AtomicU8::new(ParallelIo::default() as u8),
+            divided: AtomicU64::new(0),
         }
     }
 
@@ -140,6 +146,25 @@ impl Tunables {
         }
         self.statahead_batch_max.store(entries, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether work of one request is divided over CPUs.
+    pub fn parallel_io(&self) -> ParallelIo {
+        ParallelIo::from_number(self.parallel_io.load(Ordering::Relaxed))
+    }
+
+    /// Sets it.
+    pub(crate) fn set_parallel_io(&self, setting: ParallelIo) {
+        self.parallel_io.store(setting as u8, Ordering::Relaxed);
+    }
+
+    /// Requests and copies that were divided since the start.
+    pub fn divided(&self) -> u64 {
+        self.divided.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_divided(&self) {
+        self.divided.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn read_ahead_bytes(&self) -> u64 {

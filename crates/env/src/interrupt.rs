@@ -169,6 +169,11 @@ pub fn interrupted() -> bool {
     TARGET.with(|slot| slot.borrow().as_ref().is_some_and(|target| target.check()))
 }
 
+/// Where interrupts for the current thread are left, if it is a target: for those that hand its work to other threads.
+pub fn interrupt_target() -> Option<Arc<InterruptTarget>> {
+    TARGET.with(|slot| slot.borrow().clone())
+}
+
 pub(crate) fn set_blocking(on: bool) {
     TARGET.with(|slot| {
         if let Some(target) = slot.borrow().as_ref() {

@@ -17,5 +17,5 @@ pub mod process;
 
 pub use blocking::{BlockingHook, HookGuard, blocking, install_hook};
 pub use cpu::{cpu_count, current_cpu, online_cpus, pin_to_cpu, possible_cpu_count};
-pub use interrupt::{InterruptTarget, interrupted};
+pub use interrupt::{InterruptTarget, interrupt_target, interrupted};
 pub use process::{has_ended, own_process};

@@ -20,6 +20,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "stats",
             "write_back",
             "write_back_age_ms",
+            "parallel_io",
             "write_back_idle_percent",
         ],
     ),

@@ -9,6 +9,7 @@ use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -254,7 +255,7 @@ pub enum Started<'a> {
     /// It has already run.
     Finished(StatusResult<OssReply>),
     /// It is in flight; the function waits for its answer. Dropping it gives the answer up and the buffers free.
-    InFlight(Box<dyn FnOnce() -> StatusResult<OssReply> + 'a>),
+    InFlight(Box<dyn FnOnce() -> StatusResult<OssReply> + Send + 'a>),
 }
 
 /// The management server, as clients and servers call it.
@@ -273,29 +274,69 @@ pub struct IoCall<'a> {
     pub bulk: Bulk<'a>,
 }
 
+/// Who lends threads to [`run_all_by`].
+pub trait Helpers: Sync {
+    /// Runs `work` for each of `0..items`, on the caller's thread and on others that are free, beginning with the first,
+    /// and returns when all have ended.
+    fn share(&self, items: usize, work: &(dyn Fn(usize) + Sync));
+}
+
+/// Nobody helps.
+pub struct Alone;
+
+impl Helpers for Alone {
+    fn share(&self, items: usize, work: &(dyn Fn(usize) + Sync)) {
+        (0..items).for_each(work);
+    }
+}
+
 /// Runs all calls, as many at a time as their transports allow, and gives their results in order. Returns when the last
 /// one is answered, so that buffers are free again.
 pub fn run_all(calls: Vec<IoCall<'_>>) -> Vec<StatusResult<OssReply>> {
+    run_all_by(calls, &Alone)
+}
+
+/// [`run_all`] with the help of other threads: some send, and some take answers in.
+pub fn run_all_by(calls: Vec<IoCall<'_>>, helpers: &dyn Helpers) -> Vec<StatusResult<OssReply>> {
     // Requests must outlive what was started with them, so they are parted from the buffers first.
     let mut requests = Vec::with_capacity(calls.len());
     let mut rest = Vec::with_capacity(calls.len());
     for call in calls {
         requests.push(call.request);
-        rest.push((call.endpoint, call.bulk));
+        rest.push(Mutex::new(Stage::Planned(call.endpoint, call.bulk)));
     }
-    let started: Vec<Started<'_>> = requests
-        .iter()
-        .zip(rest)
-        .map(|(request, (endpoint, bulk))| {
+    let stages: &[Mutex<Stage<'_>>] = &rest;
+    helpers.share(stages.len(), &|index| {
+        let Some((stage, request)) = stages.get(index).zip(requests.get(index)) else { return };
+        let mut stage = stage.lock();
+        if let Stage::Planned(endpoint, bulk) = std::mem::replace(&mut *stage, Stage::Taken) {
             // SAFETY: what is started is called below, or dropped by unwinding; `requests` outlives it.
-            unsafe { endpoint.start(request, bulk) }
-        })
-        .collect();
-    started
-        .into_iter()
-        .map(|started| match started {
-            Started::Finished(result) => result,
-            Started::InFlight(wait) => wait(),
+            *stage = Stage::Started(unsafe { endpoint.start(request, bulk) });
+        }
+    });
+    helpers.share(stages.len(), &|index| {
+        let Some(stage) = stages.get(index) else { return };
+        let mut stage = stage.lock();
+        if let Stage::Started(started) = std::mem::replace(&mut *stage, Stage::Taken) {
+            *stage = Stage::Ended(match started {
+                Started::Finished(result) => result,
+                Started::InFlight(wait) => wait(),
+            });
+        }
+    });
+    rest.into_iter()
+        .map(|stage| match stage.into_inner() {
+            Stage::Ended(result) => result,
+            // Only after a panic of a helper.
+            _ => Err(Status::EIO),
         })
         .collect()
+}
+
+/// How far a call is.
+enum Stage<'a> {
+    Planned(&'a dyn OssEndpoint, Bulk<'a>),
+    Started(Started<'a>),
+    Ended(StatusResult<OssReply>),
+    Taken,
 }

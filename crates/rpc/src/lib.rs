@@ -14,8 +14,9 @@ pub mod tcp;
 pub mod tunables;
 
 pub use api::{
-    Call, ClientCallbacks, Export, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsService, NoCallbacks,
-    OssEndpoint, OssEvents, OssService, OstEventsFactory, ReplySlot, Started, run_all,
+    Alone, Call, ClientCallbacks, Export, Helpers, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsService,
+    NoCallbacks, OssEndpoint, OssEvents, OssService, OstEventsFactory, ReplySlot, Started, run_all,
+    run_all_by,
 };
 pub use config::{ClientConfig, ServerConfig};
 pub use import::{EndpointState, EndpointStats, ImportInfo, LinkState};

@@ -355,3 +355,38 @@ fn writes_are_held_back_as_far_as_parameters_allow() {
         }
     });
 }
+
+#[test]
+fn large_transfers_are_divided_over_cpus_as_parallel_io_says() {
+    on_each_shape("ppar", |cluster, fs| {
+        let llite = format!("llite.{fs}-*");
+        let set = |setting: &str| cluster.lctl(&["set_param", "-n", &format!("{llite}.{setting}")]);
+        let path = cluster.mount().join("file");
+        let data: Vec<u8> = (0..8 << 20).map(|at: usize| (at / 4099) as u8 ^ at as u8).collect();
+        let divided = |setting: &str| {
+            set(&format!("parallel_io={setting}")).success();
+            assert_eq!(get(cluster, &format!("{llite}.parallel_io")), setting);
+            let count = || {
+                let text = get(cluster, &format!("{llite}.parallel_io_stats"));
+                text.split_whitespace().nth(1).expect("a count").parse::<u64>().expect("a number")
+            };
+            let before = count();
+            let file = fs::File::create(&path).expect("created");
+            data.chunks(4 << 20).enumerate().for_each(|(index, piece)| {
+                file.write_all_at(piece, (index as u64) << 22).expect("written");
+            });
+            file.sync_all().expect("synced");
+            let direct = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+            let mut back = vec![0; data.len()];
+            direct.expect("open").read_exact_at(&mut back, 0).expect("read");
+            assert!(back == data, "{setting}");
+            count() - before
+        };
+        assert!(divided("on") > 0);
+        assert_eq!(divided("off"), 0);
+        divided("auto");
+        for bad in ["maybe", "1", ""] {
+            cluster.lctl(&["set_param", &format!("{llite}.parallel_io={bad}")]).fails_with(libc::EINVAL);
+        }
+    });
+}

@@ -245,11 +245,12 @@ impl Client {
         while done < buffer.len() {
             let at = offset + done as u64;
             let Some(block) = self.block_at(&open.file, at) else { break };
-            let mut served = block.serve(at, &mut buffer[done..]);
+            let copy = |from: &[u8], to: &mut [u8]| self.copy(from, to);
+            let mut served = block.serve(at, &mut buffer[done..], copy);
             if served == Served::NotBegun {
                 self.fetch(&Fetch { layout: layout.clone(), blocks: vec![block.clone()], hint: 0 });
                 open.reader.lock().on_wait();
-                served = block.serve(at, &mut buffer[done..]);
+                served = block.serve(at, &mut buffer[done..], copy);
             }
             match served {
                 Served::Copied(bytes) => done += bytes,

@@ -140,7 +140,7 @@ impl Client {
         // SAFETY: a window has WINDOW_BYTES, of which `start + piece.len()` is at most that. It stays where it is until
         // `end_fill`. Nobody else touches these bytes: writers hold their ranges exclusively, and the table sends a
         // window, or copies from it, only when nobody fills it.
-        unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), window.add(start), piece.len()) };
+        unsafe { self.copy_raw(piece.as_ptr(), window.add(start), piece.len()) };
         if file.dirty.end_fill(key, (start as u32, (start + piece.len()) as u32)) {
             self.dirty.queue(file, ost_index, key);
         }

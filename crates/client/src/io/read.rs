@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::file::OpenFile;
 use crate::io::ranges::Use;
 use nacre_layout::{Chunk, Layout, chunks};
-use nacre_rpc::{IoCall, run_all};
+use nacre_rpc::IoCall;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -93,6 +93,9 @@ impl Client {
         let (first, second) = (parts.next(), parts.next());
         match (first, second) {
             (None, _) => buffer.fill(0),
+            (Some(chunk), None) if let Some(pieces) = self.divided(&chunk) => {
+                self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], ahead)?;
+            }
             (Some(chunk), None) => {
                 let (mine, rest) = buffer.split_at_mut(chunk.len as usize);
                 rest.fill(0);
@@ -123,10 +126,21 @@ impl Client {
     ) -> StatusResult<()> {
         let pieces: Vec<Vec<Chunk>> =
             parts.iter().map(|(at, buffer)| chunks(layout, *at, buffer.len() as u64).collect()).collect();
+        self.read_chunks(layout, parts, &pieces, ahead)
+    }
+
+    /// The same with the chunks of each part.
+    fn read_chunks(
+        &self,
+        layout: &Layout,
+        parts: &mut [(u64, &mut [u8])],
+        pieces: &[Vec<Chunk>],
+        ahead: u32,
+    ) -> StatusResult<()> {
         // The hint is for the file; each object holds its share of what follows.
         let share = ahead / (layout.objects().count().max(1) as u32);
         let mut calls = Vec::with_capacity(pieces.iter().map(Vec::len).sum());
-        for ((_, buffer), chunks) in parts.iter_mut().zip(&pieces) {
+        for ((_, buffer), chunks) in parts.iter_mut().zip(pieces) {
             let mut rest = &mut **buffer;
             for chunk in chunks {
                 let (mine, after) = rest.split_at_mut(chunk.len as usize);
@@ -142,8 +156,9 @@ impl Client {
             }
             rest.fill(0);
         }
-        let mut replies = run_all(calls).into_iter();
-        for ((_, buffer), chunks) in parts.iter_mut().zip(&pieces) {
+        let bytes = pieces.iter().flatten().map(|chunk| chunk.len).sum();
+        let mut replies = self.run_calls(calls, bytes).into_iter();
+        for ((_, buffer), chunks) in parts.iter_mut().zip(pieces) {
             let mut rest = &mut **buffer;
             for chunk in chunks {
                 let (mine, after) = rest.split_at_mut(chunk.len as usize);

@@ -6,7 +6,7 @@ use crate::file::{FileState, OpenFile};
 use crate::io::ranges::Use;
 use crate::ops::lock::AppendLock;
 use nacre_layout::{Chunk, Layout, chunks};
-use nacre_rpc::{IoCall, run_all};
+use nacre_rpc::IoCall;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{Caps, Fid, SetAttr, SetAttrValid, Status, StatusResult, TransNo};
@@ -218,7 +218,13 @@ impl Client {
             (Some(chunk), None) => {
                 let Some(stripe) = chunk.object else { return (Err(Status::EIO), &[]) };
                 one[0] = (stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index));
-                (self.with_space(fid, || self.write_chunk(&chunk, data, sync)), one)
+                // Durable writes stay whole: several would be several flushes of a disk.
+                let pieces = if sync { None } else { self.divided(&chunk) };
+                let outcome = self.with_space(fid, || match &pieces {
+                    Some(pieces) => self.write_chunks(pieces, data, sync),
+                    None => self.write_chunk(&chunk, data, sync),
+                });
+                (outcome, one)
             }
             (first, second) => {
                 let parts: Vec<Chunk> = first.into_iter().chain(second).chain(parts).collect();
@@ -267,7 +273,7 @@ impl Client {
             });
         }
         let mut total = 0;
-        for (reply, chunk) in run_all(calls).into_iter().zip(parts) {
+        for (reply, chunk) in self.run_calls(calls, data.len() as u64).into_iter().zip(parts) {
             match reply.and_then(written) {
                 Ok(bytes) if bytes as u64 == chunk.len => total += bytes,
                 Ok(bytes) => return Ok(total + bytes),

@@ -131,8 +131,8 @@ impl Block {
         self.changed.notify_all();
     }
 
-    /// Copies bytes from `offset` on into `buffer`, waiting for a fetch in flight.
-    pub fn serve(&self, offset: u64, buffer: &mut [u8]) -> Served {
+    /// Copies bytes from `offset` on into `buffer` by `copy`, waiting for a fetch in flight.
+    pub fn serve(&self, offset: u64, buffer: &mut [u8], copy: impl Fn(&[u8], &mut [u8])) -> Served {
         let mut content = self.content.lock();
         let mut late = false;
         if matches!(*content, Content::Fetching) {
@@ -147,7 +147,7 @@ impl Block {
             Content::Ready(data) => {
                 let from = (offset - self.start) as usize;
                 let bytes = buffer.len().min(data.len() - from);
-                buffer[..bytes].copy_from_slice(&data[from..from + bytes]);
+                copy(&data[from..from + bytes], &mut buffer[..bytes]);
                 self.read.fetch_add(bytes as u64, Ordering::Relaxed);
                 if late { Served::CopiedLate(bytes) } else { Served::Copied(bytes) }
             }
@@ -265,6 +265,10 @@ mod tests {
 
     const PIECE: u64 = 10;
 
+    fn plain(from: &[u8], to: &mut [u8]) {
+        to.copy_from_slice(from);
+    }
+
     fn make(blocks: &mut Blocks, memory: &Arc<Memory>, start: u64, end: u64, limit: u64) -> bool {
         let mut made = Vec::new();
         let all = blocks.make((start, end), PIECE, (1, 1), (memory, limit), &mut made);
@@ -297,14 +301,14 @@ mod tests {
         let mut made = Vec::new();
         blocks.make((0, 10), PIECE, (1, 1), (&memory, 100), &mut made);
         let mut buffer = [0; 4];
-        assert_eq!(made[0].serve(0, &mut buffer), Served::Nothing);
+        assert_eq!(made[0].serve(0, &mut buffer, plain), Served::Nothing);
         made[0].enqueue();
-        assert_eq!(made[0].serve(0, &mut buffer), Served::NotBegun);
+        assert_eq!(made[0].serve(0, &mut buffer, plain), Served::NotBegun);
         assert!(made[0].begin());
         let block = made[0].clone();
         let waiter = std::thread::spawn(move || {
             let mut buffer = [0; 4];
-            (block.serve(8, &mut buffer), buffer)
+            (block.serve(8, &mut buffer, plain), buffer)
         });
         made[0].finish(Some(vec![7; 10]));
         let (served, bytes) = waiter.join().expect("no panic");
@@ -335,7 +339,7 @@ mod tests {
                     prop_assert!(block.start / PIECE == (block.end - 1) / PIECE);
                     last = block.end;
                     let mut byte = [0];
-                    prop_assert_eq!(block.serve(block.start, &mut byte), Served::Copied(1));
+                    prop_assert_eq!(block.serve(block.start, &mut byte, plain), Served::Copied(1));
                     prop_assert_eq!(u64::from(byte[0]), block.start);
                 }
                 prop_assert_eq!(memory.used(), blocks.list.iter().map(|block| block.end - block.start).sum::<u64>());

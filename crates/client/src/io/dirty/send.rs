@@ -5,7 +5,7 @@ use super::table::Job;
 use crate::client::Client;
 use crate::file::FileState;
 use crate::io::write::written;
-use nacre_rpc::{IoCall, run_all};
+use nacre_rpc::IoCall;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssRequest};
@@ -65,7 +65,8 @@ impl Client {
         counters.full_rpcs.fetch_add(full as u64, Ordering::Relaxed);
         counters.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         counters.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let mut results: Vec<StatusResult<()>> = run_all(calls)
+        let mut results: Vec<StatusResult<()>> = self
+            .run_calls(calls, bytes)
             .into_iter()
             .zip(pieces)
             .map(|(reply, piece)| check(reply.and_then(written), piece))

@@ -1,7 +1,7 @@
 //! What can be set and seen of write-back while a client runs.
 
 use super::WINDOW_BYTES;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Settings of write-back; all may be changed at any time and count for what is written from then on.
@@ -12,6 +12,7 @@ pub struct WriteBackTunables {
     max_dirty_per_ost_bytes: AtomicU64,
     age_ms: AtomicU64,
     idle_per_cent: AtomicU32,
+    threads: AtomicUsize,
 }
 
 impl Default for WriteBackTunables {
@@ -24,6 +25,7 @@ impl Default for WriteBackTunables {
             max_dirty_per_ost_bytes: AtomicU64::new(16 << 20),
             age_ms: AtomicU64::new(1000),
             idle_per_cent: AtomicU32::new(25),
+            threads: AtomicUsize::new(nacre_env::cpu_count().max(1)),
         }
     }
 }
@@ -54,6 +56,16 @@ impl WriteBackTunables {
     /// See [`WriteBackTunables::set_idle_per_cent`].
     pub fn idle_per_cent(&self) -> u32 {
         self.idle_per_cent.load(Ordering::Relaxed)
+    }
+
+    /// Threads that write dirty data out, at most.
+    pub(crate) fn set_threads(&self, threads: usize) {
+        self.threads.store(threads, Ordering::Relaxed);
+    }
+
+    /// See [`WriteBackTunables::set_threads`].
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.load(Ordering::Relaxed)
     }
 
     /// True if writes are cached.

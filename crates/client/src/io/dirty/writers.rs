@@ -130,10 +130,10 @@ impl WriteBack {
             self.work.notify_one();
             return;
         }
-        if queue.threads >= nacre_env::cpu_count().max(1) || queue.is_stopping {
+        let Some(client) = self.client.get().cloned() else { return };
+        if queue.threads >= self.tunables.threads() || queue.is_stopping {
             return;
         }
-        let Some(client) = self.client.get().cloned() else { return };
         let this = self.clone();
         let spawned =
             std::thread::Builder::new().name("write-back".into()).spawn(move || serve(&this, &client));
@@ -148,8 +148,10 @@ impl WriteBack {
     fn next(&self) -> Option<Work> {
         let mut queue = self.queue.lock();
         loop {
-            if queue.is_stopping {
+            if queue.is_stopping || queue.threads > self.tunables.threads() {
                 queue.threads -= 1;
+                // Whatever this one was woken for is for another one.
+                self.work.notify_one();
                 return None;
             }
             if let Some(Full { file, key, .. }) = queue.full.pop_front() {

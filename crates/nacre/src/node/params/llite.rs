@@ -81,6 +81,19 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
     );
     let get = client.clone();
     tree.add_read(&format!("{below}.statahead_stats"), move || Ok(get.statahead_report()));
+    let (get, set) = (client.clone(), client.clone());
+    tree.add_both(
+        &format!("{below}.parallel_io"),
+        move || Ok(get.tunables().parallel_io().name().to_owned()),
+        move |text| {
+            set.set_parallel_io(text.parse()?);
+            Ok(())
+        },
+    );
+    let get = client.clone();
+    tree.add_read(&format!("{below}.parallel_io_stats"), move || {
+        Ok(format!("divided                   {}\n", get.tunables().divided()))
+    });
     enter_write_back(tree, below, client);
 }
 

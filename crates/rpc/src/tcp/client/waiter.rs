@@ -23,6 +23,9 @@ pub(crate) struct Destination<'a> {
     buffer: PhantomData<&'a mut [u8]>,
 }
 
+// SAFETY: it stands for an exclusive borrow of bytes, which may go to another thread.
+unsafe impl Send for Destination<'_> {}
+
 impl<'a> Destination<'a> {
     pub(crate) fn new(buffer: &'a mut [u8]) -> Destination<'a> {
         Destination { place: Place { start: buffer.as_mut_ptr(), len: buffer.len() }, buffer: PhantomData }
