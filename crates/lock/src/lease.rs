@@ -13,13 +13,14 @@
 //!                                 releasing --released--> shared  <-----------+
 //!                                    | deadline
 //!                                    v
-//!                                  evicted
+//!                                 fencing --the owner has seen to it that it can do no harm--> (unknown)
 //! ```
 //!
 //! After a restart, clients known from before are *expected* until the recovery deadline. If there is one only, it may
 //! still hold the lease exclusive, so nobody else gets in before it is back or given up.
 //!
-//! Invariant: while a client holds the lease exclusive, is releasing it, or is expected to hold it, no other is granted.
+//! Invariant: while a client holds the lease exclusive, is releasing it, is expected to hold it, or is being fenced, no other
+//! is granted.
 
 use nacre_types::ClientUuid;
 use std::collections::HashMap;
@@ -51,8 +52,8 @@ pub enum Effect {
         /// The new grant.
         grant: Grant,
     },
-    /// Drop the client and all that it holds: it did not release, or did not come back after a restart. The engine has
-    /// already forgotten it.
+    /// Drop the client and all that it holds: it did not release, or did not come back after a restart. Nobody is let in
+    /// because of that before [`LeaseEngine::on_fenced`] says that whatever it still sends is refused everywhere.
     Evict {
         /// Who.
         client: ClientUuid,
@@ -71,6 +72,8 @@ enum State {
     Exclusive,
     /// Was called back under this epoch and has not answered.
     Releasing { epoch: u64, deadline: Instant },
+    /// Was given up and is not known to be harmless yet; it may have come back already, as somebody new.
+    Fencing { returns: bool },
 }
 
 /// See the [module documentation](self).
@@ -108,6 +111,9 @@ impl LeaseEngine {
                 effects.extend(grant.map(|grant| Effect::Granted { client, grant }));
             }
             Some(State::Waiting { .. }) => {}
+            Some(State::Fencing { .. }) => {
+                self.clients.insert(client, State::Fencing { returns: true });
+            }
             Some(State::Expected { may_be_exclusive: true, .. }) => {
                 // It may have cached everything, so it goes on as the exclusive one and is called back if others wait.
                 let grant = self.enter(client, State::Exclusive);
@@ -116,19 +122,39 @@ impl LeaseEngine {
                     self.revoke(now, client, effects);
                 }
             }
-            Some(State::Expected { .. }) | None => {
-                self.arrivals += 1;
-                self.clients.insert(client, State::Waiting { since: self.arrivals });
-                self.settle(now, effects);
-            }
+            Some(State::Expected { .. }) | None => self.arrive(now, client, effects),
         }
+    }
+
+    fn arrive(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
+        self.arrivals += 1;
+        self.clients.insert(client, State::Waiting { since: self.arrivals });
+        self.settle(now, effects);
     }
 
     /// A client leaves, or is dropped for other reasons.
     pub fn on_disconnect(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
-        if self.clients.remove(&client).is_some() {
+        if let Some(State::Fencing { returns }) = self.clients.get_mut(&client) {
+            *returns = false;
+        } else if self.clients.remove(&client).is_some() {
             self.settle(now, effects);
         }
+    }
+
+    /// What a client that was evicted still sends is refused from now on.
+    pub fn on_fenced(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
+        let Some(State::Fencing { returns }) = self.clients.get(&client).copied() else { return };
+        self.clients.remove(&client);
+        if returns {
+            self.arrive(now, client, effects);
+        } else {
+            self.settle(now, effects);
+        }
+    }
+
+    /// Gives clients another time to release the lease, from the next revocation on.
+    pub fn set_release_timeout(&mut self, release_timeout: Duration) {
+        self.release_timeout = release_timeout;
     }
 
     /// A client has dropped what it cached under leases up to `epoch`.
@@ -141,7 +167,7 @@ impl LeaseEngine {
         }
     }
 
-    /// Time has passed: evicts who is late.
+    /// Time has passed: evicts who is late. Each needs its [`LeaseEngine::on_fenced`].
     pub fn on_tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let late = |state: &State| match state {
             State::Expected { deadline, .. } | State::Releasing { deadline, .. } => *deadline <= now,
@@ -150,12 +176,9 @@ impl LeaseEngine {
         let mut evicted: Vec<ClientUuid> =
             self.clients.iter().filter(|(_, state)| late(state)).map(|(client, _)| *client).collect();
         evicted.sort();
-        for client in &evicted {
-            self.clients.remove(client);
-            effects.push(Effect::Evict { client: *client });
-        }
-        if !evicted.is_empty() {
-            self.settle(now, effects);
+        for client in evicted {
+            self.clients.insert(client, State::Fencing { returns: false });
+            effects.push(Effect::Evict { client });
         }
     }
 
@@ -175,7 +198,7 @@ impl LeaseEngine {
         match self.clients.get(client)? {
             State::Shared | State::Releasing { .. } => Some(Grant { exclusive: false, epoch: self.epoch }),
             State::Exclusive => Some(Grant { exclusive: true, epoch: self.epoch }),
-            State::Expected { .. } | State::Waiting { .. } => None,
+            State::Expected { .. } | State::Waiting { .. } | State::Fencing { .. } => None,
         }
     }
 
@@ -200,7 +223,12 @@ impl LeaseEngine {
     /// Lets in who waits, as far as the others allow; raises the last one left to exclusive.
     fn settle(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let blocked = self.clients.values().any(|state| {
-            matches!(state, State::Releasing { .. } | State::Expected { may_be_exclusive: true, .. })
+            matches!(
+                state,
+                State::Releasing { .. }
+                    | State::Expected { may_be_exclusive: true, .. }
+                    | State::Fencing { .. }
+            )
         });
         let mut waiting: Vec<(u64, ClientUuid)> = self
             .clients

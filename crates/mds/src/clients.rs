@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks for an interrupt, and for clients that have died, while a client waits to be let in.
 const POLL: Duration = Duration::from_millis(50);
+/// How long others wait at most for OSTs to hear that a client was evicted. One that does not answer for this long can
+/// hardly be written to by that client either.
+const FENCE_PATIENCE: Duration = Duration::from_secs(5);
 /// A client that waits longer than this to be let in is told of in the log.
 const QUIET_WAIT: Duration = Duration::from_secs(1);
 
@@ -44,6 +47,7 @@ pub struct Clients {
     generation: AtomicU64,
     recovery: Mutex<Recovery>,
     recovering: AtomicBool,
+    release_timeout_ms: AtomicU64,
 }
 
 thread_local! {
@@ -88,6 +92,9 @@ impl Clients {
             generation: AtomicU64::new(next_generation()),
             recovery: Mutex::new(Recovery { awaited: known, orphans, over: false }),
             recovering: AtomicBool::new(true),
+            release_timeout_ms: AtomicU64::new(
+                u64::try_from(config.release_timeout.as_millis()).unwrap_or(u64::MAX),
+            ),
         }
     }
 
@@ -129,8 +136,7 @@ impl Mds {
             self.remember_client(export)?;
         }
         self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
-        let patience =
-            self.config.release_timeout + self.config.recovery_window + self.config.release_timeout;
+        let patience = self.config.recovery_window + (self.release_timeout() + FENCE_PATIENCE) * 2;
         match self.await_grant(&client, Instant::now() + patience) {
             Ok(grant) => Ok(wire(grant)),
             Err(status) => {
@@ -197,6 +203,7 @@ impl Mds {
     fn step(&self, event: impl FnOnce(&mut LeaseEngine, &mut Vec<Effect>)) {
         let mut effects = Vec::new();
         event(&mut self.clients.lease.lock(), &mut effects);
+        let mut evicted = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Granted { .. } => self.clients.wake(),
@@ -211,10 +218,43 @@ impl Mds {
                         "MDT{:04x}: client {client} did not answer in time and is evicted",
                         self.index
                     );
-                    self.release_all_of(&client);
+                    evicted.push(client);
                 }
             }
         }
+        if !evicted.is_empty() {
+            self.fence(&evicted);
+        }
+    }
+
+    /// Sees to it that nothing of clients that may still be alive counts any more, then lets others in.
+    fn fence(&self, clients: &[ClientUuid]) {
+        for client in clients {
+            self.clients.forget(client);
+        }
+        let silent = nacre_env::blocking(|| self.osts.evict(clients, FENCE_PATIENCE));
+        for ost_index in silent {
+            log::error!(
+                "OST{ost_index:04x} has not been told within {FENCE_PATIENCE:?} that a client was evicted: until it is, that \
+                 client can still write there"
+            );
+        }
+        for client in clients {
+            self.release_all_of(client);
+            self.step(|lease, effects| lease.on_fenced(Instant::now(), *client, effects));
+        }
+    }
+
+    /// How long a client has to drop its caches when it is called back (`ldlm_timeout`).
+    pub fn release_timeout(&self) -> Duration {
+        Duration::from_millis(self.clients.release_timeout_ms.load(Ordering::Relaxed))
+    }
+
+    /// Changes [`Mds::release_timeout`], for clients that are called back from now on.
+    pub fn set_release_timeout(&self, timeout: Duration) {
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self.clients.release_timeout_ms.store(timeout_ms, Ordering::Relaxed);
+        self.clients.lease.lock().set_release_timeout(timeout);
     }
 
     /// The lease of a client, for a ping.
@@ -345,6 +385,8 @@ impl Mds {
             if nacre_env::has_ended(&process) {
                 log::info!("MDT{:04x}: process {} of client {client} has ended", self.index, process.pid);
                 self.drop_client(&client);
+                // It writes nothing any more, but its locks are there.
+                self.osts.evict_later(client);
             }
         }
     }

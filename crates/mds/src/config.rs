@@ -11,7 +11,8 @@ pub struct MdsConfig {
     pub index: u16,
     /// Striping of files where neither they nor their directories nor the root say anything.
     pub default_layout: LayoutSpec,
-    /// How long a client has to drop its caches when it is called back.
+    /// How long a client has to drop its caches when it is called back; can be changed later (`ldlm_timeout`). Guess: enough
+    /// to write out what a mount holds back.
     pub release_timeout: Duration,
     /// How long clients of an earlier run may take to come back before their open files are closed.
     pub recovery_window: Duration,

@@ -2,7 +2,7 @@
 //!
 //! Each OST has a thread of its own, so that one that is down holds up nobody else. The thread prepares the OST after a
 //! start (destroys objects of transactions that were lost), keeps object ids in stock, refreshes its free space and sends
-//! it what the destroy log holds. Requests take ids from the stock under the OST's lock, which they hold until their
+//! it what the destroy log holds. Clients that were evicted come first: what they still write is to be refused. Requests take ids from the stock under the OST's lock, which they hold until their
 //! transaction is committed, so that the stored mark of the last used id never goes back.
 
 mod choose;
@@ -19,7 +19,7 @@ use nacre_ondisk::OstMarkRecord;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
 use nacre_types::limits::STRIPE_COUNT_MAX;
-use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
 use ost::{Ost, OstState};
 use parking_lot::{MutexGuard, RwLock};
 use std::sync::Arc;
@@ -119,6 +119,22 @@ impl OstSet {
         let all = self.osts.read().clone();
         all.iter().for_each(|ost| ost.hurry());
         all.iter().for_each(|ost| ost.wait_destroyed(until));
+    }
+
+    /// Has every OST drop these clients, whose data and locks are not to count any more. Gives the indexes of those that
+    /// have not heard of it after `patience`; they hear of it before they are asked for anything else.
+    pub fn evict(&self, clients: &[ClientUuid], patience: Duration) -> Vec<u16> {
+        let until = Instant::now() + patience;
+        let all = self.osts.read().clone();
+        for ost in &all {
+            clients.iter().for_each(|client| ost.evict_later(*client));
+        }
+        all.iter().filter(|ost| !ost.wait_evicted(until)).map(|ost| ost.index).collect()
+    }
+
+    /// The same without waiting, for a client that can send nothing any more.
+    pub fn evict_later(&self, client: ClientUuid) {
+        self.osts.read().iter().for_each(|ost| ost.evict_later(client));
     }
 
     /// Destroys an object once the transaction that logged it is durable.

@@ -3,6 +3,7 @@
 mod acls;
 mod concurrency;
 mod crash;
+mod eviction;
 mod files;
 mod layouts;
 mod model;
@@ -35,6 +36,8 @@ pub(crate) struct FakeOst {
     pub orphan_calls: Mutex<Vec<(u64, u32)>>,
     /// A set, since objects may be destroyed again.
     pub destroyed: Mutex<BTreeSet<Fid>>,
+    /// Requests that it served, in order.
+    pub served: Mutex<Vec<OssRequest>>,
     pub calls: AtomicU64,
 }
 
@@ -59,6 +62,7 @@ impl OssEndpoint for FakeOst {
         if let Some(status) = *self.fail.lock() {
             return Err(status);
         }
+        self.served.lock().push(request.clone());
         match request {
             OssRequest::Precreate { count, .. } => {
                 let first = self.next.fetch_add(*count, Ordering::Relaxed);
@@ -72,6 +76,7 @@ impl OssEndpoint for FakeOst {
                 self.destroyed.lock().extend(objects);
                 Ok(OssReply::Done)
             }
+            OssRequest::Evict { .. } => Ok(OssReply::Done),
             OssRequest::Statfs => Ok(OssReply::Statfs(*self.statfs.lock())),
             other => panic!("an MDS does not send {other:?}"),
         }

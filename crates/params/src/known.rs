@@ -24,7 +24,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "write_back_idle_percent",
         ],
     ),
-    ("mdt", &["md_stats"]),
+    ("mdt", &["ldlm_timeout", "md_stats"]),
     ("obdfilter", &["brw_stats", "degraded", "no_create", "stats"]),
     (
         "osc",
@@ -76,6 +76,7 @@ mod tests {
             "obdfilter.x-OST0001.no_cr*",
             "*.*.*_stats",
             "osc.*.max_pages_per_rpc",
+            "mdt.*.ldlm_timeout",
         ] {
             assert!(may_be_set(good), "{good}");
         }

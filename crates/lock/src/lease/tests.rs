@@ -43,8 +43,48 @@ fn a_client_that_does_not_release_is_evicted_and_the_next_one_is_alone() {
     effects.clear();
     assert_eq!(lease.next_deadline(), Some(now + TIMEOUT));
     lease.on_tick(now + TIMEOUT, &mut effects);
+    assert_eq!(effects, [Effect::Evict { client: client(1) }]);
+    effects.clear();
+    lease.on_fenced(now + TIMEOUT, client(1), &mut effects);
     let grant = Grant { exclusive: true, epoch: 3 };
-    assert_eq!(effects, [Effect::Evict { client: client(1) }, Effect::Granted { client: client(2), grant }]);
+    assert_eq!(effects, [Effect::Granted { client: client(2), grant }]);
+}
+
+#[test]
+fn one_who_comes_back_while_it_is_fenced_is_somebody_new() {
+    let now = Instant::now();
+    let mut lease = engine(&[], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(1), &mut effects);
+    lease.on_connect(now, client(2), &mut effects);
+    lease.on_tick(now + TIMEOUT, &mut effects);
+    effects.clear();
+    lease.on_connect(now, client(1), &mut effects);
+    lease.on_released(now, client(1), 2, &mut effects);
+    lease.on_tick(now + TIMEOUT * 3, &mut effects);
+    assert_eq!((&effects[..], lease.grant_of(&client(2))), (&[][..], None), "nobody gets in meanwhile");
+    lease.on_fenced(now, client(1), &mut effects);
+    assert!(
+        matches!(effects[..], [
+            Effect::Granted { client: first, grant: Grant { exclusive: false, .. } },
+            Effect::Granted { client: second, .. }
+        ] if first == client(2) && second == client(1)),
+        "{effects:?}"
+    );
+    effects.clear();
+    lease.on_fenced(now, client(1), &mut effects);
+    assert_eq!(effects, [], "once is enough");
+}
+
+#[test]
+fn another_time_to_release_counts_from_the_next_revocation() {
+    let now = Instant::now();
+    let mut lease = engine(&[], now);
+    let mut effects = Vec::new();
+    lease.on_connect(now, client(1), &mut effects);
+    lease.set_release_timeout(TIMEOUT / 5);
+    lease.on_connect(now, client(2), &mut effects);
+    assert_eq!(lease.next_deadline(), Some(now + TIMEOUT / 5));
 }
 
 #[test]
@@ -86,8 +126,10 @@ fn after_a_restart_clients_that_shared_come_back_without_waiting() {
     assert!(matches!(effects[..], [Effect::Granted { grant: Grant { exclusive: false, .. }, .. }]));
     effects.clear();
     lease.on_tick(now + TIMEOUT, &mut effects);
-    assert_eq!(effects[0], Effect::Evict { client: client(1) });
-    assert!(matches!(effects[1], Effect::Callback { grant: Grant { exclusive: true, .. }, .. }));
+    assert_eq!(effects, [Effect::Evict { client: client(1) }]);
+    effects.clear();
+    lease.on_fenced(now + TIMEOUT, client(1), &mut effects);
+    assert!(matches!(effects[..], [Effect::Callback { grant: Grant { exclusive: true, .. }, .. }]));
 }
 
 /// What the clients believe, told only by effects.
@@ -97,6 +139,8 @@ struct World {
     inside: HashMap<ClientUuid, Grant>,
     /// Clients that were told to drop their caches and have not answered.
     dropping: HashSet<ClientUuid>,
+    /// Clients that were given up and may still do harm.
+    fencing: Vec<ClientUuid>,
 }
 
 impl World {
@@ -104,7 +148,8 @@ impl World {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Granted { client, grant } => {
-                    self.inside.insert(client, grant);
+                    let known = self.inside.insert(client, grant).is_some();
+                    assert!(known || self.fencing.is_empty(), "let in beside one who may still do harm");
                 }
                 Effect::Callback { client, grant } => {
                     let before = self.inside.insert(client, grant).expect("callbacks go to those inside");
@@ -115,8 +160,16 @@ impl World {
                 Effect::Evict { client } => {
                     self.inside.remove(&client);
                     self.dropping.remove(&client);
+                    self.fencing.push(client);
                 }
             }
+        }
+    }
+
+    fn fence(&mut self, lease: &mut LeaseEngine, now: Instant, effects: &mut Vec<Effect>) {
+        while let Some(client) = self.fencing.pop() {
+            lease.on_fenced(now, client, effects);
+            self.take(effects);
         }
     }
 
@@ -133,7 +186,7 @@ proptest! {
     #[test]
     fn nobody_is_let_in_beside_a_client_that_caches(
         known in proptest::collection::hash_set(0u8..4, 0..3),
-        events in proptest::collection::vec((0u8..5, 0u8..4), 0..60),
+        events in proptest::collection::vec((0u8..6, 0u8..4), 0..60),
     ) {
         let mut now = Instant::now();
         let known: Vec<ClientUuid> = known.into_iter().map(client).collect();
@@ -153,6 +206,7 @@ proptest! {
                         lease.on_released(now, who, grant.epoch, &mut effects);
                     }
                 }
+                4 => world.fence(&mut lease, now, &mut effects),
                 _ => {
                     now += TIMEOUT / 2;
                     lease.on_tick(now, &mut effects);
@@ -166,6 +220,7 @@ proptest! {
             now += TIMEOUT;
             lease.on_tick(now, &mut effects);
             world.take(&mut effects);
+            world.fence(&mut lease, now, &mut effects);
             world.check();
         }
         for number in 0..4 {

@@ -3,7 +3,7 @@
 use super::choose::Candidate;
 use nacre_ondisk::OstMarkRecord;
 use nacre_rpc::OssEndpoint;
-use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::VecDeque;
@@ -60,6 +60,8 @@ pub struct OstState {
     pub destroyed: u64,
     /// Somebody waits for space: destructions do not wait for their transactions to become durable on their own.
     pub hurried: bool,
+    /// Clients that the OST is to drop, oldest first. Nothing else is asked of it before it has heard of them.
+    pub evictions: VecDeque<ClientUuid>,
     /// The log holds more than `pending`.
     pub rescan: bool,
     /// The thread reads the log right now.
@@ -127,6 +129,8 @@ pub struct Ost {
     changed: Condvar,
     /// Held while ids are being reserved, so that those who need some do not all ask.
     reserving: Mutex<()>,
+    /// Held while the OST is told of evictions.
+    telling: Mutex<()>,
 }
 
 impl Ost {
@@ -150,6 +154,7 @@ impl Ost {
                 destroying: 0,
                 destroyed: 0,
                 hurried: false,
+                evictions: VecDeque::new(),
                 rescan: true,
                 scanning: false,
                 stopped: false,
@@ -158,6 +163,7 @@ impl Ost {
             work: Condvar::new(),
             changed: Condvar::new(),
             reserving: Mutex::new(()),
+            telling: Mutex::new(()),
         }
     }
 
@@ -240,6 +246,7 @@ impl Ost {
         if resting {
             return Err(Status::EAGAIN);
         }
+        self.tell_evictions()?;
         if !prepared {
             self.call(&OssRequest::DestroyOrphans { sequence, last_used })?;
             self.state.lock().prepared = true;
@@ -334,6 +341,41 @@ impl Ost {
             if self.changed.wait_until(&mut state, until).timed_out() {
                 return;
             }
+        }
+    }
+
+    /// The thread tells the OST to drop a client.
+    pub fn evict_later(&self, client: ClientUuid) {
+        let mut state = self.state.lock();
+        if !state.evictions.contains(&client) {
+            state.evictions.push_back(client);
+        }
+        self.work.notify_one();
+    }
+
+    /// Waits until the OST has heard of all evictions; false if it has not by `until`.
+    pub fn wait_evicted(&self, until: Instant) -> bool {
+        let mut state = self.state.lock();
+        while !state.evictions.is_empty() && !state.stopped {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                return state.evictions.is_empty();
+            }
+        }
+        state.evictions.is_empty()
+    }
+
+    /// Tells the OST which clients to drop, as far as it does not know yet.
+    pub fn tell_evictions(&self) -> StatusResult<()> {
+        let _in_order = self.telling.lock();
+        loop {
+            let Some(client) = self.state.lock().evictions.front().copied() else { return Ok(()) };
+            match self.call(&OssRequest::Evict { client }) {
+                // It has nothing that could be taken from a client.
+                Ok(_) | Err(Status::EOPNOTSUPP) => {}
+                Err(status) => return Err(status),
+            }
+            self.state.lock().evictions.pop_front();
+            self.changed.notify_all();
         }
     }
 

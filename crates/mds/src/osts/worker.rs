@@ -21,6 +21,7 @@ const NAP: Duration = Duration::from_secs(1);
 enum Work {
     Stop,
     Nap(Duration),
+    Evict,
     Prepare,
     Statfs,
     Rescan,
@@ -53,6 +54,7 @@ fn run(ost: &Ost, weak: &Weak<MetaStore>) {
             Work::Stop => return,
             Work::Nap(time) => nap(ost, time),
             // Failures are logged where they happen and let the OST rest; the work stays to be done.
+            Work::Evict => drop(ost.tell_evictions()),
             Work::Prepare => drop(ost.prepare()),
             Work::Statfs => drop(ost.refresh_statfs()),
             Work::Rescan => {}
@@ -78,6 +80,9 @@ fn next_work(ost: &Ost, store: &MetaStore) -> Work {
     if state.is_resting(now) {
         return Work::Nap(NAP);
     }
+    if !state.evictions.is_empty() {
+        return Work::Evict;
+    }
     if !state.prepared || state.is_low() {
         return Work::Prepare;
     }
@@ -101,7 +106,7 @@ fn next_work(ost: &Ost, store: &MetaStore) -> Work {
 
 fn nap(ost: &Ost, time: Duration) {
     let mut state = ost.state.lock();
-    let idle = !state.stopped && !state.statfs_wanted && !state.is_low();
+    let idle = !state.stopped && !state.statfs_wanted && !state.is_low() && state.evictions.is_empty();
     match time {
         Duration::MAX if idle && state.pending.is_empty() => ost.work.wait(&mut state),
         // Who hurries us may have come before we lay down.

@@ -19,6 +19,11 @@ use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::{FsConfig, MgsRequest};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest time in seconds that a client may be given to answer when what it caches is called back: Lustre's own bound on
+/// timeouts that adapt.
+const LDLM_TIMEOUT_MAX_S: i64 = 600;
 
 /// Parameters of a process, and the lasting settings that were applied to them.
 #[derive(Default)]
@@ -140,6 +145,16 @@ impl Params {
             },
         );
         self.enter_layout_defaults(&format!("lod.{name}-mdtlov"), links);
+        let (get, set) = (mds.clone(), mds.clone());
+        self.tree.add_both(
+            &format!("{below}.ldlm_timeout"),
+            move || Ok(get.release_timeout().as_secs().to_string()),
+            move |text| {
+                let seconds = value::integer(text, 1, LDLM_TIMEOUT_MAX_S)?;
+                set.set_release_timeout(Duration::from_secs(seconds.unsigned_abs()));
+                Ok(())
+            },
+        );
         self.apply_lasting(&below);
     }
 
