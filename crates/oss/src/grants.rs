@@ -5,6 +5,7 @@
 //! without a grant writes at once, and hears at once that the disk is full. Source of the scheme: reference 4.11; told in
 //! absolute figures, so that a request may run twice.
 
+use nacre_types::ClientUuid;
 use nacre_wire::oss::GRANT_LIFE;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -17,6 +18,8 @@ const CLIENTS_MAX: usize = 1 << 16;
 struct Grant {
     bytes: u64,
     heard: Instant,
+    /// The client as the target's locks know it.
+    owner: Option<ClientUuid>,
 }
 
 /// Who was granted what.
@@ -40,11 +43,23 @@ impl Grants {
         if bytes == 0 {
             self.clients.remove(&client);
         } else if known.is_some() || self.clients.len() < CLIENTS_MAX {
-            self.clients.insert(client, Grant { bytes, heard: now });
+            self.clients.insert(client, Grant { bytes, heard: now, owner: None });
         } else {
             return 0;
         }
         bytes
+    }
+
+    /// Says who asked.
+    pub fn note_owner(&mut self, client: u64, owner: ClientUuid) {
+        if let Some(grant) = self.clients.get_mut(&client) {
+            grant.owner = Some(owner);
+        }
+    }
+
+    /// A client is gone, and what was kept for it is free.
+    pub fn drop_of(&mut self, owner: &ClientUuid) {
+        self.clients.retain(|_, grant| grant.owner != Some(*owner));
     }
 
     /// Bytes granted to all.
@@ -78,6 +93,18 @@ mod tests {
         assert_eq!(grants.ask(1, 5 * MIB, 5 * MIB, 20 * MIB, now), 5 * MIB);
         assert_eq!(grants.ask(2, 40 * MIB, 40 * MIB, 20 * MIB, now), 15 * MIB, "no more than there is");
         assert_eq!(grants.ask(3, 0, 4 * MIB, 20 * MIB, now + GRANT_LIFE), 4 * MIB);
+        assert_eq!(grants.bytes(), 4 * MIB);
+    }
+
+    #[test]
+    fn what_was_kept_for_a_client_that_is_gone_is_free() {
+        let (mut grants, now) = (Grants::default(), Instant::now());
+        let (first, second) = (ClientUuid([1; 16]), ClientUuid([2; 16]));
+        grants.ask(1, 0, 8 * MIB, 64 * MIB, now);
+        grants.note_owner(1, first);
+        grants.ask(2, 0, 4 * MIB, 64 * MIB, now);
+        grants.note_owner(2, second);
+        grants.drop_of(&first);
         assert_eq!(grants.bytes(), 4 * MIB);
     }
 

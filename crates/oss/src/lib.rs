@@ -1,15 +1,20 @@
 //! The object server: one OST behind [`nacre_rpc::OssService`].
 //!
 //! [`ObjectServer`] checks what comes from the network, runs it on an [`ObjectStore`](nacre_store::object::ObjectStore)
-//! on the caller's thread, and counts. It holds no lock over a write to the store and keeps no state of clients but what space
-//! they were granted ([`grants`]): requests are idempotent, so a resend runs again.
+//! on the caller's thread, and counts. Requests are idempotent, so a resend runs again. What it keeps of clients are the
+//! space that they were granted ([`grants`]), their locks on objects ([`locks`], [`nacre_dlm`]), and on disk who has
+//! locks ([`clients`]).
 //!
 //! Does not decide who may do what: a client that knows an object's FID got it from an MDT.
 
 mod arguments;
+mod clients;
 mod grants;
+mod locks;
 mod service;
 mod stats;
 
-pub use service::{AHEAD_MAX, DESTROY_MAX, ObjectServer, PRECREATE_MAX, STATFS_AGE_MAX, StopError};
+pub use service::{
+    AHEAD_MAX, DESTROY_MAX, ObjectServer, OssConfig, PRECREATE_MAX, STATFS_AGE_MAX, StopError,
+};
 pub use stats::Operation;

@@ -1,16 +1,23 @@
 //! The service itself.
 
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
-use crate::grants::Grants;
+use crate::clients::LockClients;
+use crate::locks::Target;
 use crate::stats::{BrwStats, Counters, Operation};
+use nacre_dlm::{Expected, LockService, Timer};
+use nacre_lock::Extent;
+use nacre_lock::server::ServerConfig;
 use nacre_params::EventStats;
 use nacre_rpc::{Call, Direction, Export, OssService};
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, Status, StatusResult};
+use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{self, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Most objects that one request destroys.
@@ -51,14 +58,30 @@ impl std::fmt::Display for StopError {
 
 impl std::error::Error for StopError {}
 
+/// Times and bounds of an object server.
+#[derive(Clone, Copy, Debug)]
+pub struct OssConfig {
+    /// Those of its locks.
+    pub locks: ServerConfig,
+    /// How long clients of the last run are waited for after a restart.
+    pub recovery_window: Duration,
+}
+
+impl Default for OssConfig {
+    fn default() -> OssConfig {
+        OssConfig { locks: ServerConfig::default(), recovery_window: Duration::from_secs(30) }
+    }
+}
+
 /// One OST. See the [crate documentation](crate).
 pub struct ObjectServer {
-    store: Arc<dyn ObjectStore>,
-    index: u16,
-    counters: Counters,
+    pub(crate) target: Arc<Target>,
+    pub(crate) locks: Arc<LockService>,
+    /// The thread behind the locks, from the first client on.
+    timer: Mutex<Option<Timer>>,
+    pub(crate) counters: Counters,
     brw: BrwStats,
     statfs: Mutex<Option<(Instant, Statfs)>>,
-    grants: Mutex<Grants>,
     operator_state: AtomicU32,
     /// When a failing request was last logged, and how many were not since.
     logged: Mutex<Option<Instant>>,
@@ -66,24 +89,71 @@ pub struct ObjectServer {
 }
 
 impl ObjectServer {
-    /// A service for the OST with this index.
+    /// A service for the OST with this index that does not remember over a restart which clients have locks.
     pub fn new(store: Arc<dyn ObjectStore>, index: u16) -> ObjectServer {
+        ObjectServer::with(store, index, None, Expected::new(), &OssConfig::default())
+    }
+
+    /// A service that remembers in `dir`, which is the target's, which clients have locks, and waits for those of the last
+    /// run to bring them back.
+    ///
+    /// # Errors
+    /// If the directory cannot be read, or a thread cannot be started.
+    pub fn open(
+        store: Arc<dyn ObjectStore>,
+        index: u16,
+        dir: &Path,
+        config: &OssConfig,
+    ) -> io::Result<ObjectServer> {
+        let (clients, expected) = LockClients::open(dir)?;
+        let awaited = expected.len();
+        let server = ObjectServer::with(store, index, Some(clients), expected, config);
+        if awaited > 0 {
+            let window = config.recovery_window.as_secs();
+            log::info!("OST{index:04x}: recovery of {awaited} clients, for {window} s at most");
+            server.start_timer()?;
+        }
+        Ok(server)
+    }
+
+    fn with(
+        store: Arc<dyn ObjectStore>,
+        index: u16,
+        clients: Option<LockClients>,
+        expected: Expected,
+        config: &OssConfig,
+    ) -> ObjectServer {
+        let name = format!("OST{index:04x}");
         ObjectServer {
-            store,
-            index,
+            target: Arc::new(Target { store, index, grants: Mutex::default(), clients }),
+            locks: Arc::new(LockService::new(name, config.locks, expected, config.recovery_window)),
+            timer: Mutex::new(None),
             counters: Counters::default(),
             brw: BrwStats::default(),
             statfs: Mutex::new(None),
-            grants: Mutex::default(),
             operator_state: AtomicU32::new(0),
             logged: Mutex::new(None),
             unlogged: AtomicU64::new(0),
         }
     }
 
+    fn start_timer(&self) -> io::Result<()> {
+        let mut timer = self.timer.lock();
+        if timer.is_none() {
+            let owner: Weak<Target> = Arc::downgrade(&self.target);
+            *timer = Some(Timer::start(self.locks.clone(), owner)?);
+        }
+        Ok(())
+    }
+
+    /// The locks of this target's objects.
+    pub fn locks(&self) -> &LockService {
+        &self.locks
+    }
+
     /// The store below.
     pub fn store(&self) -> &Arc<dyn ObjectStore> {
-        &self.store
+        &self.target.store
     }
 
     /// Requests that succeeded, by [`Operation`]; `obdfilter.*.stats`.
@@ -108,7 +178,7 @@ impl ObjectServer {
 
     /// Changes whenever data that was written but not synced may have been lost.
     pub fn durability_epoch(&self) -> u64 {
-        self.store.durability_epoch()
+        self.target.store.durability_epoch()
     }
 
     /// Tells MDTs to prefer other targets (`obdfilter.*.degraded`), or to make no new objects here
@@ -124,120 +194,162 @@ impl ObjectServer {
     /// # Errors
     /// [`StopError::InProgress`] if requests have not ended after `patience`: the call may be repeated.
     pub fn stop(&self, patience: Duration) -> Result<(), StopError> {
+        self.locks.stop();
         self.counters.stop(patience).map_err(StopError::InProgress)?;
-        self.store.close().map_err(StopError::Store)
+        self.target.store.close().map_err(StopError::Store)
     }
 
-    fn run(&self, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
+    fn run(&self, export: &Export, request: &OssRequest, bulk: Bulk<'_>) -> Outcome {
         match request {
-            OssRequest::Write { object, offset, sync, granted, .. } => {
-                self.write(*object, *offset, (*sync, *granted), bulk)
+            OssRequest::Write { object, offset, sync, granted, lock, .. } => {
+                let how = WriteHow { sync: *sync, granted: *granted, lock: *lock };
+                self.write(export, *object, *offset, &how, bulk)
             }
-            OssRequest::Read { object, offset, len, ahead, .. } => {
-                self.read(*object, *offset, *len, *ahead, bulk)
+            OssRequest::Read { object, offset, len, ahead, lock } => {
+                self.read(export, (*object, *lock), *offset, (*len, *ahead), bulk)
             }
-            OssRequest::GetAttr { object, .. } => {
-                check_object(*object, self.index)?;
-                Ok((OssReply::Attr(attr(self.store.attr(*object)?)), 0))
+            OssRequest::GetAttr { object, glimpse } => {
+                check_object(*object, self.target.index)?;
+                let known = match glimpse {
+                    true => self.glimpse(export, *object)?,
+                    false => attr(self.target.store.attr(*object)?),
+                };
+                Ok((OssReply::Attr(known), 0))
             }
-            OssRequest::Truncate { object, size, .. } => {
-                check_object(*object, self.index)?;
+            OssRequest::Truncate { object, size, lock } => {
+                check_object(*object, self.target.index)?;
                 check_range(*size, 0)?;
-                Ok((OssReply::Attr(attr(self.store.truncate(*object, *size)?)), 0))
+                let _change = self.lock_change(export, *lock, *object, Extent::new(*size, Extent::EOF))?;
+                let after = self.target.store.truncate(*object, *size);
+                self.object_changed(*object);
+                Ok((OssReply::Attr(attr(after?)), 0))
             }
-            OssRequest::Fallocate { object, kind, offset, len, .. } => {
-                check_object(*object, self.index)?;
+            OssRequest::Fallocate { object, kind, offset, len, lock } => {
+                check_object(*object, self.target.index)?;
                 check_range(*offset, *len)?;
-                let after = self.store.fallocate(*object, fallocate(*kind), *offset, *len)?;
-                Ok((OssReply::Attr(attr(after)), *len))
+                let _change = self.lock_change(export, *lock, *object, extent(*offset, *len))?;
+                let after = self.target.store.fallocate(*object, fallocate(*kind), *offset, *len);
+                self.object_changed(*object);
+                Ok((OssReply::Attr(attr(after?)), *len))
             }
-            OssRequest::Seek { object, offset, kind, .. } => {
-                check_object(*object, self.index)?;
+            OssRequest::Seek { object, offset, kind, lock } => {
+                check_object(*object, self.target.index)?;
                 let what = match kind {
                     SeekKind::Data => Seek::Data,
                     SeekKind::Hole => Seek::Hole,
                 };
-                Ok((OssReply::Position(self.store.seek(*object, *offset, what)?), 0))
+                let _lock = self.lock_read(export, *lock, *object, Extent::new(*offset, Extent::EOF))?;
+                Ok((OssReply::Position(self.target.store.seek(*object, *offset, what)?), 0))
             }
+            OssRequest::Locks { request } => {
+                self.check_lock_request(request)?;
+                let outcome = self.locks.handle(&*self.target, export, request)?;
+                Ok((outcome.map_or(OssReply::Done, OssReply::Locked), 0))
+            }
+            OssRequest::Evict { client } => {
+                self.evict(client);
+                Ok((OssReply::Done, 0))
+            }
+            other => self.run_for_target(export, other),
+        }
+    }
+
+    /// Requests that are about no range of an object.
+    fn run_for_target(&self, export: &Export, request: &OssRequest) -> Outcome {
+        match request {
             OssRequest::Sync { object } => {
                 match object {
                     Some(object) => {
-                        check_object(*object, self.index)?;
-                        self.store.sync(*object)?;
+                        check_object(*object, self.target.index)?;
+                        self.target.store.sync(*object)?;
                     }
-                    None => self.store.sync_all()?,
+                    None => self.target.store.sync_all()?,
                 }
                 Ok((OssReply::Done, 0))
             }
             OssRequest::Statfs => Ok((OssReply::Statfs(self.statfs()?), 0)),
             OssRequest::Precreate { sequence, count } => {
-                check_sequence(*sequence, self.index)?;
+                check_sequence(*sequence, self.target.index)?;
                 check_count(*count)?;
-                let ids = self.store.reserve(*sequence, *count)?;
+                let ids = self.target.store.reserve(*sequence, *count)?;
                 let count = ids.end - ids.start;
                 Ok((OssReply::Precreated { first: ids.start, count }, u64::from(count)))
             }
             OssRequest::DestroyOrphans { sequence, last_used } => {
-                check_sequence(*sequence, self.index)?;
-                let first = self.store.destroy_orphans(*sequence, *last_used)?;
+                check_sequence(*sequence, self.target.index)?;
+                let first = self.target.store.destroy_orphans(*sequence, *last_used)?;
                 *self.statfs.lock() = None;
                 Ok((OssReply::Precreated { first, count: 0 }, 0))
             }
             OssRequest::Destroy { objects } => {
-                check_objects(objects, self.index)?;
-                let count = self.store.destroy(objects)?;
+                check_objects(objects, self.target.index)?;
+                let count = self.target.store.destroy(objects)?;
+                objects.iter().for_each(|object| self.object_changed(*object));
                 *self.statfs.lock() = None;
                 Ok((OssReply::Done, count))
             }
             OssRequest::Ping => Ok((OssReply::Done, 0)),
             OssRequest::Grant { client, kept, want } => {
-                Ok((OssReply::Granted(self.grant(*client, *kept, *want)?), 0))
+                Ok((OssReply::Granted(self.grant(export.client, *client, *kept, *want)?), 0))
             }
-            // Locks are not served yet, so nobody has any.
-            OssRequest::Locks { .. } => Err(Status::EOPNOTSUPP.into()),
-            OssRequest::Evict { .. } => Ok((OssReply::Done, 0)),
+            // All others were run by the caller.
+            _ => Err(Status::EPROTO.into()),
         }
     }
 
-    fn write(&self, object: Fid, offset: u64, (sync, granted): (bool, bool), bulk: Bulk<'_>) -> Outcome {
-        check_object(object, self.index)?;
+    fn write(&self, export: &Export, object: Fid, offset: u64, how: &WriteHow, bulk: Bulk<'_>) -> Outcome {
+        check_object(object, self.target.index)?;
         let Bulk::Send(data) = bulk else { return Err(Status::EPROTO.into()) };
         check_bulk(data.len())?;
         check_range(offset, data.len() as u64)?;
+        let _change = self.lock_change(export, how.lock, object, extent(offset, data.len() as u64))?;
         let transfer = self.brw.begin(Direction::Write, offset, data.len() as u64);
-        match granted {
-            true => self.store.write_promised(object, offset, data)?,
-            false => self.store.write(object, offset, data)?,
-        }
+        let written = match how.granted {
+            true => self.target.store.write_promised(object, offset, data),
+            false => self.target.store.write(object, offset, data),
+        };
         drop(transfer);
-        if sync {
-            self.store.sync(object)?;
+        // One that failed may have written a part.
+        self.object_changed(object);
+        written?;
+        if how.sync {
+            self.target.store.sync(object)?;
         }
         // Cannot be cut: check_bulk.
         Ok((OssReply::Written(data.len() as u32), data.len() as u64))
     }
 
-    fn read(&self, object: Fid, offset: u64, len: u32, ahead: u32, bulk: Bulk<'_>) -> Outcome {
-        check_object(object, self.index)?;
+    fn read(
+        &self,
+        export: &Export,
+        (object, lock): (Fid, IoLock),
+        offset: u64,
+        (len, ahead): (u32, u32),
+        bulk: Bulk<'_>,
+    ) -> Outcome {
+        check_object(object, self.target.index)?;
         let Bulk::Receive(buffer) = bulk else { return Err(Status::EPROTO.into()) };
         check_bulk(len as usize)?;
         let Some(buffer) = buffer.get_mut(..len as usize) else { return Err(Status::EINVAL.into()) };
+        let _lock = self.lock_read(export, lock, object, extent(offset, u64::from(len)))?;
         let _transfer = self.brw.begin(Direction::Read, offset, buffer.len() as u64);
-        let read = self.store.read(object, offset, buffer, ahead.min(AHEAD_MAX))?;
+        let read = self.target.store.read(object, offset, buffer, ahead.min(AHEAD_MAX))?;
         Ok((OssReply::Read(read as u32), read as u64))
     }
 
-    fn grant(&self, client: u64, kept: u64, want: u64) -> Result<u64, Refusal> {
+    fn grant(&self, owner: ClientUuid, client: u64, kept: u64, want: u64) -> Result<u64, Refusal> {
         // Held while the store is asked, so that two clients are not promised the same space.
-        let mut grants = self.grants.lock();
-        let space = self.store.space()?;
+        let mut grants = self.target.grants.lock();
+        let space = self.target.store.space()?;
         let room = if space.available > 0 && !space.is_read_only { space.promisable } else { 0 };
-        Ok(grants.ask(client, kept, want, room, Instant::now()))
+        let bytes = grants.ask(client, kept, want, room, Instant::now());
+        grants.note_owner(client, owner);
+        Ok(bytes)
     }
 
     /// Bytes that are kept for clients now.
     pub fn granted_bytes(&self) -> u64 {
-        self.grants.lock().bytes()
+        self.target.grants.lock().bytes()
     }
 
     fn statfs(&self) -> Result<Statfs, Refusal> {
@@ -249,7 +361,7 @@ impl ObjectServer {
         {
             return Ok(*statfs);
         }
-        let statfs = statfs_of(&self.store.space()?, self.operator_state.load(Ordering::Relaxed));
+        let statfs = statfs_of(&self.target.store.space()?, self.operator_state.load(Ordering::Relaxed));
         *cached = Some((now, statfs));
         Ok(statfs)
     }
@@ -267,16 +379,28 @@ impl ObjectServer {
         let operation = operation_of(request).row().name;
         log::error!(
             "OST{:04x}: {operation} failed: {error} ({unlogged} failures before not shown)",
-            self.index
+            self.target.index
         );
     }
 }
 
+/// How data is to be written.
+struct WriteHow {
+    sync: bool,
+    granted: bool,
+    lock: IoLock,
+}
+
+/// The bytes of a request; `None` if there are none.
+fn extent(offset: u64, len: u64) -> Option<Extent> {
+    Extent::new(offset, offset.saturating_add(len.checked_sub(1)?))
+}
+
 /// Reply and amount for the counters.
-type Outcome = Result<(OssReply, u64), Refusal>;
+pub(crate) type Outcome = Result<(OssReply, u64), Refusal>;
 
 /// Why a request failed.
-enum Refusal {
+pub(crate) enum Refusal {
     /// It made no sense.
     Argument(Status),
     /// The store could not do it.
@@ -306,6 +430,7 @@ fn is_expected(status: Status) -> bool {
             | Status::EINTR
             | Status::EOPNOTSUPP
             | Status::ESHUTDOWN
+            | Status::EVICTED
     )
 }
 
@@ -317,16 +442,31 @@ impl OssService for ObjectServer {
         })
     }
 
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<()> {
+        self.start_timer().map_err(|error| {
+            log::error!("OST{:04x}: the thread of the locks: {error}", self.target.index);
+            Status::EAGAIN
+        })?;
+        self.locks.connect(export)
+    }
+
+    fn disconnect(&self, export: &Export) {
+        self.disconnect_client(export);
+    }
+
     fn handle(
         &self,
-        _export: &Export,
+        export: &Export,
         _call: &Call<'_>,
         request: &OssRequest,
         bulk: Bulk<'_>,
     ) -> StatusResult<OssReply> {
         let Some(in_progress) = self.counters.enter() else { return Err(Status::ESHUTDOWN) };
+        if export.has_ended() {
+            return Err(Status::EVICTED);
+        }
         let operation = operation_of(request);
-        match self.run(request, bulk) {
+        match self.run(export, request, bulk) {
             Ok((reply, amount)) => {
                 in_progress.count(operation, Some(amount));
                 if matches!(request, OssRequest::Write { sync: true, .. }) {
@@ -381,7 +521,7 @@ fn fallocate(kind: FallocateKind) -> Fallocate {
     }
 }
 
-fn attr(attr: ObjectAttr) -> oss::ObjectAttr {
+pub(crate) fn attr(attr: ObjectAttr) -> oss::ObjectAttr {
     oss::ObjectAttr { size: attr.size, blocks: attr.blocks, mtime: attr.mtime }
 }
 

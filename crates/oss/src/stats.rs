@@ -169,6 +169,11 @@ impl Counters {
         Ok(())
     }
 
+    /// True once requests are refused.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::SeqCst)
+    }
+
     /// Requests in progress.
     pub(crate) fn in_progress(&self) -> u64 {
         // Requests leave through the shard by which they came, so no sum is ever negative.

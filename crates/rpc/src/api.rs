@@ -9,7 +9,7 @@ use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -110,6 +110,26 @@ pub struct Export {
     /// Way back to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
     has_ended: AtomicBool,
+    /// Requests that are changing something.
+    changes: AtomicU64,
+    /// One of them has ended after the export.
+    changes_ended: (Mutex<()>, Condvar),
+}
+
+/// See [`Export::begin_change`].
+#[must_use = "the change ends when the guard is dropped"]
+pub struct ExportChange<'a> {
+    export: &'a Export,
+}
+
+impl Drop for ExportChange<'_> {
+    fn drop(&mut self) {
+        self.export.changes.fetch_sub(1, Ordering::SeqCst);
+        if self.export.has_ended() {
+            let _ended = self.export.changes_ended.0.lock();
+            self.export.changes_ended.1.notify_all();
+        }
+    }
 }
 
 impl Export {
@@ -122,18 +142,48 @@ impl Export {
     ) -> Export {
         static GENERATIONS: AtomicU64 = AtomicU64::new(1);
         let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
-        Export { client, generation, nid, process, callbacks, has_ended: AtomicBool::new(false) }
+        Export {
+            client,
+            generation,
+            nid,
+            process,
+            callbacks,
+            has_ended: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
+            changes_ended: (Mutex::new(()), Condvar::new()),
+        }
     }
 
     /// The service has dropped this client: what still comes by way of this export is refused with `EVICTED`. There is no
     /// way back but a new export.
     pub fn end(&self) {
-        self.has_ended.store(true, Ordering::Release);
+        self.has_ended.store(true, Ordering::SeqCst);
     }
 
     /// True after [`Export::end`].
     pub fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Acquire)
+        self.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Notes that a request of this client begins to change something, until the guard is dropped; `None` if the export
+    /// has ended.
+    pub fn begin_change(&self) -> Option<ExportChange<'_>> {
+        // Ordered with the flag: either `await_changes` sees this one, or this one sees that the export has ended.
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        let change = ExportChange { export: self };
+        (!self.has_ended()).then_some(change)
+    }
+
+    /// Returns when nothing that the client began before [`Export::end`] goes on any more.
+    pub fn await_changes(&self) {
+        if self.changes.load(Ordering::SeqCst) > 0 {
+            nacre_env::blocking(|| {
+                let mut guard = self.changes_ended.0.lock();
+                while self.changes.load(Ordering::SeqCst) > 0 {
+                    self.changes_ended.1.wait(&mut guard);
+                }
+            });
+        }
     }
 }
 
@@ -339,4 +389,26 @@ enum Stage<'a> {
     Started(Started<'a>),
     Ended(StatusResult<OssReply>),
     Taken,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_drops_a_client_waits_for_what_it_has_begun_and_nothing_begins_after_that() {
+        let export = Export::new(ClientUuid([1; 16]), Nid::Lo, None, Arc::new(NoCallbacks));
+        export.await_changes();
+        let (first, second) = (export.begin_change(), export.begin_change());
+        assert!(first.is_some() && second.is_some());
+        export.end();
+        assert!(export.begin_change().is_none());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| export.await_changes());
+            drop(first);
+            assert!(!waiter.is_finished());
+            drop(second);
+            waiter.join().expect("no panic");
+        });
+    }
 }

@@ -14,9 +14,9 @@ pub mod tcp;
 pub mod tunables;
 
 pub use api::{
-    Alone, Call, ClientCallbacks, Export, Helpers, IoCall, MdsEndpoint, MdsService, MgsEndpoint, MgsService,
-    NoCallbacks, OssEndpoint, OssEvents, OssService, OstEventsFactory, ReplySlot, Started, run_all,
-    run_all_by,
+    Alone, Call, ClientCallbacks, Export, ExportChange, Helpers, IoCall, MdsEndpoint, MdsService,
+    MgsEndpoint, MgsService, NoCallbacks, OssEndpoint, OssEvents, OssService, OstEventsFactory, ReplySlot,
+    Started, run_all, run_all_by,
 };
 pub use config::{ClientConfig, ServerConfig};
 pub use import::{EndpointState, EndpointStats, ImportInfo, LinkState};

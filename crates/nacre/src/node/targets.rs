@@ -8,7 +8,7 @@ use nacre_layout::LayoutSpec;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_mds::{Mds, MdsConfig};
 use nacre_mgs::Mgs;
-use nacre_oss::ObjectServer;
+use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::Targets;
 use nacre_rpc::{LoMds, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssService};
 use nacre_store::object::{FileStore, FileStoreOptions};
@@ -133,9 +133,11 @@ impl Services {
                     self.mgs = Some(Arc::new(mgs));
                 }
                 TargetKind::Ost => {
-                    let store = open_objects(instance, target)?;
-                    self.osts
-                        .insert(target.index, Arc::new(ObjectServer::new(Arc::new(store), target.index)));
+                    let store = Arc::new(open_objects(instance, target)?);
+                    let dir = instance.target_dir(target);
+                    let server = ObjectServer::open(store, target.index, &dir, &OssConfig::default())
+                        .map_err(Failure::because(format!("open {target}")))?;
+                    self.osts.insert(target.index, Arc::new(server));
                 }
                 TargetKind::Mdt => {}
             }

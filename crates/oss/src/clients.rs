@@ -1,0 +1,144 @@
+//! Which clients have locks, on disk: after a restart the target waits for exactly these to bring them back.
+//!
+//! One small file per client in `lock_clients/` of the target's directory, made when it asks for its first lock since it
+//! connected and removed when it leaves or is dropped; both seldom, so both are made durable. A client that was evicted
+//! is not in there: what it would bring back does not count any more. Format: `docs/formats/ost.md`.
+
+use nacre_dlm::Expected;
+use nacre_ondisk::ClientRecord;
+use nacre_rpc::Export;
+use nacre_types::{ClientUuid, Nid, Timestamp};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+const DIR: &str = "lock_clients";
+
+/// See the [module documentation](self).
+pub(crate) struct LockClients {
+    dir: PathBuf,
+    /// Those that have a file.
+    noted: Mutex<HashSet<ClientUuid>>,
+}
+
+impl LockClients {
+    /// Reads who had locks in the last run.
+    pub(crate) fn open(target_dir: &Path) -> io::Result<(LockClients, Expected)> {
+        let dir = target_dir.join(DIR);
+        let mut expected = Expected::new();
+        match fs::read_dir(&dir) {
+            Ok(entries) => {
+                for entry in entries {
+                    let entry = entry?;
+                    let Some(client) = entry.file_name().to_str().and_then(client_of) else { continue };
+                    // One that is torn still says who it is about.
+                    let record = ClientRecord::decode(&fs::read(entry.path())?).ok();
+                    expected.insert(client, record.and_then(|record| record.process));
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                fs::create_dir(&dir)?;
+                File::open(target_dir)?.sync_all()?;
+            }
+            Err(error) => return Err(error),
+        }
+        let noted = Mutex::new(expected.keys().copied().collect());
+        Ok((LockClients { dir, noted }, expected))
+    }
+
+    /// The client is about to get a lock. One in this process dies with it, so there is nothing to remember.
+    pub(crate) fn add(&self, export: &Export) -> io::Result<()> {
+        if export.nid == Nid::Lo {
+            return Ok(());
+        }
+        let mut noted = self.noted.lock();
+        // Looked at under the mutex under which a client that is gone is removed.
+        if noted.contains(&export.client) || export.has_ended() {
+            return Ok(());
+        }
+        let connected = Timestamp::from(SystemTime::now());
+        let record = ClientRecord { connected, boot_count: 0, process: export.process };
+        let mut file = File::create(self.path_of(&export.client))?;
+        file.write_all(&record.encode())?;
+        file.sync_all()?;
+        File::open(&self.dir)?.sync_all()?;
+        noted.insert(export.client);
+        Ok(())
+    }
+
+    /// The client has no locks any more.
+    pub(crate) fn remove(&self, client: &ClientUuid) -> io::Result<()> {
+        let mut noted = self.noted.lock();
+        if noted.remove(client) {
+            fs::remove_file(self.path_of(client))?;
+            File::open(&self.dir)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn path_of(&self, client: &ClientUuid) -> PathBuf {
+        self.dir.join(client.to_string())
+    }
+}
+
+/// The client that a file is named after.
+fn client_of(name: &str) -> Option<ClientUuid> {
+    let mut uuid = [0u8; 16];
+    let digits: Vec<char> = name.chars().filter(|c| *c != '-').collect();
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if pairs.len() != uuid.len() || !rest.is_empty() {
+        return None;
+    }
+    for (byte, [high, low]) in uuid.iter_mut().zip(pairs) {
+        *byte = ((high.to_digit(16)? << 4) | low.to_digit(16)?) as u8;
+    }
+    let client = ClientUuid(uuid);
+    (client.to_string() == name).then_some(client)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_rpc::NoCallbacks;
+    use std::sync::Arc;
+
+    fn export(number: u8, nid: Nid) -> Export {
+        let process = Some(nacre_env::own_process());
+        Export::new(ClientUuid([number; 16]), nid, process, Arc::new(NoCallbacks))
+    }
+
+    #[test]
+    fn clients_are_remembered_from_their_first_lock_until_they_leave() {
+        let dir = tempfile::tempdir().unwrap();
+        let remote: Nid = "10.0.0.9@tcp".parse().unwrap();
+        let (clients, expected) = LockClients::open(dir.path()).unwrap();
+        assert!(expected.is_empty());
+        let (stays, leaves) = (export(1, remote), export(2, remote));
+        for export in [&stays, &stays, &leaves, &export(3, Nid::Lo)] {
+            clients.add(export).unwrap();
+        }
+        clients.remove(&leaves.client).unwrap();
+        clients.remove(&leaves.client).unwrap();
+        let gone = export(4, remote);
+        gone.end();
+        clients.add(&gone).unwrap();
+        let (_, expected) = LockClients::open(dir.path()).unwrap();
+        assert_eq!(expected, Expected::from([(stays.client, stays.process)]));
+    }
+
+    #[test]
+    fn a_torn_file_still_names_its_client_and_strange_ones_are_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(LockClients::open(dir.path()).unwrap());
+        let client = ClientUuid([0xab; 16]);
+        fs::write(dir.path().join(DIR).join(client.to_string()), [1]).unwrap();
+        fs::write(dir.path().join(DIR).join("notes"), [1]).unwrap();
+        let (clients, expected) = LockClients::open(dir.path()).unwrap();
+        assert_eq!(expected, Expected::from([(client, None)]));
+        clients.remove(&client).unwrap();
+        assert!(LockClients::open(dir.path()).unwrap().1.is_empty());
+    }
+}
