@@ -1,8 +1,12 @@
 //! The client's I/O engine: sequential reads and writes with each of its features off and on.
 //!
-//! The matrix of the talk on client I/O parallelization (LUG 2017): transfer sizes, one thread and two, asynchronous read-ahead,
-//! endpoints per server; over loopback as it is, and over a simulated fabric whose endpoints are slower than the machine,
-//! which is where several of them pay. Read-ahead is left out for writes.
+//! The matrix of the talk on client I/O parallelization (LUG 2017): transfer sizes, one thread and two, parallel tasks,
+//! asynchronous I/O, endpoints per server; over loopback as it is, and over a simulated fabric whose endpoints are slower
+//! than the machine, which is where several of them pay.
+//!
+//! Asynchronous is read-ahead for reads and write-back for writes. Without it a call of the program is a request that it waits
+//! for: the kernel is told not to read ahead either, by the file, since for a whole mount it can only be made to ask for single
+//! pages.
 
 use std::path::PathBuf;
 
@@ -42,6 +46,9 @@ pub struct ClientArguments {
     /// Endpoints per server
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
     endpoints: Vec<usize>,
+    /// Settings of parallel I/O
+    #[arg(long, value_delimiter = ',', default_values = ["off", "auto", "on"])]
+    parallel: Vec<Parallel>,
     /// Fabrics; both by default
     #[arg(long, value_delimiter = ',')]
     fabric: Vec<Fabric>,
@@ -54,6 +61,27 @@ pub struct ClientArguments {
     /// How the figures are taken and printed.
     #[command(flatten)]
     pub common: Common,
+}
+
+/// Work of one request on several CPUs (`llite.*.parallel_io`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Parallel {
+    /// Never.
+    Off,
+    /// As size and idle CPUs have it.
+    Auto,
+    /// Whenever it is large enough.
+    On,
+}
+
+impl Parallel {
+    fn name(self) -> &'static str {
+        match self {
+            Parallel::Off => "off",
+            Parallel::Auto => "auto",
+            Parallel::On => "on",
+        }
+    }
 }
 
 /// What is between client and servers.
@@ -77,27 +105,36 @@ impl Fabric {
 /// Features of the client, on or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Features {
-    read_ahead: bool,
+    parallel: Parallel,
+    asynchronous: bool,
     endpoints: usize,
 }
 
 impl Features {
     fn label(self) -> String {
-        let ahead = if self.read_ahead { "on" } else { "off" };
-        format!("read-ahead {ahead}, {} endpoint(s)", self.endpoints)
+        let asynchronous = if self.asynchronous { "on" } else { "off" };
+        format!("parallel {}, async {asynchronous}, {} endpoint(s)", self.parallel.name(), self.endpoints)
     }
 
-    /// Every combination that matters; the first has everything off.
-    fn all(endpoints: &[usize], operation: Operation) -> Vec<Features> {
-        let ahead: &[bool] = if operation == Operation::SeqRead { &[false, true] } else { &[false] };
-        let pairs = endpoints.iter().flat_map(|endpoints| ahead.iter().map(|ahead| (*endpoints, *ahead)));
-        pairs.map(|(endpoints, read_ahead)| Features { read_ahead, endpoints }).collect()
+    /// Every combination; the first has everything off.
+    fn all(parallel: &[Parallel], endpoints: &[usize]) -> Vec<Features> {
+        let mut all = Vec::new();
+        for &endpoints in endpoints {
+            for asynchronous in [false, true] {
+                all.extend(parallel.iter().map(|&parallel| Features { parallel, asynchronous, endpoints }));
+            }
+        }
+        all
     }
 
     fn apply(self, instance: &Instance) -> Result<(), Error> {
-        let ahead_mb = if self.read_ahead { "64" } else { "0" };
+        let (ahead_mb, write_back) = if self.asynchronous { ("64", "1") } else { ("0", "0") };
         instance.set_params(&[
+            ("llite", "parallel_io", self.parallel.name().to_owned()),
             ("llite", "max_read_ahead_mb", ahead_mb.to_owned()),
+            // Lowered with the line above, so to be set again.
+            ("llite", "max_read_ahead_per_file_mb", ahead_mb.to_owned()),
+            ("llite", "write_back", write_back.to_owned()),
             ("osc", "conns_per_peer", self.endpoints.to_string()),
         ])
     }
@@ -131,6 +168,9 @@ pub fn measure(arguments: &ClientArguments, myself: &Myself) -> Result<Report, E
         let notes = [
             "Sequential reads and writes of one file over TCP, data in memory on the servers; medians."
                 .to_owned(),
+            "Off means: each call is a request that is waited for. Asynchronous is read-ahead for reads and write-back \
+             for writes."
+                .to_owned(),
             format!("\"Simulated\" figures are over loopback with a {FABRIC}."),
         ];
         let page = chart::page("The client's I/O engine", &notes, "MB/s", &panels, &report.table());
@@ -156,8 +196,8 @@ fn one_fabric(
     let instance = Instance::start(&program, &arguments.memory_dir, "bench-client", options)?;
     let directory = instance.work_directory("d")?;
     instance.stripe(&directory, OSTS)?;
+    let features = Features::all(&arguments.parallel, &arguments.endpoints);
     for operation in [Operation::SeqRead, Operation::SeqWrite] {
-        let features = Features::all(&arguments.endpoints, operation);
         for &threads in &arguments.threads {
             let mut lines: Vec<(String, Vec<f64>)> =
                 features.iter().map(|features| (features.label(), Vec::new())).collect();
@@ -200,8 +240,12 @@ fn one_cell(
         (0..features.len()).try_for_each(|turn| {
             let index = if round % 2 == 0 { turn } else { features.len() - 1 - turn };
             features[index].apply(instance)?;
+            let (job, series) = &mut results[index];
+            for work in &mut job.works {
+                work.no_read_ahead = !features[index].asynchronous;
+            }
             let measured = job.run(myself)?;
-            results[index].1.push(&job, measured);
+            series.push(job, measured);
             Ok(())
         })
     });
@@ -246,9 +290,9 @@ mod tests {
 
     #[test]
     fn the_first_combination_has_everything_off_and_all_are_there() {
-        let all = Features::all(&[1, 2, 4], Operation::SeqRead);
-        assert_eq!((all.len(), Features::all(&[1, 2, 4], Operation::SeqWrite).len()), (6, 3));
-        assert_eq!(all[0], Features { read_ahead: false, endpoints: 1 });
+        let all = Features::all(&[Parallel::Off, Parallel::Auto, Parallel::On], &[1, 2, 4]);
+        assert_eq!(all.len(), 18);
+        assert_eq!(all[0], Features { parallel: Parallel::Off, asynchronous: false, endpoints: 1 });
         assert!(all.iter().enumerate().all(|(at, one)| !all[..at].contains(one)));
         assert_eq!((size_label(64), size_label(4096)), ("64K".to_owned(), "4M".to_owned()));
     }

@@ -123,6 +123,9 @@ pub struct Work {
     pub sync: bool,
     /// Data: sequential writes go over a file that is there, instead of making a new one.
     pub over: bool,
+    /// Data: the kernel is told that the file is read at random (`POSIX_FADV_RANDOM`), so that it asks for what each call
+    /// wants and reads nothing ahead.
+    pub no_read_ahead: bool,
 }
 
 /// What a timed part did.
@@ -151,6 +154,7 @@ impl Work {
             direct: false,
             sync: false,
             over: false,
+            no_read_ahead: false,
         }
     }
 

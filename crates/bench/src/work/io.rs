@@ -1,6 +1,7 @@
 //! Operations on data.
 
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
@@ -51,6 +52,13 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
     };
     let blocks = work.file_bytes / work.block_bytes as u64;
     let file = open()?;
+    if work.no_read_ahead {
+        // SAFETY: takes numbers, and a descriptor that is open.
+        let errno = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+        if errno != 0 {
+            return Err(Error::io("advise", &path)(std::io::Error::from_raw_os_error(errno)));
+        }
+    }
     if fresh && work.shares_file() {
         // Another worker may have it open already; nobody has begun to write.
         file.set_len(0).map_err(Error::io("truncate", &path))?;

@@ -40,9 +40,9 @@ use table::{Fill, Key, Scope, Table, Taken, Window};
 pub(crate) const WINDOW_BYTES: u64 = 1 << 20;
 /// How often a wait asks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(10);
-/// A write of this size is a good request by itself, so holding it back only makes sense while a CPU is idle. Of a stream of
-/// them about half the time of a CPU goes into the copies.
-const LARGE_BYTES: u64 = 512 << 10;
+/// A write of this size is a good request by itself, so holding it back only makes sense while a CPU is idle or while servers
+/// keep the writer waiting. Of a stream of them about half the time of a CPU goes into the copies.
+pub(crate) const LARGE_BYTES: u64 = 512 << 10;
 /// A write that begins no farther than this from where the last one through the same open ended continues a stream:
 /// several processes that write interleaved records leave gaps for each other.
 const STREAM_SLACK: u64 = WINDOW_BYTES;
@@ -71,7 +71,9 @@ impl Client {
         }
         let is_stream = before != u64::MAX && at.abs_diff(before) <= STREAM_SLACK;
         if len >= LARGE_BYTES {
-            return is_stream && self.dirty.idle.per_cent() >= self.dirty.tunables.idle_per_cent();
+            let wanted = self.dirty.tunables.idle_per_cent();
+            let is_worth_it = || self.dirty.pace.is_slow() || self.dirty.idle.per_cent() >= wanted;
+            return is_stream && wanted <= 100 && is_worth_it();
         }
         if is_stream {
             return true;

@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::{FileState, OpenFile};
+use crate::io::dirty::LARGE_BYTES;
 use crate::io::ranges::Use;
 use crate::ops::lock::AppendLock;
 use nacre_layout::{Chunk, Layout, chunks};
@@ -15,6 +16,7 @@ use nacre_wire::mds::MdsRequest;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// How a write is done, beside where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -104,7 +106,14 @@ impl Client {
         let mut notes = Notes::default();
         let (outcome, touched) = match wants_cache && self.cache_write(&open.file, &layout, at, data) {
             true => (Ok(data.len()), &[][..]),
-            false => self.write_through(file, &layout, (at, data), sync, &mut notes),
+            false => {
+                let begin = (len >= LARGE_BYTES && !sync).then(Instant::now);
+                let written = self.write_through(file, &layout, (at, data), sync, &mut notes);
+                if let Some(begin) = begin {
+                    self.dirty.pace.note(len, begin.elapsed());
+                }
+                written
+            }
         };
         let now = self.now();
         let has_cache = range.finish(|inner| {

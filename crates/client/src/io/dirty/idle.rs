@@ -1,14 +1,40 @@
-//! Whether CPUs of this machine have nothing to do.
+//! Whether CPUs of this machine have nothing to do, and whether servers keep writers waiting.
 //!
 //! Caching a large write costs one more copy of its data and wins time only if another CPU can send while the writer goes
 //! on. On a busy machine the copy would be a loss.
 
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often the kernel is asked; reading the figures costs some 30 us.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Servers that take longer than this for a MiB, in nanoseconds, are waited for more than they are worked for: the copy into
+/// a window (100 us) is a tenth of it. One connection over loopback takes 350 to 500 us.
+const SLOW_NS_PER_MIB: u64 = 1_000_000;
+
+/// How long large writes take that are not held back: a moving average over about four of them.
+#[derive(Default)]
+pub(crate) struct Pace {
+    ns_per_mib: AtomicU64,
+}
+
+impl Pace {
+    /// A write of `bytes` took so long.
+    pub fn note(&self, bytes: u64, took: Duration) {
+        let sample = (took.as_nanos() << 20) / u128::from(bytes.max(1));
+        let sample = u64::try_from(sample).unwrap_or(u64::MAX).max(1);
+        let next = |old: u64| Some(if old == 0 { sample } else { old - old / 4 + sample / 4 });
+        // The closure always gives a value.
+        let _ = self.ns_per_mib.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    /// Writers wait for servers or for what lies between, so it pays to go on meanwhile, whatever the CPUs do.
+    pub fn is_slow(&self) -> bool {
+        self.ns_per_mib.load(Ordering::Relaxed) > SLOW_NS_PER_MIB
+    }
+}
 
 /// CPU time of the machine since its start, in the kernel's ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,5 +105,19 @@ mod tests {
     fn the_share_of_this_machine_can_be_told() {
         let idle = IdleCpus::default();
         assert!(idle.per_cent() <= 100 && idle.per_cent() <= 100);
+    }
+
+    #[test]
+    fn servers_are_slow_after_some_slow_writes_and_fast_after_some_fast_ones() {
+        let pace = Pace::default();
+        assert!(!pace.is_slow(), "nothing is known");
+        let slow = || pace.note(1 << 20, Duration::from_micros(1500));
+        let fast = || pace.note(4 << 20, Duration::from_micros(1600));
+        slow();
+        assert!(pace.is_slow());
+        fast();
+        assert!(pace.is_slow(), "one may be chance");
+        (0..3).for_each(|_| fast());
+        assert!(!pace.is_slow());
     }
 }

@@ -48,7 +48,8 @@ impl WriteBackTunables {
         self.age_ms.store(u64::try_from(age.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Idle share of the machine's CPUs from which on large writes are cached, in per cent: 0 always, above 100 never.
+    /// Idle share of the machine's CPUs from which on large writes are cached, in per cent: 0 always, above 100
+    /// never. Below that they are cached as well if servers keep writers waiting.
     pub fn set_idle_per_cent(&self, per_cent: u32) {
         self.idle_per_cent.store(per_cent, Ordering::Relaxed);
     }

@@ -5,7 +5,7 @@
 //! sleeps until the oldest dirty data is due.
 
 use super::budget::Budget;
-use super::idle::IdleCpus;
+use super::idle::{IdleCpus, Pace};
 use super::pool::Pool;
 use super::table::{Key, Scope, Table, Taken};
 use super::tunables::{Counters, OstWriteBack, WriteBackStats, WriteBackTunables};
@@ -31,6 +31,7 @@ pub(crate) struct WriteBack {
     pub counters: Counters,
     pub pool: Arc<Pool>,
     pub idle: IdleCpus,
+    pub pace: Pace,
     /// What OSTs know this client by.
     pub client_id: u64,
     budgets: RwLock<BTreeMap<u16, Arc<Budget>>>,
@@ -79,6 +80,7 @@ impl WriteBack {
             counters: Counters::default(),
             pool: Arc::default(),
             idle: IdleCpus::default(),
+            pace: Pace::default(),
             client_id: u64::from_le_bytes(id),
             budgets: RwLock::default(),
             queue: Mutex::default(),
