@@ -28,6 +28,9 @@ pub struct ClientConfig {
     pub ping_interval: Duration,
     /// A connection is taken for dead after so much silence. Default 20 s.
     pub dead_after: Duration,
+    /// An object target that was not used for so long is asked whether it is there, so that it does not take the client
+    /// for gone ([`ServerConfig::object_client_grace`]). Default 10 min.
+    pub show_interval: Duration,
     /// How long an interrupted request waits for the server to end it, so that the caller learns what became of it.
     /// Default 1 s.
     pub interrupt_grace: Duration,
@@ -55,6 +58,7 @@ impl Default for ClientConfig {
             deadline: None,
             ping_interval: Duration::from_secs(5),
             dead_after: Duration::from_secs(20),
+            show_interval: Duration::from_secs(600),
             interrupt_grace: Duration::from_secs(1),
             tunables: Arc::default(),
             shape: None,
@@ -83,6 +87,10 @@ pub struct ServerConfig {
     /// The same for a client on this host all of whose connections are closed: no network lies between, so its process
     /// has ended. Default 2 s.
     pub client_grace_local: Duration,
+    /// The same for clients of object targets, which close connections that they do not use but show themselves every
+    /// [`ClientConfig::show_interval`]. Locks of one that is silent are taken from it when others want them, so this only
+    /// bounds memory. One whose process has ended on this host is dropped at once. Default 1 h.
+    pub object_client_grace: Duration,
     /// A peer that stops in the middle of a frame, or does not take replies, is cut off after so long. Default 20 s.
     pub stall_max: Duration,
     /// How long [`crate::tcp::Server::stop`] lets running requests finish before it interrupts them. Default 10 s.
@@ -101,6 +109,7 @@ impl Default for ServerConfig {
             connections_max: 4096,
             client_grace: Duration::from_secs(60),
             client_grace_local: Duration::from_secs(2),
+            object_client_grace: Duration::from_secs(3600),
             stall_max: Duration::from_secs(20),
             stop_grace: Duration::from_secs(10),
             bulk_checksums: true,

@@ -5,30 +5,12 @@ mod proxy;
 #[path = "support/services.rs"]
 mod services;
 
-use nacre_lock::LockHandle;
 use nacre_rpc::tcp::TcpMds;
 use nacre_rpc::{Export, ServerConfig};
-use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::LeaseGrant;
 use proxy::{Harm, Proxy, Way};
 use services::*;
 use std::sync::Arc;
-
-/// A message that can be told from others.
-fn message(number: u64) -> LockMessage {
-    LockMessage::Glimpse { glimpse: number, handle: LockHandle(7) }
-}
-
-fn number_of(message: &LockMessage) -> u64 {
-    match message {
-        LockMessage::Glimpse { glimpse, .. } => *glimpse,
-        other => panic!("nobody sent {other:?}"),
-    }
-}
-
-fn numbers(events: &Events) -> Vec<u64> {
-    events.messages.lock().unwrap().iter().map(number_of).collect()
-}
 
 /// Tells it again until it arrives, as services do.
 fn tell_until_heard(export: &Export, events: &Events, number: u64) {

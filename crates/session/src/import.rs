@@ -19,8 +19,8 @@ pub enum ImportState {
     Evicted,
 }
 
-/// What a client has to restore after a connect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a client has to restore after a connect; the later, the more is lost.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Recovery {
     /// Nothing: the server knows the client and its handles.
     None,
@@ -57,12 +57,25 @@ impl Backoff {
     }
 }
 
+/// A client's life at a start of a server: all connections of one lead to the same locks and handles there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Life {
+    /// Start of the server; 0 for none.
+    pub instance: u64,
+    /// Number that the server gave to the client when it came; a higher one if it dropped the client meanwhile.
+    pub generation: u64,
+}
+
 /// State of the connection to one target. The shell makes sure that one thread at a time connects.
 #[derive(Debug)]
 pub struct Import {
     state: ImportState,
-    /// Of the server when it was last reached; 0 before.
-    instance: u64,
+    /// As of the last connect.
+    life: Life,
+    /// From 1, one more with each eviction.
+    incarnation: u64,
+    /// The server has said that `life` is over.
+    evicted: bool,
     backoff: Backoff,
     /// The loss was reported to the log and the return was not yet.
     outage_reported: bool,
@@ -75,7 +88,9 @@ impl Import {
     pub fn new(backoff: Backoff) -> Import {
         Import {
             state: ImportState::New,
-            instance: 0,
+            life: Life::default(),
+            incarnation: 1,
+            evicted: false,
             backoff,
             outage_reported: false,
             pending: Recovery::None,
@@ -89,7 +104,22 @@ impl Import {
 
     /// Instance of the server that was last reached, 0 for none.
     pub fn instance(&self) -> u64 {
-        self.instance
+        self.life.instance
+    }
+
+    /// The life as of the last connect.
+    pub fn life(&self) -> Life {
+        self.life
+    }
+
+    /// How often the server has dropped the client, plus one. Restarts of the server do not count.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// True if requests may go over a connection of this life now: it is the current one and nothing is to be restored first.
+    pub fn serves(&self, life: Life) -> bool {
+        self.life == life && !self.evicted && self.pending == Recovery::None
     }
 
     /// True if somebody is connecting or restoring, so that others wait.
@@ -106,32 +136,28 @@ impl Import {
         true
     }
 
-    /// The server has agreed. `known` says that it remembered the client.
-    pub fn on_connected(&mut self, instance: u64, known: bool) -> Recovery {
+    /// The server has agreed; `known` says that it remembered the client. What has to be restored; `None` if the connection
+    /// is of a life that has ended since it was made.
+    pub fn on_connected(&mut self, life: Life, known: bool) -> Option<Recovery> {
         self.backoff.reset();
-        let recovery = if self.instance == 0 {
+        let same_life = self.life == life && known;
+        if same_life && self.evicted {
+            return None;
+        }
+        let recovery = if self.life.instance == 0 || same_life {
             Recovery::None
-        } else if self.instance != instance {
+        } else if self.life.instance != life.instance && !self.evicted {
             Recovery::ServerRestarted
-        } else if known {
-            Recovery::None
         } else {
+            self.incarnation += 1;
             Recovery::Evicted
         };
-        self.instance = instance;
-        let recovery = if recovery == Recovery::None { self.pending } else { recovery };
-        self.pending = recovery;
-        self.state = if recovery == Recovery::None { ImportState::Full } else { ImportState::Recovering };
-        recovery
-    }
-
-    /// A side connection met a server that does not know this client (any more): the next connect restores.
-    pub fn on_forgotten(&mut self, instance: u64) {
-        if self.instance != 0 && self.pending == Recovery::None {
-            self.pending =
-                if self.instance == instance { Recovery::Evicted } else { Recovery::ServerRestarted };
-        }
-        self.on_evicted();
+        self.life = life;
+        self.evicted = false;
+        // What an eviction took is not given back by a restart that follows it.
+        self.pending = self.pending.max(recovery);
+        self.state = if self.pending == Recovery::None { ImportState::Full } else { ImportState::Recovering };
+        Some(self.pending)
     }
 
     /// Handles are open again.
@@ -161,11 +187,16 @@ impl Import {
         !std::mem::replace(&mut self.outage_reported, true)
     }
 
-    /// The server said that it has dropped this client.
-    pub fn on_evicted(&mut self) {
+    /// The server said that it has dropped this client, to a connection of `life`. False if that is long known.
+    pub fn on_evicted(&mut self, life: Life) -> bool {
+        if self.life != life {
+            return false;
+        }
+        self.evicted = true;
         if !self.is_busy() {
             self.state = ImportState::Evicted;
         }
+        true
     }
 
     /// True once after a reported outage has ended.
@@ -182,61 +213,106 @@ mod tests {
         Import::new(Backoff::new(Duration::from_millis(50), Duration::from_millis(180)))
     }
 
+    fn life(instance: u64, generation: u64) -> Life {
+        Life { instance, generation }
+    }
+
+    /// Connected to instance 7, in a life with number 3.
+    fn connected() -> Import {
+        let mut import = import();
+        assert!(import.on_connecting());
+        assert_eq!(import.on_connected(life(7, 3), false), Some(Recovery::None));
+        import
+    }
+
     #[test]
     fn a_new_instance_means_recovery_and_the_same_one_does_not() {
         let mut import = import();
         assert!(import.on_connecting());
         assert!(!import.on_connecting(), "one at a time");
-        assert_eq!(import.on_connected(7, false), Recovery::None, "the first connect restores nothing");
+        assert_eq!(
+            import.on_connected(life(7, 3), false),
+            Some(Recovery::None),
+            "the first connect restores nothing"
+        );
         assert!(import.on_lost(), "the first to notice reports");
         assert!(!import.on_lost());
         assert!(import.on_connecting());
-        assert_eq!(import.on_connected(7, true), Recovery::None);
+        assert_eq!(import.on_connected(life(7, 3), true), Some(Recovery::None));
         assert!(import.take_restored());
         assert!(!import.take_restored());
         import.on_lost();
         import.on_connecting();
-        assert_eq!(import.on_connected(8, false), Recovery::ServerRestarted);
+        assert_eq!(import.on_connected(life(8, 1), false), Some(Recovery::ServerRestarted));
         assert_eq!(import.state(), ImportState::Recovering);
-        assert!(!import.take_restored(), "not before handles are open again");
+        assert!(!import.serves(life(8, 1)) && !import.take_restored(), "not before handles are open again");
         import.on_recovered();
-        assert!(import.take_restored());
+        assert!(import.serves(life(8, 1)) && import.take_restored());
+        assert_eq!(import.incarnation(), 1, "a restart takes nothing that cannot be brought back");
     }
 
     #[test]
     fn a_server_that_forgot_the_client_has_evicted_it() {
-        let mut import = import();
-        import.on_connecting();
-        import.on_connected(7, false);
-        import.on_evicted();
+        let mut import = connected();
+        assert!(import.on_evicted(life(7, 3)));
         assert_eq!(import.state(), ImportState::Evicted);
+        assert!(!import.serves(life(7, 3)));
         import.on_connecting();
-        assert_eq!(import.on_connected(7, false), Recovery::Evicted);
+        assert_eq!(import.on_connected(life(7, 4), false), Some(Recovery::Evicted));
+        assert_eq!(import.incarnation(), 2);
+        import.on_recovered();
+        assert!(!import.on_evicted(life(7, 3)), "an old connection tells nothing new");
+        assert!(import.serves(life(7, 4)));
+    }
+
+    #[test]
+    fn an_eviction_is_noticed_by_the_number_of_the_life_alone() {
+        // A side connection came first, so the server knows the client again; or its answer was lost.
+        let mut import = connected();
+        import.on_connecting();
+        assert_eq!(import.on_connected(life(7, 4), true), Some(Recovery::Evicted));
+        assert_eq!(import.incarnation(), 2);
+    }
+
+    #[test]
+    fn a_connection_that_was_made_before_the_eviction_is_not_used() {
+        let mut import = connected();
+        import.on_connecting();
+        import.on_evicted(life(7, 3));
+        assert_eq!(import.on_connected(life(7, 3), true), None);
+        import.on_failed();
+        import.on_connecting();
+        assert_eq!(import.on_connected(life(7, 4), false), Some(Recovery::Evicted));
+    }
+
+    #[test]
+    fn an_eviction_is_not_forgotten_over_a_restart() {
+        let mut import = connected();
+        import.on_evicted(life(7, 3));
+        import.on_connecting();
+        assert_eq!(import.on_connected(life(8, 1), false), Some(Recovery::Evicted));
+        assert_eq!(import.incarnation(), 2);
+        import.on_failed();
+        import.on_connecting();
+        assert_eq!(
+            import.on_connected(life(9, 1), false),
+            Some(Recovery::Evicted),
+            "it was not restored yet"
+        );
+        assert_eq!(import.incarnation(), 2);
     }
 
     #[test]
     fn a_recovery_that_failed_is_due_at_the_next_connect() {
-        let mut import = import();
+        let mut import = connected();
         import.on_connecting();
-        import.on_connected(7, false);
-        import.on_connecting();
-        assert_eq!(import.on_connected(8, false), Recovery::ServerRestarted);
+        assert_eq!(import.on_connected(life(8, 1), false), Some(Recovery::ServerRestarted));
         import.on_failed();
         import.on_connecting();
-        assert_eq!(import.on_connected(8, true), Recovery::ServerRestarted);
+        assert_eq!(import.on_connected(life(8, 1), true), Some(Recovery::ServerRestarted));
         import.on_recovered();
         import.on_connecting();
-        assert_eq!(import.on_connected(8, true), Recovery::None);
-    }
-
-    #[test]
-    fn what_a_side_connection_learns_is_restored_by_the_next_connect() {
-        let mut import = import();
-        import.on_connecting();
-        import.on_connected(7, false);
-        import.on_forgotten(7);
-        import.on_connecting();
-        assert_eq!(import.on_connected(7, true), Recovery::Evicted);
+        assert_eq!(import.on_connected(life(8, 1), true), Some(Recovery::None));
     }
 
     #[test]
@@ -245,7 +321,7 @@ mod tests {
         let pauses: Vec<_> = (0..4).map(|_| import.on_failed().0.as_millis()).collect();
         assert_eq!(pauses, [50, 100, 180, 180]);
         import.on_connecting();
-        import.on_connected(1, false);
+        import.on_connected(life(1, 1), false);
         assert_eq!(import.on_failed().0.as_millis(), 50);
     }
 }

@@ -14,7 +14,7 @@ pub mod import;
 pub mod server;
 
 pub use client::{Requests, Ticket};
-pub use import::{Backoff, Import, ImportState, Recovery};
+pub use import::{Backoff, Import, ImportState, Life, Recovery};
 pub use server::{Begin, ReplyCache};
 
 /// Modifying requests of one client that one target keeps replies for (Lustre reference 5.1: 512 tags).

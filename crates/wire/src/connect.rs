@@ -27,7 +27,7 @@ bitflags! {
     /// What a connection is for.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct ConnectFlags: u32 {
-        /// The server's way to the client: callbacks travel on it. One per client and metadata target.
+        /// The server's way to the client: callbacks travel on it. One per client and target.
         const CONTROL = 1;
         /// Parts of large transfers travel on this connection, from threads on other CPUs than the one it names.
         const WIDE = 2;
@@ -83,6 +83,9 @@ pub struct Connected {
     pub boot_id: [u8; 16],
     /// The server knew this client before the connect; false also after an eviction.
     pub known: bool,
+    /// Number of the client's life at the target: a client that was dropped comes back under a higher one, and all
+    /// connections of one life have the same. 0 for the management target, which knows no clients.
+    pub generation: u64,
     /// Requests in flight on this connection at most; the client waits beyond.
     pub in_flight_max: u32,
     /// What the client may cache (metadata targets).
@@ -100,7 +103,7 @@ pub struct Refusal {
 
 wire_flags!(ConnectFlags);
 wire_struct!(Connect { version_min, version_max, features, flags, client, fsname, process, cpu, instance });
-wire_struct!(Connected { version, features, instance, boot_id, known, in_flight_max, lease });
+wire_struct!(Connected { version, features, instance, boot_id, known, generation, in_flight_max, lease });
 wire_struct!(Refusal { version_min, version_max });
 
 /// The newest version that both ranges hold, if any.

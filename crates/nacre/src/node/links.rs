@@ -2,8 +2,11 @@
 
 use super::targets::Services;
 use crate::failure::{Failure, Result};
+use crate::instance::random_uuid;
 use nacre_rpc::tcp::{ClientIdentity, TcpMgs, TcpOss};
-use nacre_rpc::{ClientConfig, LoMgs, LoOss, MgsEndpoint, NoCallbacks, OssEndpoint, OssService, Shape};
+use nacre_rpc::{
+    ClientConfig, LoMgs, LoOss, MgsEndpoint, NoCallbacks, OssEndpoint, OssService, OstEventsFactory, Shape,
+};
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
 use std::collections::BTreeMap;
@@ -91,44 +94,71 @@ impl Links {
         config_in(self.mgs.call(&request)?)
     }
 
-    /// Ways to all OSTs that are in use. One that cannot be reached from here is left out and logged.
-    pub fn osts(&self, config: &FsConfig) -> BTreeMap<u16, Arc<dyn OssEndpoint>> {
-        let wanted = config.targets.iter().filter(|t| t.target.kind == TargetKind::Ost && t.active);
-        wanted
-            .filter_map(|target| match self.ost(target) {
-                Ok(endpoint) => Some((target.target.index, endpoint)),
-                Err(status) => {
-                    log::warn!("{} cannot be reached from here: {status}", target.target);
-                    None
-                }
+    /// Ways of a metadata server to all OSTs that are in use. Each is a client of its own to its OST: what the mount of this
+    /// process has there is none of the server's business.
+    pub fn osts_of_server(&self, config: &FsConfig) -> Result<BTreeMap<u16, Arc<dyn OssEndpoint>>> {
+        self.ost_targets(config)
+            .into_iter()
+            .map(|(index, target)| {
+                let identity = ClientIdentity { client: ClientUuid(random_uuid()?), ..self.identity.clone() };
+                Ok((index, self.reach(index, target, &identity, None)))
             })
-            .chain(self.unregistered(config))
+            .filter_map(|way| match way {
+                Ok((index, endpoint)) => endpoint.map(|endpoint| Ok((index, endpoint))),
+                Err(failure) => Some(Err(failure)),
+            })
             .collect()
     }
 
-    /// OSTs of this process before their first registration.
-    fn unregistered<'a>(
-        &'a self,
-        config: &'a FsConfig,
-    ) -> impl Iterator<Item = (u16, Arc<dyn OssEndpoint>)> + 'a {
-        let known = |index: u16| config.targets.iter().any(|target| target.target == TargetId::ost(index));
-        self.local_osts
-            .iter()
-            .filter(move |(index, _)| !known(**index))
-            .filter_map(|(index, service)| Some((*index, self.local(service).ok()?)))
+    /// Ways of the mount to the OSTs in use that it does not know yet; a second way of one client to one OST would end the
+    /// first. `events` are told of locks and recoveries.
+    pub fn osts_of_mount(
+        &self,
+        config: &FsConfig,
+        is_known: impl Fn(u16) -> bool,
+        events: &dyn OstEventsFactory,
+    ) -> BTreeMap<u16, Arc<dyn OssEndpoint>> {
+        self.ost_targets(config)
+            .into_iter()
+            .filter(|(index, _)| !is_known(*index))
+            .filter_map(|(index, target)| {
+                Some((index, self.reach(index, target, &self.identity, Some(events))?))
+            })
+            .collect()
     }
 
-    fn local(&self, service: &Arc<dyn OssService>) -> StatusResult<Arc<dyn OssEndpoint>> {
-        let endpoint = LoOss::connect(service.clone(), self.identity.client, Arc::new(NoCallbacks))?;
-        Ok(Arc::new(endpoint))
+    /// OSTs that are in use, and those of this process before their first registration.
+    fn ost_targets<'a>(&'a self, config: &'a FsConfig) -> BTreeMap<u16, Option<&'a TargetConfig>> {
+        let osts = || config.targets.iter().filter(|target| target.target.kind == TargetKind::Ost);
+        let registered = osts().filter(|target| target.active);
+        let known = |index: u16| osts().any(|target| target.target.index == index);
+        let unregistered = self.local_osts.keys().filter(|index| !known(**index)).map(|index| (*index, None));
+        registered.map(|target| (target.target.index, Some(target))).chain(unregistered).collect()
     }
 
-    fn ost(&self, target: &TargetConfig) -> StatusResult<Arc<dyn OssEndpoint>> {
-        let index = target.target.index;
-        if let Some(service) = self.local_osts.get(&index) {
-            return self.local(service);
-        }
-        Ok(Arc::new(TcpOss::new(index, &remote_nids(target), &self.identity, &self.rpc)?))
+    /// A way to an OST. One that cannot be reached from here is left out and logged.
+    fn reach(
+        &self,
+        index: u16,
+        target: Option<&TargetConfig>,
+        identity: &ClientIdentity,
+        events: Option<&dyn OstEventsFactory>,
+    ) -> Option<Arc<dyn OssEndpoint>> {
+        let events = events.map(|factory| factory.events(index));
+        let way = || -> StatusResult<Arc<dyn OssEndpoint>> {
+            if let Some(service) = self.local_osts.get(&index).cloned() {
+                return Ok(Arc::new(match events {
+                    Some(events) => LoOss::with_events(service, identity.client, events)?,
+                    None => LoOss::connect(service, identity.client, Arc::new(NoCallbacks))?,
+                }));
+            }
+            let nids = remote_nids(target.ok_or(Status::ENODEV)?);
+            Ok(Arc::new(match events {
+                Some(events) => TcpOss::with_events(index, &nids, identity, &self.rpc, events)?,
+                None => TcpOss::new(index, &nids, identity, &self.rpc)?,
+            }))
+        };
+        way().inspect_err(|status| log::warn!("OST{index:04x} cannot be reached from here: {status}")).ok()
     }
 }
 

@@ -13,7 +13,7 @@ use nacre_client::{Client, ClientConfig, Lease};
 use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
-use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, Recovery};
+use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, NoCallbacks, OssEvents, OstEventsFactory, Recovery};
 use nacre_types::{StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::LeaseGrant;
 use nacre_wire::mgs::{FsConfig, TargetConfig};
@@ -52,6 +52,8 @@ pub struct Mounted {
     client: Arc<Client>,
     front: Arc<Front>,
     remote: Vec<Arc<TcpMds>>,
+    /// What makes the events of OSTs that join.
+    ost_events: Box<dyn OstEventsFactory>,
     record: PathBuf,
 }
 
@@ -106,7 +108,9 @@ impl Mounted {
             relatime: mount.options.relatime,
             ..ClientConfig::new(&plan.fsname, links.identity().client)
         };
-        let client = Client::new(client_config, lease, mdts, links.osts(config))
+        let ost_events: Box<dyn OstEventsFactory> = Box::new(no_ost_events);
+        let osts = links.osts_of_mount(config, |_| false, &*ost_events);
+        let client = Client::new(client_config, lease, mdts, osts)
             .map_err(|status| Failure::new(format!("the client could not start: {status}")))?;
         for listener in events {
             listener.attach(&client);
@@ -116,7 +120,7 @@ impl Mounted {
         let record = mount_record(&plan.run);
         write_private(&record, session.mount_point().as_os_str().as_bytes())?;
         stop_when_unmounted(&session)?;
-        Ok(Mounted { session, client, front, remote, record })
+        Ok(Mounted { session, client, front, remote, ost_events, record })
     }
 
     /// Enters the parameters of the mount.
@@ -126,7 +130,8 @@ impl Mounted {
 
     /// Uses OSTs that have joined.
     pub fn use_configuration(&self, config: &FsConfig, links: &Links, params: &Params) {
-        for (index, endpoint) in links.osts(config) {
+        let is_known = |index: u16| self.client.ost_endpoint(index).is_some();
+        for (index, endpoint) in links.osts_of_mount(config, is_known, &*self.ost_events) {
             if self.client.add_ost(index, endpoint) {
                 log::info!("OST{index:04x} has joined");
                 params.enter_way(&self.client, TargetId::ost(index));
@@ -291,6 +296,11 @@ fn connect(target: &TargetConfig, links: &Links, events: Arc<RemoteEvents>) -> S
     let nids = remote_nids(target);
     let (endpoint, _) = TcpMds::connect(target.target.index, &nids, links.identity(), links.rpc(), events)?;
     Ok(endpoint)
+}
+
+/// Events of OSTs for a client that takes no locks there.
+fn no_ost_events(_index: u16) -> Arc<dyn OssEvents> {
+    Arc::new(NoCallbacks)
 }
 
 /// What a metadata server tells this client over the network.

@@ -154,7 +154,7 @@ impl Services {
         links: &Links,
     ) -> Result<()> {
         for &target in wanted.iter().filter(|target| target.kind == TargetKind::Mdt) {
-            let osts = links.osts(config).into_iter().collect();
+            let osts = links.osts_of_server(config)?.into_iter().collect();
             let mds = Mds::open(&instance.target_dir(target), config_of_mdt(target.index, config), osts)
                 .map_err(Failure::because(format!("open {target}")))?;
             self.mdts.insert(target.index, mds);
@@ -198,7 +198,7 @@ impl Services {
     pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
         for (index, mds) in &self.mdts {
             mds.set_default_layout(default_layout(config));
-            mds.set_osts(links.osts(config).into_iter().collect())
+            mds.set_osts(links.osts_of_server(config)?.into_iter().collect())
                 .map_err(Failure::because(format!("tell MDT{index:04x} of new OSTs")))?;
         }
         Ok(())

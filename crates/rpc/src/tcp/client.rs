@@ -6,10 +6,12 @@ mod endpoints;
 pub(super) mod ends;
 mod gate;
 mod idle;
+mod oss;
 pub(super) mod peer;
 pub(super) mod posts;
 mod split;
 mod waiter;
 
-pub use endpoints::{TcpMds, TcpMgs, TcpOss};
+pub use endpoints::{TcpMds, TcpMgs};
+pub use oss::TcpOss;
 pub use peer::{ClientIdentity, ClientStats, MdsEvents};

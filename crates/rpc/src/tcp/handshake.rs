@@ -6,6 +6,7 @@ use super::client::peer::Peer;
 use super::socket::{Inbox, LinkError, Socket, TICK};
 use crate::config::ClientConfig;
 use crate::shape::Fabric;
+use nacre_session::Life;
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, Xid};
 use nacre_wire::connect::{Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
@@ -43,14 +44,20 @@ pub(crate) struct Greeting {
 }
 
 impl Greeting {
+    /// The client's life at the server.
+    pub(crate) fn life(&self) -> Life {
+        Life { instance: self.connected.instance, generation: self.connected.generation }
+    }
+
     pub(crate) fn into_conn(
         self,
         peer: &Peer,
+        incarnation: u64,
         place: Place,
         load: Arc<Load>,
         fabric: Option<Arc<Fabric>>,
     ) -> Conn {
-        Conn::new(peer, self, place, load, fabric)
+        Conn::new(peer, self, incarnation, place, load, fabric)
     }
 }
 

@@ -6,11 +6,13 @@ mod dispatch;
 
 use super::host::random_instance;
 use super::threads::ThreadGroup;
-use crate::api::{MdsService, MgsService, OssService};
+use crate::api::{Call, Export, MdsService, MgsService, OssService};
 use crate::config::ServerConfig;
 use clients::Clients;
 use connection::Connection;
-use nacre_types::{TargetId, TargetKind};
+use nacre_types::{Cred, StatusResult, TargetId, TargetKind};
+use nacre_wire::mds::{LeaseGrant, MdsRequest};
+use nacre_wire::oss::{Bulk, OssRequest};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::io;
@@ -22,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks for clients that have gone.
 const REAP_INTERVAL: Duration = Duration::from_millis(500);
+/// When so much time has passed between two looks, the server was stopped meanwhile, and what clients sent lies unread.
+const AWAY_MIN: Duration = Duration::from_secs(2);
 /// Pause after a failed accept (out of descriptors), so that the loop does not spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -31,6 +35,41 @@ enum Service {
     Mds(Arc<dyn MdsService>),
     Oss(Arc<dyn OssService>),
     Mgs(Arc<dyn MgsService>),
+}
+
+impl Service {
+    /// It remembers clients.
+    fn has_clients(&self) -> bool {
+        !matches!(self, Service::Mgs(_))
+    }
+
+    /// A client comes; what it may cache, on metadata targets.
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<Option<LeaseGrant>> {
+        match self {
+            Service::Mds(service) => service.connect(export).map(Some),
+            Service::Oss(service) => service.connect(export).map(|()| None),
+            Service::Mgs(_) => Ok(None),
+        }
+    }
+
+    /// A client leaves or is given up.
+    fn disconnect(&self, export: &Export) {
+        match self {
+            Service::Mds(service) => service.disconnect(export.client),
+            Service::Oss(service) => service.disconnect(export),
+            Service::Mgs(_) => {}
+        }
+    }
+
+    /// Asks whether it still knows a client; the error if not.
+    fn ping(&self, export: &Export, cred: &Cred) -> StatusResult<()> {
+        let call = Call::new(cred);
+        match self {
+            Service::Mds(service) => service.handle(export, &call, &MdsRequest::Ping).map(drop),
+            Service::Oss(service) => service.handle(export, &call, &OssRequest::Ping, Bulk::None).map(drop),
+            Service::Mgs(_) => Ok(()),
+        }
+    }
 }
 
 /// The targets that a server serves.
@@ -105,8 +144,9 @@ impl Shared {
 
 /// A server that listens on one or more addresses. Dropping it stops it.
 ///
-/// Metadata clients stay known for [`ServerConfig::client_grace`] after their last connection has ended. Replies of
-/// modifying requests are kept per client, so that a resent one is answered and not run again.
+/// Clients of metadata targets stay known for [`ServerConfig::client_grace`] after their last connection has ended, those of
+/// object targets for [`ServerConfig::object_client_grace`]. Replies of modifying metadata requests are kept per client, so
+/// that a resent one is answered and not run again.
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<Arc<TcpListener>>,
@@ -157,9 +197,16 @@ impl Server {
         let (shared, stop) = (self.shared.clone(), self.reaper_stop.clone());
         self.shared.threads.spawn("rpc-clients".into(), move || {
             let mut stopped = stop.0.lock();
+            let mut looked = Instant::now();
             while !*stopped {
                 stop.1.wait_for(&mut stopped, REAP_INTERVAL);
-                parking_lot::MutexGuard::unlocked(&mut stopped, || shared.clients.reap(&shared));
+                parking_lot::MutexGuard::unlocked(&mut stopped, || {
+                    if looked.elapsed() >= AWAY_MIN {
+                        shared.clients.excuse(shared.now_ms());
+                    }
+                    looked = Instant::now();
+                    shared.clients.reap(&shared);
+                });
             }
         })
     }
@@ -181,7 +228,12 @@ impl Server {
 
     /// Clients that metadata targets know now.
     pub fn client_count(&self) -> usize {
-        self.shared.clients.len()
+        self.shared.clients.count(TargetKind::Mdt)
+    }
+
+    /// Clients that object targets know now, servers among them.
+    pub fn object_client_count(&self) -> usize {
+        self.shared.clients.count(TargetKind::Ost)
     }
 
     /// Stops: no new connections or requests; running requests are finished and answered, or interrupted after

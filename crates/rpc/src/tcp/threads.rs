@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use std::io;
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, current};
 
 /// Ended threads are joined when so many more handles than this are kept.
 const REAP_AT: usize = 32;
@@ -24,13 +24,15 @@ impl ThreadGroup {
         Ok(())
     }
 
-    /// Waits for all threads, also those that are started meanwhile. Not to be called on one of them.
+    /// Waits for all threads, also those that are started meanwhile; one that calls this itself is left to end.
     pub(crate) fn join_all(&self) {
         loop {
             // Taken out one by one, so that ending threads may still start others.
             let Some(handle) = self.handles.lock().pop() else { return };
-            // A panic was reported by the thread itself.
-            let _ = handle.join();
+            if handle.thread().id() != current().id() {
+                // A panic was reported by the thread itself.
+                let _ = handle.join();
+            }
         }
     }
 }

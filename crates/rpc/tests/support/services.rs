@@ -2,13 +2,14 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use nacre_lock::LockHandle;
 use nacre_rpc::tcp::{ClientIdentity, MdsEvents, Server, Targets};
 use nacre_rpc::{
     Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsService, OssEndpoint,
-    OssService, Recovery, ReplySlot, ServerConfig, run_all,
+    OssEvents, OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Nid, Status, StatusResult, TransNo};
-use nacre_wire::lock::{IoLock, LockMessage};
+use nacre_wire::lock::{IoLock, LockMessage, LockRequest};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -132,26 +133,80 @@ impl MdsService for FakeMds {
     }
 }
 
-/// Objects in memory.
+/// Objects in memory, and the clients that it knows.
 #[derive(Default)]
 pub struct FakeOss {
     pub objects: Mutex<HashMap<Fid, Vec<u8>>>,
     pub requests: AtomicU64,
-    /// Requests for objects with an odd number wait here.
+    /// Reads of objects with an odd number wait here.
     pub gate: Gate,
+    /// Writes of objects with an odd number wait here.
+    pub write_gate: Gate,
+    pub connects: AtomicU64,
+    pub disconnects: AtomicU64,
+    pub exports: Mutex<HashMap<ClientUuid, Arc<Export>>>,
+    /// Which requests ran, by generation of their client.
+    pub ran: Mutex<Vec<(u64, &'static str)>>,
+}
+
+impl FakeOss {
+    fn knows(&self, export: &Export) -> StatusResult<()> {
+        let exports = self.exports.lock().unwrap();
+        let known = exports.get(&export.client).is_some_and(|known| known.generation == export.generation);
+        if known { Ok(()) } else { Err(Status::EVICTED) }
+    }
+
+    /// Drops a client.
+    pub fn evict(&self, client: ClientUuid) {
+        self.exports.lock().unwrap().remove(&client).expect("it is known");
+    }
+
+    pub fn export_of(&self, client: ClientUuid) -> Arc<Export> {
+        self.exports.lock().unwrap().get(&client).expect("it is known").clone()
+    }
+}
+
+fn kind_of(request: &OssRequest) -> &'static str {
+    match request {
+        OssRequest::Write { .. } => "write",
+        OssRequest::Read { .. } => "read",
+        OssRequest::Locks { .. } => "locks",
+        _ => "other",
+    }
 }
 
 impl OssService for FakeOss {
+    fn connect(&self, export: &Arc<Export>) -> StatusResult<()> {
+        self.connects.fetch_add(1, Ordering::SeqCst);
+        self.exports.lock().unwrap().insert(export.client, export.clone());
+        Ok(())
+    }
+
+    fn disconnect(&self, export: &Export) {
+        self.disconnects.fetch_add(1, Ordering::SeqCst);
+        if self.knows(export).is_ok() {
+            self.exports.lock().unwrap().remove(&export.client);
+        }
+    }
+
     fn handle(
         &self,
-        _: &nacre_rpc::Export,
+        export: &Export,
         _call: &Call<'_>,
         request: &OssRequest,
         bulk: Bulk<'_>,
     ) -> StatusResult<OssReply> {
+        self.knows(export)?;
+        if !matches!(request, OssRequest::Read { .. } | OssRequest::Ping) {
+            self.ran.lock().unwrap().push((export.generation, kind_of(request)));
+        }
         self.requests.fetch_add(1, Ordering::SeqCst);
         match (request, bulk) {
             (OssRequest::Write { object, offset, .. }, Bulk::Send(data)) => {
+                if object.oid % 2 == 1 {
+                    self.write_gate.pass()?;
+                    self.knows(export)?;
+                }
                 let mut objects = self.objects.lock().unwrap();
                 let content = objects.entry(*object).or_default();
                 let end = *offset as usize + data.len();
@@ -218,6 +273,32 @@ impl MdsEvents for Events {
         self.recoveries.lock().unwrap().push(recovery);
         Ok(())
     }
+}
+
+impl OssEvents for Events {
+    fn reconnected(&self, endpoint: &dyn OssEndpoint, recovery: Recovery) -> StatusResult<()> {
+        let replay = OssRequest::Locks { request: LockRequest::ReplayDone };
+        endpoint.call(&replay, Bulk::None)?;
+        self.recoveries.lock().unwrap().push(recovery);
+        Ok(())
+    }
+}
+
+/// A message that can be told from others.
+pub fn message(number: u64) -> LockMessage {
+    LockMessage::Glimpse { glimpse: number, handle: LockHandle(7) }
+}
+
+fn number_of(message: &LockMessage) -> u64 {
+    match message {
+        LockMessage::Glimpse { glimpse, .. } => *glimpse,
+        other => panic!("nobody sent {other:?}"),
+    }
+}
+
+/// Numbers of the messages that came.
+pub fn numbers(events: &Events) -> Vec<u64> {
+    events.messages.lock().unwrap().iter().map(number_of).collect()
 }
 
 /// All three services behind one server.

@@ -332,6 +332,7 @@ fn connected() -> Connected {
         instance: 8,
         boot_id: [9; 16],
         known: true,
+        generation: 14,
         in_flight_max: 32,
         lease: Some(LeaseGrant { exclusive: false, epoch: 10 }),
     }

@@ -15,6 +15,7 @@ use crate::shape::{Fabric, Loss};
 use crate::tcp::handshake::Greeting;
 use crate::tcp::scratch::Scratch;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
+use nacre_session::Life;
 use nacre_types::limits::SHORT_IO_BYTES;
 use nacre_types::{Nid, TargetId, Xid};
 use nacre_wire::connect::Features;
@@ -83,8 +84,10 @@ pub(crate) struct Conn {
     pub(crate) nid: Nid,
     /// Which of the target's connections it is.
     pub(crate) place: ends::Place,
-    /// Start of the server that it leads to.
-    pub(crate) instance: u64,
+    /// The client's life at the server that it belongs to.
+    pub(crate) life: Life,
+    /// The client's own number of that life.
+    pub(crate) incarnation: u64,
     load: Arc<Load>,
     fabric: Option<Arc<Fabric>>,
     /// The simulated fabric carries nothing any more.
@@ -117,10 +120,12 @@ impl Conn {
     pub(crate) fn new(
         peer: &Peer,
         greeting: Greeting,
+        incarnation: u64,
         place: ends::Place,
         load: Arc<Load>,
         fabric: Option<Arc<Fabric>>,
     ) -> Conn {
+        let life = greeting.life();
         let Greeting { nid, connected, socket, inbox, .. } = greeting;
         let config = &peer.config;
         // Where there are other endpoints, a silent one is given up as soon as it has missed a ping.
@@ -129,7 +134,8 @@ impl Conn {
             target: peer.target,
             nid,
             place,
-            instance: connected.instance,
+            life,
+            incarnation,
             load,
             fabric,
             mute: AtomicBool::new(false),
@@ -174,6 +180,12 @@ impl Conn {
     /// True for the first who learns that the connection was lost, unless we ended it ourselves.
     pub(crate) fn take_loss(&self) -> bool {
         !self.loss_known.swap(true, Ordering::AcqRel)
+    }
+
+    /// True if nothing went over it for so long.
+    pub(crate) fn is_quiet_for(&self, limit: Duration) -> bool {
+        let quiet_ms = self.now_ms().saturating_sub(self.quiet_since_ms.load(Ordering::Relaxed));
+        Duration::from_millis(quiet_ms) >= limit
     }
 
     fn now_ms(&self) -> u64 {
@@ -240,8 +252,7 @@ impl Conn {
 
     /// Ends the connection if nothing was under way on it for so long.
     pub(crate) fn close_if_idle(&self, limit: Duration) {
-        let quiet_ms = self.now_ms().saturating_sub(self.quiet_since_ms.load(Ordering::Relaxed));
-        if Duration::from_millis(quiet_ms) >= limit && self.table.lock().entries.is_empty() {
+        if self.is_quiet_for(limit) && self.table.lock().entries.is_empty() {
             self.close(None);
         }
     }

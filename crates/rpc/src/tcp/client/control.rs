@@ -2,16 +2,17 @@
 
 use super::peer::Peer;
 use crate::api::ClientCallbacks;
-use crate::tcp::socket::{Inbox, LinkError, Socket};
+use crate::tcp::socket::{Inbox, LinkError, Socket, TICK};
 use nacre_types::Xid;
 use nacre_wire::Decode;
 use nacre_wire::frame::{FrameKind, Header};
 use nacre_wire::lock::ServerMessage;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, current};
 use std::time::{Duration, Instant};
 
 /// Pause after the control connection was lost although the target is there.
@@ -22,20 +23,56 @@ pub(crate) struct Control {
     peer: Arc<Peer>,
     socket: Arc<Mutex<Option<Arc<Socket>>>>,
     thread: Option<JoinHandle<()>>,
+    ready: Arc<Ready>,
+}
+
+/// Told when the connection is there.
+#[derive(Default)]
+struct Ready {
+    is_ready: AtomicBool,
+    waiting: Mutex<()>,
+    came: Condvar,
+}
+
+impl Ready {
+    fn set(&self) {
+        if !self.is_ready.swap(true, Ordering::AcqRel) {
+            let _waiting = self.waiting.lock();
+            self.came.notify_all();
+        }
+    }
 }
 
 impl Control {
     pub(crate) fn start(peer: &Arc<Peer>, events: Arc<dyn ClientCallbacks>) -> io::Result<Control> {
         let socket: Arc<Mutex<Option<Arc<Socket>>>> = Arc::default();
-        let (thread_peer, thread_socket) = (peer.clone(), socket.clone());
+        let ready: Arc<Ready> = Arc::default();
+        let holder = Holder { peer: peer.clone(), place: socket.clone(), ready: ready.clone() };
         let thread = std::thread::Builder::new()
             .name(format!("ctl-{}", peer.target))
-            .spawn(move || run(&thread_peer, events.as_ref(), &thread_socket))?;
-        Ok(Control { peer: peer.clone(), socket, thread: Some(thread) })
+            .spawn(move || holder.run(events.as_ref()))?;
+        peer.note_control();
+        Ok(Control { peer: peer.clone(), socket, thread: Some(thread), ready })
     }
-}
 
-impl Control {
+    /// Waits until the server has a way to this client, for the first time: not in a recovery, which comes before.
+    pub(crate) fn wait_ready(&self, limit: Duration) {
+        if self.ready.is_ready.load(Ordering::Acquire) || self.peer.is_recovering_here() {
+            return;
+        }
+        let until = Instant::now() + limit;
+        nacre_env::blocking(|| {
+            let mut waiting = self.ready.waiting.lock();
+            while !self.ready.is_ready.load(Ordering::Acquire)
+                && Instant::now() < until
+                && !nacre_env::interrupted()
+                && !self.peer.is_stopping()
+            {
+                self.ready.came.wait_for(&mut waiting, TICK);
+            }
+        });
+    }
+
     /// Ends all connections of the target.
     pub(crate) fn stop(&self) {
         self.peer.stop();
@@ -48,35 +85,44 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.stop();
-        if let Some(thread) = self.thread.take() {
+        // What it calls may hold the last that uses the endpoint; then it ends by itself.
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != current().id()) {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-fn run(peer: &Arc<Peer>, events: &dyn ClientCallbacks, place: &Mutex<Option<Arc<Socket>>>) {
-    while !peer.is_stopping() {
-        // A data connection first: it reconnects, restores handles and reports losses, also when nobody calls.
-        peer.sweep_connections();
-        let greeting = peer.conn(None).and_then(|_| peer.greet_control());
-        match greeting {
-            Ok(greeting) if !greeting.connected.known || greeting.connected.instance != peer.instance() => {
-                peer.forgotten(greeting.connected.instance);
-                continue;
+/// What the thread works with.
+struct Holder {
+    peer: Arc<Peer>,
+    place: Arc<Mutex<Option<Arc<Socket>>>>,
+    ready: Arc<Ready>,
+}
+
+impl Holder {
+    fn run(&self, events: &dyn ClientCallbacks) {
+        let peer = &self.peer;
+        while !peer.is_stopping() {
+            // A data connection first: it reconnects, restores handles and reports losses, also when nobody calls.
+            peer.sweep_connections();
+            let greeting = peer.conn(None).and_then(|_| peer.greet_control());
+            match greeting {
+                Ok(greeting) if !peer.confirm(greeting.life()) => continue,
+                Ok(greeting) => {
+                    let socket = Arc::new(greeting.socket);
+                    *self.place.lock() = Some(socket.clone());
+                    self.ready.set();
+                    // A stop that came before the socket was in its place is seen by `listen`, which asks first.
+                    listen(peer, events, &socket, greeting.inbox);
+                    *self.place.lock() = None;
+                }
+                Err(status) => log::debug!("control connection to {}: {status}", peer.name()),
             }
-            Ok(greeting) => {
-                let socket = Arc::new(greeting.socket);
-                *place.lock() = Some(socket.clone());
-                // A stop that came before the socket was in its place is seen by `listen`, which asks first.
-                listen(peer, events, &socket, greeting.inbox);
-                *place.lock() = None;
+            if !peer.is_stopping() {
+                // `ESHUTDOWN` ends the loop above.
+                let _ = peer.rest(RETRY);
             }
-            Err(status) => log::debug!("control connection to {}: {status}", peer.name()),
-        }
-        if !peer.is_stopping() {
-            // `ESHUTDOWN` ends the loop above.
-            let _ = peer.rest(RETRY);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! One thread of the process that closes connections which nobody uses (`idle_timeout`).
+//! One thread of the process that closes connections which nobody uses (`idle_timeout`), and shows servers now and then that
+//! their client is there.
 
 use super::peer::Peer;
 use parking_lot::Mutex;
@@ -16,7 +17,7 @@ struct Watched {
 
 static WATCHED: Mutex<Watched> = Mutex::new(Watched { peers: Vec::new(), is_running: false });
 
-/// Connections of `peer` are closed when they are idle, as long as it lives.
+/// Connections of `peer` are closed when they are idle, and its server is kept from forgetting it, as long as it lives.
 pub(crate) fn watch(peer: &Arc<Peer>) {
     let mut watched = WATCHED.lock();
     watched.peers.push(Arc::downgrade(peer));
@@ -43,6 +44,7 @@ fn run() {
         };
         for peer in peers {
             peer.close_idle();
+            peer.show();
         }
     }
 }

@@ -11,14 +11,14 @@ use crate::config::ClientConfig;
 use crate::tcp::socket::TICK;
 use crate::tcp::threads::ThreadGroup;
 use crate::tunables::{Tunable, Tunables};
-use nacre_session::{Backoff, Import, Recovery, Ticket};
+use nacre_session::{Backoff, Import, ImportState, Life, Recovery, Ticket};
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::frame::{FrameFlags, FrameKind, Header, TAG_NONE};
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Evictions that one request survives by connecting again.
 const EVICTIONS_MAX: u32 = 3;
@@ -82,6 +82,8 @@ pub(crate) struct Request<'a> {
     pub(crate) send: &'a [u8],
     pub(crate) destination: Destination<'a>,
     pub(crate) resent: bool,
+    /// Life of the client in which it may be sent, 0 for any.
+    incarnation: u64,
     damaged: u32,
     evictions: u32,
 }
@@ -93,7 +95,12 @@ impl<'a> Request<'a> {
         send: &'a [u8],
         destination: Destination<'a>,
     ) -> Request<'a> {
-        Request { ticket, body, send, destination, resent: false, damaged: 0, evictions: 0 }
+        Request { ticket, body, send, destination, resent: false, incarnation: 0, damaged: 0, evictions: 0 }
+    }
+
+    /// To be sent in this life of the client only; 0 for any.
+    pub(crate) fn in_life(self, incarnation: u64) -> Request<'a> {
+        Request { incarnation, ..self }
     }
 
     /// Bytes of data that go one way or the other.
@@ -111,7 +118,7 @@ pub(crate) enum Purpose {
     Requests { place: Place },
 }
 
-/// Called when handles have to be opened again.
+/// Called when handles have to be opened or locks to be brought back.
 type RecoveryHook = Box<dyn Fn(Recovery, Option<LeaseGrant>) -> StatusResult<()> + Send + Sync>;
 
 /// A target and the way to it.
@@ -136,6 +143,12 @@ pub(crate) struct Peer {
     link_changed: Condvar,
     lease: Mutex<Option<LeaseGrant>>,
     durability: AtomicU64,
+    /// That of `link`, to be read without waiting.
+    incarnation: AtomicU64,
+    /// When the server last saw that this client is there, about.
+    shown: Mutex<Instant>,
+    /// A thread of the control connection pings all the time.
+    has_control: AtomicBool,
     recovery_hook: OnceLock<RecoveryHook>,
     stopping: AtomicBool,
     counters: Counters,
@@ -167,6 +180,9 @@ impl Peer {
             link_changed: Condvar::new(),
             lease: Mutex::new(None),
             durability: AtomicU64::new(0),
+            incarnation: AtomicU64::new(1),
+            shown: Mutex::new(Instant::now()),
+            has_control: AtomicBool::new(false),
             recovery_hook: OnceLock::new(),
             stopping: AtomicBool::new(false),
             counters: Counters::default(),
@@ -200,6 +216,11 @@ impl Peer {
     /// Number that stands for the server host's boot; 0 before the first connect.
     pub(crate) fn durability(&self) -> u64 {
         self.durability.load(Ordering::Acquire)
+    }
+
+    /// From 1, one more with each eviction.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -244,10 +265,45 @@ impl Peer {
         }
     }
 
-    /// A side connection found that the server does not know this client: everything is set up anew.
-    pub(crate) fn forgotten(&self, instance: u64) {
-        self.link.lock().on_forgotten(instance);
+    /// There is a control connection from now on: it shows the server that the client is there.
+    pub(crate) fn note_control(&self) {
+        self.has_control.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells the server that the client leaves, if it is likely to hear that soon: nobody connects to a server that is away
+    /// just to say so.
+    pub(crate) fn leave(self: &Arc<Self>, limit: Duration) {
+        if self.is_stopping() {
+            return;
+        }
+        self.sweep_connections();
+        if self.link.lock().state() != ImportState::Full {
+            return;
+        }
+        if let Err(status) = nacre_env::blocking(|| self.say_goodbye(Instant::now() + limit)) {
+            log::info!("left {} without telling it: {status}", self.name());
+        }
+    }
+
+    /// True if a side connection of this life belongs to the current one. If not, the server has restarted or dropped this
+    /// client, and everything is set up anew.
+    pub(crate) fn confirm(&self, life: Life) -> bool {
+        {
+            let mut link = self.link.lock();
+            let current = link.life();
+            if current == life {
+                return true;
+            }
+            if current.instance == life.instance {
+                if life.generation < current.generation {
+                    // It took so long that we have been dropped and are back since.
+                    return false;
+                }
+                link.on_evicted(current);
+            }
+        }
         self.close_all();
+        false
     }
 
     /// Instance of the server that was last reached.
@@ -287,7 +343,7 @@ impl Peer {
         if data_len > 0 {
             self.enter_gate(data_len)?;
         }
-        let conn = match self.conn_for(data_len, way, deadline) {
+        let conn = match self.conn_of_life(request, way, deadline) {
             Ok(conn) => conn,
             Err(status) => {
                 self.leave_gate(data_len);
@@ -306,10 +362,38 @@ impl Peer {
         Ok(flight.map_err(|why| (why, conn)))
     }
 
+    /// A connection on which the request may be sent. A connection belongs to one life from its begin to its end, so what
+    /// is compared here is what the server will take the request for.
+    ///
+    /// # Errors
+    /// As [`Peer::conn_for`]; `EVICTED` if the life that the request belongs to is over.
+    fn conn_of_life(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        way: Way,
+        deadline: Option<Instant>,
+    ) -> StatusResult<Arc<Conn>> {
+        loop {
+            let conn = self.conn_for(request.data_len(), way, deadline)?;
+            match request.incarnation {
+                0 => return Ok(conn),
+                own if own == conn.incarnation => return Ok(conn),
+                // It is left over from the life before, just being closed.
+                own if own > conn.incarnation && own <= self.incarnation() => {
+                    conn.close(None);
+                }
+                _ => return Err(Status::EVICTED),
+            }
+        }
+    }
+
     /// Waits until fewer reads and writes than `max_rpcs_in_flight` are under way.
-    fn enter_gate(&self, data_len: usize) -> StatusResult<()> {
+    fn enter_gate(self: &Arc<Self>, data_len: usize) -> StatusResult<()> {
         let gate = &self.flights.gate;
-        if data_len <= self.tunables.short_io_bytes() && !self.tunables.is_set(Tunable::MaxRpcsInFlight) {
+        // Those who wait for a recovery are inside, so who recovers must not wait for them.
+        if self.is_recovering_here()
+            || (data_len <= self.tunables.short_io_bytes() && !self.tunables.is_set(Tunable::MaxRpcsInFlight))
+        {
             gate.enter();
             return Ok(());
         }
@@ -435,10 +519,11 @@ impl Peer {
             Status::OK => Some(Ok(reply)),
             Status::EVICTED => {
                 request.evictions += 1;
-                self.link.lock().on_evicted();
-                log::warn!("{} has dropped this client: connecting again", self.name());
                 conn.close(None);
-                self.close_all();
+                if self.link.lock().on_evicted(conn.life) {
+                    log::warn!("{} has dropped this client: connecting again", self.name());
+                    self.close_all();
+                }
                 (request.evictions > EVICTIONS_MAX).then_some(Err(Status::EIO))
             }
             status => Some(Err(status)),

@@ -2,9 +2,10 @@
 
 use super::connection::Connection;
 use super::{Service, Shared};
-use crate::api::{ClientCallbacks, Export, MdsService};
+use crate::api::{ClientCallbacks, Export};
+use crate::config::ServerConfig;
 use nacre_session::ReplyCache;
-use nacre_types::{ClientUuid, Nid, ProcessIdentity, Status, StatusResult, TargetId};
+use nacre_types::{ClientUuid, Nid, ProcessIdentity, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::lock::{LockMessage, ServerMessage};
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
@@ -21,26 +22,33 @@ pub(super) struct StoredReply {
     pub(super) body: Vec<u8>,
 }
 
-/// One client of one metadata target.
+/// One client of one metadata or object target.
 pub(super) struct Client {
     pub(super) export: Arc<Export>,
+    /// Of metadata targets: requests to object targets may run again.
     pub(super) replies: Mutex<ReplyCache<Arc<StoredReply>>>,
     pub(super) reply_stored: Condvar,
     callbacks: Arc<RemoteCallbacks>,
-    service: Arc<dyn MdsService>,
+    service: Service,
     target: TargetId,
-    /// Held by whoever makes the service know the client, so that it happens once.
-    connected: Mutex<Option<LeaseGrant>>,
+    /// What the service said when it got to know the client. Held by whoever tells it, so that it happens once.
+    connected: Mutex<Option<Welcome>>,
     /// The service dropped the client, or it left.
     gone: AtomicBool,
     last_heard_ms: AtomicU64,
     connections: Mutex<Vec<Weak<Connection>>>,
 }
 
+/// A service's answer to a new client: what it may cache, on metadata targets.
+type Welcome = Option<LeaseGrant>;
+
 impl Client {
     /// Something came from the client.
     pub(super) fn heard(&self, now_ms: u64) {
-        self.last_heard_ms.store(now_ms, Ordering::Relaxed);
+        // Connections on several CPUs share this, so it is not written for nothing.
+        if self.last_heard_ms.load(Ordering::Relaxed) != now_ms {
+            self.last_heard_ms.store(now_ms, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -48,14 +56,14 @@ impl Client {
     }
 
     /// Makes the service know the client, if it does not; says what may be cached and whether the client was known.
-    fn connect(&self) -> StatusResult<(LeaseGrant, bool)> {
+    fn connect(&self) -> StatusResult<(Welcome, bool)> {
         let mut connected = self.connected.lock();
-        if let Some(grant) = *connected {
-            return Ok((self.callbacks.latest().unwrap_or(grant), true));
+        if let Some(welcome) = *connected {
+            return Ok((self.callbacks.latest().or(welcome), true));
         }
-        let grant = self.service.connect(&self.export)?;
-        *connected = Some(grant);
-        Ok((grant, false))
+        let welcome = self.service.connect(&self.export)?;
+        *connected = Some(welcome);
+        Ok((welcome, false))
     }
 
     /// Ends all connections, so that the client sets them up anew.
@@ -70,12 +78,29 @@ impl Client {
         connections.retain(|connection| connection.strong_count() > 0);
         connections.iter().filter_map(Weak::upgrade).filter(|connection| !connection.is_closed()).collect()
     }
+
+    /// How long it may be silent.
+    fn grace(&self, config: &ServerConfig, is_connected: bool) -> Duration {
+        let local = self.export.process.filter(|_| !is_connected);
+        match &local {
+            Some(process) if nacre_env::has_ended(process) => Duration::ZERO,
+            // It closes connections that it does not need.
+            _ if self.target.kind == TargetKind::Ost => config.object_client_grace,
+            Some(_) => config.client_grace_local,
+            None => config.client_grace,
+        }
+    }
+
+    /// True for the first who says that it is gone.
+    fn go(&self) -> bool {
+        !self.gone.swap(true, Ordering::SeqCst)
+    }
 }
 
 /// Way back to a client: the control connection that it opened, if it has one now. The mutex is held while something is
 /// sent, so that messages leave in the order in which they were told.
-#[derive(Default)]
 struct RemoteCallbacks {
+    target: TargetId,
     way: Mutex<WayBack>,
 }
 
@@ -85,25 +110,25 @@ struct WayBack {
     latest: Option<LeaseGrant>,
 }
 
-impl WayBack {
-    fn send(&self, message: ServerMessage) {
-        if let Some(connection) = self.control.upgrade() {
-            connection.send_callback(&message);
-        }
-    }
-}
-
 impl RemoteCallbacks {
     fn latest(&self) -> Option<LeaseGrant> {
         self.way.lock().latest
     }
 
-    /// A control connection was opened; what changed while there was none is told now.
-    fn attach(&self, connection: &Arc<Connection>) {
+    fn send(&self, way: &WayBack, message: ServerMessage) {
+        if let Some(connection) = way.control.upgrade() {
+            connection.send_callback(self.target, &message);
+        }
+    }
+
+    /// A control connection was opened; `greet` answers its connect. What changed while there was none is told now. From the
+    /// answer on, nothing is lost that is told.
+    fn attach(&self, connection: &Arc<Connection>, greet: impl FnOnce()) {
         let mut way = self.way.lock();
+        greet();
         way.control = Arc::downgrade(connection);
         if let Some(grant) = way.latest {
-            way.send(ServerMessage::Lease(grant));
+            self.send(&way, ServerMessage::Lease(grant));
         }
     }
 }
@@ -115,16 +140,16 @@ impl ClientCallbacks for RemoteCallbacks {
             return;
         }
         way.latest = Some(grant);
-        way.send(ServerMessage::Lease(grant));
+        self.send(&way, ServerMessage::Lease(grant));
     }
 
     /// Dropped if there is no way at the moment.
     fn lock_message(&self, message: LockMessage) {
-        self.way.lock().send(ServerMessage::Lock(message));
+        self.send(&self.way.lock(), ServerMessage::Lock(message));
     }
 }
 
-/// All clients of metadata targets.
+/// All clients of metadata and object targets.
 #[derive(Default)]
 pub(super) struct Clients {
     known: Mutex<HashMap<(TargetId, ClientUuid), Arc<Client>>>,
@@ -133,20 +158,21 @@ pub(super) struct Clients {
 /// A client that is served now.
 pub(super) struct Attached {
     pub(super) client: Arc<Client>,
-    pub(super) grant: LeaseGrant,
+    pub(super) lease: Option<LeaseGrant>,
     pub(super) known: bool,
 }
 
 impl Clients {
-    pub(super) fn len(&self) -> usize {
-        self.known.lock().len()
+    /// Those of targets of a kind.
+    pub(super) fn count(&self, kind: TargetKind) -> usize {
+        self.known.lock().keys().filter(|(target, _)| target.kind == kind).count()
     }
 
     /// A connection of a client is set up.
     pub(super) fn attach(
         &self,
         connection: &Arc<Connection>,
-        service: &Arc<dyn MdsService>,
+        service: &Service,
         target: TargetId,
         uuid: ClientUuid,
         process: Option<ProcessIdentity>,
@@ -162,25 +188,24 @@ impl Clients {
             client.clone()
         };
         match client.connect() {
-            Ok((grant, known)) => {
+            Ok((lease, known)) => {
                 client.heard(connection.now_ms());
-                Ok(Attached { client, grant, known })
+                Ok(Attached { client, lease, known })
             }
             Err(status) => {
-                self.forget(&client);
+                client.go();
+                self.remove(&client);
                 Err(status)
             }
         }
     }
 
-    /// The client has opened its control connection.
-    pub(super) fn attach_control(&self, client: &Client, connection: &Arc<Connection>) {
-        client.callbacks.attach(connection);
+    /// The client opens its control connection; `greet` answers its connect.
+    pub(super) fn attach_control(&self, client: &Client, connection: &Arc<Connection>, greet: impl FnOnce()) {
+        client.callbacks.attach(connection, greet);
     }
 
-    /// The client is no longer known here; the next connect starts afresh.
-    pub(super) fn forget(&self, client: &Arc<Client>) {
-        client.gone.store(true, Ordering::SeqCst);
+    fn remove(&self, client: &Arc<Client>) {
         let key = (client.target, client.export.client);
         let mut known = self.known.lock();
         if known.get(&key).is_some_and(|current| Arc::ptr_eq(current, client)) {
@@ -188,13 +213,27 @@ impl Clients {
         }
     }
 
+    /// The service has dropped the client: the next connect starts afresh.
+    pub(super) fn forget(&self, client: &Arc<Client>) {
+        let first = client.go();
+        self.remove(client);
+        // A metadata service knows its clients by name, and this one may be back already.
+        if first && client.target.kind == TargetKind::Ost {
+            client.service.disconnect(&client.export);
+        }
+    }
+
     /// The client leaves: the service closes what it holds.
     pub(super) fn disconnect(&self, client: &Arc<Client>) {
-        if client.is_gone() {
-            return;
+        if client.go() {
+            self.remove(client);
+            client.service.disconnect(&client.export);
         }
-        self.forget(client);
-        client.service.disconnect(client.export.client);
+    }
+
+    /// Counts all clients as heard just now: it was the server that was away.
+    pub(super) fn excuse(&self, now_ms: u64) {
+        self.known.lock().values().for_each(|client| client.heard(now_ms));
     }
 
     /// Disconnects clients that have not been heard of for too long.
@@ -202,13 +241,7 @@ impl Clients {
         let clients: Vec<Arc<Client>> = self.known.lock().values().cloned().collect();
         for client in clients {
             let connections = client.open_connections();
-            let config = &shared.config;
-            let local = client.export.process.filter(|_| connections.is_empty());
-            let grace = match &local {
-                Some(process) if nacre_env::has_ended(process) => Duration::ZERO,
-                Some(_) => config.client_grace_local,
-                None => config.client_grace,
-            };
+            let grace = client.grace(&shared.config, !connections.is_empty());
             let silent = shared.now_ms().saturating_sub(client.last_heard_ms.load(Ordering::Relaxed));
             if Duration::from_millis(silent) < grace || client.connected.try_lock().is_none() {
                 continue;
@@ -229,13 +262,13 @@ impl Clients {
 }
 
 fn new_client(
-    service: Arc<dyn MdsService>,
+    service: Service,
     target: TargetId,
     uuid: ClientUuid,
     peer: SocketAddr,
     process: Option<ProcessIdentity>,
 ) -> Client {
-    let callbacks = Arc::new(RemoteCallbacks::default());
+    let callbacks = Arc::new(RemoteCallbacks { target, way: Mutex::default() });
     Client {
         export: Arc::new(Export::new(uuid, Nid::Tcp(peer), process, callbacks.clone())),
         replies: Mutex::default(),
@@ -247,15 +280,5 @@ fn new_client(
         gone: AtomicBool::new(false),
         last_heard_ms: AtomicU64::new(0),
         connections: Mutex::default(),
-    }
-}
-
-impl Service {
-    /// The metadata service, if it is one.
-    pub(super) fn as_mds(&self) -> Option<&Arc<dyn MdsService>> {
-        match self {
-            Service::Mds(service) => Some(service),
-            Service::Oss(_) | Service::Mgs(_) => None,
-        }
     }
 }

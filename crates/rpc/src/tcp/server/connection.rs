@@ -7,11 +7,10 @@
 use super::clients::Client;
 use super::dispatch::Work;
 use super::{Service, Shared, service_of};
-use crate::api::{Export, NoCallbacks};
 use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
 use nacre_env::{BlockingHook, InterruptTarget};
-use nacre_types::{Nid, Status, StatusResult, TargetId, Xid};
+use nacre_types::{Status, StatusResult, TargetId, Xid};
 use nacre_wire::connect::{
     Connect, ConnectFlags, Connected, Features, Refusal, VERSION_MAX, VERSION_MIN, agree_version,
 };
@@ -40,10 +39,8 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Session {
     pub(super) target: TargetId,
     pub(super) service: Service,
-    /// The client, on metadata targets.
+    /// The client, on metadata and object targets.
     pub(super) client: Option<Arc<Client>>,
-    /// The client, on object targets.
-    pub(super) export: Option<Arc<Export>>,
     /// What both sides can do.
     pub(super) features: Features,
 }
@@ -70,8 +67,6 @@ pub(super) struct Connection {
     roles: Mutex<Roles>,
     lead_free: Condvar,
     closed: AtomicBool,
-    /// The client opened it for callbacks.
-    control: AtomicBool,
     targets: Mutex<Vec<Arc<InterruptTarget>>>,
 }
 
@@ -94,7 +89,6 @@ impl Connection {
             roles: Mutex::default(),
             lead_free: Condvar::new(),
             closed: AtomicBool::new(false),
-            control: AtomicBool::new(false),
             targets: Mutex::default(),
         })
     }
@@ -184,12 +178,10 @@ impl Connection {
         }
     }
 
-    /// Sends a callback; a peer that does not take so little is cut off and told when it comes back. After that, and before
-    /// the handshake, nothing is sent.
-    pub(super) fn send_callback(&self, message: &ServerMessage) {
-        let Some(session) = self.session.get() else { return };
+    /// Sends a callback; a peer that does not take so little is cut off and told when it comes back.
+    pub(super) fn send_callback(&self, target: TargetId, message: &ServerMessage) {
         let body = message.to_bytes();
-        let mut header = Header::new(FrameKind::Callback, session.target, Xid(0));
+        let mut header = Header::new(FrameKind::Callback, target, Xid(0));
         if header.set_body(&body).is_err() {
             return;
         }
@@ -210,7 +202,6 @@ impl Connection {
         match self.handshake() {
             Ok(session) => {
                 if self.session.set(session).is_ok() {
-                    self.finish_handshake();
                     self.serve(true);
                 }
             }
@@ -398,25 +389,22 @@ impl Connection {
             instance: self.shared.instance,
             boot_id: self.shared.boot_id,
             known: connect.instance == self.shared.instance,
+            generation: 0,
             in_flight_max: in_flight_max(config),
             lease: None,
         };
-        let mut session = Session { target: header.target, service, client: None, export: None, features };
-        if matches!(session.service, Service::Oss(_)) {
-            let process = local.then_some(connect.process);
-            let export = Export::new(connect.client, Nid::Tcp(self.peer), process, Arc::new(NoCallbacks));
-            session.export = Some(Arc::new(export));
-        }
-        if let Some(mds) = session.service.as_mds() {
+        let mut session = Session { target: header.target, service, client: None, features };
+        if session.service.has_clients() {
             let attached = self.shared.clients.attach(
                 self,
-                mds,
+                &session.service,
                 header.target,
                 connect.client,
                 local.then_some(connect.process),
             )?;
             connected.known = attached.known;
-            connected.lease = Some(attached.grant);
+            connected.generation = attached.client.export.generation;
+            connected.lease = attached.lease;
             session.client = Some(attached.client);
         }
         if local && !connect.flags.intersects(ConnectFlags::WIDE.union(ConnectFlags::CONTROL)) {
@@ -431,19 +419,13 @@ impl Connection {
         let body = connected.to_bytes();
         let mut reply = Header::new(FrameKind::Connected, header.target, header.xid);
         reply.set_body(&body)?;
-        self.send(&reply, &body, &[]);
-        if connect.flags.contains(ConnectFlags::CONTROL) {
-            self.control.store(true, Ordering::Relaxed);
+        match session.client.as_ref().filter(|_| connect.flags.contains(ConnectFlags::CONTROL)) {
+            Some(client) => {
+                self.shared.clients.attach_control(client, self, || self.send(&reply, &body, &[]));
+            }
+            None => self.send(&reply, &body, &[]),
         }
         Ok(session)
-    }
-
-    fn finish_handshake(self: &Arc<Self>) {
-        if self.control.load(Ordering::Relaxed)
-            && let Some(client) = self.session.get().and_then(|session| session.client.as_ref())
-        {
-            self.shared.clients.attach_control(client, self);
-        }
     }
 
     fn refuse(&self, header: &Header, status: Status, body: &[u8]) {

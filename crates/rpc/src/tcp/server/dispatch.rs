@@ -3,7 +3,7 @@
 use super::Service;
 use super::clients::{Client, StoredReply};
 use super::connection::{Connection, Session};
-use crate::api::{Call, Export, MdsService, OssService, ReplySlot};
+use crate::api::{Call, MdsService, OssService, ReplySlot};
 use crate::tcp::buffer::AlignedBuffer;
 use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
 use crate::tunables::SHORT_IO_MAX;
@@ -116,15 +116,9 @@ impl<'a> Work<'a> {
 
     /// Asks the service whether it still knows the client; one that it has dropped must learn that, though it be idle.
     fn was_evicted(&self) -> bool {
-        let (Some(service), Some(client)) = (self.session.service.as_mds(), &self.session.client) else {
-            return false;
-        };
-        let call = Call::new(&self.system);
-        let evicted = client.is_gone()
-            || matches!(
-                guarded(|| service.handle(&client.export, &call, &MdsRequest::Ping)),
-                Err(Status::EVICTED)
-            );
+        let Some(client) = &self.session.client else { return false };
+        let ping = || self.session.service.ping(&client.export, &self.system);
+        let evicted = client.is_gone() || matches!(guarded(ping), Err(Status::EVICTED));
         if evicted {
             self.connection.shared.clients.forget(client);
             client.close_connections();
@@ -144,10 +138,7 @@ impl<'a> Work<'a> {
         let session = self.session;
         match (&session.service, &session.client) {
             (Service::Mds(service), Some(client)) => self.run_mds(header, service.as_ref(), client),
-            (Service::Oss(service), _) => match &session.export {
-                Some(export) => self.run_oss(header, service.as_ref(), export),
-                None => self.answer(header, Status::ENOTCONN, 0),
-            },
+            (Service::Oss(service), Some(client)) => self.run_oss(header, service.as_ref(), client),
             (Service::Mgs(service), _) => {
                 self.reply.clear();
                 let result = MgsRequest::from_bytes(&self.body)
@@ -156,7 +147,7 @@ impl<'a> Work<'a> {
                 let status = encode_result(&result, &mut self.reply);
                 self.answer(header, status, 0);
             }
-            (Service::Mds(_), None) => self.answer(header, Status::ENOTCONN, 0),
+            (Service::Mds(_) | Service::Oss(_), None) => self.answer(header, Status::ENOTCONN, 0),
         }
     }
 
@@ -242,19 +233,26 @@ impl<'a> Work<'a> {
 
     fn answer_mds(&mut self, header: &Header, client: &Arc<Client>, result: &StatusResult<MdsAnswer>) {
         let status = encode_result(result, &mut self.reply);
-        let evicted = status == Status::EVICTED;
-        if evicted {
-            // Before the answer, or the client could come back to what is about to go.
-            self.connection.shared.clients.forget(client);
-        }
-        self.answer(header, status, 0);
-        if evicted {
-            client.close_connections();
-        }
+        self.answer_client(header, client, status, 0);
     }
 
-    fn run_oss(&mut self, header: &Header, service: &dyn OssService, export: &Export) {
+    /// [`Work::answer`], unless the service has dropped the client: then it goes from here too.
+    fn answer_client(&mut self, header: &Header, client: &Arc<Client>, status: Status, bulk_len: usize) {
+        if status != Status::EVICTED {
+            return self.answer(header, status, bulk_len);
+        }
+        // Before the answer, or the client could come back to what is about to go.
+        self.connection.shared.clients.forget(client);
+        self.answer(header, status, 0);
+        client.close_connections();
+    }
+
+    fn run_oss(&mut self, header: &Header, service: &dyn OssService, client: &Arc<Client>) {
         self.reply.clear();
+        if client.is_gone() {
+            return self.answer(header, Status::EVICTED, 0);
+        }
+        let export = client.export.as_ref();
         let request = match OssRequest::from_bytes(&self.body) {
             Ok(request) => request,
             Err(error) => {
@@ -280,7 +278,7 @@ impl<'a> Work<'a> {
             _ => 0,
         };
         let status = encode_result(&result, &mut self.reply);
-        self.answer(header, status, bulk_len);
+        self.answer_client(header, client, status, bulk_len);
     }
 
     fn undecodable(&self, error: DecodeError) -> Status {

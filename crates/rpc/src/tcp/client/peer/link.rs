@@ -4,11 +4,14 @@ use super::{Counters, Peer, Purpose, count};
 use crate::import::{ImportInfo, LinkState};
 use crate::stats::{Direction, RpcStats};
 use crate::tcp::client::conn::Conn;
+use crate::tcp::client::endpoints::round_trip;
 use crate::tcp::client::ends::{End, Place, Way};
 use crate::tcp::handshake::{self, Greeting};
 use crate::tcp::socket::TICK;
 use nacre_session::{Import, ImportState, Recovery};
 use nacre_types::{Status, StatusResult, TargetKind};
+use nacre_wire::Encode;
+use nacre_wire::oss::OssRequest;
 use parking_lot::MutexGuard;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -56,6 +59,35 @@ impl Peer {
         }
     }
 
+    /// Sees to it that the server hears of this client every `show_interval`, so that it does not take an idle one for
+    /// gone. Called from time to time.
+    pub(crate) fn show(self: &Arc<Self>) {
+        if self.has_control.load(Ordering::Relaxed) || self.is_stopping() || self.instance() == 0 {
+            return;
+        }
+        let mut shown = self.shown.lock();
+        let interval = self.config.show_interval;
+        let mut open = self.ends.iter().flat_map(End::conns).filter(|conn| !conn.is_closed());
+        if open.any(|conn| !conn.is_quiet_for(interval / 2)) {
+            return;
+        }
+        if shown.elapsed() < interval / 2 {
+            return;
+        }
+        // One that fails is tried again as late: who needs the server connects by himself.
+        *shown = Instant::now();
+        drop(shown);
+        let peer = self.clone();
+        let started = self.threads.spawn(format!("show-{}", self.target), move || {
+            if let Err(status) = round_trip(&peer, false, &OssRequest::Ping.to_bytes()) {
+                log::debug!("{} was not shown that this client is there: {status}", peer.name());
+            }
+        });
+        if let Err(error) = started {
+            log::debug!("no thread to ask for {}: {error}", self.name());
+        }
+    }
+
     /// Sends posted requests that are on no connection.
     pub(crate) fn send_posts(&self, conn: &Conn) {
         for post in self.flights.take_unsent() {
@@ -81,11 +113,7 @@ impl Peer {
         way: Way,
         deadline: Option<Instant>,
     ) -> StatusResult<Arc<Conn>> {
-        let me = Arc::as_ptr(self) as usize;
-        let recovering = RECOVERING.with(|slot| {
-            slot.borrow().as_ref().filter(|(peer, _)| *peer == me).map(|(_, conn)| conn.clone())
-        });
-        if let Some(conn) = recovering {
+        if let Some(conn) = self.recovering_here() {
             return if conn.is_closed() { Err(Status::ENOTCONN) } else { Ok(conn) };
         }
         let place = self.choose(data_len, way);
@@ -93,6 +121,18 @@ impl Peer {
             Some(conn) => Ok(conn),
             None => nacre_env::blocking(|| self.open(place, deadline)),
         }
+    }
+
+    /// The connection by which this thread recovers, if it does.
+    fn recovering_here(self: &Arc<Self>) -> Option<Arc<Conn>> {
+        let me = Arc::as_ptr(self) as usize;
+        RECOVERING
+            .with(|slot| slot.borrow().as_ref().filter(|(peer, _)| *peer == me).map(|(_, conn)| conn.clone()))
+    }
+
+    /// True in what [`Peer::set_recovery_hook`] has set.
+    pub(crate) fn is_recovering_here(self: &Arc<Self>) -> bool {
+        self.recovering_here().is_some()
     }
 
     fn end(&self, place: Place) -> Option<&End> {
@@ -187,28 +227,31 @@ impl Peer {
         }
     }
 
-    /// Adds a connection to a server that is known. Another start of it is no business of this thread: whoever uses the
-    /// connections will notice and recover.
+    /// Adds a connection to those that are there. Another start of the server, or another life, is no business of this thread:
+    /// whoever uses the connections will notice and recover.
     fn join(&self, end: &End, place: Place) -> StatusResult<()> {
         let greeting = self.greet_end(end, Purpose::Requests { place }, None)?;
-        if greeting.connected.instance != self.instance() {
+        // Whoever restores holds this lock when that begins, and closes all connections then.
+        let link = self.link.lock();
+        if !link.serves(greeting.life()) {
             return Err(Status::ENOTCONN);
         }
-        let conn = self.adopt(greeting, place);
+        let conn = self.adopt(greeting, link.incarnation(), place);
         end.put(place.slot, conn.clone());
         end.revive();
-        if self.is_stopping() || conn_is_stale(&conn, self.instance()) {
+        drop(link);
+        if self.is_stopping() {
             conn.close(None);
         }
         Ok(())
     }
 
-    fn adopt(&self, greeting: Greeting, place: Place) -> Arc<Conn> {
+    fn adopt(&self, greeting: Greeting, incarnation: u64, place: Place) -> Arc<Conn> {
         let load = self.end(place).map(|end| end.load(place.slot)).unwrap_or_default();
         load.connects.fetch_add(1, Ordering::Relaxed);
         count(&self.counters.connects);
         let fabric = self.end(place).and_then(|end| end.fabric.clone());
-        Arc::new(greeting.into_conn(self, place, load, fabric))
+        Arc::new(greeting.into_conn(self, incarnation, place, load, fabric))
     }
 
     /// Checks what ends any wait for the server.
@@ -329,10 +372,16 @@ impl Peer {
         if connected.lease.is_some() {
             *self.lease.lock() = connected.lease;
         }
-        let (instance, known, lease) = (connected.instance, connected.known, connected.lease);
+        let (known, lease) = (connected.known, connected.lease);
         let place = Place { end: index, slot };
-        let conn = self.adopt(greeting, place);
-        let recovery = self.link.lock().on_connected(instance, known);
+        let (recovery, incarnation) = {
+            let mut link = self.link.lock();
+            let recovery = link.on_connected(greeting.life(), known).ok_or(Status::ENOTCONN)?;
+            self.incarnation.store(link.incarnation(), Ordering::Release);
+            (recovery, link.incarnation())
+        };
+        *self.shown.lock() = Instant::now();
+        let conn = self.adopt(greeting, incarnation, place);
         if recovery != Recovery::None {
             count(&self.counters.recoveries);
             self.close_all();
@@ -484,11 +533,6 @@ impl Peer {
             averages: [side(Direction::Read), side(Direction::Write)],
         }
     }
-}
-
-/// True if a recovery has begun since the connection was made.
-fn conn_is_stale(conn: &Conn, instance: u64) -> bool {
-    conn.instance != instance
 }
 
 /// Lets this thread's requests through to a peer that is being restored.

@@ -1,0 +1,224 @@
+//! An object target in this process. What a lost connection is to others, an eviction is here: the only way to be parted
+//! from the target.
+
+use crate::api::{Call, ClientCallbacks, Export, OssEndpoint, OssEvents, OssService};
+use crate::stats::RpcStats;
+use crate::tunables::Tunables;
+use nacre_session::Recovery;
+use nacre_types::{ClientUuid, Cred, Nid, Status, StatusResult};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use parking_lot::{ReentrantMutex, RwLock};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Evictions that one request survives by connecting again.
+const EVICTIONS_MAX: u32 = 3;
+
+/// An object target in this process. Dropping it disconnects the client.
+pub struct LoOss {
+    service: Arc<dyn OssService>,
+    /// The client's life at the service that calls are made in.
+    life: RwLock<Arc<Life>>,
+    /// Number of the life that calls are made in, or of the one that is being restored.
+    incarnation: AtomicU64,
+    /// Held by the thread that connects anew; the life that it restores.
+    reviving: ReentrantMutex<RefCell<Option<Arc<Life>>>>,
+    callbacks: Arc<dyn ClientCallbacks>,
+    events: Option<Arc<dyn OssEvents>>,
+    system: Cred,
+    tunables: Arc<Tunables>,
+    stats: RpcStats,
+}
+
+/// A client from its connect until it leaves or is evicted.
+struct Life {
+    export: Arc<Export>,
+    incarnation: u64,
+}
+
+impl LoOss {
+    /// An endpoint that calls `service`.
+    ///
+    /// # Errors
+    /// Whatever the service refuses the connect with.
+    pub fn connect(
+        service: Arc<dyn OssService>,
+        client: ClientUuid,
+        callbacks: Arc<dyn ClientCallbacks>,
+    ) -> StatusResult<LoOss> {
+        LoOss::build(service, client, callbacks, None)
+    }
+
+    /// The same, with somebody who is also told when the service has dropped the client.
+    ///
+    /// # Errors
+    /// As [`LoOss::connect`].
+    pub fn with_events(
+        service: Arc<dyn OssService>,
+        client: ClientUuid,
+        events: Arc<dyn OssEvents>,
+    ) -> StatusResult<LoOss> {
+        LoOss::build(service, client, events.clone(), Some(events))
+    }
+
+    fn build(
+        service: Arc<dyn OssService>,
+        client: ClientUuid,
+        callbacks: Arc<dyn ClientCallbacks>,
+        events: Option<Arc<dyn OssEvents>>,
+    ) -> StatusResult<LoOss> {
+        let export = Arc::new(Export::new(client, Nid::Lo, None, callbacks.clone()));
+        service.connect(&export)?;
+        Ok(LoOss {
+            service,
+            life: RwLock::new(Arc::new(Life { export, incarnation: 1 })),
+            incarnation: AtomicU64::new(1),
+            reviving: ReentrantMutex::default(),
+            callbacks,
+            events,
+            system: Cred::system(),
+            tunables: Arc::default(),
+            stats: RpcStats::default(),
+        })
+    }
+
+    /// The same, with parameters on top of those that a client's endpoints share. Here they count only for who forms
+    /// requests: nothing is sent or checked on the way.
+    pub fn with_tunables(mut self, shared: Arc<Tunables>) -> LoOss {
+        self.tunables = Arc::new(Tunables::over(shared));
+        self
+    }
+
+    fn call_in(&self, life: &Life, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        self.service.handle(&life.export, &Call::new(&self.system), request, bulk)
+    }
+
+    /// The life that follows one that was ended by an eviction. Whoever comes first connects and restores; others wait.
+    #[cold]
+    fn revive(&self, ended: &Life) -> StatusResult<Arc<Life>> {
+        let reviving = nacre_env::blocking(|| self.reviving.lock());
+        if let Some(life) = reviving.borrow().as_ref() {
+            // Called by what is told about it, through the endpoint that everybody uses.
+            return Ok(life.clone());
+        }
+        let current = self.life.read().clone();
+        if current.incarnation != ended.incarnation {
+            return Ok(current);
+        }
+        log::warn!("an object target in this process has dropped this client: connecting again");
+        let client = current.export.client;
+        let export = Arc::new(Export::new(client, Nid::Lo, None, self.callbacks.clone()));
+        self.service.connect(&export)?;
+        // From here on, what was accepted before is of the past.
+        let incarnation = self.incarnation.fetch_add(1, Ordering::AcqRel) + 1;
+        let life = Arc::new(Life { export, incarnation });
+        *reviving.borrow_mut() = Some(life.clone());
+        let told = match &self.events {
+            Some(events) => events.reconnected(&Revived { target: self, life: &life }, Recovery::Evicted),
+            None => Ok(()),
+        };
+        *reviving.borrow_mut() = None;
+        if let Err(status) = told {
+            self.service.disconnect(&life.export);
+            return Err(status);
+        }
+        *self.life.write() = life.clone();
+        Ok(life)
+    }
+}
+
+/// True if the request may run in this life.
+fn belongs(request: &OssRequest, life: &Life) -> bool {
+    match request {
+        OssRequest::Write { incarnation, .. } => *incarnation == 0 || *incarnation == life.incarnation,
+        _ => true,
+    }
+}
+
+/// The same buffer, for another try.
+fn again<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
+    match bulk {
+        Bulk::None => Bulk::None,
+        Bulk::Send(data) => Bulk::Send(data),
+        Bulk::Receive(buffer) => Bulk::Receive(buffer),
+    }
+}
+
+impl OssEndpoint for LoOss {
+    fn call(&self, request: &OssRequest, mut bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        let _counted = self.stats.begin_request(request, &bulk);
+        let mut life = self.life.read().clone();
+        let mut status = Status::EVICTED;
+        for _ in 0..=EVICTIONS_MAX {
+            if belongs(request, &life) {
+                match self.call_in(&life, request, again(&mut bulk)) {
+                    Err(Status::EVICTED) => {}
+                    result => return result,
+                }
+            } else if life.incarnation == self.incarnation() {
+                return Err(Status::EVICTED);
+            }
+            // What is left of an earlier life fails when the next one is there; what belongs to that one goes on in it.
+            match self.revive(&life) {
+                Ok(next) => life = next,
+                Err(error) => status = error,
+            }
+        }
+        Err(if status == Status::EVICTED { Status::EIO } else { status })
+    }
+
+    fn tunables(&self) -> Option<&Arc<Tunables>> {
+        Some(&self.tunables)
+    }
+
+    fn rpc_stats(&self) -> Option<&RpcStats> {
+        Some(&self.stats)
+    }
+
+    /// Never changes: client and server live and die together.
+    fn durability_epoch(&self) -> u64 {
+        0
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.incarnation.load(Ordering::Acquire)
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for LoOss {
+    fn drop(&mut self) {
+        self.service.disconnect(&self.life.get_mut().export);
+    }
+}
+
+/// The target as it is used while a client's new life is being set up.
+struct Revived<'a> {
+    target: &'a LoOss,
+    life: &'a Life,
+}
+
+impl OssEndpoint for Revived<'_> {
+    fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        if !belongs(request, self.life) {
+            return Err(Status::EVICTED);
+        }
+        self.target.call_in(self.life, request, bulk)
+    }
+
+    fn durability_epoch(&self) -> u64 {
+        0
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.life.incarnation
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+}
