@@ -69,7 +69,7 @@ pub trait OssEvents: ClientCallbacks {
     /// The target restarted or dropped this client ([`Recovery`]). Called on the thread that connects, before any other
     /// request goes on; what is to be done first is done through `endpoint`, which works meanwhile: after a restart locks
     /// are replayed, after an eviction nothing is left to bring back. [`OssEndpoint::incarnation`] has grown already if
-    /// the client was dropped.
+    /// the client was dropped. It must not wait for other requests to this target: they wait for it.
     ///
     /// # Errors
     /// An error makes the endpoint connect once more and call this again.

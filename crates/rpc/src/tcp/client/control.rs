@@ -24,9 +24,10 @@ pub(crate) struct Control {
     socket: Arc<Mutex<Option<Arc<Socket>>>>,
     thread: Option<JoinHandle<()>>,
     ready: Arc<Ready>,
+    ended: Arc<Ready>,
 }
 
-/// Told when the connection is there.
+/// Told once, when the connection is there, or when it has ended for good.
 #[derive(Default)]
 struct Ready {
     is_ready: AtomicBool,
@@ -35,6 +36,15 @@ struct Ready {
 }
 
 impl Ready {
+    /// Waits until it is set, while `go_on` says so.
+    fn wait(&self, until: Instant, go_on: impl Fn() -> bool) -> bool {
+        let mut waiting = self.waiting.lock();
+        while !self.is_ready.load(Ordering::Acquire) && Instant::now() < until && go_on() {
+            self.came.wait_for(&mut waiting, TICK.min(until.saturating_duration_since(Instant::now())));
+        }
+        self.is_ready.load(Ordering::Acquire)
+    }
+
     fn set(&self) {
         if !self.is_ready.swap(true, Ordering::AcqRel) {
             let _waiting = self.waiting.lock();
@@ -47,12 +57,15 @@ impl Control {
     pub(crate) fn start(peer: &Arc<Peer>, events: Arc<dyn ClientCallbacks>) -> io::Result<Control> {
         let socket: Arc<Mutex<Option<Arc<Socket>>>> = Arc::default();
         let ready: Arc<Ready> = Arc::default();
+        let ended: Arc<Ready> = Arc::default();
         let holder = Holder { peer: peer.clone(), place: socket.clone(), ready: ready.clone() };
-        let thread = std::thread::Builder::new()
-            .name(format!("ctl-{}", peer.target))
-            .spawn(move || holder.run(events.as_ref()))?;
+        let thread_ended = ended.clone();
+        let thread = std::thread::Builder::new().name(format!("ctl-{}", peer.target)).spawn(move || {
+            holder.run(events.as_ref());
+            thread_ended.set();
+        })?;
         peer.note_control();
-        Ok(Control { peer: peer.clone(), socket, thread: Some(thread), ready })
+        Ok(Control { peer: peer.clone(), socket, thread: Some(thread), ready, ended })
     }
 
     /// Waits until the server has a way to this client, for the first time: not in a recovery, which comes before.
@@ -62,15 +75,16 @@ impl Control {
         }
         let until = Instant::now() + limit;
         nacre_env::blocking(|| {
-            let mut waiting = self.ready.waiting.lock();
-            while !self.ready.is_ready.load(Ordering::Acquire)
-                && Instant::now() < until
-                && !nacre_env::interrupted()
-                && !self.peer.is_stopping()
-            {
-                self.ready.came.wait_for(&mut waiting, TICK);
-            }
+            self.ready.wait(until, || !nacre_env::interrupted() && !self.peer.is_stopping());
         });
+    }
+
+    /// Ends the connection of a client that is leaving ([`Peer::begin_leaving`]). True if it has ended for good in time.
+    pub(crate) fn retire(&self, until: Instant) -> bool {
+        if let Some(socket) = self.socket.lock().as_ref() {
+            socket.shut_down(Shutdown::Both);
+        }
+        nacre_env::blocking(|| self.ended.wait(until, || true))
     }
 
     /// Ends all connections of the target.
@@ -103,7 +117,7 @@ struct Holder {
 impl Holder {
     fn run(&self, events: &dyn ClientCallbacks) {
         let peer = &self.peer;
-        while !peer.is_stopping() {
+        while !peer.is_leaving() {
             // A data connection first: it reconnects, restores handles and reports losses, also when nobody calls.
             peer.sweep_connections();
             let greeting = peer.conn(None).and_then(|_| peer.greet_control());
@@ -113,13 +127,13 @@ impl Holder {
                     let socket = Arc::new(greeting.socket);
                     *self.place.lock() = Some(socket.clone());
                     self.ready.set();
-                    // A stop that came before the socket was in its place is seen by `listen`, which asks first.
+                    // A stop or a goodbye that came before the socket was in its place is seen by `listen`, which asks first.
                     listen(peer, events, &socket, greeting.inbox);
                     *self.place.lock() = None;
                 }
                 Err(status) => log::debug!("control connection to {}: {status}", peer.name()),
             }
-            if !peer.is_stopping() {
+            if !peer.is_leaving() {
                 // `ESHUTDOWN` ends the loop above.
                 let _ = peer.rest(RETRY);
             }
@@ -132,7 +146,7 @@ fn listen(peer: &Arc<Peer>, events: &dyn ClientCallbacks, socket: &Socket, mut i
     let mut heard = Instant::now();
     let mut pinged = Instant::now();
     let mut body = Vec::new();
-    while !peer.is_stopping() {
+    while !peer.is_leaving() {
         match inbox.header(socket, true) {
             Ok(header) => {
                 heard = Instant::now();

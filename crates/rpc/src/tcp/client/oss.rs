@@ -111,9 +111,20 @@ impl TcpOss {
 
 impl Drop for TcpOss {
     fn drop(&mut self) {
-        self.calls.peer.leave(GOODBYE_MAX);
+        let peer = &self.calls.peer;
+        if peer.begin_leaving() {
+            let deadline = Instant::now() + GOODBYE_MAX;
+            // Those who still connect would bring the client back.
+            let is_alone = self.control.get().is_none_or(|control| control.retire(deadline))
+                && nacre_env::blocking(|| peer.wait_for_asides(deadline));
+            if !is_alone {
+                log::info!("left {} without telling it: it is just being connected", peer.name());
+            } else if let Err(status) = nacre_env::blocking(|| peer.say_goodbye(deadline)) {
+                log::info!("left {} without telling it: {status}", peer.name());
+            }
+        }
         // Ends the wait of the control connection's thread, which is dropped next.
-        self.calls.peer.stop();
+        peer.stop();
     }
 }
 

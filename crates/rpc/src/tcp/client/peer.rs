@@ -16,9 +16,9 @@ use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::frame::{FrameFlags, FrameKind, Header, TAG_NONE};
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Evictions that one request survives by connecting again.
 const EVICTIONS_MAX: u32 = 3;
@@ -151,7 +151,22 @@ pub(crate) struct Peer {
     has_control: AtomicBool,
     recovery_hook: OnceLock<RecoveryHook>,
     stopping: AtomicBool,
+    /// The client says goodbye: nobody connects any more who is not asked by a caller.
+    leaving: AtomicBool,
+    /// Threads that connect on their own account now.
+    asides: AtomicUsize,
     counters: Counters,
+}
+
+/// A thread that connects on its own account; told apart from callers, since a client that has left must not come back
+/// by it.
+pub(super) struct Aside(Arc<Peer>);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.0.asides.fetch_sub(1, Ordering::AcqRel);
+        self.0.link_changed.notify_all();
+    }
 }
 
 impl Peer {
@@ -185,6 +200,8 @@ impl Peer {
             has_control: AtomicBool::new(false),
             recovery_hook: OnceLock::new(),
             stopping: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            asides: AtomicUsize::new(0),
             counters: Counters::default(),
             tunables: Arc::new(Tunables::over(config.tunables.clone())),
             nids,
@@ -270,19 +287,40 @@ impl Peer {
         self.has_control.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the server that the client leaves, if it is likely to hear that soon: nobody connects to a server that is away
+    /// True while a goodbye is said and from then on.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst) || self.is_stopping()
+    }
+
+    /// For a thread that is about to connect on its own account, as long as it does.
+    pub(super) fn aside(self: &Arc<Self>) -> Aside {
+        self.asides.fetch_add(1, Ordering::AcqRel);
+        Aside(self.clone())
+    }
+
+    /// Nothing is connected any more but for a goodbye. False if none is to be said: nobody connects to a server that is away
     /// just to say so.
-    pub(crate) fn leave(self: &Arc<Self>, limit: Duration) {
-        if self.is_stopping() {
-            return;
+    pub(crate) fn begin_leaving(self: &Arc<Self>) -> bool {
+        if self.is_stopping() || self.is_recovering_here() {
+            return false;
         }
+        self.leaving.store(true, Ordering::SeqCst);
+        self.link_changed.notify_all();
         self.sweep_connections();
-        if self.link.lock().state() != ImportState::Full {
-            return;
+        matches!(self.link.lock().state(), ImportState::Full | ImportState::Recovering)
+    }
+
+    /// Waits until nobody connects on his own account any more.
+    pub(crate) fn wait_for_asides(&self, deadline: Instant) -> bool {
+        let mut link = self.link.lock();
+        while self.asides.load(Ordering::Acquire) > 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            self.link_changed
+                .wait_for(&mut link, TICK.min(deadline.saturating_duration_since(Instant::now())));
         }
-        if let Err(status) = nacre_env::blocking(|| self.say_goodbye(Instant::now() + limit)) {
-            log::info!("left {} without telling it: {status}", self.name());
-        }
+        true
     }
 
     /// True if a side connection of this life belongs to the current one. If not, the server has restarted or dropped this

@@ -62,7 +62,7 @@ impl Peer {
     /// Sees to it that the server hears of this client every `show_interval`, so that it does not take an idle one for
     /// gone. Called from time to time.
     pub(crate) fn show(self: &Arc<Self>) {
-        if self.has_control.load(Ordering::Relaxed) || self.is_stopping() || self.instance() == 0 {
+        if self.has_control.load(Ordering::Relaxed) || self.is_leaving() || self.instance() == 0 {
             return;
         }
         let mut shown = self.shown.lock();
@@ -77,8 +77,9 @@ impl Peer {
         // One that fails is tried again as late: who needs the server connects by himself.
         *shown = Instant::now();
         drop(shown);
-        let peer = self.clone();
+        let (peer, aside) = (self.clone(), self.aside());
         let started = self.threads.spawn(format!("show-{}", self.target), move || {
+            let _aside = aside;
             if let Err(status) = round_trip(&peer, false, &OssRequest::Ping.to_bytes()) {
                 log::debug!("{} was not shown that this client is there: {status}", peer.name());
             }
@@ -210,11 +211,12 @@ impl Peer {
     /// Tries to connect an endpoint on a thread of its own: no request waits for one that may not answer.
     fn connect_aside(self: &Arc<Self>, place: Place) {
         let Some(end) = self.end(place) else { return };
-        if self.is_stopping() || self.instance() == 0 || end.connecting.swap(true, Ordering::AcqRel) {
+        if self.is_leaving() || self.instance() == 0 || end.connecting.swap(true, Ordering::AcqRel) {
             return;
         }
-        let peer = self.clone();
+        let (peer, aside) = (self.clone(), self.aside());
         let started = self.threads.spawn(format!("conn-{}", self.target), move || {
+            let _aside = aside;
             let Some(end) = peer.end(place) else { return };
             if let Err(status) = peer.join(end, place) {
                 end.fail(place.slot);
@@ -254,9 +256,9 @@ impl Peer {
         Arc::new(greeting.into_conn(self, incarnation, place, load, fabric))
     }
 
-    /// Checks what ends any wait for the server.
+    /// Checks what ends any wait for the server. While the client leaves nobody is there but who says so, with a deadline.
     fn may_wait(&self, deadline: Option<Instant>) -> StatusResult<()> {
-        if self.is_stopping() {
+        if self.is_stopping() || (deadline.is_none() && self.is_leaving()) {
             Err(Status::ESHUTDOWN)
         } else if nacre_env::interrupted() {
             Err(Status::EINTR)
