@@ -106,14 +106,7 @@ impl Client {
         let mut notes = Notes::default();
         let (outcome, touched) = match wants_cache && self.cache_write(&open.file, &layout, at, data) {
             true => (Ok(data.len()), &[][..]),
-            false => {
-                let begin = (len >= LARGE_BYTES && !sync).then(Instant::now);
-                let written = self.write_through(file, &layout, (at, data), sync, &mut notes);
-                if let Some(begin) = begin {
-                    self.dirty.pace.note(len, begin.elapsed());
-                }
-                written
-            }
+            false => self.write_through(file, &layout, (at, data), sync, &mut notes),
         };
         let now = self.now();
         let has_cache = range.finish(|inner| {
@@ -206,10 +199,16 @@ impl Client {
         sync: bool,
         notes: &'t mut Notes,
     ) -> (StatusResult<usize>, &'t [Touched]) {
-        match self.settle(file, at, at + data.len() as u64) {
-            Ok(()) => self.write_layout(file.fid, layout, (at, data), sync, notes),
-            Err(status) => (Err(status), &[]),
+        let len = data.len() as u64;
+        if let Err(status) = self.settle(file, at, at + len) {
+            return (Err(status), &[]);
         }
+        let begin = (len >= LARGE_BYTES && !sync).then(Instant::now);
+        let written = self.write_layout(file.fid, layout, (at, data), sync, notes);
+        if let Some(begin) = begin {
+            self.dirty.pace.note(len, begin.elapsed());
+        }
+        written
     }
 
     /// Writes `data` at an offset; gives the bytes that arrived without a gap, and the objects that were written.
