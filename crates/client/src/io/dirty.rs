@@ -11,7 +11,8 @@
 //! - Data becomes dirty only under a byte range that was taken while the lease was exclusive. Releasing the lease takes
 //!   all ranges of a file first, so nothing becomes dirty after it was settled for the last time.
 //! - Every window has space that its OST has granted ([`budget`]): what was answered does not find the disk full.
-//! - Data is forgotten only when an OST refused it; each open of the file is told once.
+//! - Data is forgotten only when an OST refused it; each open of the file is told once, and if all were closed by then, the
+//!   next one ([`untold`]).
 
 pub(crate) mod budget;
 pub(crate) mod idle;
@@ -20,6 +21,7 @@ pub(crate) mod send;
 pub(crate) mod spans;
 pub(crate) mod table;
 pub(crate) mod tunables;
+pub(crate) mod untold;
 pub(crate) mod writers;
 
 use crate::client::Client;

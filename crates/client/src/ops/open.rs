@@ -118,6 +118,9 @@ impl Client {
         match outcome {
             Ok(attr) => {
                 let open = OpenFile::new(opening.handle, file, opening.flags, opening.sync);
+                if let Some(status) = self.dirty.untold.take(node) {
+                    open.file.lock().record_error(status);
+                }
                 self.handles.insert_file(Arc::new(open));
                 Ok(OpenedFile { handle: opening.handle.0, attr, created: opening.created })
             }
@@ -213,6 +216,11 @@ impl Client {
         // belongs, so that the size it is told is true and the objects are there.
         if let Err(status) = self.settle(file, 0, u64::MAX) {
             log::warn!("data of {} could not be written: {status}", file.fid);
+        }
+        if let Err(status) = open.check_error()
+            && writes
+        {
+            self.dirty.untold.keep(file.node, status);
         }
         let tell = {
             let mut inner = file.lock();

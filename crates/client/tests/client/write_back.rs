@@ -134,6 +134,23 @@ fn a_refusal_of_data_that_was_answered_is_told_once_by_each_open() {
 }
 
 #[test]
+fn a_loss_after_the_last_close_is_told_to_the_next_open() {
+    let world = World::new(MIB as u32, 1);
+    let client = patient(&world);
+    let (fid, handle) = create(&client, "file");
+    stream(&client, handle, &[7; 30_000], 10_000);
+    *world.osts[0].fail_write.lock().expect("no panic") = Some(Status::EIO);
+    assert_eq!(client.flush(handle), Ok(()), "close does not wait");
+    client.release(handle).expect("open");
+    let (first, second) = (open(&client, fid, READ_WRITE), open(&client, fid, READ_WRITE));
+    assert_eq!((client.fsync(first), client.fsync(first)), (Err(Status::EIO), Ok(())));
+    assert_eq!(client.flush(second), Ok(()), "it was told");
+    client.release(first).expect("open");
+    client.release(second).expect("open");
+    assert_eq!(client.flush(open(&client, fid, READ_WRITE)), Ok(()));
+}
+
+#[test]
 fn an_interrupted_sync_leaves_the_data_to_be_sent_later() {
     let world = World::new(MIB as u32, 1);
     let client = patient(&world);

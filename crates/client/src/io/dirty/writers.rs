@@ -9,6 +9,7 @@ use super::idle::{IdleCpus, Pace};
 use super::pool::Pool;
 use super::table::{Key, Scope, Table, Taken};
 use super::tunables::{Counters, OstWriteBack, WriteBackStats, WriteBackTunables};
+use super::untold::Untold;
 use crate::client::Client;
 use crate::file::FileState;
 use nacre_types::ClientUuid;
@@ -32,6 +33,7 @@ pub(crate) struct WriteBack {
     pub pool: Arc<Pool>,
     pub idle: IdleCpus,
     pub pace: Pace,
+    pub untold: Untold,
     /// What OSTs know this client by.
     pub client_id: u64,
     budgets: RwLock<BTreeMap<u16, Arc<Budget>>>,
@@ -81,6 +83,7 @@ impl WriteBack {
             pool: Arc::default(),
             idle: IdleCpus::default(),
             pace: Pace::default(),
+            untold: Untold::default(),
             client_id: u64::from_le_bytes(id),
             budgets: RwLock::default(),
             queue: Mutex::default(),
