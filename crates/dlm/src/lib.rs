@@ -17,6 +17,7 @@ mod service;
 mod timer;
 
 pub use local::LocalLock;
+pub use nacre_lock::server::{ServerConfig, ServerStats};
 pub use recovery::Expected;
 pub use service::{LockOwner, LockService};
 pub use timer::Timer;

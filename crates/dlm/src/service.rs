@@ -257,8 +257,11 @@ impl LockService {
     }
 
     /// Changes times and bounds; deadlines that run already stay as they are.
-    pub fn set_config(&self, config: ServerConfig) {
-        self.state.lock().engine.set_config(config);
+    pub fn change_config(&self, change: impl FnOnce(&mut ServerConfig)) {
+        let mut state = self.state.lock();
+        let mut config = *state.engine.config();
+        change(&mut config);
+        state.engine.set_config(config);
     }
 
     /// Counters since the start.

@@ -7,6 +7,7 @@
 use nacre_dlm::Expected;
 use nacre_ondisk::ClientRecord;
 use nacre_rpc::Export;
+use nacre_store::object::LOCK_CLIENTS;
 use nacre_types::{ClientUuid, Nid, Timestamp};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -14,8 +15,6 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-
-const DIR: &str = "lock_clients";
 
 /// See the [module documentation](self).
 pub(crate) struct LockClients {
@@ -27,7 +26,7 @@ pub(crate) struct LockClients {
 impl LockClients {
     /// Reads who had locks in the last run.
     pub(crate) fn open(target_dir: &Path) -> io::Result<(LockClients, Expected)> {
-        let dir = target_dir.join(DIR);
+        let dir = target_dir.join(LOCK_CLIENTS);
         let mut expected = Expected::new();
         match fs::read_dir(&dir) {
             Ok(entries) => {
@@ -39,10 +38,8 @@ impl LockClients {
                     expected.insert(client, record.and_then(|record| record.process));
                 }
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                fs::create_dir(&dir)?;
-                File::open(target_dir)?.sync_all()?;
-            }
+            // It is made with the first file in it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         let noted = Mutex::new(expected.keys().copied().collect());
@@ -61,6 +58,11 @@ impl LockClients {
         }
         let connected = Timestamp::from(SystemTime::now());
         let record = ClientRecord { connected, boot_count: 0, process: export.process };
+        match fs::create_dir(&self.dir) {
+            Ok(()) => sync_parent(&self.dir)?,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
         let mut file = File::create(self.path_of(&export.client))?;
         file.write_all(&record.encode())?;
         file.sync_all()?;
@@ -82,6 +84,11 @@ impl LockClients {
     fn path_of(&self, client: &ClientUuid) -> PathBuf {
         self.dir.join(client.to_string())
     }
+}
+
+/// Makes the name of something durable.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
 /// The client that a file is named after.
@@ -132,10 +139,10 @@ mod tests {
     #[test]
     fn a_torn_file_still_names_its_client_and_strange_ones_are_passed_over() {
         let dir = tempfile::tempdir().unwrap();
-        drop(LockClients::open(dir.path()).unwrap());
+        fs::create_dir(dir.path().join(LOCK_CLIENTS)).unwrap();
         let client = ClientUuid([0xab; 16]);
-        fs::write(dir.path().join(DIR).join(client.to_string()), [1]).unwrap();
-        fs::write(dir.path().join(DIR).join("notes"), [1]).unwrap();
+        fs::write(dir.path().join(LOCK_CLIENTS).join(client.to_string()), [1]).unwrap();
+        fs::write(dir.path().join(LOCK_CLIENTS).join("notes"), [1]).unwrap();
         let (clients, expected) = LockClients::open(dir.path()).unwrap();
         assert_eq!(expected, Expected::from([(client, None)]));
         clients.remove(&client).unwrap();

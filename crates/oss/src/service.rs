@@ -147,7 +147,7 @@ impl ObjectServer {
     }
 
     /// The locks of this target's objects.
-    pub fn locks(&self) -> &LockService {
+    pub fn locks(&self) -> &Arc<LockService> {
         &self.locks
     }
 

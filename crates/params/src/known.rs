@@ -25,7 +25,8 @@ const SETTABLE: &[(&str, &[&str])] = &[
         ],
     ),
     ("mdt", &["ldlm_timeout", "md_stats"]),
-    ("obdfilter", &["brw_stats", "degraded", "no_create", "stats"]),
+    ("ldlm.namespaces", &["contended_locks", "contention_hold_seconds", "contention_seconds"]),
+    ("obdfilter", &["brw_stats", "degraded", "ldlm_timeout", "no_create", "stats"]),
     (
         "osc",
         &[
@@ -54,7 +55,11 @@ pub fn may_be_set(pattern: &str) -> bool {
     let pattern = pattern.with_any_instance().unwrap_or(pattern);
     // The instance is whatever the pattern says: only kind and leaf are looked at.
     pattern.parts().any(|parts| {
-        let [kind, _, leaf] = parts else { return false };
+        let (kind, leaf) = match parts {
+            [kind, _, leaf] => (kind.clone(), leaf),
+            [kind, below, _, leaf] => (format!("{kind}.{below}"), leaf),
+            _ => return false,
+        };
         SETTABLE.iter().any(|(known, leaves)| {
             leaves.iter().any(|known_leaf| {
                 let of = Pattern::parse(&format!("{kind}.{leaf}"));
@@ -77,10 +82,13 @@ mod tests {
             "*.*.*_stats",
             "osc.*.max_pages_per_rpc",
             "mdt.*.ldlm_timeout",
+            "ldlm.namespaces.filter-*.contended_locks",
         ] {
             assert!(may_be_set(good), "{good}");
         }
-        for bad in ["obdfilter.*.degradet", "osd.*.degraded", "degraded", "a.b.c.d", ""] {
+        for bad in
+            ["obdfilter.*.degradet", "osd.*.degraded", "degraded", "a.b.c.d", "ldlm.x.y.contended_locks", ""]
+        {
             assert!(!may_be_set(bad), "{bad}");
         }
         assert!(is_settable("llite", "stats") && !is_settable("llite", "uuid"));

@@ -23,7 +23,7 @@ mod report;
 pub mod conformance;
 
 pub use error::{ObjectError, Result};
-pub use file::{DirectIo, FileStore, FileStoreOptions};
+pub use file::{DirectIo, FileStore, FileStoreOptions, LOCK_CLIENTS};
 pub use report::{ObjectProblem, ObjectStoreStats, ObjectVerifyReport};
 
 use nacre_types::{Fid, Timestamp};

@@ -65,6 +65,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-session",
             "nacre-params",
             "nacre-rpc",
+            "nacre-dlm",
             "nacre-store",
             "nacre-mgs",
             "nacre-mds",

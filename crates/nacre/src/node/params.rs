@@ -3,6 +3,7 @@
 //! Names are Lustre's. Settings that were made for good (`set_param -P`) are kept by the management server as patterns; each
 //! process applies those that match its parameters when it starts, when they change, and when a target joins.
 
+mod ldlm;
 mod llite;
 mod osc;
 
@@ -127,7 +128,18 @@ impl Params {
         self.tree.add_both(&add("degraded"), read, write);
         let (read, write) = setter(|state| &mut state.1);
         self.tree.add_both(&add("no_create"), read, write);
+        let locks = server.locks().clone();
+        self.tree.add_read(&add("num_exports"), move || Ok(locks.exports().len().to_string()));
+        let locks = server.locks().clone();
+        self.tree.add_read(&add("recovery_status"), move || {
+            let status = if locks.is_recovering() { "RECOVERING" } else { "COMPLETE" };
+            Ok(format!("status: {status}\n"))
+        });
+        ldlm::enter_timeout(&self.tree, &add("ldlm_timeout"), server.locks(), LDLM_TIMEOUT_MAX_S);
+        let namespace = format!("ldlm.namespaces.filter-{name}_UUID");
+        ldlm::enter(&self.tree, &namespace, server.locks());
         self.apply_lasting(&below);
+        self.apply_lasting(&namespace);
     }
 
     /// Enters those of a metadata target.

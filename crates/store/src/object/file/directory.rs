@@ -21,6 +21,9 @@ const HEADER_NEW: &str = "superblock.new";
 pub(super) const INDEX: &str = "index";
 /// Name of the directory above the slot files.
 pub(super) const OBJECTS: &str = "objects";
+/// Name of a directory that the object server keeps beside the store's own: the clients that have locks. The store leaves it
+/// alone.
+pub const LOCK_CLIENTS: &str = "lock_clients";
 
 /// A directory that this process has for itself. Dropping it gives it up.
 pub(super) struct Directory {
@@ -86,7 +89,7 @@ impl Directory {
 
     /// Names in the directory that no store puts there.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<std::path::PathBuf>> {
-        let known = [HEADER, HEADER_NEW, INDEX, OBJECTS];
+        let known = [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS];
         Ok(names(&self.fd, dir)?
             .into_iter()
             .filter(|name| !known.iter().any(|known| known.as_bytes() == name.as_slice()))

@@ -17,6 +17,7 @@ fn a_missing_file_and_strays_are_reported() {
     std::fs::remove_file(store.slots.path(slot)).unwrap();
     let stray = dir.path().join("objects/00/core");
     std::fs::write(&stray, b"?").unwrap();
+    std::fs::create_dir(dir.path().join(LOCK_CLIENTS)).unwrap();
     let report = store.verify(true, &mut |_| {}).unwrap();
     assert_eq!((report.objects, report.problem_count, report.repaired), (3, 2, 0));
     assert!(report.problems.contains(&ObjectProblem::FileMissing { object: fid(2), slot }));
