@@ -265,6 +265,22 @@ fn an_eviction_is_noticed_although_the_client_is_known_again_by_another_connecti
 }
 
 #[test]
+fn a_client_that_connects_after_its_eviction_begins_anew_at_once() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let oss = client(server.addrs()[0], &Arc::default());
+    assert_eq!(call(&oss, &OssRequest::Ping), Ok(OssReply::Done));
+    services.oss.export_of(identity(1).client).end();
+    evict(&services);
+    let side = client(server.addrs()[0], &Arc::default());
+    assert_eq!(call(&side, &write(2, 1)), WRITTEN);
+    assert_eq!(side.stats().connects, 1, "without being refused first");
+    assert_eq!(services.oss.connects.load(Ordering::SeqCst), 2);
+    assert_eq!(call(&oss, &write(2, 1)), Err(Status::EVICTED));
+    assert_eq!((oss.incarnation(), side.incarnation()), (2, 1));
+}
+
+#[test]
 fn an_idle_client_with_locks_learns_that_it_was_evicted() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());
