@@ -12,6 +12,7 @@ use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What goes with every call beside the request itself.
 #[derive(Clone, Copy, Debug)]
@@ -287,6 +288,11 @@ pub trait OssEndpoint: Send + Sync {
     /// State of the way to the target; `osc.*.import`. `None` if it is in this process.
     fn import(&self) -> Option<ImportInfo> {
         None
+    }
+    /// Tells the target that the client leaves, at most for `limit`; to be called last. Where it is not called, the target
+    /// learns it when the endpoint is dropped, or in time.
+    fn disconnect(&self, limit: Duration) {
+        let _ = limit;
     }
     /// Changes whenever data that was written but not synced may have been lost (the server's host restarted).
     fn durability_epoch(&self) -> u64;

@@ -113,6 +113,20 @@ fn a_client_whose_connections_are_idle_says_goodbye_all_the_same() {
 }
 
 #[test]
+fn a_client_that_was_disconnected_is_not_known_and_calls_nobody() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let oss = client(server.addrs()[0], &Arc::default());
+    assert_eq!(call(&oss, &locks()), Ok(OssReply::Done));
+    oss.disconnect(Duration::from_secs(5));
+    assert_eq!(services.oss.disconnects.load(Ordering::SeqCst), 1);
+    assert_eq!(call(&oss, &locks()), Err(Status::ESHUTDOWN));
+    drop(oss);
+    assert_eq!(server.object_client_count(), 0);
+    assert_eq!(services.oss.connects.load(Ordering::SeqCst), 1);
+}
+
+#[test]
 fn a_client_that_was_never_connected_leaves_without_connecting() {
     let nowhere = any_port();
     let start = std::time::Instant::now();

@@ -13,10 +13,13 @@ use nacre_client::{Client, ClientConfig, Lease};
 use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
-use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, NoCallbacks, OssEvents, OstEventsFactory, Recovery};
+use nacre_rpc::{
+    ClientCallbacks, LoMds, MdsEndpoint, NoCallbacks, OssEndpoint, OssEvents, OstEventsFactory, Recovery,
+};
 use nacre_types::{StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::LeaseGrant;
 use nacre_wire::mgs::{FsConfig, TargetConfig};
+use parking_lot::Mutex;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::mpsc::RecvTimeoutError;
@@ -25,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// How long metadata servers are told of what was closed last before the process ends without it.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(5);
+/// How long object servers are told that the mount leaves, all together; they would find out in time.
+const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 /// How long an end of the mount waits for written data to reach servers that do not answer.
 const WRITE_OUT_LIMIT: Duration = Duration::from_secs(20);
 /// How long it waits for them to take grants back, which they would forget in time.
@@ -52,6 +57,8 @@ pub struct Mounted {
     client: Arc<Client>,
     front: Arc<Front>,
     remote: Vec<Arc<TcpMds>>,
+    /// To be left in the end.
+    osts: Mutex<Vec<Arc<dyn OssEndpoint>>>,
     /// What makes the events of OSTs that join.
     ost_events: Box<dyn OstEventsFactory>,
     record: PathBuf,
@@ -110,6 +117,7 @@ impl Mounted {
         };
         let ost_events: Box<dyn OstEventsFactory> = Box::new(no_ost_events);
         let osts = links.osts_of_mount(config, |_| false, &*ost_events);
+        let endpoints = Mutex::new(osts.values().cloned().collect());
         let client = Client::new(client_config, lease, mdts, osts)
             .map_err(|status| Failure::new(format!("the client could not start: {status}")))?;
         for listener in events {
@@ -120,7 +128,7 @@ impl Mounted {
         let record = mount_record(&plan.run);
         write_private(&record, session.mount_point().as_os_str().as_bytes())?;
         stop_when_unmounted(&session)?;
-        Ok(Mounted { session, client, front, remote, ost_events, record })
+        Ok(Mounted { session, client, front, remote, osts: endpoints, ost_events, record })
     }
 
     /// Enters the parameters of the mount.
@@ -132,7 +140,8 @@ impl Mounted {
     pub fn use_configuration(&self, config: &FsConfig, links: &Links, params: &Params) {
         let is_known = |index: u16| self.client.ost_endpoint(index).is_some();
         for (index, endpoint) in links.osts_of_mount(config, is_known, &*self.ost_events) {
-            if self.client.add_ost(index, endpoint) {
+            if self.client.add_ost(index, endpoint.clone()) {
+                self.osts.lock().push(endpoint);
                 log::info!("OST{index:04x} has joined");
                 params.enter_way(&self.client, TargetId::ost(index));
             }
@@ -171,6 +180,10 @@ impl Mounted {
             mds.disconnect(GOODBYE_LIMIT);
         }
         self.client.shutdown();
+        let deadline = Instant::now() + OST_GOODBYE_LIMIT;
+        for ost in self.osts.lock().iter() {
+            ost.disconnect(deadline.saturating_duration_since(Instant::now()));
+        }
         let _ = std::fs::remove_file(&self.record);
         Ok(())
     }

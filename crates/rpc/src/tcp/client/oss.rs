@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// How long the first request about locks waits until there is a way back for what it will bring. Without one the client
 /// learns by asking again.
 const WAY_BACK_MAX: Duration = Duration::from_secs(1);
-/// How long the target is told that the client leaves.
+/// How long the target is told that the client leaves when the endpoint is dropped.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 
 /// An object target over TCP. Connects when first used; dropping it tells the target that the client leaves.
@@ -111,9 +111,16 @@ impl TcpOss {
 
 impl Drop for TcpOss {
     fn drop(&mut self) {
+        self.disconnect(GOODBYE_MAX);
+    }
+}
+
+impl OssEndpoint for TcpOss {
+    /// After this, calls give `ESHUTDOWN`.
+    fn disconnect(&self, limit: Duration) {
         let peer = &self.calls.peer;
         if peer.begin_leaving() {
-            let deadline = Instant::now() + GOODBYE_MAX;
+            let deadline = Instant::now() + limit;
             // Those who still connect would bring the client back.
             let is_alone = self.control.get().is_none_or(|control| control.retire(deadline))
                 && nacre_env::blocking(|| peer.wait_for_asides(deadline));
@@ -123,12 +130,10 @@ impl Drop for TcpOss {
                 log::info!("left {} without telling it: {status}", peer.name());
             }
         }
-        // Ends the wait of the control connection's thread, which is dropped next.
+        // Ends the wait of the control connection's thread too.
         peer.stop();
     }
-}
 
-impl OssEndpoint for TcpOss {
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         self.prepare(request)?;
         self.calls.call(request, bulk)

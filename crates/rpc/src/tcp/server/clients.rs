@@ -180,9 +180,10 @@ impl Clients {
         let now = connection.now_ms();
         let client = {
             let mut known = self.known.lock();
-            if known.get(&(target, uuid)).is_some_and(|client| client.export.has_ended()) {
+            if let Some(ended) = known.get(&(target, uuid)).filter(|client| client.export.has_ended()) {
                 // The service has dropped it, and no request has shown that yet.
-                known.remove(&(target, uuid)).inspect(|client| drop(client.go()));
+                ended.go();
+                known.remove(&(target, uuid));
             }
             let client = known.entry((target, uuid)).or_insert_with(|| {
                 Arc::new(new_client(service.clone(), target, uuid, connection.peer(), process))
