@@ -1,6 +1,7 @@
 //! Bytes of files: from ranges to objects.
 
 pub mod ahead;
+mod cached;
 pub(crate) mod dirty;
 pub(crate) mod objects;
 pub mod parallel;

@@ -22,6 +22,9 @@ pub struct Tunables {
     max_read_ahead_async_active: AtomicU32,
     statahead_max: AtomicU32,
     statahead_batch_max: AtomicU32,
+    max_cached_mb: AtomicU64,
+    /// Times that data read ahead was dropped to make room.
+    reclaims: AtomicU64,
     parallel_io: AtomicU8,
     /// Requests and copies that were divided.
     divided: AtomicU64,
@@ -40,6 +43,8 @@ impl Tunables {
             max_read_ahead_async_active: AtomicU32::new((cpus / 2).max(1)),
             statahead_max: AtomicU32::new(128),
             statahead_batch_max: AtomicU32::new(64),
+            max_cached_mb: AtomicU64::new((memory_mb / 2).max(1)),
+            reclaims: AtomicU64::new(0),
             parallel_io: AtomicU8::new(ParallelIo::default() as u8),
             divided: AtomicU64::new(0),
         }
@@ -146,6 +151,37 @@ impl Tunables {
         }
         self.statahead_batch_max.store(entries, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Memory for data that the client keeps, in MiB: what it reads ahead and what it holds back, together. What the kernel
+    /// caches is the kernel's.
+    pub fn max_cached_mb(&self) -> u64 {
+        self.max_cached_mb.load(Ordering::Relaxed)
+    }
+
+    /// Sets it; see [`crate::Client::set_max_cached_mb`].
+    ///
+    /// # Errors
+    /// `ERANGE` for more than there is memory.
+    pub(crate) fn set_max_cached_mb(&self, mb: u64) -> StatusResult<()> {
+        if mb > self.memory_mb {
+            return Err(Status::ERANGE);
+        }
+        self.max_cached_mb.store(mb, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn cached_bytes_max(&self) -> u64 {
+        self.max_cached_mb().saturating_mul(MIB)
+    }
+
+    /// Times that data read ahead was dropped to keep within [`Tunables::max_cached_mb`].
+    pub fn reclaims(&self) -> u64 {
+        self.reclaims.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_reclaim(&self) {
+        self.reclaims.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether work of one request is divided over CPUs.

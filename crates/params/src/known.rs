@@ -10,6 +10,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
     (
         "llite",
         &[
+            "max_cached_mb",
             "max_read_ahead_async_active",
             "max_read_ahead_mb",
             "max_read_ahead_per_file_mb",

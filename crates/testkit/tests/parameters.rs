@@ -390,3 +390,45 @@ fn large_transfers_are_divided_over_cpus_as_parallel_io_says() {
         }
     });
 }
+
+#[test]
+fn the_client_keeps_no_more_data_than_max_cached_mb() {
+    on_each_shape("pcch", |cluster, fs| {
+        let name = format!("llite.{fs}-*.max_cached_mb");
+        let row = |row: &str| {
+            let text = get(cluster, &name);
+            let line =
+                text.lines().find_map(|line| line.strip_prefix(&format!("{row}: ")).map(str::to_owned));
+            line.unwrap_or_else(|| panic!("{text}")).parse::<u64>().expect("a number")
+        };
+        let full_rpcs = || {
+            let text = get(cluster, &format!("llite.{fs}-*.write_back_stats"));
+            let line = text.lines().find(|line| line.starts_with("rpcs ")).expect("there").to_owned();
+            line.split_whitespace().nth(1).expect("a count").parse::<u64>().expect("a number")
+        };
+        let set = |value: &str| cluster.lctl(&["set_param", "-n", &format!("{name}={value}")]);
+        // Held back: the file stays open, and nothing has been due yet.
+        cluster.lctl(&["set_param", "-n", &format!("llite.{fs}-*.write_back_age_ms=600000")]).success();
+        let stream = |name: &str| {
+            use std::io::Write;
+            let mut file = fs::File::create(cluster.mount().join(name)).expect("created");
+            (0..700).for_each(|_| file.write_all(&[7; 4096]).expect("written"));
+            file
+        };
+        let file = stream("kept");
+        assert!(row("used_mb") >= 1 && row("used_mb") <= row("max_cached_mb"));
+        assert_eq!(row("unused_mb"), row("max_cached_mb") - row("used_mb"));
+        drop(file);
+        set("0").success();
+        let before = full_rpcs();
+        let file = stream("through");
+        assert_eq!((row("max_cached_mb"), row("used_mb"), full_rpcs()), (0, 0, before));
+        assert!(fs::read(cluster.mount().join("through")).expect("read") == [7; 700 * 4096]);
+        drop(file);
+        set("max_cached_mb: 64").success();
+        assert_eq!(row("max_cached_mb"), 64);
+        set("1E").fails_with(libc::ERANGE);
+        set("many").fails_with(libc::EINVAL);
+        assert_eq!(row("max_cached_mb"), 64);
+    });
+}

@@ -133,7 +133,7 @@ impl Client {
 
     fn start_ahead(&self, open: &OpenFile, layout: Arc<Layout>, plan: &Plan, (offset, lease): (u64, u64)) {
         let (stats, owner) = (self.read_ahead_stats(), open.handle.0);
-        let memory = (&self.ahead.memory, self.tunables.read_ahead_bytes());
+        let memory = (&self.ahead.memory, self.read_ahead_room());
         let mut made = Vec::new();
         {
             let mut inner = open.file.lock();

@@ -159,7 +159,7 @@ impl Client {
         loop {
             let now = Instant::now();
             match budget.claim(budget.max_bytes(tunables.max_dirty_per_ost()), now) {
-                Claim::Taken => match self.dirty.pool.take(tunables.max_dirty()) {
+                Claim::Taken => match self.dirty.pool.take(self.dirty_room(WINDOW_BYTES)) {
                     Some(buffer) => return Some(Window::new(buffer, budget, now)),
                     None => budget.give_back(false),
                 },

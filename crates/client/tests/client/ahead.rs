@@ -105,6 +105,27 @@ fn parameters_switch_it_off_and_bound_its_memory() {
 }
 
 #[test]
+fn data_read_ahead_makes_room_for_data_held_back() {
+    let world = World::new(1 << 20, 1);
+    let client = world.client();
+    let (_, handle, data) = filled(&client, "file", 16 * MIB);
+    client.set_max_cached_mb(2).expect("in range");
+    for offset in (0..64 * PAGE).step_by(PAGE) {
+        assert!(read(&client, handle, offset as u64, PAGE) == data[offset..offset + PAGE]);
+        assert!(client.cached_bytes() <= 2 * MIB as u64);
+    }
+    assert!(client.read_ahead_bytes() > 0);
+    let (_, other) = create(&client, "other");
+    for offset in (0..3 * MIB).step_by(PAGE) {
+        assert_eq!(write(&client, other, offset as u64, &[7; PAGE]), Ok(PAGE));
+        assert!(client.cached_bytes() <= 2 * MIB as u64);
+    }
+    assert!(client.tunables().reclaims() > 0);
+    assert!(client.write_back_stats().rpcs > 0, "{:?}", client.write_back_stats());
+    assert_eq!(client.set_max_cached_mb(u64::MAX), Err(nacre_types::Status::ERANGE));
+}
+
+#[test]
 fn nothing_is_kept_when_the_lease_is_shared() {
     let world = World::new(1 << 20, 1);
     let client = world.client();

@@ -83,6 +83,16 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
     tree.add_read(&format!("{below}.statahead_stats"), move || Ok(get.statahead_report()));
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
+        &format!("{below}.max_cached_mb"),
+        move || Ok(get.cached_report()),
+        move |text| {
+            // As it is shown, or the number alone.
+            let number = text.strip_prefix("max_cached_mb:").map_or(text, str::trim);
+            set.set_max_cached_mb(value::bytes(number, MIB)? / MIB)
+        },
+    );
+    let (get, set) = (client.clone(), client.clone());
+    tree.add_both(
         &format!("{below}.parallel_io"),
         move || Ok(get.tunables().parallel_io().name().to_owned()),
         move |text| {
