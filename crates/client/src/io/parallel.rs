@@ -96,6 +96,10 @@ impl Client {
 
     /// Threads that should help with so many bytes of one request.
     pub(crate) fn helpers_for(&self, bytes: u64) -> usize {
+        // Counting CPUs is a system call.
+        if bytes < DIVIDE_MIN {
+            return 0;
+        }
         let cpus = nacre_env::cpu_count();
         let helpers = self.tunables.parallel_io().helpers(bytes, cpus, || self.dirty.idle.per_cent());
         if helpers > 0 {
