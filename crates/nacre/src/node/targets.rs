@@ -10,17 +10,20 @@ use nacre_mds::{Mds, MdsConfig};
 use nacre_mgs::Mgs;
 use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::Targets;
-use nacre_rpc::{LoMds, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssService};
+use nacre_rpc::{LoMds, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
 use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::{ClientUuid, Cred, Fid, SetAttr, SetAttrValid, TargetId, TargetKind};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::mgs::FsConfig;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
+/// How long object servers are told that metadata targets leave, all together; they would find out in time.
+const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 /// How long the requests of an object server may take to end when it stops.
 const OST_STOP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -120,6 +123,8 @@ pub struct Services {
     mgs: Option<Arc<Mgs>>,
     mdts: BTreeMap<u16, Arc<Mds>>,
     osts: BTreeMap<u16, Arc<ObjectServer>>,
+    /// What MDTs of this process reach OSTs by.
+    ost_ways: Mutex<Vec<Weak<dyn OssEndpoint>>>,
 }
 
 impl Services {
@@ -154,12 +159,22 @@ impl Services {
         links: &Links,
     ) -> Result<()> {
         for &target in wanted.iter().filter(|target| target.kind == TargetKind::Mdt) {
-            let osts = links.osts_of_server(config)?.into_iter().collect();
+            let osts = self.ways_to_osts(links, config)?;
             let mds = Mds::open(&instance.target_dir(target), config_of_mdt(target.index, config), osts)
                 .map_err(Failure::because(format!("open {target}")))?;
             self.mdts.insert(target.index, mds);
         }
         Ok(())
+    }
+
+    /// Ways of an MDT to its OSTs, noted to be left in the end.
+    fn ways_to_osts(&self, links: &Links, config: &FsConfig) -> Result<Vec<(u16, Arc<dyn OssEndpoint>)>> {
+        let ways = links.osts_of_server(config)?;
+        let mut noted = self.ost_ways.lock();
+        // Those of earlier configurations are replaced.
+        noted.retain(|way| way.strong_count() > 0);
+        noted.extend(ways.values().map(Arc::downgrade));
+        Ok(ways.into_iter().collect())
     }
 
     /// The management service, if it is here.
@@ -198,7 +213,7 @@ impl Services {
     pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
         for (index, mds) in &self.mdts {
             mds.set_default_layout(default_layout(config));
-            mds.set_osts(links.osts_of_server(config)?.into_iter().collect())
+            mds.set_osts(self.ways_to_osts(links, config)?)
                 .map_err(Failure::because(format!("tell MDT{index:04x} of new OSTs")))?;
         }
         Ok(())
@@ -222,6 +237,10 @@ impl Services {
         };
         for (index, mds) in &self.mdts {
             keep(mds.stop().map_err(|error| error.to_string()), TargetId::mdt(*index));
+        }
+        let deadline = Instant::now() + OST_GOODBYE_LIMIT;
+        for way in self.ost_ways.lock().iter().filter_map(Weak::upgrade) {
+            way.disconnect(deadline.saturating_duration_since(Instant::now()));
         }
         for (index, ost) in &self.osts {
             keep(ost.stop(OST_STOP_LIMIT).map_err(|error| error.to_string()), TargetId::ost(*index));
