@@ -105,7 +105,7 @@ fn parameters_switch_it_off_and_bound_its_memory() {
 }
 
 #[test]
-fn data_read_ahead_makes_room_for_data_held_back() {
+fn no_more_data_is_kept_than_max_cached_mb_and_a_lower_bound_counts_at_once() {
     let world = World::new(1 << 20, 1);
     let client = world.client();
     let (_, handle, data) = filled(&client, "file", 16 * MIB);
@@ -117,12 +117,16 @@ fn data_read_ahead_makes_room_for_data_held_back() {
         assert!(client.cached_bytes() <= 2 * MIB as u64);
     }
     assert!(client.read_ahead_bytes() > 0);
+    client.set_max_cached_mb(0).expect("in range");
+    assert_memory_comes_back(&client);
+    assert!(client.tunables().reclaims() > 0);
+    client.set_max_cached_mb(2).expect("in range");
     let (_, other) = create(&client, "other");
     for offset in (0..3 * MIB).step_by(PAGE) {
         assert_eq!(write(&client, other, offset as u64, &[7; PAGE]), Ok(PAGE));
         assert!(client.cached_bytes() <= 2 * MIB as u64);
     }
-    assert!(client.tunables().reclaims() > 0);
+    client.fsync(other).expect("synced");
     assert!(client.write_back_stats().rpcs > 0, "{:?}", client.write_back_stats());
     assert_eq!(client.set_max_cached_mb(u64::MAX), Err(nacre_types::Status::ERANGE));
 }
