@@ -174,7 +174,9 @@ fn a_lasting_setting_reaches_all_nodes_and_survives_a_restart() {
 fn whatever_can_be_set_can_be_set_for_good() {
     on_each_shape("pall", |cluster, fs| {
         let kinds = format!("{{llite,lov,lod,osc,mdc,mdt,obdfilter}}.{fs}*");
-        let names = cluster.lctl(&["list_param", "-Rw", &kinds]).success().stdout;
+        let locks = format!("ldlm.namespaces.filter-{fs}*");
+        let names = cluster.lctl(&["list_param", "-Rw", &kinds, &locks]).success().stdout;
+        assert!(names.contains("contended_locks"), "{names}");
         assert!(names.lines().count() >= 8, "{names}");
         for name in names.lines() {
             cluster.lctl(&["set_param", "-P", "-d", name]).success();

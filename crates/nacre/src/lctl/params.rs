@@ -284,7 +284,12 @@ pub fn conf(args: &[String]) -> Outcome {
 /// The file system that a pattern like `lov.nacre-clilov-*.stripesize` is about, if it says.
 fn fsname_in(pattern: &str) -> Option<&str> {
     let mut parts = pattern.split(['.', '/']);
-    let (_, instance, _) = (parts.next()?, parts.next()?, parts.next()?);
+    let (_, instance, next) = (parts.next()?, parts.next()?, parts.next()?);
+    // Those of locks are one level further down; servers' have a word before the name.
+    let instance = match instance {
+        "namespaces" => next.strip_prefix("filter-").unwrap_or(next),
+        instance => instance,
+    };
     instance.split(['-', '*']).next().filter(|name| !name.is_empty())
 }
 
@@ -298,6 +303,8 @@ mod tests {
         assert_eq!(fsname_in("lod.two-MDT0000-mdtlov.stripesize"), Some("two"));
         assert_eq!(fsname_in("osc.two*.stripesize"), Some("two"));
         assert_eq!(fsname_in("lov.*.stripesize"), None);
+        assert_eq!(fsname_in("ldlm.namespaces.filter-two-OST0000_UUID.contended_locks"), Some("two"));
+        assert_eq!(fsname_in("ldlm.namespaces.filter-*.contended_locks"), None);
         assert_eq!(fsname_in("lov.stripesize"), None);
     }
 
