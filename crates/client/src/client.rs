@@ -141,6 +141,7 @@ impl Client {
             dirty,
         });
         client.dirty.attach(&client);
+        client.lease.locks().attach(&client);
         let _ = client.me.set(Arc::downgrade(&client));
         client.refresh_lease()?;
         let (lease, weak) = (client.lease.clone(), Arc::downgrade(&client));
@@ -236,6 +237,7 @@ impl Client {
     /// connection ends.
     pub fn shutdown(&self) {
         self.lease.stop();
+        self.lease.locks().stop();
         self.dirty.stop();
     }
 
@@ -348,6 +350,8 @@ impl Client {
             if let Err(status) = self.settle(&file, 0, u64::MAX) {
                 log::warn!("data of {} could not be written: {status}", file.fid);
             }
+            // What is known of the size was known because nobody else was there.
+            file.lock_era.fetch_add(1, Ordering::AcqRel);
             if let Err(status) = self.push_size(&file) {
                 log::warn!("size of {} could not be told to the MDT: {status}", file.fid);
             }

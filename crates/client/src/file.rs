@@ -5,6 +5,7 @@ use crate::io::ahead::reader::Reader;
 use crate::io::dirty::table::Table;
 use crate::io::objects::object_ranges;
 use crate::io::ranges::RangeLocks;
+use crate::locks::folios::Folios;
 use nacre_layout::Layout;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
 use nacre_wire::mds::{DataUpdate, OpenFlags};
@@ -39,6 +40,10 @@ pub(crate) struct FileState {
     inner: Mutex<FileInner>,
     /// Written data that has not reached its objects.
     pub dirty: Table,
+    /// Grows whenever a lock on data of the file comes or goes: what was known under the locks of before counts no more.
+    pub lock_era: AtomicU64,
+    /// Pages that the kernel asks for or drops.
+    pub folios: Mutex<Folios>,
     /// Wakes those who wait for a byte range or for the layout.
     pub changed: Condvar,
 }
@@ -50,6 +55,8 @@ impl FileState {
             node,
             inner: Mutex::new(FileInner::default()),
             dirty: Table::default(),
+            lock_era: AtomicU64::new(0),
+            folios: Mutex::default(),
             changed: Condvar::new(),
         }
     }
@@ -80,6 +87,11 @@ pub(crate) struct FileInner {
     pub size: u64,
     /// Lease under which `size` was learned; it is the truth while that lease is exclusive and in force.
     pub size_lease: u64,
+    /// Under a shared lease: one more than [`FileState::lock_era`] when the file was known to have at least `size` bytes;
+    /// 0: not known.
+    pub floor_era: u64,
+    /// As `floor_era`, but the size is exactly this: all objects are locked to their ends.
+    pub exact_era: u64,
     /// Space in units of 512 bytes, if known.
     pub blocks: Option<u64>,
     /// Bytes from the beginning that this client wrote one after the other since the file was empty.
@@ -156,7 +168,27 @@ impl FileInner {
         }
     }
 
-    /// `[offset, end)` was written under `lease`.
+    /// The size is known since `era`, exactly if everything is locked.
+    pub fn known_since(&mut self, era: u64) {
+        self.floor_era = era + 1;
+        self.exact_era = if self.exact_era == era + 1 { era + 1 } else { 0 };
+    }
+
+    /// The size has to be asked for.
+    pub fn size_is_unsure(&mut self) {
+        (self.floor_era, self.exact_era) = (0, 0);
+    }
+
+    /// `[offset, end)` was written under locks that were there in `era`: others cannot cut it off while they are held.
+    pub fn on_written_beside(&mut self, offset: u64, end: u64, now: Timestamp, era: u64) {
+        if self.floor_era != era + 1 {
+            // What was known of the size may not be true any more.
+            (self.size, self.floor_era, self.exact_era, self.dense) = (end, era + 1, 0, 0);
+        }
+        self.on_written(offset, end, now);
+    }
+
+    /// `[offset, end)` was written.
     pub fn on_written(&mut self, offset: u64, end: u64, now: Timestamp) {
         self.ahead.invalidate(offset, end);
         if offset <= self.dense && end > self.dense {

@@ -1,6 +1,7 @@
 //! What may be cached, and the thread that drops it when somebody else comes.
 
 use crate::client::Client;
+use crate::locks::Locks;
 use nacre_rpc::ClientCallbacks;
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
@@ -28,6 +29,8 @@ pub struct Lease {
     word: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
+    /// What there is when it is shared.
+    locks: Arc<Locks>,
 }
 
 #[derive(Default)]
@@ -46,7 +49,13 @@ impl Lease {
             word: AtomicU64::new(2),
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
+            locks: Locks::new(),
         })
+    }
+
+    /// Locks on data of files, which let a client cache under a shared lease; also what OSTs call back.
+    pub fn locks(&self) -> &Arc<Locks> {
+        &self.locks
     }
 
     /// What the MDT with this index calls back.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use nacre_client::{Caller, Client, KernelCaches};
 use nacre_types::{Fid, Status, StatusResult};
 
-use crate::abi::{InitFlags, StatFs};
+use crate::abi::StatFs;
 use crate::config::SessionConfig;
 use crate::handler::{Handler, InitConfig};
 use crate::notify::Notifier;
@@ -282,9 +282,7 @@ impl Handler for Front {
         }
     }
 
-    fn init(&self, kernel: &InitRequest, negotiated: &mut InitConfig) {
-        // Cached data goes when attributes show another size: that is how it is noticed that somebody else wrote.
-        negotiated.flags.remove(InitFlags::EXPLICIT_INVAL_DATA);
+    fn init(&self, kernel: &InitRequest, _: &mut InitConfig) {
         let timeout = if kernel.minor >= MINOR_WITH_EPOCH { Duration::MAX } else { NAMES_WITHOUT_EPOCH };
         let _ = self.name_timeout.set(timeout);
     }

@@ -29,6 +29,7 @@ mod messages;
 mod recovery;
 
 use crate::bits::InodeBits;
+use crate::extent::Extent;
 use crate::hash::WordMap;
 use crate::holdings::Holdings;
 use crate::mode::Mode;
@@ -37,6 +38,7 @@ use crate::slab::Slab;
 pub use early::EarlyCancel;
 use lru::{Link, Lru};
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// Bounds and times of a [`LockClient`].
@@ -211,6 +213,8 @@ struct Resource {
     /// Granted locks, called back ones included.
     granted: Holdings,
     asking: Vec<u32>,
+    /// Locks under which is being written out and dropped.
+    leaving: Vec<u32>,
     /// Locks in any state.
     locks: u32,
 }
@@ -321,6 +325,57 @@ impl LockClient {
         self.serving(resource, need).is_some()
     }
 
+    /// True if a lock of this client, called back or being given up though it may be, keeps others from what `need` would
+    /// let them change. Whoever caches something on this word has to see to it that the flush of that lock drops it.
+    pub fn is_still_held(&self, resource: &ResourceId, need: &Need) -> bool {
+        let Some(&place) = self.by_id.get(resource) else { return false };
+        let resource = &self.resources[place];
+        resource.granted.serving(need, |key| self.locks[key].need.serves(need)).is_some()
+            || resource.leaving.iter().any(|key| self.locks[*key].need.serves(need))
+    }
+
+    /// Gives up what this client holds on the resource in `mode`, as if somebody wanted all of it: at once, or when its
+    /// last user lets go. Says whether there is anything to wait for.
+    pub fn surrender(&mut self, resource: &ResourceId, mode: Mode, effects: &mut Vec<Effect>) -> bool {
+        let Some(&place) = self.by_id.get(resource) else { return false };
+        let mut found: Vec<u32> = Vec::new();
+        let everything = match mode {
+            Mode::Group => return false,
+            _ => Need::extent(Mode::Ex, Extent::WHOLE),
+        };
+        let _ = self.resources[place].granted.conflicting(&everything, &mut |key| {
+            found.push(key);
+            ControlFlow::Continue(())
+        });
+        found.retain(|key| self.locks[*key].need.mode == mode);
+        let leaving = self.resources[place].leaving.iter().any(|key| self.locks[*key].need.mode == mode);
+        let any = leaving || !found.is_empty();
+        for key in found {
+            let lock = &mut self.locks[key];
+            lock.wanted = Some(Wanted::by(&everything));
+            if lock.users == 0 {
+                self.give_up(key, effects);
+            }
+        }
+        any
+    }
+
+    /// Locks on the resource, in any state.
+    pub fn locks_on(&self, resource: &ResourceId) -> usize {
+        self.by_id.get(resource).map_or(0, |place| self.resources[*place].locks as usize)
+    }
+
+    /// True if the client holds, or is giving up, a lock of this mode on the resource.
+    pub fn has_mode(&self, resource: &ResourceId, mode: Mode) -> bool {
+        let Some(&place) = self.by_id.get(resource) else { return false };
+        let (resource, mut found) = (&self.resources[place], false);
+        let _ = resource.granted.conflicting(&Need::extent(Mode::Ex, Extent::WHOLE), &mut |key| {
+            found |= self.locks[key].need.mode == mode;
+            if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        found || resource.leaving.iter().any(|key| self.locks[*key].need.mode == mode)
+    }
+
     /// Gives a reference back. A pending request that nobody waits for any more is cancelled; an unused lock stays in the
     /// cache if nobody else wants it. References to locks that were lost may be given back, too.
     pub fn release(&mut self, now: Instant, handle: LockHandle, effects: &mut Vec<Effect>) {
@@ -350,6 +405,11 @@ impl LockClient {
     /// True if the lock is still held: false after an eviction, also for those who have a reference.
     pub fn is_valid(&self, handle: LockHandle) -> bool {
         self.held(handle).is_some()
+    }
+
+    /// True if the lock exists, granted or asked for.
+    pub fn knows(&self, handle: LockHandle) -> bool {
+        self.by_handle.contains_key(&handle)
     }
 
     /// What is held under a handle.
@@ -411,7 +471,9 @@ impl LockClient {
         let need = lock.need;
         let keep = lock.wanted.and_then(|wanted| kept(&need, &wanted, self.config.downgrade));
         if lock.state == State::Granted {
-            self.resources[lock.resource].granted.remove(need.mode, &need.policy, key);
+            let resource = &mut self.resources[lock.resource];
+            resource.granted.remove(need.mode, &need.policy, key);
+            resource.leaving.push(key);
         }
         lock.state = State::Leaving(keep);
         let resource = self.resources[lock.resource].id;
@@ -430,7 +492,7 @@ impl LockClient {
                 resource.asking.retain(|other| *other != key);
             }
             State::Granted => resource.granted.remove(lock.need.mode, &lock.need.policy, key),
-            State::Leaving(_) => {}
+            State::Leaving(_) => resource.leaving.retain(|other| *other != key),
         }
         resource.locks -= 1;
         if resource.locks == 0 {
@@ -448,7 +510,13 @@ impl LockClient {
             return place;
         }
         let granted = Holdings::for_type_of(policy);
-        let place = self.resources.insert(Resource { id: *id, granted, asking: Vec::new(), locks: 0 });
+        let place = self.resources.insert(Resource {
+            id: *id,
+            granted,
+            asking: Vec::new(),
+            leaving: Vec::new(),
+            locks: 0,
+        });
         self.by_id.insert(*id, place);
         place
     }

@@ -34,6 +34,7 @@ mod recovery;
 mod timeouts;
 
 use crate::bits::InodeBits;
+use crate::extent::Extent;
 use crate::hash::WordMap;
 use crate::holdings::Holdings;
 use crate::mode::Mode;
@@ -45,6 +46,7 @@ use contention::Contention;
 use glimpse::PendingGlimpse;
 use nacre_types::ClientUuid;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use timeouts::{Called, Timer};
 
@@ -487,7 +489,34 @@ impl LockServer {
             let lock = &self.locks[key];
             lock.peer == peer && lock.granted.is_some_and(|granted| granted.serves(need))
         };
-        self.resources[*key].granted.serving(need, usable).is_some()
+        let granted = &self.resources[*key].granted;
+        granted.serving(need, usable).is_some() || self.is_held_in_parts(granted, peer, need)
+    }
+
+    /// True if several locks of the client together allow `need`: a client gathers what it wrote under each of them.
+    fn is_held_in_parts(&self, granted: &Holdings, peer: Peer, need: &Need) -> bool {
+        let Policy::Extent(extent) = need.policy else { return false };
+        let mut parts: Vec<Extent> = Vec::new();
+        for (_, tree) in granted.trees().iter().filter(|(mode, _)| mode.serves(need.mode)) {
+            let _ = tree.overlapping(&extent, &mut |key, held| {
+                if self.locks[key].peer == peer {
+                    parts.push(held);
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        parts.sort();
+        let mut next = extent.start;
+        for part in parts.iter().filter(|part| part.last >= extent.start) {
+            if part.start > next {
+                return false;
+            }
+            match part.last {
+                last if last >= extent.last => return true,
+                last => next = next.max(last + 1),
+            }
+        }
+        false
     }
 
     /// Locks and requests of a client.

@@ -31,9 +31,11 @@ pub struct Exercise {
     pub map: bool,
     /// A second descriptor with O_DIRECT.
     pub direct: bool,
-    /// Operation by operation another of these names of the file, e.g. through several mounts; it is opened before
-    /// and closed after each operation, so that close-to-open consistency is enough.
+    /// Operation by operation another of these names of the file, e.g. through several mounts. It is opened before and
+    /// closed after each operation, so that close-to-open consistency is enough, unless `stay_open`.
     pub aliases: Vec<PathBuf>,
+    /// All names stay open, and stores to maps are not synced: what one does the others have to see at once.
+    pub stay_open: bool,
 }
 
 impl Exercise {
@@ -47,6 +49,7 @@ impl Exercise {
             map: true,
             direct: true,
             aliases: Vec::new(),
+            stay_open: false,
         }
     }
 
@@ -60,7 +63,8 @@ impl Exercise {
             plan: self,
             random: Random::new(self.seed),
             model: Vec::new(),
-            handles: None,
+            handles: Vec::new(),
+            current: 0,
             path: path.to_owned(),
             history: VecDeque::new(),
         };
@@ -122,7 +126,9 @@ struct State<'a> {
     plan: &'a Exercise,
     random: Random,
     model: Vec<u8>,
-    handles: Option<Handles>,
+    /// One for each name, or the only one.
+    handles: Vec<Handles>,
+    current: usize,
     path: PathBuf,
     history: VecDeque<String>,
 }
@@ -156,23 +162,25 @@ impl State<'_> {
     }
 
     fn perform(&mut self, operation: &Operation) -> Result<(), String> {
-        if self.handles.is_none() || *operation == Operation::Reopen {
-            self.handles = None;
-            self.handles = Some(self.open().map_err(|error| format!("open: {error}"))?);
+        let names = self.plan.aliases.len() + 1;
+        if self.handles.is_empty() || *operation == Operation::Reopen {
+            self.handles.clear();
+            let name = self.random.below(names);
+            let wanted = if self.plan.stay_open { 0..names } else { name..name + 1 };
+            for name in wanted {
+                self.handles.push(self.open(name).map_err(|error| format!("open: {error}"))?);
+            }
         }
-        let result = self.apply(operation).map_err(|error| error.to_string());
-        if !self.plan.aliases.is_empty() {
-            self.handles = None;
+        self.current = self.random.below(self.handles.len());
+        let result = self.apply(operation).map_err(|error| format!("name {}: {error}", self.current));
+        if names > 1 && !self.plan.stay_open {
+            self.handles.clear();
         }
         result
     }
 
-    fn open(&mut self) -> io::Result<Handles> {
-        let count = self.plan.aliases.len();
-        let path = match self.random.below(count + 1) {
-            index if index < count => &self.plan.aliases[index],
-            _ => &self.path,
-        };
+    fn open(&self, name: usize) -> io::Result<Handles> {
+        let path = self.plan.aliases.get(name).unwrap_or(&self.path);
         let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
         let direct = if self.plan.direct { Some(open(libc::O_DIRECT)?) } else { None };
         Ok(Handles { buffered: open(0)?, direct })
@@ -209,7 +217,7 @@ impl State<'_> {
     }
 
     fn handles(&self) -> &Handles {
-        self.handles.as_ref().expect("opened before every operation")
+        &self.handles[self.current]
     }
 
     fn file(&self, direct: bool) -> &File {
@@ -263,6 +271,7 @@ impl State<'_> {
         if expected.is_empty() {
             return Ok(());
         }
+        self.compare_size()?;
         let map = Map::new(self.file(false), range.start + expected.len())?;
         same(&map.bytes()[range.start..], expected, range.start)
     }
@@ -274,9 +283,12 @@ impl State<'_> {
         }
         let mut bytes = vec![0; end - range.start];
         self.random.fill(&mut bytes);
+        self.compare_size()?;
         let mut map = Map::new(self.file(false), end)?;
         map.bytes_mut()[range.start..end].copy_from_slice(&bytes);
-        map.sync()?;
+        if !self.plan.stay_open {
+            map.sync()?;
+        }
         self.model[range.start..end].copy_from_slice(&bytes);
         Ok(())
     }
@@ -308,6 +320,8 @@ impl State<'_> {
         if !apart || source.is_empty() {
             return Ok(());
         }
+        // The kernel limits a copy to the size that it knows.
+        self.compare_size()?;
         let file = self.file(false);
         let (mut input, mut output) = (from.start as u64, to as u64);
         let mut left = source.len();
@@ -485,7 +499,8 @@ mod tests {
             plan: &exercise,
             random: Random::new(3),
             model: vec![1, 2, 3],
-            handles: None,
+            handles: Vec::new(),
+            current: 0,
             path,
             history: VecDeque::new(),
         };

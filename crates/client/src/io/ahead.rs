@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! - A block is served only under the exclusive lease under which it was made ([`Client::may_cache`]).
+//! - A block is served only under the exclusive lease, or the locks, under which it was made ([`Client::may_cache`]).
 //! - A writer takes its range out of the list after it has written and before it gives the range back. So a block that is
 //!   found under a reader's range holds everything written there before, whenever its fetch ran.
 //! - A block enters the list before dirty data of its range is settled, and is fetched after: a write in between takes
@@ -27,12 +27,15 @@ use crate::client::Client;
 use crate::file::{FileInner, FileState, OpenFile};
 use blocks::{Block, Memory, Served};
 use nacre_layout::Layout;
+use nacre_lock::Mode;
 use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::IoLock;
 use parking_lot::Mutex;
 use reader::{Limits, Pattern, Plan};
 use stats::{AheadStats, Counter};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What one fetch asks for, in bytes: the largest transfer of one request.
 const RPC_BYTES: u64 = 1 << 20;
@@ -61,14 +64,29 @@ struct Fetch {
     blocks: Vec<Arc<Block>>,
     /// What the OSTs are to have ready beyond, see [`crate::ClientConfig::read_ahead_bytes_max`].
     hint: u32,
+    /// What keeps others away.
+    lock: IoLock,
+}
+
+/// Marks what is true under the locks that there were in an era of the file ([`FileState::lock_era`]), rather than under a
+/// lease.
+const UNDER_LOCKS: u64 = 1 << 63;
+
+/// What the fetch of a block names, of which it is known under what it will be true.
+fn lock_under(lease: u64) -> IoLock {
+    if lease & UNDER_LOCKS == 0 { IoLock::Lease } else { IoLock::Held }
 }
 
 impl Client {
-    /// The exclusive lease under which data of a file may be kept, if there is one: nobody else changes it, and its size is
-    /// known. The only place that decides this.
-    pub(crate) fn may_cache(&self, inner: &FileInner) -> Option<u64> {
+    /// A number that stands for the lease or the locks under which data of a file may be kept, if it may: nobody else changes
+    /// it, and its size is known. The only place that decides this.
+    pub(crate) fn may_cache(&self, file: &FileState, inner: &FileInner) -> Option<u64> {
         let lease = self.lease.number();
-        (lease != 0 && self.size_is_ours(inner)).then_some(lease)
+        if lease != 0 {
+            return self.size_is_ours(inner).then_some(lease);
+        }
+        let era = file.lock_era.load(Ordering::Acquire);
+        (inner.floor_era == era + 1).then_some(UNDER_LOCKS | era)
     }
 
     /// Counters of read-ahead.
@@ -95,7 +113,7 @@ impl Client {
         let stats = self.read_ahead_stats();
         let (size, layout, lease) = {
             let inner = open.file.lock();
-            let Some(lease) = self.may_cache(&inner) else { return };
+            let Some(lease) = self.may_cache(&open.file, &inner) else { return };
             if inner.size == 0 {
                 stats.add(Counter::ZeroLength);
                 return;
@@ -135,13 +153,16 @@ impl Client {
         let (stats, owner) = (self.read_ahead_stats(), open.handle.0);
         let memory = (&self.ahead.memory, self.read_ahead_room());
         let mut made = Vec::new();
+        let beside = lease & UNDER_LOCKS != 0;
+        let covered = |range: &(u64, u64)| !beside || self.is_covered(&layout, *range, Mode::Pr);
+        let ranges: Vec<(u64, u64)> =
+            plan.ranges().map(|range| (range.start, range.end)).take_while(covered).collect();
         {
             let mut inner = open.file.lock();
             if plan.pattern == Pattern::Sequential {
                 inner.ahead.forget(owner, offset.saturating_sub(PASSED_BYTES));
             }
-            for range in plan.ranges() {
-                let bounds = (range.start, range.end);
+            for bounds in ranges {
                 if !inner.ahead.make(bounds, RPC_BYTES, (owner, lease), memory, &mut made) {
                     stats.add(Counter::MaxIssue);
                     stats.add(Counter::FailedToReachEnd);
@@ -162,7 +183,8 @@ impl Client {
         let hint = if plan.pattern == Pattern::Sequential { self.config.read_ahead_bytes_max } else { 0 };
         let mut queue = self.ahead.queue.lock();
         for blocks in made.chunks(BATCH) {
-            queue.fetches.push_back(Fetch { layout: layout.clone(), blocks: blocks.to_vec(), hint });
+            let lock = lock_under(lease);
+            queue.fetches.push_back(Fetch { layout: layout.clone(), blocks: blocks.to_vec(), hint, lock });
         }
         if queue.active < self.tunables.max_read_ahead_async_active() {
             queue.active += 1;
@@ -197,6 +219,7 @@ impl Client {
                 // What a reader asked for in several steps goes out together.
                 while let Some(next) = queue.fetches.front()
                     && Arc::ptr_eq(&next.layout, &fetch.layout)
+                    && next.lock == fetch.lock
                     && fetch.blocks.len() + next.blocks.len() <= BATCH
                     && let Some(next) = queue.fetches.pop_front()
                 {
@@ -218,7 +241,7 @@ impl Client {
         let mut buffers: Vec<_> = blocks.iter().map(|block| memory.buffer(block.len())).collect();
         let mut parts: Vec<_> =
             blocks.iter().zip(&mut buffers).map(|(block, buffer)| (block.start, &mut buffer[..])).collect();
-        let outcome = self.read_parts(&fetch.layout, &mut parts, fetch.hint);
+        let outcome = self.read_parts(&fetch.layout, &mut parts, (fetch.hint, fetch.lock));
         if let Err(status) = outcome {
             log::debug!("{} blocks could not be read ahead: {status}", blocks.len());
         }
@@ -248,7 +271,8 @@ impl Client {
             let copy = |from: &[u8], to: &mut [u8]| self.copy(from, to);
             let mut served = block.serve(at, &mut buffer[done..], copy);
             if served == Served::NotBegun {
-                self.fetch(&Fetch { layout: layout.clone(), blocks: vec![block.clone()], hint: 0 });
+                let lock = lock_under(block.lease);
+                self.fetch(&Fetch { layout: layout.clone(), blocks: vec![block.clone()], hint: 0, lock });
                 open.reader.lock().on_wait();
                 served = block.serve(at, &mut buffer[done..], copy);
             }
@@ -285,7 +309,7 @@ impl Client {
         if inner.ahead.is_empty() {
             return None;
         }
-        let lease = self.may_cache(&inner);
+        let lease = self.may_cache(file, &inner);
         let block = inner.ahead.find(offset)?;
         if lease != Some(block.lease) {
             inner.ahead.clear();

@@ -25,7 +25,7 @@ pub(crate) mod untold;
 pub(crate) mod writers;
 
 use crate::client::Client;
-use crate::file::{FileInner, FileState, OpenFile};
+use crate::file::{FileState, OpenFile};
 use crate::io::objects::object_ranges;
 use crate::io::write::WriteOptions;
 use budget::{Budget, Claim};
@@ -50,12 +50,6 @@ pub(crate) const LARGE_BYTES: u64 = 512 << 10;
 const STREAM_SLACK: u64 = WINDOW_BYTES;
 
 impl Client {
-    /// True if data written to `[start, end)` may be held back. The one place that decides what a lease or a lock allows a
-    /// writer.
-    pub(crate) fn may_hold_back(&self, inner: &FileInner, _start: u64, _end: u64) -> bool {
-        self.may_cache(inner).is_some()
-    }
-
     /// True if caching a write that may be cached is worth it: it goes on with a stream, or joins dirty data.
     ///
     /// A single write of a small file goes straight to its object: it would have to be sent anyway, a moment later and by
@@ -91,25 +85,37 @@ impl Client {
 
     /// Copies `data` into windows; the caller holds its range exclusively. False if not all of it found room: then it is to
     /// be settled and written in another way.
-    pub(crate) fn cache_write(&self, file: &Arc<FileState>, layout: &Layout, at: u64, data: &[u8]) -> bool {
+    pub(crate) fn cache_write(
+        &self,
+        file: &Arc<FileState>,
+        layout: &Layout,
+        (at, data): (u64, &[u8]),
+        alone: bool,
+    ) -> bool {
         let mut rest = data;
         for chunk in chunks(layout, at, data.len() as u64) {
             let (mine, after) = rest.split_at(chunk.len as usize);
             rest = after;
             let Some(stripe) = chunk.object else { return false };
-            if !self.cache_chunk(file, stripe, chunk.object_offset, mine) {
+            if !self.cache_chunk(file, stripe, (chunk.object_offset, mine), alone) {
                 return false;
             }
         }
         rest.is_empty()
     }
 
-    fn cache_chunk(&self, file: &Arc<FileState>, stripe: StripeObject, mut at: u64, mut data: &[u8]) -> bool {
+    fn cache_chunk(
+        &self,
+        file: &Arc<FileState>,
+        stripe: StripeObject,
+        (mut at, mut data): (u64, &[u8]),
+        alone: bool,
+    ) -> bool {
         while !data.is_empty() {
             let key = Key { object: stripe.object, number: at / WINDOW_BYTES };
             let start = (at % WINDOW_BYTES) as usize;
             let (piece, rest) = data.split_at(data.len().min(WINDOW_BYTES as usize - start));
-            if !self.cache_piece(file, stripe.ost_index, key, start, piece) {
+            if !self.cache_piece(file, stripe.ost_index, (key, start), piece, alone) {
                 return false;
             }
             at += piece.len() as u64;
@@ -122,9 +128,9 @@ impl Client {
         &self,
         file: &Arc<FileState>,
         ost_index: u16,
-        key: Key,
-        start: usize,
+        (key, start): (Key, usize),
         piece: &[u8],
+        alone: bool,
     ) -> bool {
         let mut fresh: Option<Window> = None;
         let window = loop {
@@ -145,7 +151,7 @@ impl Client {
         // `end_fill`. Nobody else touches these bytes: writers hold their ranges exclusively, and the table sends a
         // window, or copies from it, only when nobody fills it.
         unsafe { self.copy_raw(piece.as_ptr(), window.add(start), piece.len()) };
-        if file.dirty.end_fill(key, (start as u32, (start + piece.len()) as u32)) {
+        if file.dirty.end_fill(key, (start as u32, (start + piece.len()) as u32), alone) {
             self.dirty.queue(file, ost_index, key);
         }
         true
@@ -155,12 +161,13 @@ impl Client {
     fn new_window(&self, ost_index: u16) -> Option<Window> {
         let budget = self.dirty.budget(ost_index);
         let tunables = &self.dirty.tunables;
+        let incarnation = self.ost(ost_index).ok()?.incarnation();
         let mut has_waited = false;
         loop {
             let now = Instant::now();
             match budget.claim(budget.max_bytes(tunables.max_dirty_per_ost()), now) {
                 Claim::Taken => match self.dirty.pool.take(self.dirty_room(WINDOW_BYTES)) {
-                    Some(buffer) => return Some(Window::new(buffer, budget, now)),
+                    Some(buffer) => return Some(Window::new(buffer, budget, now, incarnation)),
                     None => budget.give_back(false),
                 },
                 Claim::NoGrant => match self.ask_grant(&budget) {
@@ -222,10 +229,18 @@ impl Client {
             return Ok(());
         }
         let scope = scope_of(file, start, end);
+        self.settle_scope(file, &scope)
+    }
+
+    /// As [`Client::settle`], for a part that is named already.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn settle_scope(&self, file: &FileState, scope: &Scope) -> StatusResult<()> {
         let born = Table::now();
         let mut outcome = Ok(());
         loop {
-            match file.dirty.take(&scope, born, None) {
+            match file.dirty.take(scope, born, None) {
                 Taken::Clean => return outcome,
                 Taken::Jobs(jobs) => {
                     let sent = self.send(file, jobs);
@@ -272,13 +287,19 @@ impl Client {
     /// files since. Each open of such a file is told once.
     pub fn lose_dirty_data(&self) {
         for file in self.nodes.open_files() {
-            if !file.dirty.is_clean() {
-                log::error!("data of {} that was not written yet is lost: this client was evicted", file.fid);
-                file.lock().record_error(Status::EIO);
-                // What is under way cannot be called back.
-                file.dirty.discard(&Scope::All);
-            }
+            self.lose_dirty_of(&file, Scope::All);
         }
+    }
+
+    /// As [`Client::lose_dirty_data`], for a part of one file.
+    pub(crate) fn lose_dirty_of(&self, file: &FileState, scope: Scope) {
+        if file.dirty.is_clean_in(&scope) {
+            return;
+        }
+        log::error!("data of {} that was not written yet is lost: this client was evicted", file.fid);
+        file.lock().record_error(Status::EIO);
+        // What is under way cannot be called back.
+        file.dirty.discard(&scope);
         self.dirty.room_was_made();
     }
 }

@@ -62,24 +62,24 @@ impl Client {
         self.ost(ost_index)?.call(request, Bulk::None)
     }
 
-    /// Size, space and time as the objects have them.
+    /// Size, space and time as the objects have them, and other clients that write to them.
     pub(crate) fn glimpse(&self, layout: &Layout) -> StatusResult<Glimpse> {
+        let glimpse = !self.is_alone();
         let mut objects = layout.objects();
         let (first, more) = (objects.next(), objects.next().is_some());
         let Some(first) = first else { return Ok(Glimpse::default()) };
         let mut sum = Glimpse::default();
         if !more {
-            let attr = object_attr(self.on_object(
-                first.ost_index,
-                &OssRequest::GetAttr { object: first.object, glimpse: false },
-            )?)?;
+            let attr = object_attr(
+                self.on_object(first.ost_index, &OssRequest::GetAttr { object: first.object, glimpse })?,
+            )?;
             sum.add(&attr);
             sum.size = layout.file_size(&[attr.size]);
             return Ok(sum);
         }
         let requests = layout
             .objects()
-            .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse: false }));
+            .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse }));
         let mut sizes = Vec::new();
         for reply in self.on_objects(requests)? {
             let attr = object_attr(reply)?;
@@ -91,15 +91,12 @@ impl Client {
     }
 
     /// Sets the size of every object to what a file of `size` bytes has there.
-    pub(crate) fn cut_objects(&self, layout: &Layout, size: u64) -> StatusResult<()> {
+    pub(crate) fn cut_objects(&self, layout: &Layout, size: u64, lock: IoLock) -> StatusResult<()> {
         let requests = layout.components.iter().flat_map(|component| {
             let math = component.math();
             component.objects.iter().enumerate().filter_map(move |(index, stripe)| {
                 let size = math?.object_size(index as u16, size.min(component.extent.end));
-                Some((
-                    stripe.ost_index,
-                    OssRequest::Truncate { object: stripe.object, size, lock: IoLock::Lease },
-                ))
+                Some((stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock }))
             })
         });
         self.on_objects(requests).map(drop)

@@ -53,6 +53,11 @@ impl RangeLocks {
         }
     }
 
+    /// Something was changed without a range.
+    pub fn note_change(&mut self) {
+        self.exclusive_taken += 1;
+    }
+
     /// Counts exclusive uses: between two equal answers none began.
     pub fn generation(&self) -> u64 {
         self.exclusive_taken

@@ -1,13 +1,16 @@
 //! Reading.
 
 use crate::client::Client;
-use crate::file::OpenFile;
+use crate::file::{FileInner, OpenFile};
 use crate::io::ranges::Use;
+use crate::locks::cover::{Fill, Want};
 use nacre_layout::{Chunk, Layout, chunks};
+use nacre_lock::Mode;
 use nacre_rpc::IoCall;
 use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A reader counts as sequential if it goes on within this distance from where it stopped: the kernel's read-ahead
@@ -16,6 +19,9 @@ const SEQUENTIAL_SLACK: u64 = 2 << 20;
 /// Bytes read in a row from which on more is asked to be had ready.
 const SEQUENTIAL_FROM: u64 = 256 << 10;
 
+/// How often a read begins again because its locks were lost under it.
+const ATTEMPTS: usize = 8;
+
 impl Client {
     /// Reads from open file `handle` at `offset` into `buffer`: fewer bytes than it holds only at the end of the file.
     ///
@@ -23,13 +29,39 @@ impl Client {
     /// `EBADF`; `EINTR`; what an OST answers, when nothing could be read.
     pub fn read(&self, handle: u64, offset: u64, buffer: &mut [u8]) -> StatusResult<usize> {
         let open = self.handles.file(handle)?;
-        self.read_open(&open, offset, buffer)
+        self.read_open(&open, offset, buffer, false)
     }
 
-    pub(crate) fn read_open(&self, open: &OpenFile, offset: u64, buffer: &mut [u8]) -> StatusResult<usize> {
+    /// As [`Client::read`], for pages that the kernel keeps, and has locked until this is answered.
+    ///
+    /// # Errors
+    /// As [`Client::read`]; `EAGAIN` if several pages cannot be had together right now, but would be one by one.
+    pub fn read_pages(&self, handle: u64, offset: u64, buffer: &mut [u8]) -> StatusResult<usize> {
+        let open = self.handles.file(handle)?;
+        self.read_open(&open, offset, buffer, true)
+    }
+
+    pub(crate) fn read_open(
+        &self,
+        open: &OpenFile,
+        offset: u64,
+        buffer: &mut [u8],
+        for_pages: bool,
+    ) -> StatusResult<usize> {
+        self.plan_ahead(open, offset, buffer.len() as u64);
+        match self.read_alone(open, offset, buffer)? {
+            Some(bytes) => Ok(bytes),
+            None => self.read_shared(open, offset, buffer, for_pages),
+        }
+    }
+
+    /// Reads as the only client; `None` if it is not.
+    fn read_alone(&self, open: &OpenFile, offset: u64, buffer: &mut [u8]) -> StatusResult<Option<usize>> {
+        if !self.is_alone() {
+            return Ok(None);
+        }
         let file = &*open.file;
         let end = offset.saturating_add(buffer.len() as u64);
-        self.plan_ahead(open, offset, buffer.len() as u64);
         let take = || {
             file.take_range(Use::Shared, |inner| {
                 let sure = end <= inner.size || self.size_is_ours(inner);
@@ -42,6 +74,80 @@ impl Client {
             self.refresh_size(file)?;
             (range, (size, _, layout)) = take()?;
         }
+        // Only now: the end of the lease waits for those who have their ranges.
+        if !self.is_alone() {
+            return Ok(None);
+        }
+        let len = self.read_known(open, layout, (offset, size), buffer, IoLock::Lease)?;
+        range.finish(|inner| self.note_read(inner, len));
+        Ok(Some(len))
+    }
+
+    /// Reads beside other clients, under locks.
+    fn read_shared(
+        &self,
+        open: &OpenFile,
+        offset: u64,
+        buffer: &mut [u8],
+        for_pages: bool,
+    ) -> StatusResult<usize> {
+        let file = &*open.file;
+        let end = offset.saturating_add(buffer.len() as u64);
+        let fill = for_pages.then(|| Fill::begin(file, offset, end));
+        let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
+        for _ in 0..ATTEMPTS {
+            let range = if urgent {
+                file.try_range(offset, end, Use::Shared)
+            } else {
+                Some(file.take_range(Use::Shared, |_| (offset, end, ()))?.0)
+            };
+            let Some(layout) = self.layout_of(file)?.filter(|layout| layout.has_objects()) else {
+                return Ok(0);
+            };
+            // What may be mapped and stored to has to be locked for that.
+            let stored_to = for_pages && !urgent && file.lock().writers > 0;
+            let mode = if stored_to { Mode::Pw } else { Mode::Pr };
+            let want = match (urgent, for_pages) {
+                (true, _) => Want::Now,
+                (false, true) => Want::Lock,
+                (false, false) => Want::LockOrServer,
+            };
+            let Some(cover) = self.cover(file, &layout, (offset, end), mode, want)? else {
+                return Err(Status::EAGAIN);
+            };
+            if let Some(fill) = &fill {
+                fill.goes_on();
+            }
+            let size = self.size_under(file, &cover, end)?;
+            let len = self.read_known(open, Some(layout), (offset, size), buffer, cover.io);
+            if !cover.is_valid() && !urgent {
+                continue;
+            }
+            let len = len?;
+            match range {
+                Some(range) => range.finish(|inner| self.note_read(inner, len)),
+                None => self.note_read(&mut file.lock(), len),
+            }
+            return Ok(len);
+        }
+        Err(Status::EIO)
+    }
+
+    fn note_read(&self, inner: &mut FileInner, len: usize) {
+        if self.config.relatime && len > 0 {
+            inner.on_read(|| self.now());
+        }
+    }
+
+    /// Reads what lies before the end of the file, which is known; gives its length.
+    fn read_known(
+        &self,
+        open: &OpenFile,
+        layout: Option<Arc<Layout>>,
+        (offset, size): (u64, u64),
+        buffer: &mut [u8],
+        lock: IoLock,
+    ) -> StatusResult<usize> {
         if offset >= size || buffer.is_empty() {
             return Ok(0);
         }
@@ -53,16 +159,12 @@ impl Client {
                 let done = self.take_ahead(open, &layout, offset, buffer)?;
                 if done < len {
                     let hint = self.read_ahead_hint(open, offset, len as u64);
-                    self.read_layout(&layout, offset + done as u64, &mut buffer[done..], hint)?;
+                    let rest = &mut buffer[done..];
+                    self.read_layout(&layout, offset + done as u64, rest, (hint, lock))?;
                 }
             }
             _ => buffer.fill(0),
         }
-        range.finish(|inner| {
-            if self.config.relatime {
-                inner.on_read(|| self.now());
-            }
-        });
         Ok(len)
     }
 
@@ -88,31 +190,37 @@ impl Client {
     }
 
     /// Fills `buffer` with the bytes of the file from `offset` on; what no object has is zero.
-    fn read_layout(&self, layout: &Layout, offset: u64, buffer: &mut [u8], ahead: u32) -> StatusResult<()> {
+    fn read_layout(
+        &self,
+        layout: &Layout,
+        offset: u64,
+        buffer: &mut [u8],
+        (ahead, lock): (u32, IoLock),
+    ) -> StatusResult<()> {
         let mut parts = chunks(layout, offset, buffer.len() as u64);
         let (first, second) = (parts.next(), parts.next());
         match (first, second) {
             (None, _) => buffer.fill(0),
             (Some(chunk), None) if let Some(pieces) = self.divided(&chunk) => {
-                self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], ahead)?;
+                self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], (ahead, lock))?;
             }
             (Some(chunk), None) => {
                 let (mine, rest) = buffer.split_at_mut(chunk.len as usize);
                 rest.fill(0);
-                self.read_chunk(&chunk, mine, ahead)?;
+                self.read_chunk(&chunk, mine, (ahead, lock))?;
             }
             // A second chunk.
-            _ => self.read_parts(layout, &mut [(offset, buffer)], ahead)?,
+            _ => self.read_parts(layout, &mut [(offset, buffer)], (ahead, lock))?,
         }
         Ok(())
     }
 
-    fn read_chunk(&self, chunk: &Chunk, buffer: &mut [u8], ahead: u32) -> StatusResult<()> {
+    fn read_chunk(&self, chunk: &Chunk, buffer: &mut [u8], (ahead, lock): (u32, IoLock)) -> StatusResult<()> {
         let Some(stripe) = chunk.object else {
             buffer.fill(0);
             return Ok(());
         };
-        let request = read_request(chunk, stripe.object, ahead);
+        let request = read_request(chunk, stripe.object, (ahead, lock));
         let reply = self.ost(stripe.ost_index)?.call(&request, Bulk::Receive(buffer))?;
         fill_short(reply, buffer)
     }
@@ -122,11 +230,11 @@ impl Client {
         &self,
         layout: &Layout,
         parts: &mut [(u64, &mut [u8])],
-        ahead: u32,
+        how: (u32, IoLock),
     ) -> StatusResult<()> {
         let pieces: Vec<Vec<Chunk>> =
             parts.iter().map(|(at, buffer)| chunks(layout, *at, buffer.len() as u64).collect()).collect();
-        self.read_chunks(layout, parts, &pieces, ahead)
+        self.read_chunks(layout, parts, &pieces, how)
     }
 
     /// The same with the chunks of each part.
@@ -135,7 +243,7 @@ impl Client {
         layout: &Layout,
         parts: &mut [(u64, &mut [u8])],
         pieces: &[Vec<Chunk>],
-        ahead: u32,
+        (ahead, lock): (u32, IoLock),
     ) -> StatusResult<()> {
         // The hint is for the file; each object holds its share of what follows.
         let share = ahead / (layout.objects().count().max(1) as u32);
@@ -148,7 +256,7 @@ impl Client {
                 match chunk.object {
                     Some(stripe) => calls.push(IoCall {
                         endpoint: self.ost(stripe.ost_index)?,
-                        request: read_request(chunk, stripe.object, share),
+                        request: read_request(chunk, stripe.object, (share, lock)),
                         bulk: Bulk::Receive(mine),
                     }),
                     None => mine.fill(0),
@@ -172,14 +280,8 @@ impl Client {
     }
 }
 
-fn read_request(chunk: &Chunk, object: nacre_types::Fid, ahead: u32) -> OssRequest {
-    OssRequest::Read {
-        object,
-        offset: chunk.object_offset,
-        len: chunk.len as u32,
-        ahead,
-        lock: IoLock::Lease,
-    }
+fn read_request(chunk: &Chunk, object: nacre_types::Fid, (ahead, lock): (u32, IoLock)) -> OssRequest {
+    OssRequest::Read { object, offset: chunk.object_offset, len: chunk.len as u32, ahead, lock }
 }
 
 /// The object ends inside the file: the rest of its part is a hole.

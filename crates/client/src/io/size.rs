@@ -4,10 +4,13 @@ use crate::client::Client;
 use crate::file::{FileInner, FileState, KnownSize};
 use crate::io::objects::Glimpse;
 use crate::io::ranges::Use;
+use crate::locks::cover::Cover;
 use nacre_layout::Layout;
 use nacre_types::{Attr, Fid, SizeSource, Status, StatusResult};
+use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{DataUpdate, MdsReply, MdsRequest};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How often a wait asks whether it was interrupted.
@@ -68,6 +71,12 @@ impl FileState {
             inner.ranges.waiters -= 1;
             outcome
         })
+    }
+
+    /// Takes `[start, end)` if that is possible at once.
+    pub fn try_range(&self, start: u64, end: u64, mode: Use) -> Option<RangeGuard<'_>> {
+        let ticket = self.lock().ranges.try_take(start, end, mode)?;
+        Some(RangeGuard { file: self, ticket })
     }
 
     /// Takes the range that `choose` names (it may depend on the size) and gives what else `choose` says.
@@ -158,16 +167,42 @@ impl Client {
     pub(crate) fn size_up_to(&self, file: &FileState, need: u64) -> StatusResult<u64> {
         {
             let inner = file.lock();
-            if self.size_is_ours(&inner) || need <= inner.size {
+            let era = file.lock_era.load(Ordering::Acquire);
+            let reaches = need <= inner.size && (self.is_alone() || inner.floor_era == era + 1);
+            if self.size_is_ours(&inner) || reaches {
                 return Ok(inner.size);
             }
         }
         self.refresh_size(file).map(|glimpse| glimpse.size)
     }
 
+    /// The size as far as it matters for an operation that ends at `need` and has `cover`: what is known to be there cannot
+    /// be cut off by others while its locks are held.
+    pub(crate) fn size_under(&self, file: &FileState, cover: &Cover<'_>, need: u64) -> StatusResult<u64> {
+        if cover.io == IoLock::Held {
+            let era = file.lock_era.load(Ordering::Acquire);
+            let inner = file.lock();
+            let reaches = inner.floor_era == era + 1 && need <= inner.size;
+            if reaches || inner.exact_era == era + 1 {
+                return Ok(inner.size);
+            }
+        }
+        let era = file.lock_era.load(Ordering::Acquire);
+        let size = self.refresh_size(file)?.size;
+        if cover.io == IoLock::Held && self.is_locked_to_its_end(file) {
+            let mut inner = file.lock();
+            // Otherwise writes went on here meanwhile, and what they noted is a part of the size.
+            if inner.floor_era == era + 1 && inner.size == size {
+                inner.exact_era = era + 1;
+            }
+        }
+        Ok(size)
+    }
+
     /// Asks the objects for the size and notes it.
     pub(crate) fn refresh_size(&self, file: &FileState) -> StatusResult<Glimpse> {
         let lease = self.lease.number();
+        let era = file.lock_era.load(Ordering::Acquire);
         let changes = file.lock().changes();
         self.settle(file, 0, u64::MAX)?;
         let layout = self.layout_of(file)?;
@@ -179,7 +214,12 @@ impl Client {
         if changes.is_some() && inner.changes() == changes {
             inner.size = glimpse.size;
             inner.size_lease = lease;
+            inner.known_since(era);
             inner.blocks = Some(glimpse.blocks);
+        } else if lease == 0 {
+            // Others may have cut the file since what is noted was true.
+            let known = if inner.floor_era == era + 1 { inner.size } else { 0 };
+            return Ok(Glimpse { size: glimpse.size.max(known), ..glimpse });
         } else {
             // Writes went on while the objects were asked: what they noted is newer.
             inner.size = inner.size.max(glimpse.size);

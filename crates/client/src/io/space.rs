@@ -9,9 +9,9 @@ use crate::io::write::WriteOptions;
 use nacre_layout::{Component, Layout};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, Fid, SetAttr, Status, StatusResult};
-use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{MdsRequest, OpenFlags};
 use nacre_wire::oss::{FallocateKind, OssReply, OssRequest, SeekKind};
+use std::sync::atomic::Ordering;
 
 /// Bytes copied by one round of `copy_file_range`.
 const COPY_CHUNK: usize = 1 << 20;
@@ -48,6 +48,7 @@ impl Client {
         let pin = self.pin(fid);
         let file = &*pin.file;
         let (range, ()) = file.take_range(Use::Exclusive, |inner| (size.min(inner.size), u64::MAX, ()))?;
+        let era = file.lock_era.load(Ordering::Acquire);
         let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;
         let mut attr = answer.attr()?;
@@ -55,6 +56,7 @@ impl Client {
         range.finish(|inner| {
             inner.learn(&attr, lease, false);
             inner.on_truncated(size, lease, true);
+            inner.known_since(era);
             // The MDT has set the time of change, which is later than that of any write so far.
             inner.mtime = None;
             inner.mtime_told = true;
@@ -85,7 +87,7 @@ impl Client {
         let epochs: Vec<_> =
             layout.objects().map(|s| (s.ost_index, s.object, self.epoch_of(s.ost_index))).collect();
         self.discard(file, size, u64::MAX)?;
-        self.cut_objects(&layout, size)?;
+        self.cut_objects(&layout, size, self.server_lock())?;
         let mut inner = file.lock();
         epochs.into_iter().for_each(|(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
         Ok(())
@@ -133,16 +135,14 @@ impl Client {
             touched(&layout, offset, end).map(|(ost, object)| (ost, object, self.epoch_of(ost))).collect();
         self.settle(file, offset, end)?;
         let outcome = self.with_space(file.fid, || {
+            let lock = self.server_lock();
             let requests = object_ranges(&layout, offset, end).map(|range| {
                 let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
-                (
-                    range.stripe.ost_index,
-                    OssRequest::Fallocate { object, kind, offset, len, lock: IoLock::Lease },
-                )
+                (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len, lock })
             });
             self.on_objects(requests)
         });
-        let now = self.now();
+        let (now, alone) = (self.now(), self.is_alone());
         range.finish(|inner| {
             inner.ahead.invalidate(offset, end);
             inner.dense = 0;
@@ -151,7 +151,9 @@ impl Client {
             inner.mtime = Some(now);
             epochs.into_iter().for_each(|(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
             match &outcome {
-                Ok(_) if grows => inner.size = inner.size.max(end),
+                Ok(_) if grows && alone => inner.size = inner.size.max(end),
+                // What is known of the size is asked for again.
+                Ok(_) if grows => inner.size_is_unsure(),
                 Ok(_) => {}
                 Err(_) => inner.size_lease = 0,
             }
@@ -225,7 +227,8 @@ impl Client {
         offset: u64,
         kind: SeekKind,
     ) -> StatusResult<Option<u64>> {
-        match self.on_object(ost_index, &OssRequest::Seek { object, offset, kind, lock: IoLock::Lease }) {
+        match self.on_object(ost_index, &OssRequest::Seek { object, offset, kind, lock: self.server_lock() })
+        {
             Ok(OssReply::Position(position)) => Ok(Some(position)),
             Ok(_) => Err(Status::EPROTO),
             Err(Status::ENXIO) if kind == SeekKind::Hole => Ok(Some(offset)),
@@ -267,7 +270,7 @@ impl Client {
         while copied < len && !(copied > 0 && nacre_env::interrupted()) {
             let want = buffer.len().min((len - copied) as usize);
             let piece = (|| {
-                let got = self.read_open(&source, from, &mut buffer[..want])?;
+                let got = self.read_open(&source, from, &mut buffer[..want], false)?;
                 self.write_open(caller, &target, to, &buffer[..got], options)
             })();
             match piece {

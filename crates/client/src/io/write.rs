@@ -2,11 +2,13 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use crate::file::{FileState, OpenFile};
+use crate::file::{FileInner, FileState, OpenFile};
 use crate::io::dirty::LARGE_BYTES;
 use crate::io::ranges::Use;
-use crate::ops::lock::AppendLock;
+use crate::io::size::RangeGuard;
+use crate::locks::cover::{Cover, Fill, Want};
 use nacre_layout::{Chunk, Layout, chunks};
+use nacre_lock::Mode;
 use nacre_rpc::IoCall;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
@@ -29,8 +31,34 @@ pub struct WriteOptions {
     pub kill_priv: bool,
     /// The kernel writes back a page of its cache.
     pub from_cache: bool,
+    /// The kernel has put it into its cache, whose pages it keeps locked until the answer.
+    pub through_cache: bool,
     /// Around all caches (`O_DIRECT`): on its OSTs when it returns.
     pub direct: bool,
+}
+
+/// How often a write begins again because a client came, or locks were lost under it.
+const ATTEMPTS: usize = 16;
+
+/// Where a write goes, and what keeps others away from there.
+struct Writing {
+    at: u64,
+    lock: IoLock,
+    /// It may be held back.
+    may_cache: bool,
+    /// [`FileState::lock_era`] of its locks; `None` while this client is the only one.
+    era: Option<u64>,
+}
+
+/// Bytes of a write that begins at `at` that a file may have.
+///
+/// # Errors
+/// `EFBIG` if it has room for none.
+fn writable_bytes(at: u64, len: u64) -> StatusResult<usize> {
+    match len.min(FILE_SIZE_MAX.saturating_sub(at)) {
+        0 => Err(Status::EFBIG),
+        len => Ok(len as usize),
+    }
 }
 
 /// An object that was written, with its OST's epoch before that.
@@ -73,46 +101,183 @@ impl Client {
         data: &[u8],
         options: WriteOptions,
     ) -> StatusResult<usize> {
-        let file = &*open.file;
-        if options.kill_priv && file.lock().privileged {
-            self.drop_privileges(caller, file.fid)?;
+        if options.kill_priv && open.file.lock().privileged {
+            self.drop_privileges(caller, open.file.fid)?;
         }
-        let appending = if options.append { self.begin_append(file)? } else { None };
+        if data.is_empty() {
+            return Ok(0);
+        }
+        for _ in 0..ATTEMPTS {
+            let outcome = match self.is_alone() {
+                true => self.write_alone(open, offset, data, options),
+                false => self.write_shared(open, offset, data, options),
+            };
+            match outcome {
+                Ok(Some(written)) => return Ok(written),
+                // Somebody came, or the locks were lost under it.
+                Ok(None) | Err(Status::EVICTED) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Err(Status::EIO)
+    }
+
+    /// Writes as the only client; `None` if it is not.
+    fn write_alone(
+        &self,
+        open: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+    ) -> StatusResult<Option<usize>> {
+        let file = &*open.file;
+        if options.append {
+            // The range that an append takes keeps this client's own apart.
+            self.size_up_to(file, u64::MAX)?;
+        }
         let len = data.len() as u64;
         let (range, (at, layout, may_cache)) = file.take_range(Use::Exclusive, |inner| {
             let at = if options.append { inner.size } else { offset };
             // An append owns everything from the end on, so that two of them never meet.
             let end = if options.append { u64::MAX } else { at.saturating_add(len) };
             let ready = |layout: &&Arc<Layout>| layout.is_instantiated(at, at.saturating_add(len));
-            let may_cache = self.may_hold_back(inner, at, at.saturating_add(len));
+            let may_cache = self.may_cache(file, inner).is_some();
             (at, end, (at, inner.layout.as_ref().filter(ready).cloned(), may_cache))
         })?;
-        if options.append && appending.is_none() && !self.lease.exclusive() {
-            // Somebody came. He is let in after appends that have their range, see `release_lease`; this one has to ask.
-            drop(range);
-            return self.write_open(caller, open, offset, data, options);
+        // Only now: the end of the lease waits for those who have their ranges.
+        if !self.is_alone() {
+            return Ok(None);
         }
-        let len = len.min(FILE_SIZE_MAX.saturating_sub(at));
-        if len == 0 {
-            return if data.is_empty() { Ok(0) } else { Err(Status::EFBIG) };
-        }
-        let data = &data[..len as usize];
+        let data = &data[..writable_bytes(at, len)?];
         let layout = match layout {
             Some(layout) => layout,
-            None => self.with_space(file.fid, || self.layout_for_writing(file, at, at + len))?,
+            None => {
+                let end = at + data.len() as u64;
+                self.with_space(file.fid, || self.layout_for_writing(file, at, end))?
+            }
         };
+        let how = Writing { at, lock: IoLock::Lease, may_cache, era: None };
+        let written = self.write_under(open, &layout, data, &how, options, Some(range))?;
+        self.drop_pages(open, options, at, written as u64);
+        Ok(Some(written))
+    }
+
+    /// Writes beside other clients, under locks; `None` if they were lost.
+    fn write_shared(
+        &self,
+        open: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+    ) -> StatusResult<Option<usize>> {
+        let file = &*open.file;
+        let end = offset.saturating_add(data.len() as u64);
+        let holds_pages = options.from_cache || options.through_cache;
+        let fill = holds_pages.then(|| Fill::begin(file, offset, end));
+        let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
+        let range = match (urgent || options.from_cache, options.append) {
+            (true, _) => file.try_range(offset, end, Use::Exclusive),
+            (false, true) => Some(file.take_range(Use::Exclusive, |_| (0, u64::MAX, ()))?.0),
+            (false, false) => Some(file.take_range(Use::Exclusive, |_| (offset, end, ()))?.0),
+        };
+        let (at, layout, cover) = match options.append {
+            true => self.cover_append(file, data.len() as u64)?,
+            false => {
+                let end = offset + writable_bytes(offset, data.len() as u64)? as u64;
+                let layout = self.with_space(file.fid, || self.layout_for_writing(file, offset, end))?;
+                let cover = self.cover_write(file, &layout, (offset, end), &options, urgent)?;
+                (offset, layout, cover)
+            }
+        };
+        let data = &data[..writable_bytes(at, data.len() as u64)?];
+        if let Some(fill) = &fill {
+            fill.goes_on();
+        }
+        let how = Writing {
+            at,
+            lock: cover.as_ref().map_or(IoLock::Lease, |cover| cover.io),
+            may_cache: cover.as_ref().is_some_and(Cover::may_hold_back),
+            era: Some(file.lock_era.load(Ordering::Acquire)),
+        };
+        let outcome = self.write_under(open, &layout, data, &how, options, range);
+        let was_lost = outcome.is_err() && cover.as_ref().is_some_and(|cover| !cover.is_valid());
+        // Before pages are dropped: they may be locked for a request that waits for these locks to be given up.
+        drop(cover);
+        if was_lost {
+            return Ok(None);
+        }
+        let written = outcome?;
+        self.drop_pages(open, options, at, written as u64);
+        Ok(Some(written))
+    }
+
+    /// The locks of a write. `None` if it has to do without: its pages are being dropped under a lock that is on its way out,
+    /// and they are dropped again after it.
+    fn cover_write(
+        &self,
+        file: &FileState,
+        layout: &Arc<Layout>,
+        range: (u64, u64),
+        options: &WriteOptions,
+        urgent: bool,
+    ) -> StatusResult<Option<Cover<'_>>> {
+        if urgent || options.from_cache {
+            let now = self.cover(file, layout, range, Mode::Pw, Want::Now)?;
+            if now.is_some() || urgent {
+                return Ok(now);
+            }
+        }
+        let want = if options.through_cache || options.from_cache { Want::Lock } else { Want::LockOrServer };
+        self.cover(file, layout, range, Mode::Pw, want)
+    }
+
+    /// Locks all of a file for an append of `len` bytes, and says where it begins.
+    fn cover_append(
+        &self,
+        file: &FileState,
+        len: u64,
+    ) -> StatusResult<(u64, Arc<Layout>, Option<Cover<'_>>)> {
+        let mut layout = self.with_space(file.fid, || self.layout_for_writing(file, 0, 1))?;
+        loop {
+            let cover = self.cover_whole(file, &layout, Mode::Pw)?;
+            let at = self.size_under(file, &cover, u64::MAX)?;
+            let end = at.saturating_add(len).min(FILE_SIZE_MAX);
+            if layout.is_instantiated(at.min(end), end) {
+                return Ok((at, layout, Some(cover)));
+            }
+            // The end is in a component without objects, so far.
+            drop(cover);
+            layout = self.with_space(file.fid, || self.layout_for_writing(file, at, end))?;
+        }
+    }
+
+    /// Writes under what keeps others away, and notes it.
+    fn write_under(
+        &self,
+        open: &OpenFile,
+        layout: &Arc<Layout>,
+        data: &[u8],
+        how: &Writing,
+        options: WriteOptions,
+        range: Option<RangeGuard<'_>>,
+    ) -> StatusResult<usize> {
+        let (file, at, len) = (&*open.file, how.at, data.len() as u64);
         let sync = options.sync || open.sync;
-        let wants_cache = self.wants_cache(open, &layout, (at, len), options) && may_cache && !sync;
+        let wants_cache = self.wants_cache(open, layout, (at, len), options) && how.may_cache && !sync;
         let mut notes = Notes::default();
-        let (outcome, touched) = match wants_cache && self.cache_write(&open.file, &layout, at, data) {
+        let alone = how.lock == IoLock::Lease;
+        let (outcome, touched) = match wants_cache && self.cache_write(&open.file, layout, (at, data), alone)
+        {
             true => (Ok(data.len()), &[][..]),
-            false => self.write_through(file, &layout, (at, data), sync, &mut notes),
+            false => self.write_through(file, layout, (at, data), (sync, how.lock), &mut notes),
         };
         let now = self.now();
-        let has_cache = range.finish(|inner| {
+        let note = |inner: &mut FileInner| {
             let written = *outcome.as_ref().unwrap_or(&0) as u64;
-            if written > 0 {
-                inner.on_written(at, at + written, now);
+            match how.era {
+                _ if written == 0 => {}
+                Some(era) => inner.on_written_beside(at, at + written, now, era),
+                None => inner.on_written(at, at + written, now),
             }
             if written < len {
                 inner.on_written_in_part(at, at + len);
@@ -120,12 +285,16 @@ impl Client {
             if !sync || written < len {
                 touched.iter().for_each(|&(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
             }
-            inner.cached
-        });
+        };
+        match range {
+            Some(range) => range.finish(note),
+            None => {
+                let mut inner = file.lock();
+                inner.ranges.note_change();
+                note(&mut inner)
+            }
+        };
         let written = outcome?;
-        if has_cache {
-            self.drop_pages(open, options, at, written as u64);
-        }
         if sync {
             self.commit_file(file)?;
         }
@@ -136,17 +305,12 @@ impl Client {
     fn drop_pages(&self, open: &OpenFile, options: WriteOptions, at: u64, len: u64) {
         // The pages of a write through the cache are locked until it is answered, and hold the new data anyway.
         let around = !options.from_cache && !open.cached.load(Ordering::Relaxed);
-        if around && let Some(kernel) = self.kernel.get() {
+        if around
+            && open.file.lock().cached
+            && let Some(kernel) = self.kernel.get()
+        {
             kernel.drop_data(open.file.node, at, len);
         }
-    }
-
-    /// Keeps appends of other clients away, if there are others, and finds the end of the file. Alone, the range that an
-    /// append takes keeps this client's own apart.
-    fn begin_append(&self, file: &FileState) -> StatusResult<Option<AppendLock<'_>>> {
-        let held = if self.lease.exclusive() { None } else { Some(self.lock_appends(file.fid)?) };
-        self.size_up_to(file, u64::MAX)?;
-        Ok(held)
     }
 
     /// Drops set-id bits and capabilities because somebody without rights to them changes the data.
@@ -196,15 +360,15 @@ impl Client {
         file: &FileState,
         layout: &Layout,
         (at, data): (u64, &[u8]),
-        sync: bool,
+        how: (bool, IoLock),
         notes: &'t mut Notes,
     ) -> (StatusResult<usize>, &'t [Touched]) {
         let len = data.len() as u64;
         if let Err(status) = self.settle(file, at, at + len) {
             return (Err(status), &[]);
         }
-        let begin = (len >= LARGE_BYTES && !sync).then(Instant::now);
-        let written = self.write_layout(file.fid, layout, (at, data), sync, notes);
+        let begin = (len >= LARGE_BYTES && !how.0).then(Instant::now);
+        let written = self.write_layout(file.fid, layout, (at, data), how, notes);
         if let Some(begin) = begin {
             self.dirty.pace.note(len, begin.elapsed());
         }
@@ -217,7 +381,7 @@ impl Client {
         fid: Fid,
         layout: &Layout,
         (offset, data): (u64, &[u8]),
-        sync: bool,
+        how: (bool, IoLock),
         notes: &'t mut Notes,
     ) -> (StatusResult<usize>, &'t [Touched]) {
         let Notes { one, many } = notes;
@@ -227,10 +391,10 @@ impl Client {
                 let Some(stripe) = chunk.object else { return (Err(Status::EIO), &[]) };
                 one[0] = (stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index));
                 // Durable writes stay whole: several would be several flushes of a disk.
-                let pieces = if sync { None } else { self.divided(&chunk) };
+                let pieces = if how.0 { None } else { self.divided(&chunk) };
                 let outcome = self.with_space(fid, || match &pieces {
-                    Some(pieces) => self.write_chunks(pieces, data, sync),
-                    None => self.write_chunk(&chunk, data, sync),
+                    Some(pieces) => self.write_chunks(pieces, data, how),
+                    None => self.write_chunk(&chunk, data, how),
                 });
                 (outcome, one)
             }
@@ -241,41 +405,48 @@ impl Client {
                         many.push((stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index)));
                     }
                 }
-                (self.with_space(fid, || self.write_chunks(&parts, data, sync)), many)
+                (self.with_space(fid, || self.write_chunks(&parts, data, how)), many)
             }
         }
     }
 
-    fn write_chunk(&self, chunk: &Chunk, data: &[u8], sync: bool) -> StatusResult<usize> {
+    fn write_chunk(&self, chunk: &Chunk, data: &[u8], (sync, lock): (bool, IoLock)) -> StatusResult<usize> {
         let stripe = chunk.object.ok_or(Status::EIO)?;
+        let endpoint = self.ost(stripe.ost_index)?;
         let request = OssRequest::Write {
             object: stripe.object,
             offset: chunk.object_offset,
             sync,
             granted: false,
-            lock: IoLock::Lease,
-            incarnation: 0,
+            lock,
+            incarnation: endpoint.incarnation(),
         };
         let data = &data[..chunk.len as usize];
-        written(self.ost(stripe.ost_index)?.call(&request, Bulk::Send(data))?)
+        written(endpoint.call(&request, Bulk::Send(data))?)
     }
 
-    fn write_chunks(&self, parts: &[Chunk], data: &[u8], sync: bool) -> StatusResult<usize> {
+    fn write_chunks(
+        &self,
+        parts: &[Chunk],
+        data: &[u8],
+        (sync, lock): (bool, IoLock),
+    ) -> StatusResult<usize> {
         let mut calls = Vec::with_capacity(parts.len());
         let mut rest = data;
         for chunk in parts {
             let (mine, after) = rest.split_at(chunk.len as usize);
             rest = after;
             let stripe = chunk.object.ok_or(Status::EIO)?;
+            let endpoint = self.ost(stripe.ost_index)?;
             calls.push(IoCall {
-                endpoint: self.ost(stripe.ost_index)?,
+                endpoint,
                 request: OssRequest::Write {
                     object: stripe.object,
                     offset: chunk.object_offset,
                     sync,
                     granted: false,
-                    lock: IoLock::Lease,
-                    incarnation: 0,
+                    lock,
+                    incarnation: endpoint.incarnation(),
                 },
                 bulk: Bulk::Send(mine),
             });

@@ -2,46 +2,14 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use nacre_types::{Cred, Fid, Status, StatusResult};
-use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, MdsReply, MdsRequest};
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::mds::{FileLock, LockFamily, LockMode, MdsReply, MdsRequest};
 use std::time::{Duration, Instant};
 
 /// How long a release may take to arrive after its descriptor was closed.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(100);
 
-/// The right to append to a file, among all clients; given back when dropped.
-pub(crate) struct AppendLock<'a> {
-    client: &'a Client,
-    fid: Fid,
-    lock: FileLock,
-}
-
-impl Drop for AppendLock<'_> {
-    fn drop(&mut self) {
-        let lock = FileLock { mode: LockMode::Unlock, ..self.lock };
-        let request = MdsRequest::SetLock { fid: self.fid, lock, wait: false };
-        if let Ok(mdt) = self.client.mdt(self.fid) {
-            mdt.endpoint.post(&Cred::system(), &request);
-        }
-    }
-}
-
 impl Client {
-    /// Waits until nobody else appends to the file.
-    ///
-    /// # Errors
-    /// `EINTR`; what the MDT answers.
-    pub(crate) fn lock_appends(&self, fid: Fid) -> StatusResult<AppendLock<'_>> {
-        // A number of its own for each append: two threads of this client must not share one lock.
-        let owner = LockOwner(self.handles.fresh().0);
-        let (family, mode) = (LockFamily::Append, LockMode::Write);
-        let lock = FileLock { family, owner, mode, start: 0, last: u64::MAX, pid: 0 };
-        // Made first: a lock that was granted although the answer got lost is given back too.
-        let held = AppendLock { client: self, fid, lock };
-        self.call_system(fid, &MdsRequest::SetLock { fid, lock, wait: true })?;
-        Ok(held)
-    }
-
     /// Sets or releases a lock; with `wait` until it is granted.
     ///
     /// # Errors

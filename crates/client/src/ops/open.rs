@@ -171,13 +171,28 @@ impl Client {
             self.changes.fetch_add(1, Ordering::Release);
             file.lock().writers += 1;
         }
-        let outcome = if cut { Ok(attr) } else { self.complete_attr(attr, opening.lease) };
+        let ready = if writes { self.prepare_stores(file) } else { Ok(()) };
+        let outcome = match ready {
+            Ok(()) if cut => Ok(attr),
+            Ok(()) => self.complete_attr(attr, opening.lease),
+            Err(status) => Err(status),
+        };
         match &outcome {
             Ok(_) if opening.flags.contains(OpenFlags::EXEC) => file.lock().executors += 1,
             Err(_) if writes => file.lock().writers -= 1,
             _ => {}
         }
         outcome
+    }
+
+    /// What is open for writing may be mapped and stored to, of which nobody is told: no page may be left that is only under
+    /// a lock for reading. Those that come from now on are locked for writing.
+    fn prepare_stores(&self, file: &FileState) -> StatusResult<()> {
+        if self.is_alone() || file.folios.lock().hull().is_none() {
+            return Ok(());
+        }
+        let layout = file.lock().layout.clone();
+        layout.map_or(Ok(()), |layout| self.give_up_read_locks(&layout))
     }
 
     /// The MDT has recorded size 0; now the objects go.

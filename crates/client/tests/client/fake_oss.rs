@@ -1,12 +1,16 @@
-//! An OST in memory that counts what it is asked and fails on demand.
+//! An OST in memory that counts what it is asked and fails on demand. Its locks are real.
 
-use nacre_rpc::OssEndpoint;
-use nacre_types::{Fid, Status, StatusResult, Timestamp};
+use nacre_dlm::{LockOwner, LockService};
+use nacre_lock::server::ServerConfig;
+use nacre_lock::{Extent, Lvb, Mode, Need, ResourceId};
+use nacre_rpc::{Export, OssEndpoint, OssEvents};
+use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult, Timestamp};
+use nacre_wire::lock::IoLock;
 use nacre_wire::mds::Statfs;
 use nacre_wire::oss::{Bulk, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const PAGE: u64 = 4096;
 
@@ -81,9 +85,9 @@ fn statfs() -> Statfs {
 }
 
 /// The OST.
-#[derive(Default)]
 pub struct FakeOss {
     objects: Mutex<BTreeMap<Fid, Object>>,
+    locks: LockService,
     /// Number of the last power failure.
     pub epoch: AtomicU64,
     /// The next write fails with this.
@@ -100,7 +104,105 @@ pub struct FakeOss {
     pub fail_large_reads: AtomicBool,
 }
 
-impl OssEndpoint for FakeOss {
+impl Default for FakeOss {
+    fn default() -> FakeOss {
+        let config = ServerConfig::default();
+        FakeOss {
+            objects: Mutex::default(),
+            locks: LockService::new("OST", config, Default::default(), std::time::Duration::ZERO),
+            epoch: AtomicU64::default(),
+            fail_write: Mutex::default(),
+            syncs: AtomicU64::default(),
+            writes: AtomicU64::default(),
+            ungranted: AtomicU64::default(),
+            granted: AtomicU64::default(),
+            attrs: AtomicU64::default(),
+            reads: AtomicU64::default(),
+            fail_large_reads: AtomicBool::default(),
+        }
+    }
+}
+
+impl LockOwner for FakeOss {
+    fn lvb(&self, resource: &ResourceId) -> StatusResult<Option<Lvb>> {
+        let objects = self.objects.lock().expect("no test panics inside");
+        let attr = objects.get(&resource.fid()).map(Object::attr).unwrap_or_default();
+        Ok(Some(Lvb { size_bytes: attr.size, blocks: attr.blocks, ..Lvb::default() }))
+    }
+
+    fn on_evicted(&self, _: &Arc<Export>) {}
+}
+
+/// One client's way to it.
+pub struct Way {
+    oss: Arc<FakeOss>,
+    export: Arc<Export>,
+}
+
+impl Way {
+    pub fn new(oss: &Arc<FakeOss>, client: ClientUuid, events: Arc<dyn OssEvents>) -> Way {
+        let export = Arc::new(Export::new(client, Nid::Lo, None, events));
+        oss.locks.connect(&export).expect("clients are let in");
+        Way { oss: oss.clone(), export }
+    }
+}
+
+/// What a request reads or changes, and how.
+fn need_of(request: &OssRequest) -> Option<(Fid, Need, IoLock)> {
+    let need = |mode, start: u64, len: u64| {
+        let last = start.saturating_add(len).max(1) - 1;
+        Need::extent(mode, Extent { start, last: last.max(start) }.aligned_to_pages())
+    };
+    match request {
+        OssRequest::Write { object, lock, .. } => Some((*object, need(Mode::Pw, 0, u64::MAX), *lock)),
+        OssRequest::Read { object, offset, len, lock, .. } => {
+            Some((*object, need(Mode::Pr, *offset, u64::from(*len)), *lock))
+        }
+        OssRequest::Truncate { object, size, lock } => {
+            Some((*object, need(Mode::Pw, *size, u64::MAX), *lock))
+        }
+        OssRequest::Fallocate { object, offset, len, lock, .. } => {
+            Some((*object, need(Mode::Pw, *offset, *len), *lock))
+        }
+        OssRequest::Seek { object, lock, .. } => Some((*object, need(Mode::Pr, 0, u64::MAX), *lock)),
+        _ => None,
+    }
+}
+
+impl OssEndpoint for Way {
+    fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        let locks = &self.oss.locks;
+        if let OssRequest::Locks { request } = request {
+            let outcome = locks.handle(&*self.oss, &self.export, request)?;
+            return Ok(outcome.map_or(OssReply::Done, OssReply::Locked));
+        }
+        if let OssRequest::GetAttr { object, glimpse: true } = request {
+            self.oss.attrs.fetch_add(1, Ordering::Relaxed);
+            let lvb = locks.glimpse(&*self.oss, &ResourceId::of_fid(object), &self.export)?;
+            let attr = ObjectAttr { size: lvb.size_bytes, blocks: lvb.blocks, mtime: None };
+            return Ok(OssReply::Attr(attr));
+        }
+        let _locked = match need_of(request) {
+            Some((object, need, IoLock::Server)) => {
+                Some(locks.lock_local(&ResourceId::of_fid(&object), need, Some(&self.export))?)
+            }
+            _ => None,
+        };
+        let reply = self.oss.call(request, bulk);
+        if let Some((object, need, _)) = need_of(request)
+            && need.mode == Mode::Pw
+        {
+            locks.object_changed(&*self.oss, &ResourceId::of_fid(&object));
+        }
+        reply
+    }
+
+    fn durability_epoch(&self) -> u64 {
+        self.oss.epoch.load(Ordering::Relaxed)
+    }
+}
+
+impl FakeOss {
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         let mut objects = self.objects.lock().expect("no test panics inside");
         match (request, bulk) {
@@ -165,9 +267,5 @@ impl OssEndpoint for FakeOss {
             (OssRequest::Statfs, _) => Ok(OssReply::Statfs(statfs())),
             _ => Err(Status::EOPNOTSUPP),
         }
-    }
-
-    fn durability_epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
     }
 }

@@ -11,7 +11,7 @@ mod statahead;
 mod write_back;
 
 use fake_mds::FakeMds;
-use fake_oss::FakeOss;
+use fake_oss::{FakeOss, Way};
 use nacre_client::{
     Caller, Client, ClientConfig, Created, KernelCaches, Lease, NewFile, OpenFlags, WriteOptions,
 };
@@ -65,15 +65,22 @@ impl World {
     }
 
     fn client(&self) -> Arc<Client> {
+        static CLIENTS: AtomicU64 = AtomicU64::new(1);
+        let mut uuid = ClientUuid([7; 16]);
+        uuid.0[8..].copy_from_slice(&CLIENTS.fetch_add(1, Ordering::Relaxed).to_le_bytes());
         let lease = Lease::new();
+        let events = lease.locks().events();
         let endpoint: Arc<dyn MdsEndpoint> = self.mds.connect(lease.callbacks(0));
         let osts: BTreeMap<u16, Arc<dyn OssEndpoint>> = self
             .osts
             .iter()
             .enumerate()
-            .map(|(index, ost)| (index as u16, ost.clone() as Arc<dyn OssEndpoint>))
+            .map(|(index, ost)| {
+                let way = Way::new(ost, uuid, events.events(index as u16));
+                (index as u16, Arc::new(way) as Arc<dyn OssEndpoint>)
+            })
             .collect();
-        let config = ClientConfig::new("nacre", ClientUuid([7; 16]));
+        let config = ClientConfig::new("nacre", uuid);
         Client::new(config, lease, vec![endpoint], osts).expect("the fakes answer")
     }
 }

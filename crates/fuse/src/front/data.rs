@@ -46,9 +46,13 @@ fn to_fallocate(mode: u32) -> StatusResult<FallocateKind> {
 impl Front {
     pub(super) fn file_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
         match request.op {
-            Operation::Read { fh, offset, size, .. } => {
+            Operation::Read { fh, offset, size, lock_owner, .. } => {
                 let buffer = reply.read_buffer(size as usize);
-                let bytes = self.client.read(fh, offset, buffer)?;
+                // The kernel names an owner when a program reads around the page cache; otherwise it fills pages.
+                let bytes = match lock_owner {
+                    Some(_) => self.client.read(fh, offset, buffer)?,
+                    None => self.client.read_pages(fh, offset, buffer)?,
+                };
                 reply.read_done(bytes);
             }
             Operation::Write(write) => {
@@ -59,6 +63,7 @@ impl Front {
                     sync: flags & libc::O_DSYNC != 0,
                     kill_priv: write.kill_suid_gid,
                     from_cache: write.from_cache,
+                    through_cache: write.lock_owner.is_none() && !write.from_cache,
                     direct: flags & libc::O_DIRECT != 0,
                 };
                 let bytes =

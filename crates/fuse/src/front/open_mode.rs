@@ -10,6 +10,7 @@
 //! | with `O_DIRECT` | direct, for asynchronous writes too |
 //! | read-only | page cache while the lease is exclusive, else as below |
 //! | file of [`DIRECT_FROM`] bytes or more | direct |
+//! | for writing, while there are other clients | direct |
 //! | anything else, programs being executed | page cache |
 //!
 //! Large files that are only read go through the page cache because nobody says at the open in which pieces they will be
@@ -66,7 +67,9 @@ pub fn open_flags(mode: CacheMode, case: &OpenCase) -> OpenFlags {
         CacheMode::Always => false,
         CacheMode::Auto => {
             let large = case.size >= DIRECT_FROM && !(case.read_only && case.exclusive);
-            !case.executed && (case.write_only || case.direct || large)
+            // Pages that other clients may want while they are written through would stay locked for as long as that takes.
+            let shared_writer = !case.read_only && !case.exclusive;
+            !case.executed && (case.write_only || case.direct || large || shared_writer)
         }
     };
     let mut flags = if direct {

@@ -110,7 +110,9 @@ impl LockClient {
         }
         lock.wanted = None;
         lock.state = State::Granted;
-        self.resources[lock.resource].granted.insert(keep.mode, &keep.policy, key);
+        let resource = &mut self.resources[lock.resource];
+        resource.leaving.retain(|other| *other != key);
+        resource.granted.insert(keep.mode, &keep.policy, key);
         self.lru.push(&mut self.locks, key, now);
         self.stats.converted += 1;
         self.send(effects, Effect::SendConvert { handle, mode: keep.mode, policy: keep.policy });

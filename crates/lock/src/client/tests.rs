@@ -405,3 +405,33 @@ fn an_unused_write_lock_can_be_turned_into_a_read_lock_at_will() {
     world.flushed(handle);
     assert_eq!(world.client.held(handle), Some(read(pages(0, 1))));
 }
+
+#[test]
+fn a_lock_that_is_called_back_still_stands_until_it_is_flushed() {
+    let mut world = World::new();
+    let need = write(pages(0, 1));
+    let handle = world.held(need, need);
+    world.client.on_callback(handle, &wanted(write(Extent::WHOLE)), &mut world.effects);
+    assert!(!world.client.is_covered(&OBJECT, &need) && world.client.is_still_held(&OBJECT, &need));
+    world.release(handle);
+    assert!(matches!(world.effects[..], [Effect::Flush { .. }]));
+    assert!(world.client.is_still_held(&OBJECT, &need), "what is flushed is still protected");
+    world.client.on_flushed(world.now, handle, &mut world.effects);
+    assert!(!world.client.is_still_held(&OBJECT, &need));
+    assert_eq!(world.client.locks_on(&OBJECT), 0);
+}
+
+#[test]
+fn locks_of_one_mode_can_be_surrendered() {
+    let mut world = World::new();
+    let reading = world.held(read(pages(0, 1)), read(pages(0, 1)));
+    let writing = world.cached(write(pages(2, 1)), write(pages(2, 1)));
+    assert!(world.client.surrender(&OBJECT, Mode::Pr, &mut world.effects));
+    assert_eq!(world.effects, [], "its user goes first");
+    world.release(reading);
+    assert!(matches!(world.effects[..], [Effect::Flush { handle, .. }] if handle == reading));
+    assert!(world.client.has_mode(&OBJECT, Mode::Pr));
+    world.client.on_flushed(world.now, reading, &mut world.effects);
+    assert!(!world.client.has_mode(&OBJECT, Mode::Pr) && world.client.is_valid(writing));
+    assert!(!world.client.surrender(&OBJECT, Mode::Pr, &mut world.effects), "none is left");
+}

@@ -571,3 +571,17 @@ fn records_in_turn_by_two_clients_settle_on_locks_that_do_not_touch() {
     }
     assert!(callbacks <= 64, "{callbacks} callbacks for 64 records");
 }
+
+#[test]
+fn what_lies_under_several_locks_of_a_client_is_believed_if_there_is_no_gap() {
+    let mut world = World::new(2);
+    let tight = EnqueueFlags { no_expansion: true, ..EnqueueFlags::default() };
+    for (handle, page) in [(1, 0), (2, 1), (3, 3)] {
+        granted(world.flagged(1, handle, write(pages(page, 1)), tight));
+    }
+    granted(world.flagged(2, 1, write(pages(2, 1)), tight));
+    assert!(world.server.is_held(peer(1), &FILE, &write(pages(0, 2))));
+    assert!(world.server.is_held(peer(1), &FILE, &write(Extent { start: 5000, last: 8191 })));
+    assert!(!world.server.is_held(peer(1), &FILE, &write(pages(0, 4))), "a page between is another client's");
+    assert!(!world.server.is_held(peer(1), &FILE, &write(pages(3, 2))), "the last one covers a page");
+}

@@ -13,9 +13,7 @@ use nacre_client::{Client, ClientConfig, Lease};
 use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
-use nacre_rpc::{
-    ClientCallbacks, LoMds, MdsEndpoint, NoCallbacks, OssEndpoint, OssEvents, OstEventsFactory, Recovery,
-};
+use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, OssEndpoint, OstEventsFactory, Recovery};
 use nacre_types::{StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::LeaseGrant;
 use nacre_wire::mgs::{FsConfig, TargetConfig};
@@ -60,7 +58,7 @@ pub struct Mounted {
     /// To be left in the end.
     osts: Mutex<Vec<Arc<dyn OssEndpoint>>>,
     /// What makes the events of OSTs that join.
-    ost_events: Box<dyn OstEventsFactory>,
+    ost_events: Arc<dyn OstEventsFactory>,
     record: PathBuf,
 }
 
@@ -115,7 +113,7 @@ impl Mounted {
             relatime: mount.options.relatime,
             ..ClientConfig::new(&plan.fsname, links.identity().client)
         };
-        let ost_events: Box<dyn OstEventsFactory> = Box::new(no_ost_events);
+        let ost_events = lease.locks().events();
         let osts = links.osts_of_mount(config, |_| false, &*ost_events);
         let endpoints = Mutex::new(osts.values().cloned().collect());
         let client = Client::new(client_config, lease, mdts, osts)
@@ -309,11 +307,6 @@ fn connect(target: &TargetConfig, links: &Links, events: Arc<RemoteEvents>) -> S
     let nids = remote_nids(target);
     let (endpoint, _) = TcpMds::connect(target.target.index, &nids, links.identity(), links.rpc(), events)?;
     Ok(endpoint)
-}
-
-/// Events of OSTs for a client that takes no locks there.
-fn no_ost_events(_index: u16) -> Arc<dyn OssEvents> {
-    Arc::new(NoCallbacks)
 }
 
 /// What a metadata server tells this client over the network.

@@ -96,8 +96,8 @@ impl Client {
                 offset,
                 sync: false,
                 granted: true,
-                lock: IoLock::Lease,
-                incarnation: 0,
+                lock: if job.window.alone { IoLock::Lease } else { IoLock::Held },
+                incarnation: job.window.incarnation,
             },
             bulk: Bulk::Send(data),
         })

@@ -38,6 +38,11 @@ impl Spans {
         self.0.iter().copied()
     }
 
+    /// Where the last range ends; 0 if there is none.
+    pub fn end(&self) -> u32 {
+        self.0.last().map_or(0, |span| span.1)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -50,15 +50,29 @@ pub(crate) struct Window {
     pub budget: Arc<Budget>,
     pub spans: Spans,
     pub since: Instant,
+    /// Life of the client at the OST in which the first of it was written.
+    pub incarnation: u64,
+    /// Some of it was written while the client was alone, without a lock.
+    pub alone: bool,
     born: u64,
     fillers: u32,
     queued: bool,
 }
 
 impl Window {
-    pub fn new(buffer: Buffer, budget: Arc<Budget>, since: Instant) -> Window {
+    pub fn new(buffer: Buffer, budget: Arc<Budget>, since: Instant, incarnation: u64) -> Window {
         let born = BORN.fetch_add(1, Ordering::Relaxed);
-        Window { buffer, budget, spans: Spans::default(), since, born, fillers: 0, queued: false }
+        Window {
+            buffer,
+            budget,
+            spans: Spans::default(),
+            since,
+            incarnation,
+            alone: false,
+            born,
+            fillers: 0,
+            queued: false,
+        }
     }
 }
 
@@ -67,6 +81,8 @@ struct Slot {
     window: Option<Window>,
     /// `born` of the window that is being sent.
     in_flight: Option<u64>,
+    /// Where its last span ends.
+    in_flight_end: u32,
 }
 
 /// A window that is to be sent; its place counts as in flight until [`Table::sent`].
@@ -132,6 +148,12 @@ impl Table {
         self.count.load(Ordering::Acquire) == 0
     }
 
+    /// True if nothing in `scope` is dirty or under way.
+    pub fn is_clean_in(&self, scope: &Scope) -> bool {
+        let slots = self.slots.lock();
+        slots.keys().all(|key| scope.overlap(key).is_none())
+    }
+
     /// Begins to fill the window at `key`; `fresh` is a new one in case there is none, and taken only then.
     pub fn begin_fill(&self, key: Key, fresh: &mut Option<Window>) -> Fill {
         let mut slots = self.slots.lock();
@@ -160,13 +182,14 @@ impl Table {
             .all(|number| slots.get(&Key { object, number }).is_some_and(|slot| slot.window.is_some()))
     }
 
-    /// `[start, end)` of the window was filled. True if it is to be queued for sending now.
-    pub fn end_fill(&self, key: Key, (start, end): (u32, u32)) -> bool {
+    /// `[start, end)` of the window was filled, `alone` or under a lock. True if it is to be queued for sending now.
+    pub fn end_fill(&self, key: Key, (start, end): (u32, u32), alone: bool) -> bool {
         let mut slots = self.slots.lock();
         let Some(slot) = slots.get_mut(&key) else { return false };
         let Some(window) = &mut slot.window else { return false };
         window.fillers -= 1;
         window.spans.insert(start, end);
+        window.alone |= alone;
         let ready = is_ready(slot);
         self.notify();
         ready
@@ -214,6 +237,20 @@ impl Table {
         BORN.load(Ordering::Relaxed)
     }
 
+    /// Where the data of an object ends that has not reached it; 0 if there is none.
+    pub fn object_end(&self, object: &Fid) -> u64 {
+        let slots = self.slots.lock();
+        let ends = slots.iter().filter(|(key, _)| key.object == *object).map(|(key, slot)| {
+            let filled = slot.window.as_ref().map_or(0, |window| window.spans.end());
+            let sent = if slot.in_flight.is_some() { slot.in_flight_end } else { 0 };
+            match filled.max(sent) {
+                0 => 0,
+                end => key.offset() + u64::from(end),
+            }
+        });
+        ends.max().unwrap_or(0)
+    }
+
     /// When the oldest window began.
     pub fn oldest(&self) -> Option<Instant> {
         self.slots.lock().values().filter_map(|slot| Some(slot.window.as_ref()?.since)).min()
@@ -259,6 +296,8 @@ impl Table {
                 }
                 newer.spans.insert(start, end);
             }
+            newer.alone |= job.window.alone;
+            newer.incarnation = newer.incarnation.min(job.window.incarnation);
             newer.since = newer.since.min(job.window.since);
             newer.born = newer.born.min(job.window.born);
             job.window.budget.give_back(false);
@@ -335,6 +374,7 @@ impl Table {
 fn take_window(key: Key, slot: &mut Slot) -> Option<Job> {
     let window = slot.window.take()?;
     slot.in_flight = Some(window.born);
+    slot.in_flight_end = window.spans.end();
     Some(Job { key, window })
 }
 

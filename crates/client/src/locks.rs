@@ -1,0 +1,178 @@
+//! Locks of this client at its OSTs: what lets it cache data of files while it is not the only client.
+//!
+//! While the lease is exclusive nothing here is used. Otherwise every read and write of an open file takes locks on the
+//! bytes of the objects that it touches ([`Client::cover`]) and keeps them until somebody else wants them. Then what
+//! they cover is written out and dropped ([`flush`]), here and from the kernel's page cache ([`folios`]), and they are
+//! given up. `docs/design/locks.md` has the whole protocol.
+//!
+//! # Invariants
+//!
+//! - Locks of one operation are taken in the order of the objects in the layout, after the operation's byte range
+//!   ([`crate::io::ranges`]) and before any request for data; so no two operations of any clients wait for each other.
+//! - A page that the kernel may let a program store to is under a write lock: data that is read into the page cache of a
+//!   file that is open for writing here is locked for writing, and opening a file for writing gives up its read locks.
+//! - What is on its way out waits for nobody who may wait for a lock: flushes have threads of their own, they take no byte
+//!   range, and requests of the kernel that they depend on are urgent ([`folios`]).
+
+pub(crate) mod clock;
+pub(crate) mod cover;
+mod events;
+pub(crate) mod flush;
+pub(crate) mod folios;
+pub(crate) mod space;
+
+use crate::client::Client;
+use crate::tasks::Tasks;
+use clock::Clock;
+use nacre_lock::client::Effect;
+use nacre_lock::{LockHandle, Lvb, ResourceId};
+use nacre_rpc::OstEventsFactory;
+use nacre_types::Timestamp;
+use parking_lot::RwLock;
+use space::Namespace;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Threads that write out and drop. Each of them waits for OSTs and for requests of the kernel that run, never for another one.
+const FLUSH_THREADS: usize = 16;
+/// Threads that send what needs no answer.
+const MESSAGE_THREADS: usize = 2;
+
+/// Counters of one OST's locks, for `ldlm.namespaces.*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LockCounts {
+    /// Locks in any state.
+    pub locks: usize,
+    /// Locks that are cached and not used.
+    pub unused: usize,
+    /// Needs that a cached lock served.
+    pub matched: u64,
+    /// Requests, without repetitions.
+    pub enqueued: u64,
+    /// Callbacks that came.
+    pub callbacks: u64,
+    /// Locks given up.
+    pub cancelled: u64,
+}
+
+/// See the [module documentation](self). Exists before the client, because endpoints need somebody to call back.
+pub struct Locks {
+    spaces: RwLock<BTreeMap<u16, Arc<Namespace>>>,
+    client: OnceLock<Weak<Client>>,
+    flushes: Tasks,
+    messages: Tasks,
+    clock: Clock,
+}
+
+impl Locks {
+    /// No locks yet.
+    pub(crate) fn new() -> Arc<Locks> {
+        Arc::new(Locks {
+            spaces: RwLock::default(),
+            client: OnceLock::new(),
+            flushes: Tasks::new(FLUSH_THREADS),
+            messages: Tasks::new(MESSAGE_THREADS),
+            clock: Clock::default(),
+        })
+    }
+
+    /// The events of OSTs, for their endpoints.
+    pub fn events(self: &Arc<Locks>) -> Arc<dyn OstEventsFactory> {
+        Arc::new(events::Factory(self.clone()))
+    }
+
+    /// The client is there.
+    pub(crate) fn attach(self: &Arc<Locks>, client: &Arc<Client>) {
+        let _ = self.client.set(Arc::downgrade(client));
+        self.clock.attach(self);
+    }
+
+    /// Ends threads.
+    pub(crate) fn stop(&self) {
+        self.clock.stop();
+        self.flushes.stop();
+        self.messages.stop();
+    }
+
+    fn client(&self) -> Option<Arc<Client>> {
+        self.client.get()?.upgrade()
+    }
+
+    /// The locks at one OST.
+    pub(crate) fn space(&self, ost_index: u16) -> Arc<Namespace> {
+        if let Some(space) = self.spaces.read().get(&ost_index) {
+            return space.clone();
+        }
+        let mut spaces = self.spaces.write();
+        spaces.entry(ost_index).or_insert_with(|| Arc::new(Namespace::new(ost_index))).clone()
+    }
+
+    /// All of them.
+    pub(crate) fn spaces(&self) -> Vec<Arc<Namespace>> {
+        self.spaces.read().values().cloned().collect()
+    }
+
+    /// Counters by OST.
+    pub fn counts(&self) -> BTreeMap<u16, LockCounts> {
+        let count = |space: &Arc<Namespace>| {
+            let stats = space.stats();
+            LockCounts {
+                locks: space.lock_count(),
+                unused: space.unused_count(),
+                matched: stats.matched,
+                enqueued: stats.enqueued,
+                callbacks: stats.callbacks,
+                cancelled: stats.cancelled,
+            }
+        };
+        self.spaces().iter().map(|space| (space.ost_index, count(space))).collect()
+    }
+
+    /// Has something done by a thread that may wait.
+    fn later(&self, space: &Arc<Namespace>, effect: Effect) {
+        let (weak, space) = (self.client.get().cloned().unwrap_or_default(), space.clone());
+        let pool = if matches!(effect, Effect::Flush { .. }) { &self.flushes } else { &self.messages };
+        let done = pool.submit(move || {
+            let Some(client) = weak.upgrade() else { return };
+            match effect {
+                Effect::Flush { handle, resource, need, .. } => {
+                    client.flush_lock(&space, handle, &resource, &need);
+                }
+                // An eviction drops what was cached by itself.
+                Effect::Discard { .. } => {}
+                other => {
+                    if let Ok(endpoint) = client.ost(space.ost_index) {
+                        space.send(client.lease.locks(), endpoint, other);
+                    }
+                }
+            }
+        });
+        if !done {
+            log::debug!("a lock is not given up: the client ends");
+        }
+    }
+
+    /// An OST asks what this client knows of an object.
+    fn glimpsed(&self, space: &Arc<Namespace>, question: (u64, LockHandle), resource: Option<ResourceId>) {
+        let (weak, space) = (self.client.get().cloned().unwrap_or_default(), space.clone());
+        self.messages.submit(move || {
+            let Some(client) = weak.upgrade() else { return };
+            let lvb = resource.map(|resource| client.known_of(&space, &resource));
+            if let Ok(endpoint) = client.ost(space.ost_index) {
+                space::answer_glimpse(endpoint, question, lvb);
+            }
+        });
+    }
+}
+
+impl Client {
+    /// Size and time of an object as far as this client has not written them out.
+    fn known_of(&self, space: &Namespace, resource: &ResourceId) -> Lvb {
+        let file = space.home(resource).and_then(|home| self.nodes.file(home.node));
+        let Some(file) = file else { return Lvb::default() };
+        let size_bytes = file.dirty.object_end(&resource.fid());
+        let mtime = if size_bytes > 0 { file.lock().mtime } else { None };
+        let mtime = mtime.unwrap_or(Timestamp::default());
+        Lvb { size_bytes, mtime, ctime: mtime, ..Lvb::default() }
+    }
+}

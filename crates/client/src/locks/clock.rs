@@ -1,0 +1,82 @@
+//! The thread that tells engines that time has passed. It sleeps while there are no locks.
+
+use super::Locks;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// Repetitions and ages of locks are in seconds.
+const TICK: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct State {
+    started: bool,
+    stopped: bool,
+}
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(crate) struct Clock {
+    /// The thread looks every [`TICK`].
+    awake: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+    locks: OnceLock<Weak<Locks>>,
+}
+
+impl Clock {
+    /// Whose engines are told.
+    pub fn attach(&self, locks: &Arc<Locks>) {
+        let _ = self.locks.set(Arc::downgrade(locks));
+    }
+
+    /// There is a lock.
+    pub fn wake(&self) {
+        if self.awake.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut state = self.state.lock();
+        if !state.started && !state.stopped {
+            let weak = self.locks.get().cloned().unwrap_or_default();
+            match std::thread::Builder::new().name("lock-clock".into()).spawn(move || run(&weak)) {
+                Ok(_) => state.started = true,
+                Err(error) => log::warn!("no thread for the clock of locks: {error}"),
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is time to look; false if there is nothing to look at any more.
+    fn rest(&self) -> bool {
+        let mut state = self.state.lock();
+        if self.awake.load(Ordering::Acquire) && !state.stopped {
+            self.changed.wait_for(&mut state, TICK);
+        }
+        while !state.stopped && !self.awake.load(Ordering::Acquire) {
+            self.changed.wait(&mut state);
+        }
+        !state.stopped
+    }
+}
+
+fn run(weak: &Weak<Locks>) {
+    while let Some(locks) = weak.upgrade() {
+        if !locks.clock.rest() {
+            return;
+        }
+        locks.clock.awake.store(false, Ordering::Release);
+        for space in locks.spaces() {
+            space.on_tick(&locks);
+            if space.lock_count() > 0 {
+                locks.clock.awake.store(true, Ordering::Release);
+            }
+        }
+    }
+}

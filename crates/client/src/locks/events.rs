@@ -1,0 +1,50 @@
+//! What OSTs tell the client.
+
+use super::Locks;
+use nacre_rpc::{ClientCallbacks, OssEndpoint, OssEvents, OstEventsFactory, Recovery};
+use nacre_types::StatusResult;
+use nacre_wire::lock::LockMessage;
+use nacre_wire::mds::LeaseGrant;
+use std::sync::Arc;
+
+/// The events of one OST.
+struct OstEvents {
+    locks: Arc<Locks>,
+    ost_index: u16,
+}
+
+impl ClientCallbacks for OstEvents {
+    /// OSTs give no leases.
+    fn lease_changed(&self, _: LeaseGrant) {}
+
+    fn lock_message(&self, message: LockMessage) {
+        self.locks.space(self.ost_index).on_message(&self.locks, message);
+    }
+}
+
+impl OssEvents for OstEvents {
+    fn reconnected(&self, endpoint: &dyn OssEndpoint, recovery: Recovery) -> StatusResult<()> {
+        let ost_index = self.ost_index;
+        match recovery {
+            Recovery::None => Ok(()),
+            Recovery::ServerRestarted => self.locks.space(ost_index).replay(&self.locks, endpoint),
+            Recovery::Evicted => {
+                log::warn!("OST{ost_index:04x} has given this client up: its locks there are lost");
+                match self.locks.client() {
+                    Some(client) => client.lose_locks(ost_index),
+                    None => drop(self.locks.space(ost_index).on_evicted(&self.locks)),
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What the OSTs of a client call, whose locks these are.
+pub(super) struct Factory(pub Arc<Locks>);
+
+impl OstEventsFactory for Factory {
+    fn events(&self, ost: u16) -> Arc<dyn OssEvents> {
+        Arc::new(OstEvents { locks: self.0.clone(), ost_index: ost })
+    }
+}

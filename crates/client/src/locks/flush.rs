@@ -1,0 +1,147 @@
+//! Giving up a lock: what was written under it goes out, what is cached under it goes away.
+
+use super::folios::Range;
+use super::space::{Home, Namespace, bytes_of};
+use crate::client::Client;
+use crate::file::FileState;
+use crate::io::dirty::table::Scope;
+use crate::io::objects::object_ranges;
+use nacre_layout::Layout;
+use nacre_lock::{LockHandle, Need, ResourceId};
+use nacre_types::Fid;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Client {
+    /// Performs a flush. On a thread that serves nobody.
+    pub(super) fn flush_lock(
+        &self,
+        space: &Arc<Namespace>,
+        handle: LockHandle,
+        resource: &ResourceId,
+        need: &Need,
+    ) {
+        if let Some(home) = space.home(resource) {
+            self.flush_object(&home, resource.fid(), need);
+        }
+        space.on_flushed(self.lease.locks(), handle, resource);
+    }
+
+    fn flush_object(&self, home: &Home, object: Fid, need: &Need) {
+        // Without an open file nothing is dirty, and what the kernel caches is dropped by the next open.
+        let Some(file) = self.nodes.file(home.node) else { return };
+        let (start, end) = bytes_of(need);
+        file.lock_era.fetch_add(1, Ordering::AcqRel);
+        if need.mode.writes()
+            && let Err(status) = self.settle_scope(&file, &Scope::Ranges(vec![(object, start, end)]))
+        {
+            log::warn!("data of {} could not be written: {status}", file.fid);
+        }
+        let hull = file.folios.lock().hull();
+        if let Some(hull) = hull {
+            self.drop_cached(&file, &file_ranges(&home.layout, object, (start, end), hull));
+        }
+        file.lock_era.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Drops pages from the kernel's cache, as often as requests bring some of them back under the lock that is being
+    /// given up.
+    fn drop_cached(&self, file: &FileState, all: &[Range]) {
+        let Some(kernel) = self.kernel.get() else { return };
+        let mut ranges = all.to_vec();
+        while !ranges.is_empty() {
+            let Some((id, pieces)) = file.folios.lock().begin_drop(&ranges) else { return };
+            for (start, end) in pieces {
+                kernel.drop_data(file.node, start, end - start);
+            }
+            let brought_back = file.folios.lock().end_drop(id);
+            // What those requests took beyond is under other locks.
+            ranges = all
+                .iter()
+                .flat_map(|one| brought_back.iter().filter_map(|other| common(*one, *other)))
+                .collect();
+        }
+    }
+
+    /// The OST has dropped this client with all its locks there.
+    pub(super) fn lose_locks(&self, ost_index: u16) {
+        let space = self.lease.locks().space(ost_index);
+        for (resource, need, home) in space.on_evicted(self.lease.locks()) {
+            let Some(file) = home.as_ref().and_then(|home| self.nodes.file(home.node)) else { continue };
+            file.lock_era.fetch_add(1, Ordering::AcqRel);
+            if need.mode.writes() {
+                let (start, end) = bytes_of(&need);
+                self.lose_dirty_of(&file, Scope::Ranges(vec![(resource.fid(), start, end)]));
+            }
+            self.forget_pages(file.node);
+        }
+    }
+
+    /// Has the kernel drop what it caches of a file, some time soon: this thread may be one that requests wait for.
+    fn forget_pages(&self, node: u64) {
+        let me = self.me.get().cloned().unwrap_or_default();
+        self.tasks.submit(move || {
+            if let Some(client) = me.upgrade()
+                && let Some(kernel) = client.kernel.get()
+            {
+                kernel.drop_inode(node);
+            }
+        });
+    }
+}
+
+/// What two ranges have in common.
+fn common(a: Range, b: Range) -> Option<Range> {
+    let both = (a.0.max(b.0), a.1.min(b.1));
+    (both.0 < both.1).then_some(both)
+}
+
+/// Bytes of the file that lie in `[start, end)` of an object and in `hull`.
+fn file_ranges(layout: &Layout, object: Fid, (start, end): (u64, u64), hull: Range) -> Vec<Range> {
+    let mut found = Vec::new();
+    let Some(part) = object_ranges(layout, hull.0, hull.1).find(|part| part.stripe.object == object) else {
+        return found;
+    };
+    let (start, end) = (start.max(part.start), end.min(part.end));
+    for component in &layout.components {
+        let Some(index) = component.objects.iter().position(|stripe| stripe.object == object) else {
+            continue;
+        };
+        let Some(math) = component.math() else { continue };
+        let unit = u64::from(component.stripe_size).max(1);
+        let mut at = start;
+        while at < end {
+            let until = ((at / unit + 1) * unit).min(end);
+            let from = math.file_offset(index as u16, at);
+            let piece = (from, from + (until - at));
+            match found.last_mut() {
+                // A single stripe: one piece follows the other.
+                Some(last) if last.1 == piece.0 => last.1 = piece.1,
+                _ => found.push(piece),
+            }
+            at = until;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_layout::{LayoutSpec, StripeObject};
+
+    #[test]
+    fn an_object_is_a_comb_of_the_file() {
+        let spec = LayoutSpec { stripe_size: Some(65536), stripe_count: Some(2), ..LayoutSpec::default() };
+        let mut layout = spec.to_layout();
+        let objects = (0..2).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 1) }).collect();
+        layout.components[0].objects = objects;
+        let second = Fid::ost_object(1, 1);
+        let all = file_ranges(&layout, second, (0, u64::MAX), (0, 4 * 65536));
+        assert_eq!(all, [(65536, 131_072), (3 * 65536, 4 * 65536)]);
+        let part = file_ranges(&layout, second, (4096, 8192), (0, 4 * 65536));
+        assert_eq!(part, [(65536 + 4096, 65536 + 8192)]);
+        assert_eq!(file_ranges(&layout, second, (0, u64::MAX), (0, 65536)), []);
+        assert_eq!(file_ranges(&layout, Fid::ost_object(2, 1), (0, u64::MAX), (0, 65536)), []);
+    }
+}

@@ -1,0 +1,420 @@
+//! The locks that this client has at one OST: the engine, its messages, and those who wait for it.
+
+use super::Locks;
+use nacre_layout::Layout;
+use nacre_lock::client::{Acquire, ClientConfig, Effect, LockClient};
+use nacre_lock::{
+    EnqueueFlags, InodeBits, LockHandle, Lvb, Mode, Need, Outcome, Policy, Refusal, ResourceId,
+};
+use nacre_rpc::OssEndpoint;
+use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::{LockMessage, LockRequest};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often a wait asks whether it was interrupted.
+const POLL: Duration = Duration::from_millis(10);
+/// Refusals that are remembered until their waiters have seen them.
+const REFUSALS_MAX: usize = 1024;
+/// Replays that are tried before the reconnection is given up and begun anew.
+const REPLAY_ROUNDS: usize = 8;
+
+/// Where the data of an object is cached.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    /// Node id of the file.
+    pub node: u64,
+    /// Says which bytes of the file the object holds.
+    pub layout: Arc<Layout>,
+}
+
+struct State {
+    engine: LockClient,
+    /// Files of the objects on which there are locks.
+    homes: HashMap<ResourceId, Home>,
+    /// Why requests failed, newest last.
+    refusals: VecDeque<(LockHandle, Refusal)>,
+}
+
+/// The locks of one client at one OST.
+pub(crate) struct Namespace {
+    /// The OST.
+    pub ost_index: u16,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// A lock that an operation uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    /// To be released.
+    Held(LockHandle),
+    /// The server is to lock.
+    Server,
+}
+
+impl Namespace {
+    pub fn new(ost_index: u16) -> Namespace {
+        // A read lock in place of a write lock would need the mapped pages to be made read-only first.
+        let config = ClientConfig { downgrade: false, ..ClientConfig::default() };
+        let mut engine = LockClient::new(config);
+        // Requests wait in the endpoint until there is a connection.
+        engine.on_connected(Instant::now(), &mut Vec::new());
+        let state = State { engine, homes: HashMap::new(), refusals: VecDeque::new() };
+        Namespace { ost_index, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Changes the engine, then does what it asks for.
+    fn step<R>(
+        self: &Arc<Namespace>,
+        locks: &Locks,
+        event: impl FnOnce(&mut State, &mut Vec<Effect>) -> R,
+    ) -> R {
+        let mut effects = Vec::new();
+        let result = event(&mut self.state.lock(), &mut effects);
+        self.perform(locks, effects);
+        result
+    }
+
+    /// Does what the engine asks for. Whatever may wait is left to threads of the client.
+    fn perform(self: &Arc<Namespace>, locks: &Locks, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Ready { .. } | Effect::Glimpsed { .. } => {
+                    self.changed.notify_all();
+                }
+                Effect::Failed { handle, refusal } => {
+                    let mut state = self.state.lock();
+                    if state.refusals.len() == REFUSALS_MAX {
+                        state.refusals.pop_front();
+                    }
+                    state.refusals.push_back((handle, refusal));
+                    drop(state);
+                    self.changed.notify_all();
+                }
+                other => locks.later(self, other),
+            }
+        }
+    }
+
+    /// A lock for `need` on an object. Waits for it, or with `flags.deny_on_contention` says that the server is to lock.
+    ///
+    /// # Errors
+    /// `EINTR`; `ENOLCK` if there are too many locks; what the OST answers.
+    pub fn acquire(
+        self: &Arc<Namespace>,
+        locks: &Locks,
+        endpoint: &dyn OssEndpoint,
+        (resource, need): (&ResourceId, &Need),
+        flags: EnqueueFlags,
+        home: impl Fn() -> Home,
+    ) -> StatusResult<(Use, bool)> {
+        loop {
+            let mut effects = Vec::new();
+            let acquired = {
+                let mut state = self.state.lock();
+                let (now, bits) = (Instant::now(), InodeBits::NONE);
+                let acquired = state.engine.acquire(now, resource, need, bits, flags, &mut effects);
+                if matches!(acquired, Acquire::Pending(_)) {
+                    state.homes.entry(*resource).or_insert_with(&home);
+                    locks.clock.wake();
+                }
+                acquired
+            };
+            let handle = match acquired {
+                Acquire::Held(handle) => return Ok((Use::Held(handle), false)),
+                Acquire::Contended => return Ok((Use::Server, false)),
+                Acquire::Pending(handle) => handle,
+            };
+            let asked = self.ask(locks, endpoint, effects);
+            match asked.and_then(|()| self.wait(handle)) {
+                Ok(None) => return Ok((Use::Held(handle), true)),
+                Ok(Some(Refusal::Contended { .. })) if flags.deny_on_contention => {
+                    return Ok((Use::Server, true));
+                }
+                // The client was evicted meanwhile; it is a new one by now.
+                Ok(Some(Refusal::Stale)) | Err(Status::EVICTED) => {
+                    self.release(locks, handle);
+                    if nacre_env::interrupted() {
+                        return Err(Status::EINTR);
+                    }
+                }
+                Ok(Some(Refusal::TooMany)) => return Err(Status::ENOLCK),
+                Ok(Some(_)) => return Err(Status::EIO),
+                Err(status) => {
+                    self.release(locks, handle);
+                    return Err(status);
+                }
+            }
+        }
+    }
+
+    /// Sends what an acquire wants to be sent, on this thread.
+    fn ask(
+        self: &Arc<Namespace>,
+        locks: &Locks,
+        endpoint: &dyn OssEndpoint,
+        effects: Vec<Effect>,
+    ) -> StatusResult<()> {
+        let mut others = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::SendEnqueue(request) => {
+                    let handle = request.handle;
+                    let request = LockRequest::Enqueue { request, cancels: Vec::new() };
+                    let outcome = outcome_of(endpoint, request)?;
+                    self.on_outcome(locks, handle, &outcome);
+                }
+                other => others.push(other),
+            }
+        }
+        self.perform(locks, others);
+        Ok(())
+    }
+
+    /// Waits until a request is granted, or says why it was refused.
+    fn wait(&self, handle: LockHandle) -> StatusResult<Option<Refusal>> {
+        let mut state = self.state.lock();
+        if let Some(answer) = answer(&state, handle) {
+            return Ok(answer);
+        }
+        nacre_env::blocking(|| {
+            loop {
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+                self.changed.wait_for(&mut state, POLL);
+                if let Some(answer) = answer(&state, handle) {
+                    return Ok(answer);
+                }
+            }
+        })
+    }
+
+    /// Gives a reference back.
+    pub fn release(self: &Arc<Namespace>, locks: &Locks, handle: LockHandle) {
+        self.step(locks, |state, effects| state.engine.release(Instant::now(), handle, effects));
+    }
+
+    /// True if the lock was not lost.
+    pub fn is_valid(&self, handle: LockHandle) -> bool {
+        self.state.lock().engine.is_valid(handle)
+    }
+
+    /// True if a cached lock serves `need`.
+    pub fn is_covered(&self, resource: &ResourceId, need: &Need) -> bool {
+        self.state.lock().engine.is_covered(resource, need)
+    }
+
+    /// True if a lock stands for `need`, though it be on its way out.
+    pub fn is_still_held(&self, resource: &ResourceId, need: &Need) -> bool {
+        self.state.lock().engine.is_still_held(resource, need)
+    }
+
+    /// Gives up all locks of a mode on an object and waits until they are gone.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub fn surrender(
+        self: &Arc<Namespace>,
+        locks: &Locks,
+        resource: &ResourceId,
+        mode: Mode,
+    ) -> StatusResult<()> {
+        if !self.step(locks, |state, effects| state.engine.surrender(resource, mode, effects)) {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        nacre_env::blocking(|| {
+            while state.engine.has_mode(resource, mode) {
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+                self.changed.wait_for(&mut state, POLL);
+            }
+            Ok(())
+        })
+    }
+
+    /// The file of an object.
+    pub fn home(&self, resource: &ResourceId) -> Option<Home> {
+        self.state.lock().homes.get(resource).cloned()
+    }
+
+    /// A message of the OST. Returns at once.
+    pub fn on_message(self: &Arc<Namespace>, locks: &Locks, message: LockMessage) {
+        match message {
+            LockMessage::Completion { handle, outcome } => self.on_outcome(locks, handle, &outcome),
+            LockMessage::Blocking { handle, wanted } => {
+                self.step(locks, |state, effects| state.engine.on_callback(handle, &wanted, effects));
+            }
+            LockMessage::Glimpse { glimpse, handle } => {
+                let resource = self.state.lock().engine.on_glimpse(handle);
+                locks.glimpsed(self, (glimpse, handle), resource);
+            }
+        }
+    }
+
+    /// An answer to an enqueue.
+    pub fn on_outcome(self: &Arc<Namespace>, locks: &Locks, handle: LockHandle, outcome: &Outcome) {
+        self.step(locks, |state, effects| {
+            state.engine.on_outcome(Instant::now(), handle, outcome, effects);
+        });
+    }
+
+    /// What a lock covers is written out and dropped.
+    pub fn on_flushed(self: &Arc<Namespace>, locks: &Locks, handle: LockHandle, resource: &ResourceId) {
+        self.step(locks, |state, effects| {
+            state.engine.on_flushed(Instant::now(), handle, effects);
+            if state.engine.locks_on(resource) == 0 {
+                state.homes.remove(resource);
+            }
+        });
+        self.changed.notify_all();
+    }
+
+    /// Time has passed.
+    pub fn on_tick(self: &Arc<Namespace>, locks: &Locks) {
+        self.step(locks, |state, effects| state.engine.on_tick(Instant::now(), effects));
+    }
+
+    /// Locks in any state.
+    pub fn lock_count(&self) -> usize {
+        self.state.lock().engine.locks()
+    }
+
+    /// Locks that are cached and not used.
+    pub fn unused_count(&self) -> usize {
+        self.state.lock().engine.unused()
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> nacre_lock::client::ClientStats {
+        self.state.lock().engine.stats()
+    }
+
+    /// The OST has dropped this client: all locks are gone. Gives what was cached under them.
+    pub fn on_evicted(self: &Arc<Namespace>, locks: &Locks) -> Vec<(ResourceId, Need, Option<Home>)> {
+        let mut effects = Vec::new();
+        let mut lost = Vec::new();
+        {
+            let mut state = self.state.lock();
+            state.engine.on_evicted(&mut effects);
+            effects.retain(|effect| match effect {
+                Effect::Discard { resource, need, .. } => {
+                    lost.push((*resource, *need, state.homes.get(resource).cloned()));
+                    false
+                }
+                _ => true,
+            });
+            state.homes.clear();
+            state.engine.on_connected(Instant::now(), &mut effects);
+        }
+        self.perform(locks, effects);
+        self.changed.notify_all();
+        lost
+    }
+
+    /// The OST has restarted: brings back all locks, on this thread and through `endpoint`.
+    ///
+    /// # Errors
+    /// `EVICTED` if it does not take them; what it answers.
+    pub fn replay(self: &Arc<Namespace>, locks: &Locks, endpoint: &dyn OssEndpoint) -> StatusResult<()> {
+        let mut effects = Vec::new();
+        self.state.lock().engine.on_restarted(Instant::now(), &mut effects);
+        for _ in 0..REPLAY_ROUNDS {
+            let mut next = Vec::new();
+            let mut others = Vec::new();
+            for effect in std::mem::take(&mut effects) {
+                match effect {
+                    Effect::SendReplay { handle, resource, need } => {
+                        let outcome = outcome_of(endpoint, LockRequest::Replay { handle, resource, need })?;
+                        let mut state = self.state.lock();
+                        state.engine.on_replay_outcome(Instant::now(), handle, &outcome, &mut next);
+                    }
+                    Effect::SendReplayDone => {
+                        let request = OssRequest::Locks { request: LockRequest::ReplayDone };
+                        endpoint.call(&request, Bulk::None)?;
+                    }
+                    Effect::Reconnect => return Err(Status::EVICTED),
+                    other => others.push(other),
+                }
+            }
+            self.perform(locks, others);
+            if next.is_empty() {
+                return Ok(());
+            }
+            effects = next;
+        }
+        Err(Status::EIO)
+    }
+
+    /// Sends what needs no answer, or asks again; for threads that may wait.
+    pub fn send(self: &Arc<Namespace>, locks: &Locks, endpoint: &dyn OssEndpoint, effect: Effect) {
+        let request = match effect {
+            Effect::SendEnqueue(request) => {
+                let handle = request.handle;
+                let request = LockRequest::Enqueue { request, cancels: Vec::new() };
+                match outcome_of(endpoint, request) {
+                    Ok(outcome) => self.on_outcome(locks, handle, &outcome),
+                    // It is repeated when its time has come.
+                    Err(status) => {
+                        log::debug!("OST{:04x}: asking for a lock again: {status}", self.ost_index)
+                    }
+                }
+                return;
+            }
+            Effect::SendCancel(handle) => LockRequest::Cancel { handles: vec![handle] },
+            Effect::SendConvert { handle, mode, policy } => LockRequest::Convert { handle, mode, policy },
+            _ => return,
+        };
+        // The next callback for the lock brings another.
+        if let Err(status) = endpoint.call(&OssRequest::Locks { request }, Bulk::None) {
+            log::debug!("OST{:04x}: giving up a lock: {status}", self.ost_index);
+        }
+    }
+}
+
+/// What became of a request, if that is known.
+fn answer(state: &MutexGuard<'_, State>, handle: LockHandle) -> Option<Option<Refusal>> {
+    if state.engine.is_valid(handle) {
+        return Some(None);
+    }
+    let refused = state.refusals.iter().rev().find(|(known, _)| *known == handle);
+    match refused {
+        Some((_, refusal)) => Some(Some(*refusal)),
+        // Granted, and lost with everything else before this thread got to see it.
+        None if !state.engine.knows(handle) => Some(Some(Refusal::Stale)),
+        None => None,
+    }
+}
+
+fn outcome_of(endpoint: &dyn OssEndpoint, request: LockRequest) -> StatusResult<Outcome> {
+    match endpoint.call(&OssRequest::Locks { request }, Bulk::None)? {
+        OssReply::Locked(outcome) => Ok(outcome),
+        _ => Err(Status::EPROTO),
+    }
+}
+
+/// Answers a glimpse, on a thread that may wait.
+pub(crate) fn answer_glimpse(
+    endpoint: &dyn OssEndpoint,
+    (glimpse, handle): (u64, LockHandle),
+    lvb: Option<Lvb>,
+) {
+    let request = LockRequest::GlimpseAnswer { glimpse, handle, lvb };
+    if let Err(status) = endpoint.call(&OssRequest::Locks { request }, Bulk::None) {
+        log::debug!("answering for a lock: {status}");
+    }
+}
+
+/// The bytes that an extent lock covers, `[start, end)`.
+pub(crate) fn bytes_of(need: &Need) -> (u64, u64) {
+    match need.policy {
+        Policy::Extent(extent) => (extent.start, extent.last.saturating_add(1)),
+        Policy::Bits(_) => (0, 0),
+    }
+}

@@ -1,0 +1,366 @@
+//! Several clients of one file system that have the same files open: what one does to data, the others see at once.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::exerciser::{Exercise, Map, Random};
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, wait};
+
+/// Far more than anything here takes; what hangs is found by it.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// Runs `case` over a shape with as many mounts of one directory as it wants.
+fn with_mounts(shape: Shape, count: usize, case: fn(&Cluster, &[PathBuf])) {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start_with(shape, &Options { listen: true, ..Options::default() });
+    if cluster.is_foreign() {
+        return;
+    }
+    let mut mounts = vec![cluster.directory("d")];
+    for _ in 1..count {
+        mounts.push(cluster.add_mount().join("d"));
+    }
+    case(&cluster, &mounts);
+    cluster.stop_and_check();
+}
+
+macro_rules! with_mounts {
+    ($(fn $name:ident($cluster:ident, [$($mount:ident),*]) $body:block)*) => {
+        mod cases {
+            use super::*;
+            $(pub fn $name($cluster: &Cluster, mounts: &[PathBuf]) {
+                let [$($mount),*] = mounts else { panic!("as many mounts as the case names") };
+                $body
+            })*
+        }
+        mod embedded {
+            $(#[test] fn $name() {
+                super::with_mounts(super::Shape::Embedded, [$(stringify!($mount)),*].len(), super::cases::$name);
+            })*
+        }
+        mod separate {
+            $(#[test] fn $name() {
+                super::with_mounts(super::Shape::Separate, [$(stringify!($mount)),*].len(), super::cases::$name);
+            })*
+        }
+    };
+}
+
+fn open(path: &Path) -> File {
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    options.unwrap_or_else(|error| panic!("open {}: {error}", path.display()))
+}
+
+fn filled(length: usize, byte: u8) -> Vec<u8> {
+    vec![byte; length]
+}
+
+fn read(file: &File, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0xaa; length];
+    let mut done = 0;
+    while done < length {
+        match file.read_at(&mut bytes[done..], offset + done as u64).expect("read") {
+            0 => break,
+            count => done += count,
+        }
+    }
+    bytes.truncate(done);
+    bytes
+}
+
+/// Lays a file over four OSTs in pieces of 64 KiB.
+fn striped(cluster: &Cluster, path: &Path) {
+    cluster
+        .lfs(&[
+            "setstripe".as_ref(),
+            "-S".as_ref(),
+            "64K".as_ref(),
+            "-c".as_ref(),
+            "2".as_ref(),
+            path.as_os_str(),
+        ])
+        .success();
+}
+
+/// Bytes of a map as another client may have changed them.
+fn load(map: &Map, offset: usize) -> u64 {
+    // SAFETY: the map is longer than that, and aligned; others may store there at any time, hence volatile.
+    unsafe { map.bytes().as_ptr().add(offset).cast::<u64>().read_volatile() }
+}
+
+fn store(map: &mut Map, offset: usize, value: u64) {
+    // SAFETY: as in `load`.
+    unsafe { map.bytes_mut().as_mut_ptr().add(offset).cast::<u64>().write_volatile(value) }
+}
+
+with_mounts! {
+    fn a_write_is_seen_by_the_next_read_of_a_file_that_stays_open(_cluster, [first, second]) {
+        let (here, there) = (open(&first.join("f")), open(&second.join("f")));
+        let reader = File::open(second.join("f")).expect("open");
+        let mut random = Random::new(3);
+        for round in 0..300u64 {
+            let (writer, other) = if round % 2 == 0 { (&here, &there) } else { (&there, &here) };
+            let (offset, length) = (random.below(300_000) as u64, 1 + random.below(40_000));
+            let bytes = filled(length, round as u8);
+            writer.write_all_at(&bytes, offset).expect("write");
+            assert!(read(other, offset, length) == bytes, "round {round}");
+            assert!(read(&reader, offset, length) == bytes, "round {round}, read-only");
+            let size = other.metadata().expect("fstat").len();
+            assert_eq!(size, writer.metadata().expect("fstat").len(), "round {round}");
+            assert_eq!(size, fs::metadata(first.join("f")).expect("stat").len());
+        }
+    }
+
+    fn a_stream_that_is_written_here_can_be_read_there_up_to_its_last_byte(_cluster, [first, second]) {
+        let mut log = File::create_new(first.join("f")).expect("create");
+        let mut reader = File::open(second.join("f")).expect("open");
+        let mut expected = Vec::new();
+        let mut found = Vec::new();
+        for round in 0..400usize {
+            let record = filled(1 + (round * 977) % 9_000, round as u8);
+            log.write_all(&record).expect("write");
+            expected.extend_from_slice(&record);
+            assert_eq!(fs::metadata(second.join("f")).expect("stat").len(), expected.len() as u64);
+            reader.read_to_end(&mut found).expect("read");
+            assert!(found == expected, "round {round}: {} of {}", found.len(), expected.len());
+        }
+    }
+
+    fn truncation_is_seen_at_once(_cluster, [first, second]) {
+        let (here, there) = (open(&first.join("f")), open(&second.join("f")));
+        for round in 0..100u64 {
+            let (one, other) = if round % 2 == 0 { (&here, &there) } else { (&there, &here) };
+            let size = 1 + (round * 7_919) % 200_000;
+            one.write_all_at(&filled(200_000, 1 + round as u8), 0).expect("write");
+            assert_eq!(read(other, 0, 300_000).len(), 200_000, "round {round}");
+            one.set_len(size).expect("ftruncate");
+            assert_eq!(read(other, 0, 300_000).len() as u64, size, "round {round}");
+            assert_eq!(other.metadata().expect("fstat").len(), size);
+            other.set_len(250_000).expect("ftruncate");
+            let tail = read(one, size, 300_000);
+            assert!(tail.len() as u64 == 250_000 - size && tail.iter().all(|byte| *byte == 0), "round {round}");
+            one.set_len(0).expect("ftruncate");
+        }
+    }
+
+    fn a_file_that_is_cut_at_its_open_is_empty_everywhere(_cluster, [first, second]) {
+        let there = open(&second.join("f"));
+        for round in 0..50u8 {
+            let mut here = File::create(first.join("f")).expect("create");
+            assert_eq!(read(&there, 0, 100), b"", "round {round}");
+            here.write_all(&filled(100, round)).expect("write");
+            assert_eq!(read(&there, 0, 100), filled(100, round));
+        }
+    }
+
+    fn holes_are_seen_at_once(_cluster, [first, second]) {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let (here, there) = (open(&first.join("f")), open(&second.join("f")));
+        for round in 0..50u8 {
+            here.write_all_at(&filled(100_000, 1 + round), 0).expect("write");
+            assert_eq!(read(&there, 50_000, 10), filled(10, 1 + round));
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&here, flags, 40_000, 20_000).expect("punch");
+            assert!(read(&there, 40_000, 20_000) == filled(20_000, 0), "round {round}");
+            assert_eq!(read(&there, 60_000, 10), filled(10, 1 + round));
+        }
+    }
+
+    fn appends_of_all_clients_follow_each_other(cluster, [first, second, third]) {
+        striped(cluster, &first.join("log"));
+        let names = [b'a', b'b', b'c'];
+        std::thread::scope(|scope| {
+            for (mount, name) in [first, second, third].into_iter().zip(names) {
+                scope.spawn(move || {
+                    let options = OpenOptions::new().append(true).open(mount.join("log"));
+                    let mut log = options.expect("open");
+                    for line in 0..400 {
+                        let text = format!("{}{line:06}{}\n", char::from(name), "x".repeat(line % 90));
+                        log.write_all(text.as_bytes()).expect("append");
+                    }
+                });
+            }
+        });
+        let text = fs::read_to_string(second.join("log")).expect("read");
+        for name in names {
+            let mine: Vec<&str> = text.lines().filter(|line| line.as_bytes()[0] == name).collect();
+            assert_eq!(mine.len(), 400, "all of {}", char::from(name));
+            for (line, found) in mine.iter().enumerate() {
+                assert_eq!(**found, format!("{}{line:06}{}", char::from(name), "x".repeat(line % 90)));
+            }
+        }
+        assert_eq!(text.lines().count(), 1200);
+    }
+
+    fn overlapping_writes_over_several_osts_are_never_mixed(cluster, [first, second]) {
+        const LENGTH: usize = 300_000;
+        striped(cluster, &first.join("f"));
+        let (here, there) = (open(&first.join("f")), open(&second.join("f")));
+        here.write_all_at(&filled(LENGTH, 0), 0).expect("write");
+        let done = AtomicBool::new(false);
+        let (stop, writer_a, writer_b) = (&done, &here, &there);
+        std::thread::scope(|scope| {
+            let writers = [(writer_a, 1u8), (writer_b, 101)].map(|(file, base)| {
+                scope.spawn(move || {
+                    for round in 0..100 {
+                        file.write_all_at(&filled(LENGTH, base + round), 0).expect("write");
+                    }
+                })
+            });
+            let readers = [writer_a, writer_b].map(|file| {
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let mut bytes = vec![0; LENGTH];
+                        assert_eq!(file.read_at(&mut bytes, 0).expect("read"), LENGTH);
+                        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture");
+                    }
+                })
+            });
+            writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+            stop.store(true, Ordering::Relaxed);
+            readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
+        });
+        assert_eq!(read(&here, 0, LENGTH), read(&there, 0, LENGTH));
+    }
+
+    fn stores_to_a_mapped_page_are_seen_by_loads_in_turns(_cluster, [first, second]) {
+        let (here, there) = (open(&first.join("f")), open(&second.join("f")));
+        here.set_len(8192).expect("ftruncate");
+        // Programs look at the size before they map; the kernel learns it by that.
+        assert_eq!(there.metadata().expect("fstat").len(), 8192);
+        let mut one = Map::new(&here, 8192).expect("mmap");
+        let mut other = Map::new(&there, 8192).expect("mmap");
+        for round in 1..300u64 {
+            store(&mut one, 64, round);
+            assert_eq!(load(&other, 64), round);
+            store(&mut other, 128, round + 1);
+            assert_eq!(load(&one, 128), round + 1);
+            assert_eq!(load(&one, 64), round, "nobody else stored there");
+        }
+    }
+
+    fn maps_reads_and_writes_agree(_cluster, [first, second]) {
+        let (here, there) = (open(&first.join("f")), open(&second.join("f")));
+        let reader = File::open(second.join("f")).expect("open");
+        here.set_len(65536).expect("ftruncate");
+        let mut map = Map::new(&here, 65536).expect("mmap");
+        for round in 1..200u64 {
+            let offset = (round as usize * 4_104) % 65_000 / 8 * 8;
+            store(&mut map, offset, round);
+            assert_eq!(read(&there, offset as u64, 8), round.to_le_bytes(), "round {round}");
+            assert_eq!(read(&reader, offset as u64, 8), round.to_le_bytes());
+            there.write_all_at(&(round * 1000).to_le_bytes(), offset as u64).expect("write");
+            assert_eq!(load(&map, offset), round * 1000, "round {round}");
+        }
+    }
+
+    fn counters_in_mapped_pages_lose_no_increment(_cluster, [first, second, third]) {
+        use rustix::fs::{FlockOperation, flock};
+        const ROUNDS: u64 = 60;
+        open(&first.join("f")).set_len(3 * 4096).expect("ftruncate");
+        std::thread::scope(|scope| {
+            for mount in [first, second, third] {
+                scope.spawn(move || {
+                    let file = open(&mount.join("f"));
+                    let mut map = Map::new(&file, 3 * 4096).expect("mmap");
+                    for round in 0..ROUNDS {
+                        let offset = (round as usize % 3) * 4096;
+                        flock(&file, FlockOperation::LockExclusive).expect("flock");
+                        let value = load(&map, offset);
+                        store(&mut map, offset, value + 1);
+                        flock(&file, FlockOperation::Unlock).expect("flock");
+                    }
+                });
+            }
+        });
+        let file = open(&second.join("f"));
+        let map = Map::new(&file, 3 * 4096).expect("mmap");
+        assert_eq!((0..3).map(|page| load(&map, page * 4096)).sum::<u64>(), 3 * ROUNDS);
+    }
+
+    fn pages_that_all_clients_map_and_write_at_once_hang_nobody(cluster, [first, second, third]) {
+        const SIZE: usize = 512 << 10;
+        striped(cluster, &first.join("f"));
+        open(&first.join("f")).set_len(SIZE as u64).expect("ftruncate");
+        let mounts = [first.clone(), second.clone(), third.clone()];
+        wait::deadline(LIMIT, "everybody has written", move || {
+            std::thread::scope(|scope| {
+                for (number, mount) in mounts.iter().enumerate() {
+                    for thread in 0..2 {
+                        scope.spawn(move || hammer(mount, (number * 2 + thread) as u64, SIZE));
+                    }
+                }
+            });
+        });
+        let expected = fs::read(first.join("f")).expect("read");
+        assert!(fs::read(second.join("f")).expect("read") == expected);
+        assert!(fs::read(third.join("f")).expect("read") == expected);
+    }
+
+    fn the_exerciser_finds_no_difference_between_mounts_that_stay_open(cluster, [first, second]) {
+        for (seed, stripes) in [(31, false), (32, true)] {
+            let path = first.join(format!("file{seed}"));
+            let aliases = vec![second.join(format!("file{seed}"))];
+            if stripes {
+                cluster.lfs(&["setstripe".as_ref(), "-S".as_ref(), "64K".as_ref(), "-c".as_ref(), "-1".as_ref(), first.as_os_str()])
+                    .success();
+            }
+            Exercise { aliases, stay_open: true, ..Exercise::new(seed, 1_500) }.run(&path);
+        }
+    }
+
+    fn a_token_that_goes_round_is_seen_by_each_in_turn(_cluster, [first, second, third]) {
+        let files = [first, second, third].map(|mount| open(&mount.join("token")));
+        let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(third.join("token"));
+        let direct = direct.expect("open");
+        for round in 0..300u64 {
+            let (giver, taker) = (&files[round as usize % 3], &files[(round as usize + 1) % 3]);
+            giver.write_all_at(&round.to_le_bytes(), 5).expect("write");
+            assert_eq!(read(taker, 5, 8), round.to_le_bytes());
+            assert_eq!(read(&direct, 5, 8), round.to_le_bytes());
+        }
+    }
+
+    fn what_is_held_back_for_one_reaches_the_other_without_a_sync(_cluster, [first, second]) {
+        let mut writer = File::create_new(first.join("f")).expect("create");
+        let mut expected = Vec::new();
+        let mut random = Random::new(77);
+        for _ in 0..3_000 {
+            let mut record = vec![0; 1 + random.below(4_000)];
+            random.fill(&mut record);
+            writer.write_all(&record).expect("write");
+            expected.extend_from_slice(&record);
+        }
+        let mut reader = File::open(second.join("f")).expect("open");
+        assert_eq!(reader.seek(SeekFrom::End(0)).expect("lseek"), expected.len() as u64);
+        assert!(fs::read(second.join("f")).expect("read") == expected);
+        drop(writer);
+    }
+}
+
+/// Reads, writes, loads and stores at random places.
+fn hammer(mount: &Path, seed: u64, size: usize) {
+    let file = open(&mount.join("f"));
+    let reader = File::open(mount.join("f")).expect("open");
+    let mut map = Map::new(&file, size).expect("mmap");
+    let mut random = Random::new(seed);
+    for round in 0..250u64 {
+        let offset = random.below(size - 70_000);
+        let length = 1 + random.below(70_000);
+        match random.below(5) {
+            0 => file.write_all_at(&filled(length, round as u8), offset as u64).expect("write"),
+            1 => assert_eq!(read(&file, offset as u64, length).len(), length),
+            2 => assert_eq!(read(&reader, offset as u64, length).len(), length),
+            3 => store(&mut map, offset / 8 * 8, round),
+            _ => drop(load(&map, offset / 8 * 8)),
+        }
+    }
+}
