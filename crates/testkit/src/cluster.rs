@@ -5,10 +5,11 @@ mod slot;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::program::{self, Outcome};
@@ -176,6 +177,27 @@ impl Cluster {
         assert!(mounts::at(&point).is_some(), "{} is not mounted", point.display());
         self.more_mounts.push(point.clone());
         point
+    }
+
+    /// Another mount, started once `before` has run. Its process is there already then: a process that is started while this
+    /// one has files of a stopped mount open would wait for that mount.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up.
+    pub fn add_mount_after<T>(&mut self, before: impl FnOnce(&Cluster) -> T) -> (PathBuf, T) {
+        let point = self.run.make(&format!("mnt{}", self.more_mounts.len() + 1));
+        let mut command = self.run.command("sh");
+        command.args(["-c", "read -r go && exec \"$0\" mount \"$1\" \"$2\""]);
+        command.arg(binary::nacre()).arg(self.source()).arg(&point).stdin(Stdio::piped());
+        let mut child = command.spawn().expect("sh starts");
+        let result = before(self);
+        let go = child.stdin.take().map(|mut input| input.write_all(b"go\n"));
+        assert!(matches!(go, Some(Ok(()))), "{go:?}");
+        let ended = wait::until(LIMIT, "the mount is there", || child.try_wait().expect("our child"));
+        assert!(ended.success(), "{ended}");
+        self.more_mounts.push(point.clone());
+        (point, result)
     }
 
     /// Starts whatever does not run, as `nacre up` does, and waits for the mount.
