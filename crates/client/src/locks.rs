@@ -32,6 +32,7 @@ use parking_lot::RwLock;
 use space::Namespace;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// Threads that write out and drop. Each of them waits for OSTs and for requests of the kernel that run, never for another one.
 const FLUSH_THREADS: usize = 16;
@@ -112,20 +113,43 @@ impl Locks {
         self.spaces.read().values().cloned().collect()
     }
 
-    /// Counters by OST.
-    pub fn counts(&self) -> BTreeMap<u16, LockCounts> {
-        let count = |space: &Arc<Namespace>| {
-            let stats = space.stats();
-            LockCounts {
-                locks: space.lock_count(),
-                unused: space.unused_count(),
-                matched: stats.matched,
-                enqueued: stats.enqueued,
-                callbacks: stats.callbacks,
-                cancelled: stats.cancelled,
-            }
-        };
-        self.spaces().iter().map(|space| (space.ost_index, count(space))).collect()
+    /// Most unused locks that are kept at an OST; `ldlm.namespaces.*.lru_size`.
+    pub fn lru_size(&self, ost_index: u16) -> usize {
+        self.space(ost_index).config().lru_size
+    }
+
+    /// Sets [`Locks::lru_size`]; what is over it is given up at once.
+    pub fn set_lru_size(&self, ost_index: u16, count: usize) {
+        self.space(ost_index).set_lru_size(self, count);
+    }
+
+    /// Time after which an unused lock is given up; `ldlm.namespaces.*.lru_max_age`.
+    pub fn lru_max_age(&self, ost_index: u16) -> Duration {
+        self.space(ost_index).config().lru_max_age
+    }
+
+    /// Sets [`Locks::lru_max_age`].
+    pub fn set_lru_max_age(&self, ost_index: u16, age: Duration) {
+        self.space(ost_index).set_lru_max_age(age);
+    }
+
+    /// Gives up all locks at an OST that no operation uses right now (`lru_size=clear`).
+    pub fn drop_unused(&self, ost_index: u16) {
+        self.space(ost_index).drop_unused(self);
+    }
+
+    /// Counters of one OST.
+    pub fn counts(&self, ost_index: u16) -> LockCounts {
+        let space = self.space(ost_index);
+        let stats = space.stats();
+        LockCounts {
+            locks: space.lock_count(),
+            unused: space.unused_count(),
+            matched: stats.matched,
+            enqueued: stats.enqueued,
+            callbacks: stats.callbacks,
+            cancelled: stats.cancelled,
+        }
     }
 
     /// Has something done by a thread that may wait.

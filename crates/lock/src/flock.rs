@@ -1,5 +1,5 @@
-//! The locks that programs take on files: `fcntl` on ranges of bytes, `flock` on whole files, and those that clients take
-//! for the time of an append. The families never conflict with each other.
+//! The locks that programs take on files: `fcntl` on ranges of bytes and `flock` on whole files. The two never conflict
+//! with each other.
 //!
 //! It owns who holds what, who waits, and finds circles of waiting `fcntl` callers over all clients. Like the other
 //! engines it is told what happens and says what is to be sent; the answer to a call that had to wait is a
@@ -42,8 +42,6 @@ pub enum Family {
     Range,
     /// The whole file (`flock`).
     File,
-    /// Taken by clients around an append.
-    Append,
 }
 
 /// What a file lock allows.
@@ -320,7 +318,7 @@ fn normal(lock: &FileLock) -> StatusResult<FileLock> {
     match lock.family {
         Family::Range if lock.extent.start > lock.extent.last => Err(Status::EINVAL),
         Family::Range => Ok(*lock),
-        Family::File | Family::Append => Ok(FileLock { extent: Extent::WHOLE, ..*lock }),
+        Family::File => Ok(FileLock { extent: Extent::WHOLE, ..*lock }),
     }
 }
 

@@ -105,7 +105,7 @@ impl FileLocks {
             let (family, owner) = (family(lock.family), owner(client, lock));
             let extent = match family {
                 Family::Range => Extent { start: lock.start, last: lock.last },
-                Family::File | Family::Append => Extent::WHOLE,
+                Family::File => Extent::WHOLE,
             };
             let result = state.engine.on_unlock(&resource, family, owner, extent, &mut completions);
             state.complete(&completions);
@@ -190,7 +190,6 @@ fn family(family: LockFamily) -> Family {
     match family {
         LockFamily::Range => Family::Range,
         LockFamily::File => Family::File,
-        LockFamily::Append => Family::Append,
     }
 }
 

@@ -26,7 +26,10 @@ const SETTABLE: &[(&str, &[&str])] = &[
         ],
     ),
     ("mdt", &["ldlm_timeout", "md_stats"]),
-    ("ldlm.namespaces", &["contended_locks", "contention_hold_seconds", "contention_seconds"]),
+    (
+        "ldlm.namespaces",
+        &["contended_locks", "contention_hold_seconds", "contention_seconds", "lru_max_age", "lru_size"],
+    ),
     ("obdfilter", &["brw_stats", "degraded", "ldlm_timeout", "no_create", "stats"]),
     (
         "osc",

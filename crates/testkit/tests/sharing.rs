@@ -16,7 +16,7 @@ use nacre_testkit::{Cluster, Shape, wait};
 const LIMIT: Duration = Duration::from_secs(150);
 
 /// Runs `case` over a shape with as many mounts of one directory as it wants.
-fn with_mounts(shape: Shape, count: usize, case: fn(&Cluster, &[PathBuf])) {
+fn with_mounts(shape: Shape, count: usize, case: fn(&mut Cluster, &[PathBuf])) {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
     }
@@ -28,7 +28,7 @@ fn with_mounts(shape: Shape, count: usize, case: fn(&Cluster, &[PathBuf])) {
     for _ in 1..count {
         mounts.push(cluster.add_mount().join("d"));
     }
-    case(&cluster, &mounts);
+    case(&mut cluster, &mounts);
     cluster.stop_and_check();
 }
 
@@ -36,7 +36,7 @@ macro_rules! with_mounts {
     ($(fn $name:ident($cluster:ident, [$($mount:ident),*]) $body:block)*) => {
         mod cases {
             use super::*;
-            $(pub fn $name($cluster: &Cluster, mounts: &[PathBuf]) {
+            $(pub fn $name($cluster: &mut Cluster, mounts: &[PathBuf]) {
                 let [$($mount),*] = mounts else { panic!("as many mounts as the case names") };
                 $body
             })*
@@ -329,6 +329,38 @@ with_mounts! {
         }
     }
 
+    fn locks_are_kept_and_given_up_as_parameters_say(cluster, [first, second]) {
+        const FILES: usize = 24;
+        let path = |mount: &Path, number: usize| mount.join(format!("f{number}"));
+        for number in 0..FILES {
+            fs::write(path(first, number), filled(5_000, number as u8)).expect("write");
+        }
+        let read_all = || (0..FILES).for_each(|number| {
+            let file = File::open(path(second, number)).expect("open");
+            assert_eq!(read(&file, 0, 9_000), filled(5_000, number as u8));
+        });
+        read_all();
+        assert!(locks(cluster, "lock_count") > 0 && locks(cluster, "lock_unused_count") > 0);
+        let asked = lock_stat(cluster, "enqueued");
+        let matched = lock_stat(cluster, "matched");
+        read_all();
+        assert_eq!(lock_stat(cluster, "enqueued"), asked, "the locks are there");
+        assert!(lock_stat(cluster, "matched") > matched);
+        set_locks(cluster, "lru_size=clear");
+        wait::until(wait::SOON, "all locks are gone", || (locks(cluster, "lock_count") == 0).then_some(()));
+        read_all();
+        assert!(lock_stat(cluster, "enqueued") > asked);
+        set_locks(cluster, "lru_size=1");
+        read_all();
+        // Two mounts, four OSTs.
+        wait::until(wait::SOON, "few are kept", || (locks(cluster, "lock_unused_count") <= 8).then_some(()));
+        set_locks(cluster, "lru_size=0");
+        read_all();
+        assert!(locks(cluster, "lock_unused_count") > 8);
+        set_locks(cluster, "lru_max_age=1");
+        wait::until(wait::SOON, "old ones go", || (locks(cluster, "lock_count") == 0).then_some(()));
+    }
+
     fn what_is_held_back_for_one_reaches_the_other_without_a_sync(_cluster, [first, second]) {
         let mut writer = File::create_new(first.join("f")).expect("create");
         let mut expected = Vec::new();
@@ -344,6 +376,84 @@ with_mounts! {
         assert!(fs::read(second.join("f")).expect("read") == expected);
         drop(writer);
     }
+}
+
+/// Sum of a parameter over all mounts and OSTs.
+fn locks(cluster: &Cluster, leaf: &str) -> u64 {
+    let text =
+        cluster.lctl(&["get_param", "-n", &format!("ldlm.namespaces.*-osc-*.{leaf}")]).success().stdout;
+    text.lines().map(|line| line.trim().parse::<u64>().expect("a number")).sum()
+}
+
+fn set_locks(cluster: &Cluster, setting: &str) {
+    cluster.lctl(&["set_param", "-n", &format!("ldlm.namespaces.*-osc-*.{setting}")]).success();
+}
+
+fn lock_stat(cluster: &Cluster, row: &str) -> u64 {
+    let text = cluster.lctl(&["get_param", "-n", "ldlm.namespaces.*-osc-*.lock_stats"]).success().stdout;
+    let rows = text.lines().filter_map(|line| line.strip_prefix(row));
+    rows.map(|rest| rest.trim().parse::<u64>().expect("a number")).sum()
+}
+
+/// An OST that is killed comes back to clients that have locks and data that they have not written out.
+#[test]
+fn an_ost_that_restarts_gets_its_locks_back_and_nothing_is_lost() {
+    with_mounts(Shape::Separate, 2, |cluster, mounts| {
+        let [first, second] = mounts else { panic!("two mounts") };
+        striped(cluster, &first.join("f"));
+        let (here, there) = (open(&first.join("f")), open(&second.join("f")));
+        here.set_len(1 << 20).expect("ftruncate");
+        let mut map = Map::new(&here, 4096).expect("mmap");
+        store(&mut map, 8, 4711);
+        let mut expected = Vec::new();
+        let mut random = Random::new(5);
+        for round in 0..400 {
+            let mut record = vec![0; 1 + random.below(3_000)];
+            random.fill(&mut record);
+            here.write_all_at(&record, 8192 + expected.len() as u64).expect("write");
+            expected.extend_from_slice(&record);
+            if round == 200 {
+                for role in cluster.servers().iter().filter(|role| role.starts_with("ost")) {
+                    cluster.kill(role);
+                }
+            }
+        }
+        let restarted = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read(&there, 8192, expected.len()));
+            cluster.start_all();
+            reader.join().expect("no panic")
+        });
+        assert!(restarted == expected);
+        assert_eq!(read(&there, 8, 8), 4711u64.to_le_bytes());
+        there.write_all_at(&filled(100, 9), 8192).expect("write");
+        assert_eq!(read(&here, 8192, 100), filled(100, 9));
+    });
+}
+
+/// A client that is killed with locks and data holds nobody up, and what it had not written is nobody's.
+#[test]
+fn a_client_that_dies_with_locks_and_data_leaves_the_files_to_the_others() {
+    with_mounts(Shape::Separate, 2, |cluster, mounts| {
+        let [first, second] = mounts else { panic!("two mounts") };
+        let here = open(&first.join("f"));
+        here.write_all_at(&filled(100_000, 1), 0).expect("write");
+        let mut there = OpenOptions::new().write(true).open(second.join("f")).expect("open");
+        for _ in 0..50 {
+            there.write_all(&filled(1_000, 2)).expect("write");
+        }
+        let mount_point = second.parent().expect("the mount point");
+        let processes = cluster.run().processes();
+        let victim =
+            processes.iter().find(|(_, words)| words.iter().any(|word| Path::new(word) == mount_point));
+        cluster.signal(victim.expect("the second mount has a process").0, libc::SIGKILL);
+        let begin = std::time::Instant::now();
+        let bytes = read(&here, 0, 100_000);
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+        assert!(bytes.len() == 100_000 && bytes.iter().all(|byte| *byte == 1 || *byte == 2));
+        here.write_all_at(&filled(100_000, 3), 0).expect("write");
+        assert!(read(&here, 0, 100_000) == filled(100_000, 3));
+        drop(there);
+    });
 }
 
 /// Reads, writes, loads and stores at random places.

@@ -96,8 +96,6 @@ pub enum LockFamily {
     Range = 0,
     /// The whole file (`flock`).
     File = 1,
-    /// Taken by clients that share a file system around each append, so that two never find the same end of file.
-    Append = 2,
 }
 
 /// A lock on a file.

@@ -26,7 +26,7 @@ pub const PARAMS_MAX: usize = 65536;
 wire_newtype!(LockOwner);
 wire_flags!(OpenFlags, RenameFlags, XattrFlags);
 wire_code!(LockMode { 0 = Read, 1 = Write, 2 = Unlock });
-wire_code!(LockFamily { 0 = Range, 1 = File, 2 = Append });
+wire_code!(LockFamily { 0 = Range, 1 = File });
 wire_code!(SeekKind { 0 = Data, 1 = Hole });
 wire_code!(FallocateKind {
     0 = Allocate,

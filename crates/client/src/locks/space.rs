@@ -296,6 +296,26 @@ impl Namespace {
         self.state.lock().engine.stats()
     }
 
+    /// Bounds of the cache of locks.
+    pub fn config(&self) -> ClientConfig {
+        self.state.lock().engine.config()
+    }
+
+    /// Keeps at most so many unused locks.
+    pub fn set_lru_size(self: &Arc<Namespace>, locks: &Locks, count: usize) {
+        self.step(locks, |state, effects| state.engine.set_lru_size(count, effects));
+    }
+
+    /// Keeps unused locks at most so long.
+    pub fn set_lru_max_age(&self, age: Duration) {
+        self.state.lock().engine.set_lru_max_age(age);
+    }
+
+    /// Gives up every lock that is not used right now.
+    pub fn drop_unused(self: &Arc<Namespace>, locks: &Locks) {
+        self.step(locks, |state, effects| state.engine.drop_unused(effects));
+    }
+
     /// The OST has dropped this client: all locks are gone. Gives what was cached under them.
     pub fn on_evicted(self: &Arc<Namespace>, locks: &Locks) -> Vec<(ResourceId, Need, Option<Home>)> {
         let mut effects = Vec::new();

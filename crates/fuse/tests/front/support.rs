@@ -54,7 +54,7 @@ pub fn on_servers(osts: u16, test: impl FnOnce(Servers) + Send + 'static) {
 /// One MDT and some OSTs.
 pub struct Servers {
     mds: Arc<Mds>,
-    osts: BTreeMap<u16, Arc<dyn OssEndpoint>>,
+    osts: BTreeMap<u16, Arc<ObjectServer>>,
     mounts: AtomicU8,
     dir: tempfile::TempDir,
 }
@@ -70,23 +70,25 @@ impl Servers {
     /// Servers whose files get `stripe_count` stripes of 64 KiB.
     fn start(stripe_count: u16) -> Servers {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut osts: BTreeMap<u16, Arc<dyn OssEndpoint>> = BTreeMap::new();
+        let mut osts: BTreeMap<u16, Arc<ObjectServer>> = BTreeMap::new();
+        let mut targets = Vec::new();
         for index in 0..stripe_count {
             let path = dir.path().join(format!("ost{index}"));
             std::fs::create_dir(&path).expect("a fresh directory");
             let options = FileStoreOptions { create: true, ..FileStoreOptions::default() };
             let store = FileStore::open(&path, options).expect("an empty store");
-            let server = ObjectServer::new(Arc::new(store), index);
-            let client = ClientUuid([9; 16]);
-            let oss = LoOss::connect(Arc::new(server), client, Arc::new(nacre_rpc::NoCallbacks));
-            osts.insert(index, Arc::new(oss.expect("an OST that lets clients in")));
+            let server = Arc::new(ObjectServer::new(Arc::new(store), index));
+            let of_mds = ClientUuid([0xff; 16]);
+            let way = LoOss::connect(server.clone(), of_mds, Arc::new(nacre_rpc::NoCallbacks));
+            let way: Arc<dyn OssEndpoint> = Arc::new(way.expect("an OST that lets clients in"));
+            targets.push((index, way));
+            osts.insert(index, server);
         }
         let mut config = MdsConfig::default();
         config.default_layout.stripe_count = Some(stripe_count);
         config.default_layout.stripe_size = Some(65536);
         let path = dir.path().join("mdt");
         Mds::format(&path, &config).expect("an empty MDT");
-        let targets = osts.iter().map(|(index, ost)| (*index, ost.clone())).collect();
         let mds = Mds::open(&path, config, targets).expect("a formatted MDT");
         Servers { mds, osts, mounts: AtomicU8::new(0), dir }
     }
@@ -102,8 +104,14 @@ impl Servers {
         let lease = Lease::new();
         let (mdt, _) = LoMds::connect(self.mds.clone(), uuid, lease.callbacks(0)).expect("connected");
         let mdts: Vec<Arc<dyn MdsEndpoint>> = vec![Arc::new(mdt)];
-        let client = Client::new(ClientConfig::new("nacre", uuid), lease, mdts, self.osts.clone())
-            .expect("the MDT answers");
+        let events = lease.locks().events();
+        let way = |(index, server): (&u16, &Arc<ObjectServer>)| {
+            let way = LoOss::with_events(server.clone(), uuid, events.events(*index));
+            (*index, Arc::new(way.expect("an OST that lets clients in")) as Arc<dyn OssEndpoint>)
+        };
+        let osts = self.osts.iter().map(way).collect();
+        let client =
+            Client::new(ClientConfig::new("nacre", uuid), lease, mdts, osts).expect("the MDT answers");
         let dir = self.dir.path().join(format!("mnt{number}"));
         std::fs::create_dir(&dir).expect("a fresh directory");
         let front = Front::new(client.clone(), options);

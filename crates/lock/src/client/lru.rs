@@ -2,9 +2,9 @@
 //!
 //! The list runs through the locks themselves, so taking one out of the middle (it is used again) costs nothing.
 
-use super::{Effect, Lock, LockClient};
+use super::{ClientConfig, Effect, Lock, LockClient};
 use crate::slab::Slab;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A lock's place in the list.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,6 +73,16 @@ impl LockClient {
     pub fn set_lru_size(&mut self, locks: usize, effects: &mut Vec<Effect>) {
         self.config.lru_size = locks;
         self.shrink_to_size(effects);
+    }
+
+    /// Bounds and times as they are now.
+    pub fn config(&self) -> ClientConfig {
+        self.config
+    }
+
+    /// Changes the time after which an unused lock is given up; counts from the next look at the clock.
+    pub fn set_lru_max_age(&mut self, age: Duration) {
+        self.config.lru_max_age = age;
     }
 
     /// Gives up every unused lock (Lustre: `lru_size=clear`).

@@ -99,7 +99,7 @@ impl File {
 
     /// Takes everything away from a client.
     pub(super) fn unlock_client(&mut self, client: ClientUuid) {
-        for family in [Family::Range, Family::File, Family::Append] {
+        for family in [Family::Range, Family::File] {
             let (first, last) = (Owner { client, number: 0 }, Owner { client, number: u64::MAX });
             let range = (family, first, 0)..=(family, last, u64::MAX);
             let keys: Vec<u32> = self.owned.range(range).map(|(_, key)| *key).collect();

@@ -74,8 +74,6 @@ fn families_do_not_see_each_other_and_readers_share() {
     let (mut locks, a, b) = (table(), owner(1, 1), owner(2, 1));
     assert_eq!(set(&mut locks, &FILE, whole(a, Access::Write)), DONE);
     assert_eq!(set(&mut locks, &FILE, range(b, Access::Write, 0, 9)), DONE);
-    let append = FileLock { family: Family::Append, ..whole(b, Access::Write) };
-    assert_eq!(set(&mut locks, &FILE, append), DONE);
     assert_eq!(set(&mut locks, &FILE, whole(b, Access::Read)), Err(Status::EAGAIN));
     assert_eq!(set(&mut locks, &FILE, whole(a, Access::Read)), DONE);
     assert_eq!(set(&mut locks, &FILE, whole(b, Access::Read)), DONE);

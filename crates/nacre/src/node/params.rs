@@ -233,6 +233,9 @@ impl Params {
         enter_space(&self.tree, &below, move || space.target_statfs(target));
         if target.kind == TargetKind::Ost {
             osc::enter(&self.tree, &below, client, target.index);
+            let namespace = format!("ldlm.namespaces.{name}-{kind}-{}", info.instance);
+            ldlm::enter_mount(&self.tree, &namespace, client, target.index);
+            self.apply_lasting(&namespace);
         }
         let way = client.clone();
         self.tree.add_read(&format!("{below}.import"), move || Ok(format!("{}\n", import(&way, target)?)));
