@@ -59,10 +59,14 @@ impl FakeOst {
 impl OssEndpoint for FakeOst {
     fn call(&self, request: &OssRequest, _bulk: Bulk<'_>) -> StatusResult<OssReply> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        if let Some(status) = *self.fail.lock() {
-            return Err(status);
+        {
+            // In one step, so that a test that makes it fail knows what was served before.
+            let fail = self.fail.lock();
+            if let Some(status) = *fail {
+                return Err(status);
+            }
+            self.served.lock().push(request.clone());
         }
-        self.served.lock().push(request.clone());
         match request {
             OssRequest::Precreate { count, .. } => {
                 let first = self.next.fetch_add(*count, Ordering::Relaxed);

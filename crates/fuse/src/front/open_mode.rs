@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | write-only | direct: the writes would be requests anyway |
 //! | with `O_DIRECT` | direct, for asynchronous writes too |
-//! | read-only | page cache while the lease is exclusive, else as below |
+//! | read-only | page cache |
 //! | file of [`DIRECT_FROM`] bytes or more | direct |
 //! | for writing, while there are other clients | direct |
 //! | anything else, programs being executed | page cache |
@@ -22,7 +22,7 @@
 //! left to programs.
 //!
 //! Writes of one file that do not extend it run in parallel when direct. Under an exclusive lease cached data survives
-//! closing and opening; under a shared one every open begins with an empty cache.
+//! closing and opening; under a shared one every open begins with an empty cache, and what is in it is under locks.
 
 use crate::abi::OpenFlags;
 
@@ -66,7 +66,7 @@ pub fn open_flags(mode: CacheMode, case: &OpenCase) -> OpenFlags {
         CacheMode::Never => !case.executed,
         CacheMode::Always => false,
         CacheMode::Auto => {
-            let large = case.size >= DIRECT_FROM && !(case.read_only && case.exclusive);
+            let large = case.size >= DIRECT_FROM && !case.read_only;
             // Pages that other clients may want while they are written through would stay locked for as long as that takes.
             let shared_writer = !case.read_only && !case.exclusive;
             !case.executed && (case.write_only || case.direct || large || shared_writer)
@@ -107,9 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn large_files_that_are_only_read_go_through_the_page_cache_while_nobody_else_can_write_them() {
+    fn large_files_that_are_only_read_go_through_the_page_cache() {
         let large = OpenCase { size: 1 << 40, ..READ_SMALL };
         assert!(!open_flags(CacheMode::Auto, &large).contains(OpenFlags::DIRECT_IO));
+        let shared = OpenCase { exclusive: false, ..large };
+        assert!(!open_flags(CacheMode::Auto, &shared).contains(OpenFlags::DIRECT_IO));
         let asked_for = OpenCase { direct: true, ..large };
         assert!(open_flags(CacheMode::Auto, &asked_for).contains(OpenFlags::DIRECT_IO));
     }
@@ -123,12 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn written_and_shared_large_files_go_around_the_page_cache() {
+    fn files_that_are_written_with_others_or_large_go_around_the_page_cache() {
         let cases = [
             OpenCase { write_only: true, ..READ_SMALL },
             OpenCase { direct: true, ..READ_SMALL },
             OpenCase { size: DIRECT_FROM, read_only: false, ..READ_SMALL },
-            OpenCase { size: DIRECT_FROM, exclusive: false, ..READ_SMALL },
+            OpenCase { read_only: false, exclusive: false, ..READ_SMALL },
         ];
         for case in cases {
             assert!(open_flags(CacheMode::Auto, &case).contains(OpenFlags::DIRECT_IO));

@@ -38,8 +38,11 @@ fn an_ost_that_is_away_holds_others_up_for_a_while_and_hears_of_it_first() {
     let f = Fixture::with_osts(2);
     ready(&f);
     f.mds.set_release_timeout(Duration::from_millis(100));
-    *f.osts[1].fail.lock() = Some(Status::ETIMEDOUT);
-    f.osts[1].served.lock().clear();
+    {
+        let mut fail = f.osts[1].fail.lock();
+        *fail = Some(Status::ETIMEDOUT);
+        f.osts[1].served.lock().clear();
+    }
     let began = Instant::now();
     let (second, _) = export(2, tcp_nid());
     assert_eq!(f.mds.connect(&second).map(|grant| grant.exclusive), Ok(true));
