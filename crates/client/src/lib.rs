@@ -11,14 +11,15 @@
 //! - Everything that may be cached hangs on the [`Lease`]: while it is exclusive nobody else can change anything, so
 //!   sizes of open files are this client's and the kernel may keep names and attributes. When it becomes shared, the
 //!   client drops what is cached, tells sizes to the MDT, and answers.
-//! - Data may be held back only while the lease is exclusive ([`io::dirty`](io)); whoever asks objects settles it first.
+//! - While it is shared, data is cached under locks on bytes of objects ([`locks`](Locks)).
+//! - Data may be held back only under the exclusive lease or a lock ([`io::dirty`](io)); whoever asks objects settles it first.
 //! - I/O on one file is atomic by byte range ([`io::ranges`]); disjoint ranges run in parallel.
 //! - No lock is held over a request to a server, except the byte ranges of a file.
 //!
 //! # Map
 //!
 //! `client` construction and calls; `caller` credentials; `node` inodes that the kernel knows; `file` open files;
-//! `lease`; `targets` OSTs; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
+//! `lease`; `locks` on data; `targets` OSTs; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
 
 mod caller;
 mod client;

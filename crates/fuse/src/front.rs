@@ -5,8 +5,8 @@
 //! While the client's lease is exclusive nobody else changes anything, so attributes and the absence and presence of
 //! names are valid for ever. Two exceptions: names in a directory that not everybody may search are looked up each time,
 //! because the kernel walks cached names without asking for permission; and kernels that cannot be told to look all
-//! names up again (before 7.44) get a second. Under a shared lease nothing is cached, which makes files consistent from
-//! close to open. See [`open_mode`] for file data.
+//! names up again (before 7.44) get a second. Under a shared lease names and attributes are not cached, and file data only under
+//! locks. See [`open_mode`] for file data.
 //!
 //! # Not possible here
 //!

@@ -166,6 +166,11 @@ impl Cluster {
         format!("{nid}:/{}", self.options.fsname)
     }
 
+    /// Name of the file system.
+    pub fn fsname(&self) -> &str {
+        &self.options.fsname
+    }
+
     /// Another mount by a client process of its own. The embedded shape must listen.
     ///
     /// # Panics

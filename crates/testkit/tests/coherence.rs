@@ -1,4 +1,5 @@
-//! Several clients of one file system: what one closes, the others see when they open.
+//! Several clients of one file system: names, attributes, and files that are opened and closed. Files that stay open are in
+//! `sharing`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use nacre_testkit::cluster::Options;
@@ -20,7 +20,10 @@ fn with_mounts(shape: Shape, count: usize, case: fn(&mut Cluster, &[PathBuf])) {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
     }
-    let mut cluster = Cluster::start_with(shape, &Options { listen: true, ..Options::default() });
+    // A name of its own, so that parameters are asked for here and not where other tests run.
+    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+    let fsname = format!("sh{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
+    let mut cluster = Cluster::start_with(shape, &Options { listen: true, fsname, ..Options::default() });
     if cluster.is_foreign() {
         return;
     }
@@ -380,17 +383,22 @@ with_mounts! {
 
 /// Sum of a parameter over all mounts and OSTs.
 fn locks(cluster: &Cluster, leaf: &str) -> u64 {
-    let text =
-        cluster.lctl(&["get_param", "-n", &format!("ldlm.namespaces.*-osc-*.{leaf}")]).success().stdout;
+    let text = cluster
+        .lctl(&["get_param", "-n", &format!("ldlm.namespaces.{}-*-osc-*.{leaf}", cluster.fsname())])
+        .success()
+        .stdout;
     text.lines().map(|line| line.trim().parse::<u64>().expect("a number")).sum()
 }
 
 fn set_locks(cluster: &Cluster, setting: &str) {
-    cluster.lctl(&["set_param", "-n", &format!("ldlm.namespaces.*-osc-*.{setting}")]).success();
+    cluster
+        .lctl(&["set_param", "-n", &format!("ldlm.namespaces.{}-*-osc-*.{setting}", cluster.fsname())])
+        .success();
 }
 
 fn lock_stat(cluster: &Cluster, row: &str) -> u64 {
-    let text = cluster.lctl(&["get_param", "-n", "ldlm.namespaces.*-osc-*.lock_stats"]).success().stdout;
+    let name = format!("ldlm.namespaces.{}-*-osc-*.lock_stats", cluster.fsname());
+    let text = cluster.lctl(&["get_param", "-n", &name]).success().stdout;
     let rows = text.lines().filter_map(|line| line.strip_prefix(row));
     rows.map(|rest| rest.trim().parse::<u64>().expect("a number")).sum()
 }

@@ -1,6 +1,6 @@
 //! Written data that has not reached its objects yet.
 //!
-//! While this client is the only one, a stream of writes is copied into windows of its objects ([`table`]) and answered;
+//! While this client is the only one, or under locks, a stream of writes is copied into windows of its objects ([`table`]) and answered;
 //! full windows are sent at once by threads of the client ([`writers`]), others when they are old, when memory is short, or
 //! when somebody needs the objects to be up to date ([`Client::settle`]). Why, and the arithmetic: decision 0007.
 //!
@@ -8,8 +8,9 @@
 //!
 //! - Dirty data belongs to a file that is open; releasing an open waits for it. So the MDT never hears of a size whose
 //!   bytes are not on their objects, and objects of removed files are not written.
-//! - Data becomes dirty only under a byte range that was taken while the lease was exclusive. Releasing the lease takes
-//!   all ranges of a file first, so nothing becomes dirty after it was settled for the last time.
+//! - Data becomes dirty only under a byte range that was taken while the lease was exclusive, or under a lock. Releasing the
+//!   lease takes all ranges of a file first, and a lock is flushed when nobody uses it any more, so nothing becomes dirty
+//!   after it was settled for the last time.
 //! - Every window has space that its OST has granted ([`budget`]): what was answered does not find the disk full.
 //! - Data is forgotten only when an OST refused it; each open of the file is told once, and if all were closed by then, the
 //!   next one ([`untold`]).
