@@ -311,12 +311,12 @@ impl ObjectServer {
         drop(transfer);
         // One that failed may have written a part.
         self.object_changed(object);
-        written?;
+        let written = written?;
         if how.sync {
             self.target.store.sync(object)?;
         }
         // Cannot be cut: check_bulk.
-        Ok((OssReply::Written(data.len() as u32), data.len() as u64))
+        Ok((OssReply::Written(written as u32), written as u64))
     }
 
     fn read(

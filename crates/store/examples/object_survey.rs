@@ -96,7 +96,9 @@ fn small(store: &FileStore, dir: &Path) {
         let plain = microseconds_each(100_000, |i| {
             rustix::io::pwrite(&fd, &data, at(i)).expect("write");
         });
-        let through = microseconds_each(100_000, |i| store.write(object, at(i), &data).expect("write"));
+        let through = microseconds_each(100_000, |i| {
+            store.write(object, at(i), &data).expect("write");
+        });
         let plain_read = microseconds_each(100_000, |i| {
             rustix::io::pread(&fd, &mut back, at(i)).expect("read");
         });
@@ -124,7 +126,7 @@ fn small(store: &FileStore, dir: &Path) {
         let first = 1_000_000 + round * 100_000;
         let count = 20_000;
         let create = microseconds_each(count, |i| {
-            store.write(Fid::ost_object(0, first + i), 0, &data).expect("write")
+            store.write(Fid::ost_object(0, first + i), 0, &data).expect("write");
         });
         let missing = microseconds_each(count, |i| {
             store.attr(Fid::ost_object(0, 3_000_000 + i)).expect("attr");

@@ -90,19 +90,20 @@ pub enum Seek {
 
 /// A store of objects. Every method may be called from any thread at any time; calls block.
 pub trait ObjectStore: Send + Sync {
-    /// Writes all of `data` at `offset`; makes the object if it does not exist. Writing nothing changes nothing.
+    /// Writes `data` at `offset` and says how much: all of it, unless the medium ran full after a part. Makes the object if it
+    /// does not exist. Writing nothing changes nothing.
     ///
     /// # Errors
-    /// [`ObjectError::NoSpace`] if allocation would eat into the reserve or the medium is full (a part may have been
-    /// written), [`ObjectError::TooLarge`].
-    fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<()>;
+    /// [`ObjectError::NoSpace`] if allocation would eat into the reserve or the medium is full,
+    /// [`ObjectError::TooLarge`].
+    fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize>;
 
     /// As [`ObjectStore::write`], but the reserve may be used: the space was promised while [`Space::available`] was not
     /// 0, and no more than [`Space::promisable`] at a time. So it is there, whatever others write.
     ///
     /// # Errors
     /// As [`ObjectStore::write`].
-    fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<()>;
+    fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize>;
 
     /// Reads into `buffer` from `offset` and returns how many bytes there were: fewer than asked for only at the end
     /// of the object. `ahead` bytes beyond the range will soon be asked for: the store may start to fetch them.

@@ -381,7 +381,8 @@ fn what_is_held_back_never_finds_the_disk_full() {
         for writer in writers {
             let (written, path, seed) = writer.join().expect("the writer does not panic");
             let found = fs::read(&path).expect("read");
-            assert!(found.len() as u64 == written && found.iter().all(|&byte| byte == seed), "{path:?}");
+            assert_eq!(found.len() as u64, written, "{path:?}");
+            assert!(found.iter().all(|&byte| byte == seed), "{path:?}");
         }
         fs::remove_dir_all(&root).expect("a full disk can be emptied");
         cluster.stop_and_check();

@@ -176,7 +176,7 @@ pub struct ObjectAttr {
 pub enum OssReply {
     /// Nothing to tell.
     Done,
-    /// Bytes written: all of them.
+    /// Bytes written: all of them, unless the OST ran full after a part.
     Written(u32),
     /// Bytes read into the bulk buffer.
     Read(u32),

@@ -84,45 +84,47 @@ impl Client {
             })
     }
 
-    /// Copies `data` into windows; the caller holds its range exclusively. False if not all of it found room: then it is to
-    /// be settled and written in another way.
+    /// Copies `data` into windows, as much from its beginning as finds room, and says how much that was; the rest is to be
+    /// written in another way. The caller holds its range exclusively.
     pub(crate) fn cache_write(
         &self,
         file: &Arc<FileState>,
         layout: &Layout,
         (at, data): (u64, &[u8]),
         alone: bool,
-    ) -> bool {
+    ) -> usize {
         let mut rest = data;
         for chunk in chunks(layout, at, data.len() as u64) {
-            let (mine, after) = rest.split_at(chunk.len as usize);
-            rest = after;
-            let Some(stripe) = chunk.object else { return false };
-            if !self.cache_chunk(file, stripe, (chunk.object_offset, mine), alone) {
-                return false;
+            let Some(stripe) = chunk.object else { break };
+            let (mine, _) = rest.split_at(chunk.len as usize);
+            let taken = self.cache_chunk(file, stripe, (chunk.object_offset, mine), alone);
+            rest = &rest[taken..];
+            if taken < mine.len() {
+                break;
             }
         }
-        rest.is_empty()
+        data.len() - rest.len()
     }
 
     fn cache_chunk(
         &self,
         file: &Arc<FileState>,
         stripe: StripeObject,
-        (mut at, mut data): (u64, &[u8]),
+        (mut at, data): (u64, &[u8]),
         alone: bool,
-    ) -> bool {
-        while !data.is_empty() {
+    ) -> usize {
+        let mut rest = data;
+        while !rest.is_empty() {
             let key = Key { object: stripe.object, number: at / WINDOW_BYTES };
             let start = (at % WINDOW_BYTES) as usize;
-            let (piece, rest) = data.split_at(data.len().min(WINDOW_BYTES as usize - start));
+            let (piece, after) = rest.split_at(rest.len().min(WINDOW_BYTES as usize - start));
             if !self.cache_piece(file, stripe.ost_index, (key, start), piece, alone) {
-                return false;
+                break;
             }
             at += piece.len() as u64;
-            data = rest;
+            rest = after;
         }
-        true
+        data.len() - rest.len()
     }
 
     fn cache_piece(

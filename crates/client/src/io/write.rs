@@ -266,10 +266,17 @@ impl Client {
         let wants_cache = self.wants_cache(open, layout, (at, len), options) && how.may_cache && !sync;
         let mut notes = Notes::default();
         let alone = how.lock == IoLock::Lease;
-        let (outcome, touched) = match wants_cache && self.cache_write(&open.file, layout, (at, data), alone)
-        {
-            true => (Ok(data.len()), &[][..]),
-            false => self.write_through(file, layout, (at, data), (sync, how.lock), &mut notes),
+        let cached = if wants_cache { self.cache_write(&open.file, layout, (at, data), alone) } else { 0 };
+        let (outcome, touched) = match &data[cached..] {
+            [] => (Ok(cached), &[][..]),
+            rest => {
+                let place = (at + cached as u64, rest);
+                let (through, touched) =
+                    self.write_through(file, layout, place, (sync, how.lock), &mut notes);
+                // What was taken already is there to stay: then less was written, and the next write tells why.
+                let outcome = through.map(|bytes| cached + bytes);
+                (outcome.or_else(|status| if cached > 0 { Ok(cached) } else { Err(status) }), touched)
+            }
         };
         let now = self.now();
         let note = |inner: &mut FileInner| {

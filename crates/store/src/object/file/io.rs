@@ -66,7 +66,7 @@ impl FileStore {
     }
 
     /// Writes what was admitted; `now_ms` is [`ops::coarse_ms`].
-    fn write_admitted(&self, handle: &Handle, offset: u64, data: &[u8], now_ms: u64) -> Result<()> {
+    fn write_admitted(&self, handle: &Handle, offset: u64, data: &[u8], now_ms: u64) -> Result<usize> {
         let write = || self.write_to(handle, offset, data);
         let is_waiting =
             data.len() >= WAITING_WRITE_MIN || now_ms < self.congested_until_ms.load(Ordering::Relaxed);
@@ -94,20 +94,20 @@ impl FileStore {
 }
 
 impl ObjectStore for FileStore {
-    fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize> {
         range_end(offset, data.len() as u64)?;
         if data.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let now_ms = ops::coarse_ms();
         let handle = self.open_to_allocate(object, offset, data.len() as u64, now_ms)?;
         self.write_admitted(&handle, offset, data, now_ms)
     }
 
-    fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize> {
         range_end(offset, data.len() as u64)?;
         if data.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         self.check_open()?;
         let handle = match self.find(object)? {

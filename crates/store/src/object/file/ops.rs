@@ -27,6 +27,20 @@ pub(super) fn write_all(fd: BorrowedFd<'_>, mut offset: u64, mut data: &[u8]) ->
     Ok(())
 }
 
+/// Writes at `offset` and returns how much: all, unless the disk ran full after a part.
+pub(super) fn write_most(fd: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < data.len() {
+        match retry(|| rustix::io::pwrite(fd, &data[done..], offset + done as u64)) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => done += written,
+            Err(Errno::NOSPC | Errno::DQUOT) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
 /// Reads until `buffer` is full or the file ends; returns the bytes read.
 pub(super) fn read_full(fd: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
     let mut done = 0;

@@ -57,17 +57,17 @@ impl FileStore {
         handle: &Handle,
         offset: u64,
         data: &[u8],
-    ) -> std::result::Result<(), Errno> {
+    ) -> std::result::Result<usize, Errno> {
         if let Some(direct) = self.direct_for(handle, offset, data, true) {
             // What the file system cannot do directly it refuses with EINVAL.
-            match ops::write_all(direct, offset, data) {
+            match ops::write_most(direct, offset, data) {
                 Err(Errno::INVAL) => {}
                 other => return other,
             }
         }
-        ops::write_all(handle.fd.as_fd(), offset, data)?;
-        handle.note_write(offset, data.len() as u64, self.options.write_out_bytes);
-        Ok(())
+        let written = ops::write_most(handle.fd.as_fd(), offset, data)?;
+        handle.note_write(offset, written as u64, self.options.write_out_bytes);
+        Ok(written)
     }
 
     /// Reads what is in the page cache, without waiting. `Ok(None)` if nothing can be said without waiting.

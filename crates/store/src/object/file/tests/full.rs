@@ -37,7 +37,8 @@ fn fill(store: &FileStore, oids: std::ops::Range<u32>) -> Vec<Fid> {
     let mut written = Vec::new();
     for oid in oids {
         match store.write(fid(oid), 0, &[1; 1 << 20]) {
-            Ok(()) => written.push(fid(oid)),
+            Ok(bytes) if bytes == 1 << 20 => written.push(fid(oid)),
+            Ok(_) => return written,
             Err(ObjectError::NoSpace) => return written,
             Err(error) => panic!("{error}"),
         }
