@@ -31,6 +31,7 @@ use nacre_types::Timestamp;
 use parking_lot::RwLock;
 use space::Namespace;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -150,6 +151,26 @@ impl Locks {
             callbacks: stats.callbacks,
             cancelled: stats.cancelled,
         }
+    }
+
+    /// There is a new lock on data of a file.
+    fn lock_came(&self, node: u64) {
+        let file = self.client().and_then(|client| client.nodes.file(node));
+        if let Some(file) = file {
+            file.lock_era.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Has the kernel drop what it caches of a file, soon: the caller may be one that its requests wait for.
+    fn forget_pages(&self, node: u64) {
+        let weak = self.client.get().cloned().unwrap_or_default();
+        self.flushes.submit(move || {
+            if let Some(client) = weak.upgrade()
+                && let Some(kernel) = client.kernel.get()
+            {
+                kernel.drop_inode(node);
+            }
+        });
     }
 
     /// Has something done by a thread that may wait.

@@ -1,5 +1,4 @@
-//! Locks that programs take on files: `flock` on the whole file, `fcntl` on byte ranges; and those that clients take for the
-//! time of an append.
+//! Locks that programs take on files: `flock` on the whole file, `fcntl` on byte ranges.
 //!
 //! `nacre_lock::flock` decides, under one mutex; this module is where threads wait for it. A thread that waits sleeps on a
 //! condition of its own, so a release wakes those whom it lets in and nobody else.

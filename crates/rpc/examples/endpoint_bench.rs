@@ -6,7 +6,6 @@
 use nacre_rpc::tcp::{ClientIdentity, Server, Targets, TcpOss};
 use nacre_rpc::{Call, ClientConfig, OssEndpoint, OssService, ServerConfig, Shape, Tunable};
 use nacre_types::{ClientUuid, Fid, Nid, StatusResult};
-use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,20 +42,9 @@ fn rate(oss: &TcpOss, is_write: bool, data: &mut [u8], time: Duration) -> f64 {
     let mut count = 0u32;
     while start.elapsed() < time {
         let result = if is_write {
-            oss.call(
-                &OssRequest::Write {
-                    object,
-                    offset: 0,
-                    sync: false,
-                    granted: false,
-                    lock: IoLock::Lease,
-                    incarnation: 0,
-                },
-                Bulk::Send(data),
-            )
+            oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(data))
         } else {
-            let read =
-                OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
+            let read = OssRequest::plain_read(object, 0, data.len() as u32);
             oss.call(&read, Bulk::Receive(data))
         };
         result.expect("answer");

@@ -9,7 +9,6 @@ use nacre_rpc::{
     ReplySlot, ServerConfig, Tunable,
 };
 use nacre_types::{ClientUuid, Cred, Fid, Nid, StatusResult, TransNo};
-use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::io::{Read, Write};
@@ -132,15 +131,8 @@ fn main() {
     let mut read_raw = raw_peer(128, MIB);
     let mut write_raw = raw_peer(MIB, 128);
     let object = Fid::new(9, 1, 0);
-    let read = OssRequest::Read { object, offset: 0, len: MIB as u32, ahead: 0, lock: IoLock::Lease };
-    let write = OssRequest::Write {
-        object,
-        offset: 0,
-        sync: false,
-        granted: false,
-        lock: IoLock::Lease,
-        incarnation: 0,
-    };
+    let read = OssRequest::plain_read(object, 0, MIB as u32);
+    let write = OssRequest::plain_write(object, 0);
     let mut rows: [Vec<f64>; 8] = Default::default();
     for _ in 0..3 {
         let mut small = [0u8; 128];

@@ -6,7 +6,6 @@ mod services;
 use nacre_rpc::tcp::{Server, Targets, TcpOss};
 use nacre_rpc::{Call, OssEndpoint, OssService, ServerConfig};
 use nacre_types::{Fid, StatusResult};
-use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use services::*;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -78,15 +77,8 @@ fn reads_and_writes_allocate_next_to_nothing() {
     let object = Fid::new(9, 2, 0);
     let mut buffer = vec![7u8; 64 << 10];
     for len in [4096, 64 << 10] {
-        let read = OssRequest::Read { object, offset: 0, len, ahead: 0, lock: IoLock::Lease };
-        let write = OssRequest::Write {
-            object,
-            offset: 0,
-            sync: false,
-            granted: false,
-            lock: IoLock::Lease,
-            incarnation: 0,
-        };
+        let read = OssRequest::plain_read(object, 0, len);
+        let write = OssRequest::plain_write(object, 0);
         let data = &mut buffer[..len as usize];
         let reading = per_call(|| assert!(oss.call(&read, Bulk::Receive(data)).is_ok()));
         let writing = per_call(|| assert!(oss.call(&write, Bulk::Send(data)).is_ok()));

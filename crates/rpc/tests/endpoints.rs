@@ -9,7 +9,6 @@ use nacre_rpc::import::{EndpointState, EndpointStats, LinkState};
 use nacre_rpc::tcp::TcpOss;
 use nacre_rpc::{ClientConfig, Direction, Loss, OssEndpoint, ServerConfig, Shape, Tunable};
 use nacre_types::{Fid, Nid, Status};
-use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::{Harm, Proxy, Way};
 use services::*;
@@ -23,18 +22,11 @@ fn object() -> Fid {
 }
 
 fn write(offset: u64) -> OssRequest {
-    OssRequest::Write {
-        object: object(),
-        offset,
-        sync: false,
-        granted: false,
-        lock: IoLock::Lease,
-        incarnation: 0,
-    }
+    OssRequest::plain_write(object(), offset)
 }
 
 fn read(offset: u64, len: usize) -> OssRequest {
-    OssRequest::Read { object: object(), offset, len: len as u32, ahead: 0, lock: IoLock::Lease }
+    OssRequest::plain_read(object(), offset, len as u32)
 }
 
 fn oss_at(nids: &[Nid], config: &ClientConfig) -> TcpOss {

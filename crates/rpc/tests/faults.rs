@@ -5,11 +5,10 @@ mod proxy;
 #[path = "support/services.rs"]
 mod services;
 
-use nacre_rpc::tcp::{Server, TcpMds, TcpOss};
+use nacre_rpc::tcp::{TcpMds, TcpOss};
 use nacre_rpc::{ChecksumType, ClientConfig, MdsEndpoint, OssEndpoint, Recovery, ServerConfig, Tunable};
 use nacre_types::{Cred, Fid, Status};
 use nacre_wire::frame::HEADER_BYTES;
-use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::{Harm, Proxy, Way};
@@ -88,15 +87,8 @@ fn damage_is_noticed_by(kind: ChecksumType) {
     tunables.set(Tunable::ChecksumType, kind as u64).expect("known");
     let object = Fid::new(9, 2, 0);
     let data: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
-    let write = OssRequest::Write {
-        object,
-        offset: 0,
-        sync: false,
-        granted: false,
-        lock: IoLock::Lease,
-        incarnation: 0,
-    };
-    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
+    let write = OssRequest::plain_write(object, 0);
+    let read = OssRequest::plain_read(object, 0, data.len() as u32);
     oss.call(&OssRequest::Ping, Bulk::None).expect("ping");
     proxy.plan(Way::ToServer, 50_000, Harm::Flip, false);
     assert_eq!(oss.call(&write, Bulk::Send(&data)), Ok(OssReply::Written(data.len() as u32)));
@@ -123,15 +115,8 @@ fn without_checksums_damaged_data_is_not_noticed() {
     let checksums = |on| oss.tunables().expect("it has").set(Tunable::Checksums, on).expect("truth value");
     let object = Fid::new(9, 2, 0);
     let data = vec![7u8; 200_000];
-    let write = OssRequest::Write {
-        object,
-        offset: 0,
-        sync: false,
-        granted: false,
-        lock: IoLock::Lease,
-        incarnation: 0,
-    };
-    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
+    let write = OssRequest::plain_write(object, 0);
+    let read = OssRequest::plain_read(object, 0, data.len() as u32);
     let wrong = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte != 7).count();
     oss.call(&OssRequest::Ping, Bulk::None).expect("ping");
     checksums(0);
@@ -160,14 +145,7 @@ fn data_transfers_survive_cuts_at_any_stage() {
     let data: Vec<u8> = (0..100_000u32).map(|i| (i % 253) as u8).collect();
     for at in [0, 30, 64, 90, 5000, 60_000, 99_000] {
         proxy.plan(Way::ToServer, at, Harm::Cut, false);
-        let write = OssRequest::Write {
-            object,
-            offset: 0,
-            sync: false,
-            granted: false,
-            lock: IoLock::Lease,
-            incarnation: 0,
-        };
+        let write = OssRequest::plain_write(object, 0);
         assert_eq!(
             oss.call(&write, Bulk::Send(&data)),
             Ok(OssReply::Written(data.len() as u32)),
@@ -175,8 +153,7 @@ fn data_transfers_survive_cuts_at_any_stage() {
         );
         proxy.plan(Way::ToClient, at, Harm::Cut, false);
         let mut back = vec![0; data.len()];
-        let read =
-            OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
+        let read = OssRequest::plain_read(object, 0, data.len() as u32);
         assert_eq!(
             oss.call(&read, Bulk::Receive(&mut back)),
             Ok(OssReply::Read(data.len() as u32)),
@@ -185,13 +162,6 @@ fn data_transfers_survive_cuts_at_any_stage() {
         assert!(back == data);
         proxy.heal();
     }
-}
-
-fn restart(services: &Services, server: Server) -> Server {
-    let addr = server.addrs()[0];
-    server.stop();
-    drop(server);
-    services.serve(addr, ServerConfig::default())
 }
 
 #[test]
@@ -213,7 +183,7 @@ fn a_server_that_restarts_answers_from_its_store_after_handles_are_open_again() 
         }
     });
     eventually("the request ran", || times_created(&services, b"once") == 1);
-    let server = restart(&services, server);
+    let server = services.restart(server);
     proxy.heal();
     let (mds, reply) = caller.join().expect("caller");
     assert!(matches!(reply.expect("stored answer").reply, MdsReply::Created { created: true, .. }));
@@ -229,7 +199,7 @@ fn an_idle_client_restores_its_handles_without_being_asked() {
     let server = services.serve(any_port(), ServerConfig::default());
     let events = Arc::new(Events::default());
     let mds = connect(server.addrs()[0], &events);
-    let server = restart(&services, server);
+    let server = services.restart(server);
     eventually("the recovery", || events.recoveries.lock().unwrap().len() == 1);
     assert_eq!(server.client_count(), 1);
     drop(mds);

@@ -8,7 +8,6 @@ use nacre_rpc::tcp::{Server, Targets, TcpMds, TcpOss};
 use nacre_rpc::{ClientConfig, MdsEndpoint, OssEndpoint, ServerConfig};
 use nacre_types::{Cred, Fid, Status, TargetId, Xid};
 use nacre_wire::frame::{FrameKind, HEADER_BYTES, Header};
-use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{FileLock, LockMode, LockOwner, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use nacre_wire::{Decode, Encode, connect};
@@ -79,21 +78,10 @@ fn an_interrupted_read_leaves_its_buffer_alone() {
     let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &config).expect("oss");
     let object = Fid::new(9, 1, 0);
     let data = vec![7u8; 300_000];
-    oss.call(
-        &OssRequest::Write {
-            object,
-            offset: 0,
-            sync: false,
-            granted: false,
-            lock: IoLock::Lease,
-            incarnation: 0,
-        },
-        Bulk::Send(&data),
-    )
-    .expect("write");
+    oss.call(&OssRequest::plain_write(object, 0), Bulk::Send(&data)).expect("write");
     services.oss.gate.set_closed(true);
     let mut buffer = vec![1u8; data.len()];
-    let read = OssRequest::Read { object, offset: 0, len: data.len() as u32, ahead: 0, lock: IoLock::Lease };
+    let read = OssRequest::plain_read(object, 0, data.len() as u32);
     let result = interrupted(
         || oss.call(&read, Bulk::Receive(&mut buffer)),
         || services.oss.gate.waiting.load(Ordering::SeqCst) == 1,
@@ -298,13 +286,7 @@ fn started_requests_that_are_dropped_leave_nothing_behind() {
     let server = services.serve(any_port(), ServerConfig::default());
     let oss = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(1), &quick()).expect("oss");
     services.oss.gate.set_closed(true);
-    let read = OssRequest::Read {
-        object: Fid::new(9, 1, 0),
-        offset: 0,
-        len: 100_000,
-        ahead: 0,
-        lock: IoLock::Lease,
-    };
+    let read = OssRequest::plain_read(Fid::new(9, 1, 0), 0, 100_000);
     let mut buffer = vec![1u8; 100_000];
     // SAFETY: dropped at once.
     drop(unsafe { oss.start(&read, Bulk::Receive(&mut buffer)) });
@@ -324,13 +306,7 @@ fn closing_an_endpoint_ends_calls_that_wait() {
     std::thread::scope(|scope| {
         let caller = scope.spawn(|| {
             let mut buffer = [0u8; 10];
-            let read = OssRequest::Read {
-                object: Fid::new(9, 1, 0),
-                offset: 0,
-                len: 10,
-                ahead: 0,
-                lock: IoLock::Lease,
-            };
+            let read = OssRequest::plain_read(Fid::new(9, 1, 0), 0, 10);
             oss.call(&read, Bulk::Receive(&mut buffer))
         });
         eventually("it waits", || services.oss.gate.waiting.load(Ordering::SeqCst) == 1);

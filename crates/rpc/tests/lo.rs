@@ -4,24 +4,12 @@
 mod services;
 
 use nacre_rpc::{ClientCallbacks, LoOss, OssEndpoint, OssEvents, Recovery};
-use nacre_types::{Fid, Status, StatusResult};
-use nacre_wire::lock::IoLock;
+use nacre_types::{Status, StatusResult};
 use nacre_wire::mds::LeaseGrant;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use services::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-
-fn write(oid: u32, incarnation: u64) -> OssRequest {
-    OssRequest::Write {
-        object: Fid::new(9, oid, 0),
-        offset: 0,
-        sync: false,
-        granted: false,
-        lock: IoLock::Lease,
-        incarnation,
-    }
-}
 
 fn run(oss: &dyn OssEndpoint, request: &OssRequest) -> StatusResult<OssReply> {
     oss.call(request, Bulk::Send(b"data"))
@@ -37,15 +25,15 @@ fn an_evicted_client_writes_nothing_of_its_former_life() {
     let endpoint = LoOss::with_events(oss.clone(), client, events.clone()).expect("endpoint");
     oss.export_of(client).callbacks.lock_message(message(5));
     assert_eq!(numbers(&events), [5]);
-    assert_eq!(run(&endpoint, &write(2, 1)), WRITTEN);
+    assert_eq!(run(&endpoint, &write_of_life(2, 1)), WRITTEN);
     oss.evict(client);
-    assert_eq!(run(&endpoint, &write(2, 1)), Err(Status::EVICTED));
-    assert_eq!(run(&endpoint, &write(2, 1)), Err(Status::EVICTED));
-    assert_eq!(run(&endpoint, &write(2, 3)), Err(Status::EVICTED));
+    assert_eq!(run(&endpoint, &write_of_life(2, 1)), Err(Status::EVICTED));
+    assert_eq!(run(&endpoint, &write_of_life(2, 1)), Err(Status::EVICTED));
+    assert_eq!(run(&endpoint, &write_of_life(2, 3)), Err(Status::EVICTED));
     assert_eq!(endpoint.incarnation(), 2);
-    assert_eq!(run(&endpoint, &write(2, 2)), WRITTEN);
+    assert_eq!(run(&endpoint, &write_of_life(2, 2)), WRITTEN);
     oss.evict(client);
-    assert_eq!(run(&endpoint, &write(2, 0)), WRITTEN);
+    assert_eq!(run(&endpoint, &write_of_life(2, 0)), WRITTEN);
     assert_eq!(endpoint.incarnation(), 3);
     assert_eq!(*events.recoveries.lock().unwrap(), [Recovery::Evicted; 2]);
     drop(endpoint);
@@ -63,7 +51,9 @@ fn threads_that_meet_an_eviction_together_recover_once() {
         let writers: Vec<_> = (0..8)
             .map(|number| {
                 let endpoint = &endpoint;
-                scope.spawn(move || (number % 2, run(endpoint, &write(1 + 2 * number as u32, number % 2))))
+                scope.spawn(move || {
+                    (number % 2, run(endpoint, &write_of_life(1 + 2 * number as u32, number % 2)))
+                })
             })
             .collect();
         eventually("all are there", || oss.write_gate.waiting.load(Ordering::SeqCst) == 8);
@@ -99,8 +89,8 @@ impl OssEvents for Thorough {
         }
         let usual = self.endpoint.get().and_then(Weak::upgrade).expect("it is in use");
         for endpoint in [endpoint, usual.as_ref()] {
-            assert_eq!(run(endpoint, &write(2, endpoint.incarnation())), WRITTEN);
-            assert_eq!(run(endpoint, &write(2, 1)), Err(Status::EVICTED));
+            assert_eq!(run(endpoint, &write_of_life(2, endpoint.incarnation())), WRITTEN);
+            assert_eq!(run(endpoint, &write_of_life(2, 1)), Err(Status::EVICTED));
         }
         Ok(())
     }
@@ -114,10 +104,10 @@ fn a_recovery_that_fails_is_tried_again_in_a_new_life() {
     let endpoint = Arc::new(LoOss::with_events(oss.clone(), client, events.clone()).expect("endpoint"));
     events.endpoint.set(Arc::downgrade(&endpoint)).expect("once");
     oss.evict(client);
-    assert_eq!(run(endpoint.as_ref(), &write(2, 0)), WRITTEN);
+    assert_eq!(run(endpoint.as_ref(), &write_of_life(2, 0)), WRITTEN);
     assert_eq!(*events.told.lock().unwrap(), [2, 3]);
     assert_eq!(endpoint.incarnation(), 3);
-    assert_eq!(run(endpoint.as_ref(), &write(2, 2)), Err(Status::EVICTED));
-    assert_eq!(run(endpoint.as_ref(), &write(2, 3)), WRITTEN);
+    assert_eq!(run(endpoint.as_ref(), &write_of_life(2, 2)), Err(Status::EVICTED));
+    assert_eq!(run(endpoint.as_ref(), &write_of_life(2, 3)), WRITTEN);
     assert_eq!(oss.exports.lock().unwrap().len(), 1);
 }

@@ -5,12 +5,12 @@ mod proxy;
 #[path = "support/services.rs"]
 mod services;
 
-use nacre_rpc::tcp::{Server, TcpOss};
+use nacre_rpc::tcp::TcpOss;
 use nacre_rpc::{
     ClientCallbacks, ClientConfig, IoCall, OssEndpoint, OssEvents, Recovery, ServerConfig, Tunable, run_all,
 };
-use nacre_types::{Fid, Status, StatusResult};
-use nacre_wire::lock::{IoLock, LockRequest};
+use nacre_types::{Status, StatusResult};
+use nacre_wire::lock::LockRequest;
 use nacre_wire::mds::LeaseGrant;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use proxy::Proxy;
@@ -22,17 +22,6 @@ use std::time::Duration;
 
 fn client(addr: SocketAddr, events: &Arc<Events>) -> TcpOss {
     TcpOss::with_events(0, &[nid(addr)], &identity(1), &quick(), events.clone()).expect("oss")
-}
-
-fn write(oid: u32, incarnation: u64) -> OssRequest {
-    OssRequest::Write {
-        object: Fid::new(9, oid, 0),
-        offset: 0,
-        sync: false,
-        granted: false,
-        lock: IoLock::Lease,
-        incarnation,
-    }
 }
 
 fn locks() -> OssRequest {
@@ -61,13 +50,6 @@ fn ran_in_newest(services: &Services) -> Vec<&'static str> {
     ran.iter().filter(|(generation, _)| *generation == newest).map(|(_, kind)| *kind).collect()
 }
 
-fn restart(services: &Services, server: Server) -> Server {
-    let addr = server.addrs()[0];
-    server.stop();
-    drop(server);
-    services.serve(addr, ServerConfig::default())
-}
-
 #[test]
 fn connections_of_one_client_are_one_client_until_it_leaves() {
     let services = Services::default();
@@ -79,7 +61,7 @@ fn connections_of_one_client_are_one_client_until_it_leaves() {
             scope.spawn(move || {
                 nacre_env::pin_to_cpu(cpu).expect("a CPU of ours");
                 let data = vec![1; 4 << 20];
-                assert!(oss.call(&write(2, 0), Bulk::Send(&data)).is_ok());
+                assert!(oss.call(&write_of_life(2, 0), Bulk::Send(&data)).is_ok());
             });
         }
     });
@@ -153,7 +135,7 @@ fn the_way_back_is_there_from_the_first_request_about_locks_on_and_not_before() 
     eventually("it is gone", || server.connection_count() == 0);
     let events = Arc::new(Events::default());
     let oss = client(server.addrs()[0], &events);
-    assert_eq!(call(&oss, &write(2, 1)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     assert_eq!(server.connection_count(), 1, "no locks, no way back");
     assert_eq!(call(&oss, &locks()), Ok(OssReply::Done));
     assert_eq!(server.connection_count(), 2);
@@ -194,18 +176,18 @@ fn an_evicted_client_writes_nothing_of_its_former_life() {
     let events = Arc::new(Events::default());
     let oss = client(server.addrs()[0], &events);
     assert_eq!(oss.incarnation(), 1);
-    assert_eq!(call(&oss, &write(2, 1)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     evict(&services);
-    assert_eq!(call(&oss, &write(2, 1)), Err(Status::EVICTED));
+    assert_eq!(call(&oss, &write_of_life(2, 1)), Err(Status::EVICTED));
     assert_eq!((oss.incarnation(), recoveries(&events)), (2, vec![Recovery::Evicted]));
-    assert_eq!(call(&oss, &write(2, 1)), Err(Status::EVICTED), "for ever");
-    assert_eq!(call(&oss, &write(2, 3)), Err(Status::EVICTED), "a life that was not yet is none");
-    assert_eq!(call(&oss, &write(2, 2)), WRITTEN);
-    assert_eq!(call(&oss, &write(2, 0)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 1)), Err(Status::EVICTED), "for ever");
+    assert_eq!(call(&oss, &write_of_life(2, 3)), Err(Status::EVICTED), "a life that was not yet is none");
+    assert_eq!(call(&oss, &write_of_life(2, 2)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 0)), WRITTEN);
     assert_eq!(ran_in_newest(&services), ["locks", "write", "write"]);
     // What belongs to no life goes on over an eviction.
     evict(&services);
-    assert_eq!(call(&oss, &write(2, 0)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 0)), WRITTEN);
     assert_eq!((oss.incarnation(), recoveries(&events)), (3, vec![Recovery::Evicted; 2]));
     assert_eq!(ran_in_newest(&services), ["locks", "write"]);
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 3);
@@ -227,7 +209,7 @@ fn writes_that_were_under_way_at_an_eviction_fail_and_those_of_no_life_do_not() 
                     let oss = &oss;
                     scope.spawn(move || {
                         let incarnation = number % 2;
-                        let request = write(1 + 2 * number as u32, incarnation);
+                        let request = write_of_life(1 + 2 * number as u32, incarnation);
                         // Both ways to send.
                         let result = if number < 4 {
                             call(oss, &request)
@@ -265,7 +247,7 @@ fn an_eviction_is_noticed_although_the_client_is_known_again_by_another_connecti
     let server = services.serve(any_port(), ServerConfig::default());
     let events = Arc::new(Events::default());
     let oss = client(server.addrs()[0], &events);
-    assert_eq!(call(&oss, &write(2, 1)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     let side = client(server.addrs()[0], &Arc::default());
     assert_eq!(call(&side, &OssRequest::Ping), Ok(OssReply::Done));
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 1, "one client");
@@ -273,7 +255,7 @@ fn an_eviction_is_noticed_although_the_client_is_known_again_by_another_connecti
     assert_eq!(call(&side, &OssRequest::Ping), Ok(OssReply::Done));
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 2);
     // The server knows the client again, but nothing of what it had.
-    assert_eq!(call(&oss, &write(2, 1)), Err(Status::EVICTED));
+    assert_eq!(call(&oss, &write_of_life(2, 1)), Err(Status::EVICTED));
     assert_eq!((oss.incarnation(), recoveries(&events)), (2, vec![Recovery::Evicted]));
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 2);
 }
@@ -287,10 +269,10 @@ fn a_client_that_connects_after_its_eviction_begins_anew_at_once() {
     services.oss.export_of(identity(1).client).end();
     evict(&services);
     let side = client(server.addrs()[0], &Arc::default());
-    assert_eq!(call(&side, &write(2, 1)), WRITTEN);
+    assert_eq!(call(&side, &write_of_life(2, 1)), WRITTEN);
     assert_eq!(side.stats().connects, 1, "without being refused first");
     assert_eq!(services.oss.connects.load(Ordering::SeqCst), 2);
-    assert_eq!(call(&oss, &write(2, 1)), Err(Status::EVICTED));
+    assert_eq!(call(&oss, &write_of_life(2, 1)), Err(Status::EVICTED));
     assert_eq!((oss.incarnation(), side.incarnation()), (2, 1));
 }
 
@@ -317,14 +299,14 @@ fn a_restart_of_the_server_is_restored_first_and_ends_no_life() {
     let server = services.serve(any_port(), ServerConfig::default());
     let events = Arc::new(Events::default());
     let oss = client(server.addrs()[0], &events);
-    assert_eq!(call(&oss, &write(2, 1)), WRITTEN);
-    let server = restart(&services, server);
-    assert_eq!(call(&oss, &write(2, 1)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
+    let server = services.restart(server);
+    assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     assert_eq!((oss.incarnation(), recoveries(&events)), (1, vec![Recovery::ServerRestarted]));
     assert_eq!(ran_in_newest(&services), ["locks", "write"]);
     // With locks it is restored without being asked.
     assert_eq!(call(&oss, &locks()), Ok(OssReply::Done));
-    let server = restart(&services, server);
+    let server = services.restart(server);
     eventually("the recovery", || recoveries(&events).len() == 2);
     assert_eq!((oss.incarnation(), recoveries(&events)), (1, vec![Recovery::ServerRestarted; 2]));
     drop(oss);
@@ -350,7 +332,7 @@ impl OssEvents for Strict {
         match self.failures_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails) {
             Ok(_) => Err(Status::EIO),
             // With data, however many requests wait for us.
-            Err(_) => call(endpoint, &write(2, endpoint.incarnation())).map(drop),
+            Err(_) => call(endpoint, &write_of_life(2, endpoint.incarnation())).map(drop),
         }
     }
 }
@@ -363,11 +345,11 @@ fn nothing_goes_on_before_the_recovery_has_succeeded() {
     let oss = TcpOss::with_events(0, &[nid(server.addrs()[0])], &identity(1), &quick(), events.clone());
     let oss = oss.expect("oss");
     oss.tunables().expect("it has").set(Tunable::MaxRpcsInFlight, 1).expect("in range");
-    assert_eq!(call(&oss, &write(2, 1)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     evict(&services);
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| assert_eq!(call(&oss, &write(4, 0)), WRITTEN));
+            scope.spawn(|| assert_eq!(call(&oss, &write_of_life(4, 0)), WRITTEN));
         }
     });
     assert_eq!(*events.told.lock().unwrap(), [(Recovery::Evicted, 2); 4]);
@@ -388,7 +370,7 @@ fn a_client_that_is_idle_for_long_stays_known_and_one_that_went_does_not() {
     let oss = TcpOss::with_events(0, &[nid(proxy.addr)], &identity(1), &config, events.clone());
     let oss = oss.expect("oss");
     oss.tunables().expect("it has").set(Tunable::IdleTimeout, 1).expect("in range");
-    assert_eq!(call(&oss, &write(2, 1)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     let gone = TcpOss::new(0, &[nid(server.addrs()[0])], &identity(2), &quick()).expect("oss");
     assert_eq!(call(&gone, &OssRequest::Ping), Ok(OssReply::Done));
     // As if its host had ended.
@@ -396,6 +378,6 @@ fn a_client_that_is_idle_for_long_stays_known_and_one_that_went_does_not() {
     eventually("the one that went is given up", || services.oss.disconnects.load(Ordering::SeqCst) == 1);
     eventually("the idle one has shown itself for longer", || oss.stats().connects > 4);
     assert_eq!(server.object_client_count(), 1);
-    assert_eq!(call(&oss, &write(2, 1)), WRITTEN);
+    assert_eq!(call(&oss, &write_of_life(2, 1)), WRITTEN);
     assert_eq!((oss.incarnation(), recoveries(&events)), (1, vec![]));
 }

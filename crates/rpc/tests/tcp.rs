@@ -6,7 +6,6 @@ mod services;
 use nacre_rpc::tcp::{TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{IoCall, MdsEndpoint, MgsEndpoint, OssEndpoint, ServerConfig, run_all};
 use nacre_types::{Cred, Fid, Status};
-use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -16,24 +15,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn read(oid: u32, len: usize) -> OssRequest {
-    OssRequest::Read {
-        object: Fid::new(9, oid, 0),
-        offset: 0,
-        len: len as u32,
-        ahead: 0,
-        lock: IoLock::Lease,
-    }
+    OssRequest::plain_read(Fid::new(9, oid, 0), 0, len as u32)
 }
 
 fn write(oid: u32) -> OssRequest {
-    OssRequest::Write {
-        object: Fid::new(9, oid, 0),
-        offset: 0,
-        sync: false,
-        granted: false,
-        lock: IoLock::Lease,
-        incarnation: 0,
-    }
+    OssRequest::plain_write(Fid::new(9, oid, 0), 0)
 }
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {

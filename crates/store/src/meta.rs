@@ -26,7 +26,6 @@ mod segment;
 mod superblock;
 mod wal;
 
-use std::fs::File;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +34,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
+use crate::exclusive::Exclusive;
 use checkpoint::StopSignal;
 use engine::Engine;
 
@@ -60,7 +60,7 @@ pub struct MetaStore {
     threads: Mutex<Vec<JoinHandle<()>>>,
     stop: StopSignal,
     /// Last field: the lock goes after everything that uses the files.
-    _lock: File,
+    _lock: Exclusive,
 }
 
 impl MetaStore {

@@ -157,6 +157,19 @@ pub enum OssRequest {
     },
 }
 
+impl OssRequest {
+    /// A read of `len` bytes for whom nobody else is in the way, and who will read nothing else soon.
+    pub const fn plain_read(object: Fid, offset: u64, len: u32) -> OssRequest {
+        OssRequest::Read { object, offset, len, ahead: 0, lock: IoLock::Lease }
+    }
+
+    /// A write for whom nobody else is in the way, into space that nobody has promised; not durable.
+    pub const fn plain_write(object: Fid, offset: u64) -> OssRequest {
+        let (sync, granted, lock, incarnation) = (false, false, IoLock::Lease, 0);
+        OssRequest::Write { object, offset, sync, granted, lock, incarnation }
+    }
+}
+
 /// How long a grant lasts after the last [`OssRequest::Grant`] of its client.
 pub const GRANT_LIFE: std::time::Duration = std::time::Duration::from_secs(120);
 

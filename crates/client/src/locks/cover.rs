@@ -8,9 +8,9 @@ use crate::io::objects::object_ranges;
 use nacre_layout::{Layout, StripeObject};
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
 use nacre_types::StatusResult;
+use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_wire::lock::IoLock;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// What keeps other clients away while an operation runs; ends when dropped.
 pub(crate) struct Cover<'a> {
@@ -160,11 +160,7 @@ impl Client {
             }
             let home = || Home { node: file.node, layout: layout.clone() };
             let endpoint = self.ost(stripe.ost_index)?;
-            let (lock, fresh) = space.acquire(locks, endpoint, (&resource, &need), flags, home)?;
-            if fresh {
-                file.lock_era.fetch_add(1, Ordering::AcqRel);
-            }
-            match lock {
+            match space.acquire(locks, endpoint, (&resource, &need), flags, home)? {
                 Use::Held(handle) => cover.held.push((space, handle)),
                 Use::Server => return Ok(Some(Cover::new(locks, IoLock::Server))),
             }
@@ -185,6 +181,10 @@ impl Client {
     /// True if locks keep others from changing the size.
     pub(crate) fn is_locked_to_its_end(&self, file: &FileState) -> bool {
         let Some(layout) = file.lock().layout.clone() else { return false };
+        // A component without objects is nobody's: somebody may make it and write there.
+        if !layout.is_instantiated(0, FILE_SIZE_MAX) {
+            return false;
+        }
         let need = Need::extent(Mode::Pr, Extent::WHOLE);
         layout.objects().all(|stripe| {
             let space = self.lease.locks().space(stripe.ost_index);

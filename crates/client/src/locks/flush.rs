@@ -73,20 +73,8 @@ impl Client {
                 let (start, end) = bytes_of(&need);
                 self.lose_dirty_of(&file, Scope::Ranges(vec![(resource.fid(), start, end)]));
             }
-            self.forget_pages(file.node);
+            self.lease.locks().forget_pages(file.node);
         }
-    }
-
-    /// Has the kernel drop what it caches of a file, some time soon: this thread may be one that requests wait for.
-    fn forget_pages(&self, node: u64) {
-        let me = self.me.get().cloned().unwrap_or_default();
-        self.tasks.submit(move || {
-            if let Some(client) = me.upgrade()
-                && let Some(kernel) = client.kernel.get()
-            {
-                kernel.drop_inode(node);
-            }
-        });
     }
 }
 

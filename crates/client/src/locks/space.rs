@@ -111,7 +111,7 @@ impl Namespace {
         (resource, need): (&ResourceId, &Need),
         flags: EnqueueFlags,
         home: impl Fn() -> Home,
-    ) -> StatusResult<(Use, bool)> {
+    ) -> StatusResult<Use> {
         loop {
             let mut effects = Vec::new();
             let acquired = {
@@ -125,15 +125,15 @@ impl Namespace {
                 acquired
             };
             let handle = match acquired {
-                Acquire::Held(handle) => return Ok((Use::Held(handle), false)),
-                Acquire::Contended => return Ok((Use::Server, false)),
+                Acquire::Held(handle) => return Ok(Use::Held(handle)),
+                Acquire::Contended => return Ok(Use::Server),
                 Acquire::Pending(handle) => handle,
             };
             let asked = self.ask(locks, endpoint, effects);
             match asked.and_then(|()| self.wait(handle)) {
-                Ok(None) => return Ok((Use::Held(handle), true)),
+                Ok(None) => return Ok(Use::Held(handle)),
                 Ok(Some(Refusal::Contended { .. })) if flags.deny_on_contention => {
-                    return Ok((Use::Server, true));
+                    return Ok(Use::Server);
                 }
                 // The client was evicted meanwhile; it is a new one by now.
                 Ok(Some(Refusal::Stale)) | Err(Status::EVICTED) => {
@@ -252,7 +252,7 @@ impl Namespace {
                 self.step(locks, |state, effects| state.engine.on_callback(handle, &wanted, effects));
             }
             LockMessage::Glimpse { glimpse, handle } => {
-                let resource = self.state.lock().engine.on_glimpse(handle);
+                let resource = self.state.lock().engine.resource_of(handle);
                 locks.glimpsed(self, (glimpse, handle), resource);
             }
         }
@@ -262,6 +262,13 @@ impl Namespace {
     pub fn on_outcome(self: &Arc<Namespace>, locks: &Locks, handle: LockHandle, outcome: &Outcome) {
         self.step(locks, |state, effects| {
             state.engine.on_outcome(Instant::now(), handle, outcome, effects);
+            // Under the same mutex, so that nobody finds the lock and believes what was known of the file before it came.
+            if effects.iter().any(|effect| matches!(effect, Effect::Ready { .. }))
+                && let Some(resource) = state.engine.resource_of(handle)
+                && let Some(home) = state.homes.get(&resource)
+            {
+                locks.lock_came(home.node);
+            }
         });
     }
 

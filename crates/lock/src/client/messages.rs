@@ -88,9 +88,9 @@ impl LockClient {
         }
     }
 
-    /// A glimpse callback: the resource whose size and times are wanted, for the owner to answer with what it knows, dirty
-    /// data included; `None` if there is no such lock, which is the answer then.
-    pub fn on_glimpse(&self, handle: LockHandle) -> Option<ResourceId> {
+    /// What a lock is on; `None` if there is no such lock. A glimpse callback is answered with what the owner knows of it,
+    /// dirty data included, or with "no such lock".
+    pub fn resource_of(&self, handle: LockHandle) -> Option<ResourceId> {
         Some(self.resources[self.locks[*self.by_handle.get(&handle)?].resource].id)
     }
 

@@ -197,7 +197,7 @@ fn messages_in_any_order_and_about_locks_that_are_gone_are_answered() {
     assert_eq!(world.taken(), [Effect::SendCancel(handle); 3]);
     world.outcome(handle, Outcome::Refused(Refusal::WouldBlock));
     assert_eq!(world.taken(), []);
-    assert_eq!(world.client.on_glimpse(handle), None);
+    assert_eq!(world.client.resource_of(handle), None);
     // A grant of something else than was asked for.
     let Acquire::Pending(handle) = world.acquire(write(pages(0, 1))) else { panic!("empty cache") };
     world.taken();
@@ -392,7 +392,7 @@ fn the_value_block_stays_with_the_lock() {
     world.outcome(handle, Outcome::Granted(LockGrant { need: write(Extent::WHOLE), lvb: Some(lvb) }));
     world.client.update_lvb(handle, |known| known.size_bytes = known.size_bytes.max(4096));
     assert_eq!(world.client.lvb(handle).map(|known| known.size_bytes), Some(4096));
-    assert_eq!(world.client.on_glimpse(handle), Some(OBJECT));
+    assert_eq!(world.client.resource_of(handle), Some(OBJECT));
 }
 
 #[test]

@@ -186,7 +186,7 @@ impl World {
                 self.with_client(client, |engine, _, effects| engine.on_callback(handle, &wanted, effects));
             }
             Message::Glimpse(handle, glimpse) => {
-                let resource = node.engine.on_glimpse(handle);
+                let resource = node.engine.resource_of(handle);
                 let size = |resource| node.dirty.get(&resource).copied().unwrap_or_default();
                 let answer = resource.map(|resource| Lvb { size_bytes: size(resource), ..Lvb::default() });
                 self.send_to_server(client, Request::GlimpseAnswer { glimpse, handle, answer });

@@ -33,17 +33,7 @@ impl World {
     }
 
     fn write(&self, object: Fid, offset: u64, data: &[u8]) -> StatusResult<OssReply> {
-        self.call(
-            OssRequest::Write {
-                object,
-                offset,
-                sync: false,
-                granted: false,
-                lock: IoLock::Lease,
-                incarnation: 0,
-            },
-            Bulk::Send(data),
-        )
+        self.call(OssRequest::plain_write(object, offset), Bulk::Send(data))
     }
 
     fn read(&self, object: Fid, offset: u64, len: u32) -> StatusResult<Vec<u8>> {
@@ -121,18 +111,8 @@ fn senseless_requests_are_refused_and_change_nothing() {
     assert_eq!(world.write(Fid::ZERO, 0, b"x"), Err(Status::EINVAL));
     assert_eq!(world.write(fid(1), u64::MAX, b"x"), Err(Status::EFBIG));
     assert_eq!(world.write(fid(1), 0, &vec![0; BULK_MAX + 1]), Err(Status::E2BIG));
-    assert_eq!(
-        world.ask(OssRequest::Write {
-            object: fid(1),
-            offset: 0,
-            sync: false,
-            granted: false,
-            lock: IoLock::Lease,
-            incarnation: 0
-        }),
-        Err(Status::EPROTO)
-    );
-    let read = OssRequest::Read { object: fid(1), offset: 0, len: 10, ahead: 0, lock: IoLock::Lease };
+    assert_eq!(world.ask(OssRequest::plain_write(fid(1), 0)), Err(Status::EPROTO));
+    let read = OssRequest::plain_read(fid(1), 0, 10);
     assert_eq!(world.call(read.clone(), Bulk::Receive(&mut [0; 9])), Err(Status::EINVAL));
     assert_eq!(world.call(read, Bulk::Send(b"x")), Err(Status::EPROTO));
     let huge = OssRequest::Precreate { sequence: fid(1).seq, count: PRECREATE_MAX + 1 };

@@ -284,6 +284,12 @@ impl OssEvents for Events {
     }
 }
 
+/// A write of what was accepted in some life of the client.
+pub fn write_of_life(oid: u32, incarnation: u64) -> OssRequest {
+    let (object, lock) = (Fid::new(9, oid, 0), IoLock::Lease);
+    OssRequest::Write { object, offset: 0, sync: false, granted: false, lock, incarnation }
+}
+
 /// A message that can be told from others.
 pub fn message(number: u64) -> LockMessage {
     LockMessage::Glimpse { glimpse: number, handle: LockHandle(7) }
@@ -315,6 +321,14 @@ impl Services {
             .with_ost(0, self.oss.clone())
             .with_mgt(Arc::new(FakeMgs));
         Server::bind(&[addr], targets, config).expect("a free port")
+    }
+
+    /// Ends a server and starts another one in its place.
+    pub fn restart(&self, server: Server) -> Server {
+        let addr = server.addrs()[0];
+        server.stop();
+        drop(server);
+        self.serve(addr, ServerConfig::default())
     }
 }
 
@@ -366,8 +380,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Ten reads of 100 bytes, started together.
 pub fn ten_reads_at_once(oss: &dyn OssEndpoint) {
     let mut buffers = vec![vec![0u8; 100]; 10];
-    let request =
-        OssRequest::Read { object: Fid::new(9, 1, 0), offset: 0, len: 100, ahead: 0, lock: IoLock::Lease };
+    let request = OssRequest::plain_read(Fid::new(9, 1, 0), 0, 100);
     let calls = buffers
         .iter_mut()
         .map(|buffer| IoCall { endpoint: oss, request: request.clone(), bulk: Bulk::Receive(buffer) })

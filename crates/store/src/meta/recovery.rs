@@ -6,8 +6,6 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use rustix::fs::FlockOperation;
-
 use super::base::{BASE_NAME, Base, is_no_space};
 use super::checkpoint::Checkpointer;
 use super::engine::Engine;
@@ -20,6 +18,7 @@ use super::reserve::{RESERVE_NAME, Reserve};
 use super::segment::{Segment, segment_path};
 use super::superblock::{SUPERBLOCK_NAME, Superblock};
 use super::wal::{Records, SEGMENT_HEADER_LEN, SegmentHeader};
+use crate::exclusive::Exclusive;
 
 const LOCK_NAME: &str = "lock";
 const SUPERBLOCK_NEW_NAME: &str = "superblock.new";
@@ -34,7 +33,7 @@ fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> MetaErro
 }
 
 /// Opens or makes the store. The returned file holds the lock that keeps other processes away.
-pub(crate) fn open(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, File)> {
+pub(crate) fn open(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Exclusive)> {
     options.check()?;
     let superblock_path = dir.join(SUPERBLOCK_NAME);
     if !superblock_path.exists() {
@@ -80,15 +79,12 @@ fn check_only_ours(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn take_lock(dir: &Path) -> Result<File> {
+fn take_lock(dir: &Path) -> Result<Exclusive> {
     let path = dir.join(LOCK_NAME);
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.map_err(io_error("open", &path))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(MetaError::InUse { dir: dir.to_owned() }),
-        Err(errno) => Err(io_error("lock", &path)(errno.into())),
-    }
+    let lock = Exclusive::take(file.into()).map_err(|errno| io_error("lock", &path)(errno.into()))?;
+    lock.ok_or_else(|| MetaError::InUse { dir: dir.to_owned() })
 }
 
 /// Makes everything, the superblock last: without it a directory is an unfinished creation, begun anew next time.

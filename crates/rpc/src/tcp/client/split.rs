@@ -150,14 +150,7 @@ mod tests {
     const ONE: Ways = Ways { cpus: 2, endpoints: 1, near: true, rpc_bytes_max: 1 << 20 };
 
     fn write(offset: u64) -> OssRequest {
-        OssRequest::Write {
-            object: Fid::ost_object(0, 1),
-            offset,
-            sync: false,
-            granted: false,
-            lock: IoLock::Lease,
-            incarnation: 0,
-        }
+        OssRequest::plain_write(Fid::ost_object(0, 1), offset)
     }
 
     proptest! {

@@ -5,12 +5,13 @@
 
 use super::ops;
 use super::options::FileStoreOptions;
+use crate::exclusive::Exclusive;
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, OBJECT_LABEL_MAX, ObjectDirectoryHeader};
 use nacre_types::Timestamp;
-use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Name of the header's file.
@@ -27,7 +28,7 @@ pub const LOCK_CLIENTS: &str = "lock_clients";
 
 /// A directory that this process has for itself. Dropping it gives it up.
 pub(super) struct Directory {
-    fd: OwnedFd,
+    fd: Exclusive,
     /// `None` until [`Directory::finish`] of a store that is being made.
     pub(super) header: Option<ObjectDirectoryHeader>,
 }
@@ -51,11 +52,8 @@ impl Directory {
             Err(Errno::NOENT) => return Err(ObjectError::Missing { dir: dir.to_owned() }),
             Err(error) => return Err(path_error("open", dir, error)),
         };
-        match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(ObjectError::InUse { dir: dir.to_owned() }),
-            Err(error) => return Err(path_error("lock", dir, error)),
-        }
+        let fd = Exclusive::take(fd).map_err(|error| path_error("lock", dir, error))?;
+        let fd = fd.ok_or_else(|| ObjectError::InUse { dir: dir.to_owned() })?;
         let header = read_header(&fd, dir)?;
         match &header {
             Some(header) => check_label(dir, &header.label, &options.label)?,
@@ -125,7 +123,7 @@ fn check_label(dir: &Path, found: &str, wanted: &str) -> Result<()> {
     Err(ObjectError::OtherTarget { dir: dir.to_owned(), found: found.to_owned(), wanted: wanted.to_owned() })
 }
 
-fn read_header(fd: &OwnedFd, dir: &Path) -> Result<Option<ObjectDirectoryHeader>> {
+fn read_header(fd: impl AsFd, dir: &Path) -> Result<Option<ObjectDirectoryHeader>> {
     let file = match fs::openat(fd, HEADER, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
@@ -158,7 +156,7 @@ pub(super) fn names(fd: impl AsFd, path: &Path) -> Result<Vec<Vec<u8>>> {
 }
 
 /// True if there is nothing that could be anybody's data: only what an unfinished making leaves.
-fn is_empty(fd: &OwnedFd, dir: &Path) -> Result<bool> {
+fn is_empty(fd: impl AsFd, dir: &Path) -> Result<bool> {
     for name in names(fd, dir)? {
         match name.as_slice() {
             b"lost+found" | b"superblock.new" | b"index" => {}
