@@ -54,6 +54,8 @@ pub enum Request {
         /// Value.
         value: String,
     },
+    /// What is set for good. Answer: `settings`.
+    LastingParams,
 }
 
 /// What is answered.
@@ -73,6 +75,11 @@ pub enum Answer {
     Value {
         /// Text of the parameter.
         value: String,
+    },
+    /// Names or patterns, and values.
+    Settings {
+        /// In the order in which they count.
+        settings: Vec<(String, String)>,
     },
     /// It cannot be.
     Error {

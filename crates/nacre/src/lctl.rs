@@ -16,13 +16,22 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
 usage: lctl dl                                  list devices: targets and mounts of this host
-       lctl list_param [-F] [-R] [-D] [-r|-w] PATTERN...
-                                                names: -F marks, -R all below, -D directories, -r/-w readable/settable
-       lctl get_param [-n|-N|-H] [-F] [-R] [-r|-w] PATTERN...
-                                                values: -n without names, -N names only, -H a name before every line
-       lctl set_param [-n] NAME=VALUE...        set in the processes of this host
+       lctl list_param [-F] [-p] [-R] [-D] [-M] [-r|-w] PATTERN...
+                                                names: -F marks, -p with '/', -R all below, -D directories, -M each process,
+                                                -r/-w readable/settable
+       lctl get_param [-n|-N|-H|-y] [-F] [-p] [-R] [-r|-w] PATTERN...
+                                                values: -n without names, -N names only, -H a name before every line,
+                                                -y as YAML
+       lctl find_param [OPTIONS OF get_param] REGEX...
+                                                the same for names with a part that an extended expression stands for
+       lctl set_param [-n] [-t[THREADS]] NAME=VALUE...
+                                                set in the processes of this host, -t several at a time
        lctl set_param -P [-n] [-d] NAME=VALUE...
                                                 set on all nodes, for good; -d NAME takes that back
+       lctl set_param -C[FSNAME] [-n] [-d] NAME=VALUE...
+                                                set in this host's mounts of FSNAME, or all, from the next one on
+       lctl set_param [-P|-C[FSNAME]] -F FILE   set what a file says: NAME=VALUE lines, or what llog_print shows
+       lctl llog_print [FSNAME-]params          what is set for good
        lctl conf_param [-d] FSNAME[-TARGET].KIND.NAME=VALUE...
                                                 an older way to write set_param -P
        lctl ping NID [TIMEOUT]                  does a server answer there
@@ -71,6 +80,8 @@ fn run(words: &[String]) -> i32 {
         "dl" | "device_list" => device_list(),
         "list_param" => params::list(args),
         "get_param" => params::get(args),
+        "find_param" => params::find_by_regex(args),
+        "llog_print" => params::llog_print(args),
         "set_param" => params::set(args),
         "conf_param" => params::conf(args),
         "ping" => ping(args),
@@ -80,7 +91,9 @@ fn run(words: &[String]) -> i32 {
             Ok(())
         }
         "--list-commands" => {
-            println!("dl device_list get_param set_param conf_param list_param ping list_nids version help");
+            println!(
+                "dl device_list get_param set_param conf_param list_param find_param llog_print ping list_nids version help"
+            );
             Ok(())
         }
         "help" | "--help" | "-h" => {

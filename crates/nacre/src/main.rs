@@ -15,6 +15,7 @@ mod failure;
 mod instance;
 mod lctl;
 mod lfs;
+mod local_params;
 mod logger;
 mod mount_helper;
 mod mounts;

@@ -28,6 +28,7 @@ mod targets;
 use crate::control::ControlSocket;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
+use crate::local_params;
 use crate::process::{Herald, RunDir, RunLock};
 use links::Links;
 use mounted::Mounted;
@@ -137,6 +138,7 @@ impl Node {
         services.enter_params(&params, &plan.fsname, &links);
         if let Some(mount) = &mount {
             mount.enter_params(&params, &links);
+            params.use_local(local_params::of_mount(&plan.fsname));
         }
         let node = Arc::new(Node {
             plan,

@@ -118,6 +118,11 @@ fn choices(text: &str) -> Vec<&str> {
     .collect()
 }
 
+/// A name with `/` between its components instead of dots.
+pub fn path_of(name: &str) -> String {
+    components(name).join("/")
+}
+
 /// The components of a name.
 pub(crate) fn components(text: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
@@ -257,6 +262,7 @@ mod tests {
         assert_eq!(components("mgc.10.0.0.1@tcp.import"), ["mgc", "10.0.0.1@tcp", "import"]);
         assert!(matches("mgc.10.0.0.1@tcp.*", "mgc.10.0.0.1@tcp.import"));
         assert!(matches("mgc.*.import", "mgc.10.0.0.1@tcp.import"));
+        assert_eq!(path_of("mgc.10.0.0.1@tcp.import"), "mgc/10.0.0.1@tcp/import");
         assert_eq!(components("a.1.2.3@x.b"), ["a", "1", "2", "3@x", "b"]);
     }
 

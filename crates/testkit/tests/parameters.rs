@@ -434,3 +434,83 @@ fn the_client_keeps_no_more_data_than_max_cached_mb() {
         assert_eq!(row("max_cached_mb"), 64);
     });
 }
+
+#[test]
+fn parameters_are_found_by_parts_of_their_names_and_shown_as_wanted() {
+    on_each_shape("pfind", |cluster, fs| {
+        let lctl = |words: &[&str]| cluster.lctl(words).success().stdout;
+        let names = lctl(&["find_param", "-N", &format!("^osc[.]{fs}-OST000[01].*max_(dirty|rpcs)")]);
+        assert_eq!(names.lines().count(), 4, "{names}");
+        let degraded = format!("obdfilter.{fs}-OST0001.degraded");
+        assert_eq!(lctl(&["find_param", &format!("{fs}-OST0001[.]degraded$")]), format!("{degraded}=0\n"));
+        assert_eq!(lctl(&["list_param", "-pF", &degraded]), format!("{}=\n", degraded.replace('.', "/")));
+        assert_eq!(lctl(&["get_param", "--yaml", &degraded]), format!("{degraded}: 0\n"));
+        let outcome = cluster.lctl(&["find_param", &format!("{fs}.*nosuch")]).fails_with(libc::ENOENT);
+        assert!(outcome.stderr.contains("No such file or directory"), "{outcome}");
+        cluster.lctl(&["find_param", "("]).fails_with(libc::EINVAL);
+        // Only what can be set, and several at a time.
+        let settable = lctl(&["list_param", "-t", &format!("obdfilter.{fs}-OST0001.*")]);
+        assert!(settable.contains("degraded") && !settable.contains("uuid"), "{settable}");
+        let both = format!("obdfilter.{fs}-OST000*");
+        lctl(&["set_param", "-n", "-t4", &format!("{both}.degraded=1"), &format!("{both}.no_create=1")]);
+        assert_eq!(get(cluster, &format!("{both}.{{degraded,no_create}}")), "1\n1\n1\n1");
+    });
+}
+
+#[test]
+fn settings_are_saved_to_a_file_and_set_from_it() {
+    on_each_shape("pfile", |cluster, fs| {
+        let pattern = format!("obdfilter.{fs}-*.degraded");
+        cluster.lctl(&["set_param", "-P", &format!("{pattern}=1")]).success();
+        let log = cluster.lctl(&["llog_print", &format!("{fs}-params")]).success().stdout;
+        assert!(
+            log.contains(&format!("event: set_param, device: general, parameter: {pattern}, value: 1 }}"))
+        );
+        cluster.lctl(&["set_param", "-P", "-d", &pattern]).success();
+        assert_eq!(cluster.lctl(&["llog_print", &format!("{fs}-params")]).success().stdout, "");
+        let file = cluster.mount().join("params");
+        let file_text = file.to_str().expect("plain");
+        let dirty = format!("osc.{fs}-*.max_dirty_mb");
+        fs::write(&file, format!("# mine\n{dirty}=9\n{}", log.replace("value: 1", "value: 0")))
+            .expect("written");
+        let told = cluster.lctl(&["set_param", "-F", file_text]).success().stdout;
+        assert_eq!(told.lines().filter(|line| line.ends_with("=9")).count(), 2, "{told}");
+        assert_eq!(get(cluster, &dirty), "9\n9");
+        wait::until(wait::SOON, "it is set for good", || (get(cluster, &pattern) == "0\n0").then_some(()));
+        fs::write(&file, "no setting\n").expect("written");
+        cluster.lctl(&["set_param", "-F", file_text]).fails_with(libc::EINVAL);
+        cluster.lctl(&["set_param", "-F", "/nosuch"]).fails_with(libc::ENOENT);
+        cluster.lctl(&["llog_print", "nosuch"]).fails_with(libc::ENOENT);
+    });
+}
+
+#[test]
+fn settings_of_this_host_are_applied_by_its_next_mounts() {
+    on_each_shape("pcli", |cluster, fs| {
+        let name = format!("osc.{fs}-*.max_dirty_mb");
+        let of_this = format!("-C{fs}");
+        // Also if the test fails: the file is the host's.
+        struct Undo<'a>(&'a dyn Fn());
+        impl Drop for Undo<'_> {
+            fn drop(&mut self) {
+                (self.0)();
+            }
+        }
+        let file = std::path::PathBuf::from(format!("/etc/nacre/mount.{fs}.params"));
+        let undo = || drop(fs::remove_file(&file));
+        let _undo = Undo(&undo);
+        cluster.lctl(&["set_param", &of_this, &format!("{name}=7")]).success();
+        assert_ne!(get(cluster, &name), "7\n7", "from the next mount on");
+        cluster.stop();
+        cluster.start_all();
+        assert_eq!(get(cluster, &name), "7\n7");
+        cluster.lctl(&["set_param", &of_this, "-d", &name]).success();
+        assert!(!file.exists());
+        cluster.stop();
+        cluster.start_all();
+        assert_ne!(get(cluster, &name), "7\n7");
+        cluster.lctl(&["set_param", &of_this, "osc.*.nosuch=1"]).fails_with(libc::ENOENT);
+        cluster.lctl(&["set_param", "-C../x", "osc.*.checksums=1"]).fails_with(4);
+        cluster.lctl(&["set_param", "-d", "osc.*.checksums"]).fails_with(4);
+    });
+}

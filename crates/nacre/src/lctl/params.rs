@@ -1,10 +1,19 @@
-//! `lctl list_param`, `get_param`, `set_param`, `conf_param`: parameters of the processes on this host, and of all nodes for
-//! good.
+//! `lctl list_param`, `get_param`, `find_param`, `set_param`, `conf_param`: parameters of the processes on this host, and of
+//! all nodes for good.
 
-use super::{EXIT_USAGE, Outcome};
+mod options;
+mod regex;
+mod set;
+
+pub use set::{conf, llog_print, set};
+
+use super::Outcome;
 use crate::control::{self, Answer, ParamName, Request};
 use crate::registry;
 use nacre_params::Pattern;
+use nacre_params::pattern::path_of;
+use options::Options;
+use regex::Regex;
 use std::path::{Path, PathBuf};
 
 /// A parameter and the process that has it.
@@ -22,17 +31,22 @@ struct Show {
     directories_only: bool,
     readable_only: bool,
     writable_only: bool,
+    /// With `/` between the components.
+    paths: bool,
+    /// The same name in several processes is shown for each.
+    each_process: bool,
 }
 
 impl Show {
-    fn of(letters: &str) -> Show {
-        let has = |letter| letters.contains(letter);
+    fn of(options: &Options<'_>) -> Show {
         Show {
-            marks: has('F'),
-            recursive: has('R'),
-            directories_only: has('D'),
-            readable_only: has('r'),
-            writable_only: has('w'),
+            marks: options.has('F'),
+            recursive: options.has('R'),
+            directories_only: options.has('D'),
+            readable_only: options.has('r'),
+            writable_only: options.has('w') || options.has('t'),
+            paths: options.has('p'),
+            each_process: options.has('M'),
         }
     }
 
@@ -49,24 +63,8 @@ impl Show {
             (false, true) => "=",
             (false, false) => "",
         };
-        format!("{}{mark}", param.name)
-    }
-}
-
-/// Splits leading one-letter options from the rest.
-fn split_options<'a>(
-    command: &str,
-    args: &'a [String],
-    known: &str,
-) -> Result<(String, &'a [String]), (i32, String)> {
-    let count = args.iter().take_while(|word| word.len() > 1 && word.starts_with('-')).count();
-    let letters: String = args[..count].iter().flat_map(|word| word.chars().skip(1)).collect();
-    if let Some(unknown) = letters.chars().find(|letter| !known.contains(*letter)) {
-        return Err((EXIT_USAGE, format!("lctl {command}: invalid option -- '{unknown}'")));
-    }
-    match &args[count..] {
-        [] => Err((EXIT_USAGE, format!("lctl {command}: a parameter is needed"))),
-        rest => Ok((letters, rest)),
+        let name = if self.paths { path_of(&param.name) } else { param.name.clone() };
+        format!("{name}{mark}")
     }
 }
 
@@ -86,6 +84,12 @@ fn find(command: &str, pattern: &str, recursive: bool) -> Result<Vec<Found>, (i3
         let text = text_of(status.errno());
         return Err((status.errno(), format!("error: {command}: param_path '{pattern}': {text}")));
     }
+    let found = ask_all(pattern, recursive);
+    if found.is_empty() { Err(missing(command, pattern)) } else { Ok(found) }
+}
+
+/// What a pattern stands for in all processes of this host, in the order of names.
+fn ask_all(pattern: &str, recursive: bool) -> Vec<Found> {
     let request = Request::FindParams { pattern: pattern.to_owned(), recursive };
     let mut found = Vec::new();
     for run in registry::running() {
@@ -100,11 +104,8 @@ fn find(command: &str, pattern: &str, recursive: bool) -> Result<Vec<Found>, (i3
             }
         }
     }
-    if found.is_empty() {
-        return Err(missing(command, pattern));
-    }
     found.sort_by(|a, b| a.param.name.cmp(&b.param.name));
-    Ok(found)
+    found
 }
 
 /// Runs `act` for all, also after errors; gives the last error.
@@ -142,13 +143,13 @@ fn each(
 
 /// `lctl list_param`.
 pub fn list(args: &[String]) -> Outcome {
-    let (letters, patterns) = split_options("list_param", args, "DFRrw")?;
-    let show = Show::of(&letters);
+    let options = Options::of_showing("list_param", args, "DFlLmMpRrtw")?;
+    let show = Show::of(&options);
     let mut last = String::new();
-    each("list_param", patterns, show.recursive, |found| {
+    each("list_param", options.rest, show.recursive, |found| {
         let name = show.name(&found.param);
         // What several processes have is one place for people.
-        if show.wants(&found.param) && name != last {
+        if show.wants(&found.param) && (show.each_process || name != last) {
             println!("{name}");
         }
         last = name;
@@ -156,34 +157,85 @@ pub fn list(args: &[String]) -> Outcome {
     })
 }
 
+/// Options of `get_param` and `find_param`.
+const GET_LETTERS: &str = "FHlLmMnNpRrtwy";
+
 /// `lctl get_param`.
 pub fn get(args: &[String]) -> Outcome {
-    let (letters, patterns) = split_options("get_param", args, "nNFRHrw")?;
-    let show = Show::of(&letters);
-    let has = |letter| letters.contains(letter);
-    each("get_param", patterns, show.recursive, |found| {
-        let param = &found.param;
-        if !show.wants(param) {
-            return Ok(());
+    let options = Options::of_showing("get_param", args, GET_LETTERS)?;
+    let show = Show::of(&options);
+    each("get_param", options.rest, show.recursive, |found| show_value(&options, show, found))
+}
+
+/// `lctl find_param`: parameters whose names have a part that a regular expression stands for, shown as `get_param` does.
+pub fn find_by_regex(args: &[String]) -> Outcome {
+    let options = Options::of_showing("find_param", args, GET_LETTERS)?;
+    let show = Show::of(&options);
+    let all = ask_all("*", true);
+    let mut outcome = Ok(());
+    for text in options.rest {
+        let failed = |errno| (errno, format!("error: find_param: param_path '{text}': {}", text_of(errno)));
+        let one = match Regex::new(text) {
+            None => Err(failed(libc::EINVAL)),
+            Some(regex) => {
+                let is_it = |found: &&Found| !found.param.directory && regex.is_in(&found.param.name);
+                let found: Vec<&Found> = all.iter().filter(is_it).collect();
+                match found[..] {
+                    [] => Err(failed(libc::ENOENT)),
+                    _ => for_all(&found, |found| show_value(&options, show, found)),
+                }
+            }
+        };
+        if let Err((_, message)) = &one {
+            eprintln!("{message}");
         }
-        if has('N') {
-            println!("{}", show.name(param));
-            return Ok(());
-        }
-        // Without -R, what others lie below has nothing to show; what can only be set neither.
-        if !param.readable {
-            return Ok(());
-        }
-        let value = read(&found.socket, &param.name)?;
-        let lines = value.trim_end_matches('\n');
-        match (has('H'), has('n')) {
-            (true, _) => lines.lines().for_each(|line| println!("{}={line}", show.name(param))),
-            (false, true) => println!("{lines}"),
-            (false, false) if value.ends_with('\n') => println!("{}=\n{lines}", show.name(param)),
-            (false, false) => println!("{}={lines}", show.name(param)),
-        }
-        Ok(())
-    })
+        outcome = one.and(outcome);
+    }
+    outcome.map_err(|(code, _)| (code, String::new()))
+}
+
+/// Prints one parameter as the options of `get_param` say.
+fn show_value(options: &Options<'_>, show: Show, found: &Found) -> Outcome {
+    let param = &found.param;
+    if !show.wants(param) {
+        return Ok(());
+    }
+    let name = show.name(param);
+    if options.has('N') {
+        println!("{name}");
+        return Ok(());
+    }
+    // Without -R, what others lie below has nothing to show; what can only be set neither.
+    if !param.readable {
+        return Ok(());
+    }
+    let value = read(&found.socket, &param.name)?;
+    let lines = value.trim_end_matches('\n');
+    match (options.has('H'), options.has('y'), options.has('n')) {
+        (true, ..) if lines.is_empty() => println!("{name}="),
+        (true, ..) => lines.lines().for_each(|line| println!("{name}={line}")),
+        (_, true, _) => print!("{}", yaml(&name, &value)),
+        (.., true) => println!("{lines}"),
+        _ if value.ends_with('\n') => println!("{name}=\n{lines}"),
+        _ => println!("{name}={lines}"),
+    }
+    Ok(())
+}
+
+/// A parameter as an entry of a YAML mapping: a text that is YAML itself as it is, others of several lines as a block.
+fn yaml(name: &str, value: &str) -> String {
+    if !value.ends_with('\n') {
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        let is_plain = value.bytes().all(is_word) && value.bytes().next().is_some_and(|first| first != b'-');
+        return match is_plain {
+            true => format!("{name}: {value}\n"),
+            // A string in JSON's form is one in YAML's.
+            false => format!("{name}: {}\n", serde_json::Value::from(value)),
+        };
+    }
+    let mark = if value.lines().next().is_some_and(|line| line.ends_with(':')) { "" } else { " |" };
+    let lines: String = value.trim_end().lines().map(|line| format!("  {line}\n")).collect();
+    format!("{name}:{mark}\n{lines}")
 }
 
 fn read(socket: &Path, name: &str) -> Result<String, (i32, String)> {
@@ -196,140 +248,35 @@ fn read(socket: &Path, name: &str) -> Result<String, (i32, String)> {
     }
 }
 
-/// `lctl set_param`.
-pub fn set(args: &[String]) -> Outcome {
-    let (letters, settings) = split_options("set_param", args, "nPd")?;
-    let has = |letter| letters.contains(letter);
-    let mut outcome = Ok(());
-    for setting in settings {
-        let (pattern, value) = match (setting.split_once('='), has('d')) {
-            (Some((pattern, _)), true) => (pattern, ""),
-            (None, true) => (setting.as_str(), ""),
-            (Some((pattern, value)), false) if !value.is_empty() => (pattern, value),
-            _ => {
-                outcome =
-                    Err((libc::EINVAL, format!("error: set_param: setting {setting}: Invalid argument")));
-                continue;
-            }
-        };
-        let one = match (has('P'), has('d')) {
-            (true, _) => set_for_good(pattern, value, has('n')),
-            (false, true) => {
-                Err((EXIT_USAGE, "lctl set_param: -d takes a lasting setting back: add -P".to_owned()))
-            }
-            (false, false) => set_now(pattern, value, has('n')),
-        };
-        outcome = one.and(outcome);
-    }
-    outcome
-}
-
-fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
-    let found = find("set_param", pattern, false)?;
-    let parameters: Vec<&Found> = found.iter().filter(|found| !found.param.directory).collect();
-    if parameters.is_empty() {
-        return Err(missing("set_param", pattern));
-    }
-    let one = |found: &&Found| {
-        let name = &found.param.name;
-        let request = Request::WriteParam { name: name.clone(), value: value.to_owned() };
-        let failed = |errno, message: &str| {
-            Err((errno, format!("error: set_param: setting {name}={value}: {message}")))
-        };
-        match control::ask(&found.socket, &request) {
-            Ok(Answer::Done) if quiet => Ok(()),
-            Ok(Answer::Done) => {
-                println!("{name}={value}");
-                Ok(())
-            }
-            Ok(Answer::Error { errno, message }) => failed(errno, &message),
-            Ok(_) | Err(_) => failed(libc::EIO, "no answer"),
-        }
-    };
-    for_all(&parameters, one)
-}
-
-fn set_for_good(pattern: &str, value: &str, quiet: bool) -> Outcome {
-    let socket = super::management(fsname_in(pattern))?;
-    let request = Request::SetForGood { name: pattern.to_owned(), value: value.to_owned() };
-    match control::ask(&socket, &request) {
-        Ok(Answer::Done) if quiet || value.is_empty() => Ok(()),
-        Ok(Answer::Done) => {
-            println!("{pattern}={value}");
-            Ok(())
-        }
-        Ok(Answer::Error { errno: libc::ENOENT, .. }) => Err(missing("set_param", pattern)),
-        Ok(Answer::Error { errno, message }) => {
-            Err((errno, format!("error: set_param: setting {pattern}={value}: {message}")))
-        }
-        Ok(_) | Err(_) => Err((libc::EIO, format!("error: set_param: setting {pattern}: no answer"))),
-    }
-}
-
-/// `FSNAME.lov.stripesize=1M` or `FSNAME-OST0001.osc.max_dirty_mb=64`: the same as `set_param -P` with the name in its place.
-pub fn conf(args: &[String]) -> Outcome {
-    let (letters, settings) = split_options("conf_param", args, "d")?;
-    let bad =
-        |setting: &str| (libc::EINVAL, format!("error: conf_param: setting {setting}: Invalid argument"));
-    let mut words = vec!["-nP".to_owned()];
-    words.extend(letters.contains('d').then(|| "-d".to_owned()));
-    for setting in settings {
-        let (device, rest) = setting.split_once('.').ok_or_else(|| bad(setting))?;
-        let (kind, leaf) = rest.split_once('.').ok_or_else(|| bad(setting))?;
-        words.push(format!("{kind}.{device}*.{leaf}"));
-    }
-    set(&words)
-}
-
-/// The file system that a pattern like `lov.nacre-clilov-*.stripesize` is about, if it says.
-fn fsname_in(pattern: &str) -> Option<&str> {
-    let mut parts = pattern.split(['.', '/']);
-    let (_, instance, next) = (parts.next()?, parts.next()?, parts.next()?);
-    // Those of locks are one level further down; servers' have a word before the name.
-    let instance = match instance {
-        "namespaces" => next.strip_prefix("filter-").unwrap_or(next),
-        instance => instance,
-    };
-    instance.split(['-', '*']).next().filter(|name| !name.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_may_name_its_file_system() {
-        assert_eq!(fsname_in("lov.nacre-clilov-*.stripesize"), Some("nacre"));
-        assert_eq!(fsname_in("lod.two-MDT0000-mdtlov.stripesize"), Some("two"));
-        assert_eq!(fsname_in("osc.two*.stripesize"), Some("two"));
-        assert_eq!(fsname_in("lov.*.stripesize"), None);
-        assert_eq!(fsname_in("ldlm.namespaces.filter-two-OST0000_UUID.contended_locks"), Some("two"));
-        assert_eq!(fsname_in("ldlm.namespaces.filter-*.contended_locks"), None);
-        assert_eq!(fsname_in("lov.stripesize"), None);
-    }
-
-    #[test]
-    fn marks_and_choices_follow_the_letters() {
+    fn marks_and_choices_follow_the_options() {
         let param =
             |directory, writable| ParamName { name: "a.b".into(), directory, readable: !directory, writable };
-        let show = Show::of("F");
-        assert_eq!(show.name(&param(true, false)), "a.b/");
-        assert_eq!(show.name(&param(false, true)), "a.b=");
-        assert_eq!(Show::of("").name(&param(false, true)), "a.b");
-        assert!(Show::of("w").wants(&param(false, true)) && !Show::of("w").wants(&param(false, false)));
-        assert!(Show::of("D").wants(&param(true, false)) && !Show::of("D").wants(&param(false, false)));
+        let show = |word: &str| {
+            let args = [word.to_owned(), "x".to_owned()];
+            Show::of(&Options::of_showing("list_param", &args, "FwDtp").expect("fine"))
+        };
+        assert_eq!(show("-F").name(&param(true, false)), "a.b/");
+        assert_eq!(show("-F").name(&param(false, true)), "a.b=");
+        assert_eq!(show("--").name(&param(false, true)), "a.b");
+        assert_eq!(show("-pF").name(&param(false, true)), "a/b=");
+        for letter in ["-w", "-t"] {
+            assert!(show(letter).wants(&param(false, true)) && !show(letter).wants(&param(false, false)));
+        }
+        assert!(show("-D").wants(&param(true, false)) && !show("-D").wants(&param(false, false)));
     }
 
     #[test]
-    fn unknown_options_are_refused() {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(
-            split_options("get_param", &words("-x a"), "n").map(drop).map_err(|e| e.0),
-            Err(EXIT_USAGE)
-        );
-        assert_eq!(split_options("get_param", &words("-n"), "n").map(drop).map_err(|e| e.0), Err(EXIT_USAGE));
-        let args = words("-nN a b");
-        let (letters, rest) = split_options("get_param", &args, "nN").expect("fine");
-        assert_eq!((letters.as_str(), rest.len()), ("nN", 2));
+    fn values_are_entries_of_a_yaml_mapping() {
+        assert_eq!(yaml("a.b", "64"), "a.b: 64\n");
+        assert_eq!(yaml("a.b", "adler [crc32c]"), "a.b: \"adler [crc32c]\"\n");
+        assert_eq!(yaml("a.b", ""), "a.b: \"\"\n");
+        assert_eq!(yaml("a.b", "-"), "a.b: \"-\"\n");
+        assert_eq!(yaml("a.b", "x 1\ny 2\n"), "a.b: |\n  x 1\n  y 2\n");
+        assert_eq!(yaml("a.b", "job_stats:\n- job_id: x\n"), "a.b:\n  job_stats:\n  - job_id: x\n");
     }
 }

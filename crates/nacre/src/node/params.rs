@@ -8,6 +8,7 @@ mod llite;
 mod osc;
 
 use super::links::Links;
+use crate::local_params::Setting;
 use nacre_client::Client;
 use nacre_fuse::front::Front;
 use nacre_mds::Mds;
@@ -32,6 +33,8 @@ pub struct Params {
     tree: Tree,
     /// Lasting settings as last heard of.
     lasting: Mutex<Vec<(String, String)>>,
+    /// Settings of this host, which count more.
+    local: Mutex<Vec<Setting>>,
 }
 
 impl Params {
@@ -56,9 +59,16 @@ impl Params {
         lasting.clone_from(&config.params);
     }
 
+    /// Takes over the settings of this host for its mounts: applies them, now and to what is entered later.
+    pub fn use_local(&self, settings: Vec<Setting>) {
+        let mut local = self.local.lock();
+        settings.iter().for_each(|setting| self.apply(setting));
+        *local = settings;
+    }
+
     /// Applies the lasting settings to parameters that were entered just now.
     fn apply_lasting(&self, prefix: &str) {
-        for (name, value) in self.lasting.lock().iter() {
+        for (name, value) in self.lasting.lock().iter().chain(self.local.lock().iter()) {
             self.apply_below(name, value, prefix);
         }
     }
@@ -373,5 +383,10 @@ mod tests {
         params.apply_lasting("osc.c");
         assert_eq!(set.lock().last().map(String::as_str), Some("osc.c.limit=4"));
         assert_eq!(set.lock().len(), 4);
+        params.use_local(vec![setting("osc.limit", "8")]);
+        assert_eq!(set.lock()[4..], ["osc.a.limit=8", "osc.b.limit=8", "osc.c.limit=8"]);
+        enter("osc.d.limit");
+        params.apply_lasting("osc.d");
+        assert_eq!(set.lock()[7..], ["osc.d.limit=4", "osc.d.limit=8"]);
     }
 }

@@ -29,6 +29,10 @@ impl Handler for Node {
             },
             Request::WriteParam { name, value } => done(self.params.tree().write(name, value)),
             Request::SetForGood { name, value } => done(set_for_good(&self.links, name, value)),
+            Request::LastingParams => match self.links.config(0, 0) {
+                Ok(config) => Answer::Settings { settings: config.params },
+                Err(status) => refused(status),
+            },
         }
     }
 }

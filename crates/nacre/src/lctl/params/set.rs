@@ -1,0 +1,349 @@
+//! `lctl set_param`, `conf_param` and `llog_print`: parameters of this host's processes, of all nodes for good, and of this
+//! host's mounts for good.
+
+use super::options::Options;
+use super::{Found, find, for_all, missing, text_of};
+use crate::control::{self, Answer, Request};
+use crate::lctl::{EXIT_USAGE, Outcome, management};
+use crate::local_params::{self, setting_in};
+use nacre_types::nid::check_fsname;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Threads that set at the same time if nobody says how many.
+const THREADS: usize = 8;
+/// Most threads that are taken.
+const THREADS_MAX: usize = 64;
+
+/// How far and for how long a setting holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Reach {
+    /// In the processes of this host, while they run.
+    Now,
+    /// On all nodes, for good.
+    AllNodes,
+    /// In this host's mounts of one file system or of all, from the next one on.
+    Mounts(Option<String>),
+}
+
+/// Something to set, or with an empty value to take back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Setting {
+    name: String,
+    value: String,
+    reach: Reach,
+}
+
+/// `lctl set_param`.
+pub fn set(args: &[String]) -> Outcome {
+    let options = Options::of_setting("set_param", args, "CdFnPt")?;
+    let usage = |text: &str| (EXIT_USAGE, format!("lctl set_param: {text}"));
+    let reach = match (options.has('P'), options.has('C')) {
+        (true, true) => return Err(usage("-P is for all nodes and -C for this one: take one of them")),
+        (true, false) => Reach::AllNodes,
+        (false, true) => Reach::Mounts(options.text('C').map(str::to_owned)),
+        (false, false) => Reach::Now,
+    };
+    if options.has('d') && reach == Reach::Now {
+        return Err(usage("-d takes a lasting setting back: add -P or -C"));
+    }
+    if let Reach::Mounts(Some(fsname)) = &reach {
+        check_fsname(fsname).map_err(|error| usage(&error.to_string()))?;
+    }
+    let threads = match (options.has('t'), options.text('t')) {
+        (false, _) => 1,
+        (true, None) => THREADS,
+        (true, Some(text)) => {
+            let count = text.parse().ok().filter(|count| (1..=THREADS_MAX).contains(count));
+            count
+                .ok_or_else(|| usage(&format!("'{text}' is no number of threads from 1 to {THREADS_MAX}")))?
+        }
+    };
+    let mut outcome = Ok(());
+    let mut settings = Vec::new();
+    for word in options.rest {
+        match setting_of(word, options.has('d')) {
+            Some((name, value)) => settings.push(Setting { name, value, reach: reach.clone() }),
+            None => outcome = tell(invalid("set_param", word)),
+        }
+    }
+    match options.text('F') {
+        Some(file) => settings.extend(settings_of_file(file, &reach, options.has('d'))?),
+        None => drop(some("set_param", options.rest)?),
+    }
+    let set = set_all(&settings, threads, options.has('n'));
+    match set.and(outcome) {
+        // Told already.
+        Err((code, _)) => Err((code, String::new())),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn some<'a>(command: &str, words: &'a [String]) -> Result<&'a [String], (i32, String)> {
+    match words {
+        [] => Err((EXIT_USAGE, format!("lctl {command}: a parameter is needed"))),
+        words => Ok(words),
+    }
+}
+
+fn invalid(command: &str, setting: &str) -> (i32, String) {
+    (libc::EINVAL, format!("error: {command}: setting {setting}: {}", text_of(libc::EINVAL)))
+}
+
+fn tell(error: (i32, String)) -> Outcome {
+    eprintln!("{}", error.1);
+    Err(error)
+}
+
+/// Name and value of a word; with `delete` the value is empty and may be left out.
+fn setting_of(word: &str, delete: bool) -> Option<(String, String)> {
+    match (word.split_once('='), delete) {
+        (Some((name, _)), true) => Some((name.to_owned(), String::new())),
+        (None, true) => Some((word.to_owned(), String::new())),
+        (Some((name, value)), false) if !value.is_empty() => Some((name.to_owned(), value.to_owned())),
+        _ => None,
+    }
+}
+
+/// The settings in a file: lines `NAME=VALUE` reach as far as the options say, entries of a configuration log (what
+/// `lctl llog_print` shows) are for all nodes as they were.
+fn settings_of_file(file: &str, reach: &Reach, delete: bool) -> Result<Vec<Setting>, (i32, String)> {
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        (errno, format!("error: set_param: cannot open '{file}': {}", text_of(errno)))
+    })?;
+    let mut settings = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (found, reach) = match line.strip_prefix("- ") {
+            Some(entry) => match logged(entry) {
+                Some(Logged::Setting(name, value)) => (Some((name, value)), Reach::AllNodes),
+                // What else a log tells is no parameter.
+                Some(Logged::Other) => continue,
+                None => (None, Reach::AllNodes),
+            },
+            None => (setting_in(line), reach.clone()),
+        };
+        let Some((name, value)) = found else {
+            let at = number + 1;
+            return Err((
+                libc::EINVAL,
+                format!("error: set_param: line {at} of '{file}' is no setting: {line}"),
+            ));
+        };
+        settings.push(Setting { name, value: if delete { String::new() } else { value }, reach });
+    }
+    Ok(settings)
+}
+
+/// An entry of a configuration log.
+#[derive(PartialEq, Eq, Debug)]
+enum Logged {
+    Setting(String, String),
+    Other,
+}
+
+/// Reads `{ index: 2, event: set_param, device: general, parameter: NAME, value: VALUE }`; `None` if it is no entry.
+fn logged(entry: &str) -> Option<Logged> {
+    let inner = entry.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
+    let field = |name: &str| {
+        let at = inner.split(", ").find_map(|field| field.trim().strip_prefix(name)?.strip_prefix(':'))?;
+        Some(at.trim().trim_matches('"').to_owned())
+    };
+    match field("event")?.as_str() {
+        "set_param" => Some(Logged::Setting(field("parameter")?, field("value")?)),
+        _ => Some(Logged::Other),
+    }
+}
+
+/// Sets one after the other, or several at a time. Goes on after errors, tells each, and gives the last.
+fn set_all(settings: &[Setting], threads: usize, quiet: bool) -> Outcome {
+    let outcome = Mutex::new(Ok(()));
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(setting) = settings.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = set_one(setting, quiet) {
+                let told = if error.1.is_empty() { Err(error) } else { tell(error) };
+                *outcome.lock().unwrap_or_else(|poison| poison.into_inner()) = told;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..threads.min(settings.len())).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    outcome.into_inner().unwrap_or_else(|poison| poison.into_inner())
+}
+
+fn set_one(Setting { name, value, reach }: &Setting, quiet: bool) -> Outcome {
+    match reach {
+        Reach::Now => set_now(name, value, quiet),
+        Reach::AllNodes => set_for_good(name, value, quiet),
+        Reach::Mounts(fsname) => set_for_mounts(fsname.as_deref(), name, value, quiet),
+    }
+}
+
+fn set_for_mounts(fsname: Option<&str>, name: &str, value: &str, quiet: bool) -> Outcome {
+    let failed = |errno| (errno, format!("error: set_param: setting {name}={value}: {}", text_of(errno)));
+    if !nacre_params::known::may_be_set(name) {
+        return Err(missing("set_param", name));
+    }
+    let path = local_params::path(fsname).ok_or_else(|| failed(libc::ENOENT))?;
+    let value = Some(value).filter(|value| !value.is_empty());
+    local_params::change(&path, name, value)
+        .map_err(|error| failed(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    if let Some(value) = value.filter(|_| !quiet) {
+        println!("{name}={value}");
+    }
+    Ok(())
+}
+
+fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
+    let found = find("set_param", pattern, false)?;
+    let parameters: Vec<&Found> = found.iter().filter(|found| !found.param.directory).collect();
+    if parameters.is_empty() {
+        return Err(missing("set_param", pattern));
+    }
+    let one = |found: &&Found| {
+        let name = &found.param.name;
+        let request = Request::WriteParam { name: name.clone(), value: value.to_owned() };
+        let failed = |errno, message: &str| {
+            Err((errno, format!("error: set_param: setting {name}={value}: {message}")))
+        };
+        match control::ask(&found.socket, &request) {
+            Ok(Answer::Done) if quiet => Ok(()),
+            Ok(Answer::Done) => {
+                println!("{name}={value}");
+                Ok(())
+            }
+            Ok(Answer::Error { errno, message }) => failed(errno, &message),
+            Ok(_) | Err(_) => failed(libc::EIO, "no answer"),
+        }
+    };
+    for_all(&parameters, one)
+}
+
+fn set_for_good(pattern: &str, value: &str, quiet: bool) -> Outcome {
+    let socket = management(fsname_in(pattern))?;
+    let request = Request::SetForGood { name: pattern.to_owned(), value: value.to_owned() };
+    match control::ask(&socket, &request) {
+        Ok(Answer::Done) if quiet || value.is_empty() => Ok(()),
+        Ok(Answer::Done) => {
+            println!("{pattern}={value}");
+            Ok(())
+        }
+        Ok(Answer::Error { errno: libc::ENOENT, .. }) => Err(missing("set_param", pattern)),
+        Ok(Answer::Error { errno, message }) => {
+            Err((errno, format!("error: set_param: setting {pattern}={value}: {message}")))
+        }
+        Ok(_) | Err(_) => Err((libc::EIO, format!("error: set_param: setting {pattern}: no answer"))),
+    }
+}
+
+/// `lctl llog_print params`: the lasting settings of a file system, in the form that `set_param -F` reads.
+pub fn llog_print(args: &[String]) -> Outcome {
+    let bad = |name: &str| {
+        (libc::ENOENT, format!("lctl llog_print: there is no log '{name}': params or FSNAME-params"))
+    };
+    let [name] = args else {
+        return Err((EXIT_USAGE, "lctl llog_print: the name of a log is needed".to_owned()));
+    };
+    let fsname = match name.as_str() {
+        "params" => None,
+        name => Some(name.strip_suffix("-params").ok_or_else(|| bad(name))?),
+    };
+    let socket = management(fsname)?;
+    match control::ask(&socket, &Request::LastingParams) {
+        Ok(Answer::Settings { settings }) => {
+            for (index, (name, value)) in settings.iter().enumerate() {
+                println!(
+                    "- {{ index: {}, event: set_param, device: general, parameter: {name}, value: {value} }}",
+                    index + 1
+                );
+            }
+            Ok(())
+        }
+        Ok(Answer::Error { errno, message }) => Err((errno, format!("lctl llog_print: {message}"))),
+        Ok(_) | Err(_) => Err((libc::EIO, "lctl llog_print: no answer".to_owned())),
+    }
+}
+
+/// `FSNAME.lov.stripesize=1M` or `FSNAME-OST0001.osc.max_dirty_mb=64`: the same as `set_param -P` with the name in its place.
+pub fn conf(args: &[String]) -> Outcome {
+    let options = Options::of_setting("conf_param", args, "d")?;
+    let bad =
+        |setting: &str| (libc::EINVAL, format!("error: conf_param: setting {setting}: Invalid argument"));
+    let mut words = vec!["-nP".to_owned()];
+    words.extend(options.has('d').then(|| "-d".to_owned()));
+    for setting in some("conf_param", options.rest)? {
+        let (device, rest) = setting.split_once('.').ok_or_else(|| bad(setting))?;
+        let (kind, leaf) = rest.split_once('.').ok_or_else(|| bad(setting))?;
+        words.push(format!("{kind}.{device}*.{leaf}"));
+    }
+    set(&words)
+}
+
+/// The file system that a pattern like `lov.nacre-clilov-*.stripesize` is about, if it says.
+fn fsname_in(pattern: &str) -> Option<&str> {
+    let mut parts = pattern.split(['.', '/']);
+    let (_, instance, next) = (parts.next()?, parts.next()?, parts.next()?);
+    // Those of locks are one level further down; servers' have a word before the name.
+    let instance = match instance {
+        "namespaces" => next.strip_prefix("filter-").unwrap_or(next),
+        instance => instance,
+    };
+    instance.split(['-', '*']).next().filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_may_name_its_file_system() {
+        assert_eq!(fsname_in("lov.nacre-clilov-*.stripesize"), Some("nacre"));
+        assert_eq!(fsname_in("lod.two-MDT0000-mdtlov.stripesize"), Some("two"));
+        assert_eq!(fsname_in("osc.two*.stripesize"), Some("two"));
+        assert_eq!(fsname_in("lov.*.stripesize"), None);
+        assert_eq!(fsname_in("ldlm.namespaces.filter-two-OST0000_UUID.contended_locks"), Some("two"));
+        assert_eq!(fsname_in("ldlm.namespaces.filter-*.contended_locks"), None);
+        assert_eq!(fsname_in("lov.stripesize"), None);
+    }
+
+    #[test]
+    fn a_file_has_lines_of_settings_and_entries_of_a_log() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("params");
+        let text = "# saved\n\nosc.*.max_dirty_mb=64\n\
+            - { index: 1, event: attach, device: x, type: mgc }\n\
+            - { index: 2, event: set_param, device: general, parameter: osc.{a,b}*.checksums, value: 0 }\n";
+        std::fs::write(&path, text).expect("written");
+        let path = path.to_str().expect("plain");
+        let mounts = Reach::Mounts(None);
+        let setting = |name: &str, value: &str, reach: Reach| Setting {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            reach,
+        };
+        let expected = [
+            setting("osc.*.max_dirty_mb", "64", mounts.clone()),
+            setting("osc.{a,b}*.checksums", "0", Reach::AllNodes),
+        ];
+        assert_eq!(settings_of_file(path, &mounts, false).expect("fine"), expected);
+        std::fs::write(path, "a.b\n").expect("written");
+        assert_eq!(settings_of_file(path, &mounts, false).map_err(|error| error.0), Err(libc::EINVAL));
+        assert_eq!(settings_of_file("/nosuch", &mounts, false).map_err(|error| error.0), Err(libc::ENOENT));
+        assert_eq!(logged("{ event: set_param, parameter: a }"), None);
+        assert_eq!(logged("index: 1"), None);
+    }
+
+    #[test]
+    fn words_that_set_nothing_are_refused() {
+        assert_eq!(setting_of("a.b=1=2", false), Some(("a.b".into(), "1=2".into())));
+        assert_eq!((setting_of("a.b", false), setting_of("a.b=", false)), (None, None));
+        assert_eq!(setting_of("a.b", true), Some(("a.b".into(), String::new())));
+    }
+}
