@@ -170,6 +170,32 @@ fn a_lost_way_back_is_opened_again_and_messages_that_are_told_again_arrive() {
 }
 
 #[test]
+fn what_is_told_before_an_evicted_client_has_a_way_back_again_arrives() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let events = Arc::new(Events::default());
+    let oss = client(server.addrs()[0], &events);
+    for round in 0..3 {
+        assert_eq!(call(&oss, &locks()), Ok(OssReply::Done));
+        evict(&services);
+        assert_eq!(call(&oss, &write_of_life(2, 0)), WRITTEN);
+        let export = services.oss.export_of(identity(1).client);
+        let told = 100 * round..100 * round + 100;
+        for number in told.clone() {
+            export.callbacks.lock_message(message(number));
+            // As one that waits for an answer does.
+            export.callbacks.lock_message(message(told.start));
+        }
+        let of_round =
+            || numbers(&events).into_iter().filter(|number| told.contains(number)).collect::<Vec<_>>();
+        eventually("all messages", || of_round().contains(&(told.end - 1)));
+        let mut found = of_round();
+        found.retain(|number| *number != told.start);
+        assert!(found.into_iter().eq(told.skip(1)), "in order");
+    }
+}
+
+#[test]
 fn an_evicted_client_writes_nothing_of_its_former_life() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());

@@ -364,6 +364,36 @@ with_mounts! {
         wait::until(wait::SOON, "old ones go", || (locks(cluster, "lock_count") == 0).then_some(()));
     }
 
+    fn writers_that_fight_over_a_page_let_the_server_lock_as_parameters_say(cluster, [first, second]) {
+        let enqueues = |file: &str, settings: [(&str, u32); 3]| {
+            for (leaf, value) in settings {
+                let name = format!("ldlm.namespaces.filter-{}-*.{leaf}", cluster.fsname());
+                cluster.lctl(&["set_param", "-n", &format!("{name}={value}")]).success();
+                let shown = cluster.lctl(&["get_param", "-n", &name]).success().stdout;
+                assert!(shown.lines().all(|line| line == value.to_string()), "{name}: {shown}");
+            }
+            let before = lock_stat(cluster, "enqueued");
+            take_turns(&first.join(file), &second.join(file));
+            lock_stat(cluster, "enqueued") - before
+        };
+        let (never, soon) = (("contended_locks", 65535), ("contended_locks", 4));
+        let (long, none) = (("contention_seconds", 600), ("contention_seconds", 0));
+        let (hold, forget) = (("contention_hold_seconds", 600), ("contention_hold_seconds", 0));
+        // Every write but the first takes the lock from the other client.
+        let many = TURNS - 1;
+        // Four conflicts, one refusal for each client, and what opening a file takes.
+        let few = TURNS / 4;
+        for (file, settings, expected) in [
+            ("never", [never, long, hold], many..=u64::MAX),
+            ("soon", [soon, long, hold], 1..=few),
+            ("forgotten", [soon, long, forget], many..=u64::MAX),
+            ("apart", [soon, none, hold], many..=u64::MAX),
+        ] {
+            let found = enqueues(file, settings);
+            assert!(expected.contains(&found), "{file}: {found} enqueues");
+        }
+    }
+
     fn what_is_held_back_for_one_reaches_the_other_without_a_sync(_cluster, [first, second]) {
         let mut writer = File::create_new(first.join("f")).expect("create");
         let mut expected = Vec::new();
@@ -379,6 +409,19 @@ with_mounts! {
         assert!(fs::read(second.join("f")).expect("read") == expected);
         drop(writer);
     }
+}
+
+/// Writes of [`take_turns`].
+const TURNS: u64 = 80;
+
+/// Writes the same page of a file through two mounts in turns.
+fn take_turns(one: &Path, other: &Path) {
+    let files = [open(one), open(other)];
+    for turn in 0..TURNS {
+        files[turn as usize % 2].write_all_at(&filled(4096, turn as u8), 0).expect("write");
+    }
+    let last = filled(4096, (TURNS - 1) as u8);
+    assert!(files.iter().all(|file| read(file, 0, 5000) == last));
 }
 
 /// Sum of a parameter over all mounts and OSTs.

@@ -9,7 +9,7 @@ use nacre_types::{ClientUuid, Nid, ProcessIdentity, Status, StatusResult, Target
 use nacre_wire::lock::{LockMessage, ServerMessage};
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -97,6 +97,11 @@ impl Client {
     }
 }
 
+/// Messages about locks that are kept for a client while there is no way to it; of more than these, the first ones go, and
+/// are told again by those who wait for an answer. As many as a busy client gets in the tenth of a second that it takes
+/// to come back.
+const KEPT_MAX: usize = 256;
+
 /// Way back to a client: the control connection that it opened, if it has one now. The mutex is held while something is
 /// sent, so that messages leave in the order in which they were told.
 struct RemoteCallbacks {
@@ -108,6 +113,22 @@ struct RemoteCallbacks {
 struct WayBack {
     control: Weak<Connection>,
     latest: Option<LeaseGrant>,
+    /// What was told about locks since the last control connection ended. A client that comes back works by its other
+    /// connections already before it has a new one.
+    kept: VecDeque<LockMessage>,
+}
+
+impl WayBack {
+    fn keep(&mut self, message: LockMessage) {
+        // Callbacks are repeated as long as they are not answered.
+        if self.kept.contains(&message) {
+            return;
+        }
+        if self.kept.len() == KEPT_MAX {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(message);
+    }
 }
 
 impl RemoteCallbacks {
@@ -115,13 +136,13 @@ impl RemoteCallbacks {
         self.way.lock().latest
     }
 
-    fn send(&self, way: &WayBack, message: ServerMessage) {
-        if let Some(connection) = way.control.upgrade() {
-            connection.send_callback(self.target, &message);
-        }
+    /// False if there is no way to the client now.
+    fn send(&self, way: &WayBack, message: ServerMessage) -> bool {
+        let connection = way.control.upgrade().filter(|connection| !connection.is_closed());
+        connection.is_some_and(|connection| connection.send_callback(self.target, &message))
     }
 
-    /// A control connection was opened; `greet` answers its connect. What changed while there was none is told now. From the
+    /// A control connection was opened; `greet` answers its connect. What was told while there was none is told now. From the
     /// answer on, nothing is lost that is told.
     fn attach(&self, connection: &Arc<Connection>, greet: impl FnOnce()) {
         let mut way = self.way.lock();
@@ -129,6 +150,11 @@ impl RemoteCallbacks {
         way.control = Arc::downgrade(connection);
         if let Some(grant) = way.latest {
             self.send(&way, ServerMessage::Lease(grant));
+        }
+        while let Some(message) = way.kept.front().copied()
+            && self.send(&way, ServerMessage::Lock(message))
+        {
+            way.kept.pop_front();
         }
     }
 }
@@ -143,9 +169,12 @@ impl ClientCallbacks for RemoteCallbacks {
         self.send(&way, ServerMessage::Lease(grant));
     }
 
-    /// Dropped if there is no way at the moment.
+    /// Kept if there is no way at the moment, until there is one.
     fn lock_message(&self, message: LockMessage) {
-        self.send(&self.way.lock(), ServerMessage::Lock(message));
+        let mut way = self.way.lock();
+        if !self.send(&way, ServerMessage::Lock(message)) {
+            way.keep(message);
+        }
     }
 }
 
@@ -285,5 +314,22 @@ fn new_client(
         gone: AtomicBool::new(false),
         last_heard_ms: AtomicU64::new(0),
         connections: Mutex::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_lock::LockHandle;
+
+    #[test]
+    fn the_newest_messages_are_kept_each_once() {
+        let mut way = WayBack::default();
+        let message = |number| LockMessage::Glimpse { glimpse: number, handle: LockHandle(1) };
+        for number in 0..KEPT_MAX as u64 + 3 {
+            way.keep(message(number));
+            way.keep(message(number));
+        }
+        assert!(way.kept.into_iter().eq((3..KEPT_MAX as u64 + 3).map(message)));
     }
 }

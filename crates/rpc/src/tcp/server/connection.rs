@@ -178,12 +178,12 @@ impl Connection {
         }
     }
 
-    /// Sends a callback; a peer that does not take so little is cut off and told when it comes back.
-    pub(super) fn send_callback(&self, target: TargetId, message: &ServerMessage) {
+    /// Sends a callback; a peer that does not take so little is cut off and told when it comes back. False if it was not sent.
+    pub(super) fn send_callback(&self, target: TargetId, message: &ServerMessage) -> bool {
         let body = message.to_bytes();
         let mut header = Header::new(FrameKind::Callback, target, Xid(0));
         if header.set_body(&body).is_err() {
-            return;
+            return true;
         }
         let bytes = header.to_bytes();
         // A control connection carries little; one that is blocked belongs to a client that hangs. A burst may fill it for
@@ -195,6 +195,7 @@ impl Connection {
         if !sent {
             self.shut_down(Shutdown::Both);
         }
+        sent
     }
 
     fn run_first(self: Arc<Self>) {
