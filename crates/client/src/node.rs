@@ -169,6 +169,13 @@ impl NodeTable {
         }
     }
 
+    /// The inode got a layout, which this client asked for without its attributes.
+    pub fn note_layout(&self, node: u64) {
+        if let Some(Node { hints: Some(hints), .. }) = self.shard(node).lock().get_mut(&node) {
+            hints.flags |= AttrFlags::HAS_LAYOUT;
+        }
+    }
+
     /// What is known of the inode, if anything.
     pub fn hints(&self, node: u64) -> Option<Hints> {
         self.shard(node).lock().get(&node)?.hints

@@ -154,6 +154,8 @@ impl Client {
         match answer.reply {
             MdsReply::Layout(Some(layout)) if layout.is_instantiated(start, end) => {
                 inner.layout = Some(layout.clone());
+                drop(inner);
+                self.nodes.note_layout(file.node);
                 Ok(layout)
             }
             // The range ends behind the last component.

@@ -1,8 +1,11 @@
 //! Directories read.
 
+mod ahead;
+
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::node::node_of;
+use ahead::{PageAhead, Wanted};
 use nacre_types::{Attr, Fid, FileKind, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
 use std::sync::Arc;
@@ -13,9 +16,9 @@ const AFTER_DOT: u64 = 1;
 const AFTER_DOT_DOT: u64 = 2;
 
 /// An open directory.
-#[derive(Debug)]
 pub(crate) struct OpenDir {
     pub fid: Fid,
+    ahead: PageAhead,
 }
 
 /// One name of a listing.
@@ -62,7 +65,7 @@ impl Client {
 
     fn insert_dir(&self, fid: Fid) -> u64 {
         let handle = self.handles.fresh().0;
-        self.handles.insert_dir(handle, Arc::new(OpenDir { fid }));
+        self.handles.insert_dir(handle, Arc::new(OpenDir { fid, ahead: PageAhead::default() }));
         handle
     }
 
@@ -80,10 +83,11 @@ impl Client {
     ///
     /// A directory that was removed while open has no names left, `.` and `..` included.
     ///
-    /// Nothing is kept between calls: a page is as fresh as its request, so attributes in it may be cached.
+    /// The next page is fetched meanwhile ([`ahead`]); any page is true when it is handed out, so attributes in it may be
+    /// cached.
     ///
     /// # Errors
-    /// `EBADF`; what the MDT answers.
+    /// `EBADF`; what the MDT answers; `EINTR`.
     pub fn readdir(
         &self,
         handle: u64,
@@ -92,7 +96,8 @@ impl Client {
         plus: bool,
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
     ) -> StatusResult<()> {
-        let fid = self.handles.dir(handle)?.fid;
+        let dir = self.handles.dir(handle)?;
+        let fid = dir.fid;
         if self.nodes.removed(fid.inode_number()).is_some() {
             return Ok(());
         }
@@ -101,23 +106,30 @@ impl Client {
         }
         let cookie = if offset <= AFTER_DOT_DOT { 0 } else { offset };
         let plus = plus && self.tunables.statahead_max() > 0;
-        let answer = self.call_system(fid, &MdsRequest::ReadDir { fid, cookie, max_bytes: size, plus })?;
-        let MdsReply::Directory(page) = answer.reply else { return Err(Status::EPROTO) };
-        if !plus && self.tunables.statahead_max() > 0 && answer.lease != 0 && !self.is_embedded() {
-            self.statahead.on_listed(fid, answer.lease, cookie, &page);
+        let wanted = Wanted { cookie, max_bytes: size, plus };
+        let page = self.dir_page(&dir, &wanted)?;
+        if !plus && self.tunables.statahead_max() > 0 && page.lease != 0 && !self.is_embedded() {
+            self.statahead.on_listed(fid, page.lease, cookie, &page.page);
         }
-        self.list_page(&page, answer.lease, take)
+        let (next, whole) = self.list_page(&page.page, page.lease, plus, take)?;
+        if let Some(cookie) = next {
+            self.page_handed_out(&dir, &page, Wanted { cookie, ..wanted }, whole);
+        }
+        Ok(())
     }
 
+    /// Hands a page out. Gives the position behind the last entry that was taken, and whether all were.
     fn list_page(
         &self,
         page: &DirPage,
         lease: u64,
+        plus: bool,
         take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
-    ) -> StatusResult<()> {
+    ) -> StatusResult<(Option<u64>, bool)> {
+        let mut next = None;
         for entry in page.entries() {
             let node = node_of(entry.fid)?;
-            let attr = entry.attr.and_then(|attr| self.sure_attr(attr, lease));
+            let attr = entry.attr.filter(|_| plus).and_then(|attr| self.sure_attr(attr, lease));
             let listed = ListedEntry {
                 name: entry.name,
                 node,
@@ -134,10 +146,11 @@ impl Client {
                 if attr.is_some() {
                     self.nodes.forget(node, 1);
                 }
-                break;
+                return Ok((next, false));
             }
+            next = Some(entry.cookie);
         }
-        Ok(())
+        Ok((next, true))
     }
 
     /// Attributes of a listed file, unless its objects would have to be asked one file at a time.

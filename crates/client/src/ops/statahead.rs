@@ -25,6 +25,7 @@ use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Directories at a time (`statahead_running_max`).
@@ -100,6 +101,8 @@ pub(crate) struct Statahead {
     /// Length of `dirs`, so that most lookups take no lock.
     count: AtomicUsize,
     hasher: RandomState,
+    /// Pages of listings that are fetched ahead.
+    pub pages: Arc<AtomicUsize>,
     /// Entries fetched.
     total: AtomicU64,
     hits: AtomicU64,

@@ -136,6 +136,24 @@ fn attributes_that_are_known_not_to_exist_cost_no_request() {
 }
 
 #[test]
+fn an_inode_that_has_at_most_a_layout_is_listed_without_a_request() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, handle) = create(&client, "file");
+    assert_eq!(client.listxattr(&root(), fid), Ok(Vec::new()));
+    write(&client, handle, 0, b"data").expect("written");
+    assert_eq!(client.listxattr(&root(), fid).as_deref(), Ok(&b"lustre.lov\0"[..]));
+    client.release(handle).expect("open");
+    assert_eq!(client.listxattr(&root(), fid).as_deref(), Ok(&b"lustre.lov\0"[..]));
+    let flags = nacre_client::XattrFlags::empty();
+    client.setxattr(&root(), fid, b"user.a", b"b", flags).expect("set");
+    // The MDT of this test has no lists.
+    assert_eq!(client.listxattr(&root(), fid), Err(Status::EOPNOTSUPP));
+    let second = world.client();
+    assert_eq!(second.listxattr(&root(), fid), Err(Status::EOPNOTSUPP));
+}
+
+#[test]
 fn space_is_that_of_the_osts_and_inodes_those_of_the_mdt() {
     let world = World::new(65536, 3);
     let client = world.client();

@@ -117,3 +117,75 @@ fn names_looked_up_in_another_order_are_soon_asked_for_one_by_one() {
     assert!(world.mds.pages.load(Ordering::Relaxed) - before <= 40);
     assert!(client.statahead_report().contains("statahead wrong: 1\n"), "{}", client.statahead_report());
 }
+
+/// Lists the root in small pages with attributes and calls `between` after each; gives names and sizes.
+fn list_plus(client: &Client, mut between: impl FnMut(usize)) -> Vec<(String, Option<u64>)> {
+    let handle = client.opendir(&root(), Fid::ROOT).expect("a directory");
+    let (mut position, mut found) = (0, Vec::new());
+    loop {
+        let before = found.len();
+        client
+            .readdir(handle, position, 4096, true, &mut |entry| {
+                if !entry.name.starts_with(b".") {
+                    let name = String::from_utf8_lossy(entry.name).into_owned();
+                    found.push((name, entry.attr.map(|attr| attr.size)));
+                    if entry.attr.is_some() {
+                        client.forget(entry.node, 1);
+                    }
+                }
+                position = entry.next;
+                true
+            })
+            .expect("listed");
+        if found.len() == before {
+            client.releasedir(handle);
+            return found;
+        }
+        between(found.len());
+    }
+}
+
+#[test]
+fn pages_fetched_ahead_list_every_name_once_and_the_end_costs_nothing() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let names = listed(&client, 500);
+    let pages = || world.mds.pages.load(Ordering::Relaxed);
+    let before = pages();
+    let found = list_plus(&client, |_| ());
+    let ahead = pages() - before;
+    assert!(found.iter().map(|(name, _)| name).eq(&names));
+    assert!(found.iter().all(|(_, size)| *size == Some(1)));
+    client.tunables().set_statahead_max(0).expect("in range");
+    let before = pages();
+    assert!(list_plus(&client, |_| ()).iter().all(|(_, size)| size.is_none()));
+    client.tunables().set_statahead_max(128).expect("in range");
+    // 500 entries of 157 bytes, 26 in a page. A reader that is faster than the thread asks twice for a page.
+    assert!((20..=40).contains(&ahead), "{ahead} pages");
+    assert!(pages() > before);
+}
+
+#[test]
+fn what_changes_between_two_pages_shows_in_the_second() {
+    for other in [false, true] {
+        let world = World::new(65536, 1);
+        let client = world.client();
+        let names = listed(&client, 200);
+        let changer = if other { world.client() } else { client.clone() };
+        let mut grown = None;
+        let found = list_plus(&client, |count| {
+            if grown.is_none() {
+                // The next page is on its way or there.
+                let name = &names[count + 5];
+                let found = changer.lookup(&root(), Fid::ROOT, name.as_bytes()).expect("searched");
+                let handle = open(&changer, found.expect("there").attr.fid, READ_WRITE);
+                write(&changer, handle, 0, b"longer").expect("written");
+                changer.release(handle).expect("open");
+                grown = Some(name.clone());
+            }
+        });
+        let grown = grown.expect("more than one page");
+        let size = found.iter().find(|(name, _)| *name == grown).expect("listed").1;
+        assert_eq!(size, Some(6), "by another client: {other}");
+    }
+}

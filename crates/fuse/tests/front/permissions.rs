@@ -185,3 +185,18 @@ fn new_files_belong_to_their_maker_and_honour_the_umask() {
         assert!(code != 0 && text.contains("not permitted"), "the sticky bit protects it: {text}");
     });
 }
+
+#[test]
+fn labels_of_selinux_are_not_supported_so_that_programs_ask_only_once() {
+    on_servers(1, |servers| {
+        let mount = servers.mount();
+        let path = mount.path("file");
+        fs::write(&path, b"x").expect("written");
+        let script = "getfattr -n security.selinux file || setfattr -n security.selinux -v label file";
+        let (code, text) = shell_as(0, &[], &mount.dir, script);
+        assert!(code != 0 && text.matches("Operation not supported").count() == 2, "{text}");
+        assert_eq!(set_xattr(&path, c"security.label", b"kept"), 0);
+        let listed = shell_as(0, &[], &mount.dir, "getfattr -m- file").1;
+        assert!(listed.contains("security.label") && listed.contains("lustre.lov"), "{listed}");
+    });
+}
