@@ -72,6 +72,7 @@ impl Mds {
             MdsRequest::ReadDir { fid, cookie, max_bytes, plus } => {
                 self.read_dir(fid, *cookie, *max_bytes, *plus)
             }
+            MdsRequest::LookupMany { parent, names } => self.lookup_many(caller, parent, names),
             MdsRequest::ReadLink { fid } => self.read_link(fid),
             MdsRequest::GetXattr { fid, name } => self.get_xattr(caller, fid, name),
             MdsRequest::ListXattr { fid } => self.list_xattr(caller, fid),

@@ -51,6 +51,9 @@ bitflags! {
     }
 }
 
+/// Names of one [`MdsRequest::LookupMany`] (the largest `statahead_batch_max`, reference 5).
+pub const LOOKUP_MANY_MAX: usize = 1024;
+
 /// What a create makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewFile<'a> {
@@ -271,6 +274,14 @@ pub enum MdsRequest<'a> {
         /// With attributes of each entry.
         plus: bool,
     },
+    /// Many names of one directory, looked up as `Lookup` does it. Reply: `Directory` with those that exist, in the order
+    /// of the request and with attributes, as many as a page has room for.
+    LookupMany {
+        /// The directory.
+        parent: Fid,
+        /// The names, each ended by NUL: [`LOOKUP_MANY_MAX`] at most, more are left out.
+        names: &'a [u8],
+    },
     /// Target of a symbolic link. Reply: `Bytes`.
     ReadLink {
         /// The link.
@@ -368,6 +379,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::GetLayout { .. }
                 | MdsRequest::GetDefaultLayout { .. }
                 | MdsRequest::ReadDir { .. }
+                | MdsRequest::LookupMany { .. }
                 | MdsRequest::ReadLink { .. }
                 | MdsRequest::GetXattr { .. }
                 | MdsRequest::ListXattr { .. }

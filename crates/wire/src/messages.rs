@@ -80,6 +80,7 @@ wire_enum!(MdsRequest<'a> {
     28 = Ping,
     29 = LeaseReleased { epoch },
     30 = Locks { request },
+    32 = LookupMany { parent, names },
 });
 
 wire_enum!(MdsReply {

@@ -42,6 +42,7 @@ impl Client {
         let MdsReply::Entry { attr, public } = answer.reply else { return Err(Status::EPROTO) };
         self.note_public(parent, public, answer.lease);
         let Some(attr) = attr else { return Ok(Err(public)) };
+        self.note_looked_up(parent, answer.lease, name);
         self.found(attr, answer.lease, public).map(Ok)
     }
 

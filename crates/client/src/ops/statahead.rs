@@ -2,9 +2,16 @@
 //!
 //! While a program asks for attributes, listings carry them ([`Client::readdir`] with `plus`), and nothing is left to do
 //! here. Kernels change to names alone when a program lists first and asks afterwards (`du` of a large directory, `stat` of
-//! what a script has listed). Then each file would be a request. So names that were listed without attributes are
-//! remembered by their position, and the first one that is looked up brings a batch: it, and those that were listed
-//! behind it, in one request.
+//! what a script or a shell has listed). Then each file would be a request. So names that were listed without attributes
+//! are remembered, and a lookup brings a batch in one request: the name, and those that will follow.
+//!
+//! | names are asked for | the batch | from |
+//! | --- | --- | --- |
+//! | in the order of their listing, with gaps | a page of the directory with attributes | the first name on |
+//! | sorted by their bytes, with gaps | names (`LookupMany`) | the second |
+//! | numbered upwards, listed or not | names | the fourth |
+//!
+//! In any other order batches are pages, which find little, and stop soon.
 //!
 //! # When it is true
 //!
@@ -13,40 +20,46 @@
 //!
 //! # Bounds
 //!
-//! Directories: [`DIRS_MAX`], the oldest goes. Names remembered: [`NAMES_MAX`] for each. Attributes kept: `statahead_max`
-//! for each. Batches begin at [`WINDOW_MIN`] entries, double while they are used, and stop (reference 4.26) after
-//! [`MISSES_MAX`] lookups in a row that found nothing ready, or when fewer than four of five do.
+//! Directories: [`DIRS_MAX`], the oldest goes. Names remembered: see [`names`]. Attributes kept: `statahead_max` for each.
+//! Batches begin at 8 entries, double while they are used, and stop (reference 4.26) after 32 lookups in a row that found
+//! nothing ready, or when fewer than four of five do.
+
+mod names;
+mod series;
+mod window;
 
 use crate::client::Client;
 use crate::node::IdMap;
 use crate::ops::namespace::Found;
 use nacre_types::{Attr, Fid, SizeSource, StatusResult};
 use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
+use names::{Follows, Names};
 use parking_lot::Mutex;
+use series::Series;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use window::Window;
 
 /// Directories at a time (`statahead_running_max`).
 const DIRS_MAX: usize = 16;
-/// Names remembered of one directory: 4 MiB.
-const NAMES_MAX: usize = 1 << 18;
-/// Entries of the first batch.
-const WINDOW_MIN: u32 = 8;
-/// Lookups that found nothing ready, in a row or beside the fourfold of others, after which a directory is left alone.
-const MISSES_MAX: u32 = 32;
 /// Bytes of an entry with attributes and a name of common length.
 const ENTRY_BYTES: u32 = 28 + nacre_wire::dir::ATTR_BYTES as u32 + 20;
 
-/// What is known of one listed directory.
+/// What is known of one directory.
 struct Listing {
     node: u64,
     lease: u64,
-    /// Position before each name, by the name's hash.
-    before: IdMap<u64>,
+    names: Names,
     ready: IdMap<Ready>,
     window: Window,
+}
+
+impl Listing {
+    fn new(node: u64, lease: u64) -> Listing {
+        Listing { node, lease, names: Names::default(), ready: IdMap::default(), window: Window::NEW }
+    }
 }
 
 /// An entry that waits to be asked for.
@@ -57,47 +70,12 @@ struct Ready {
     changes: u64,
 }
 
-/// How much to fetch, from what became of it so far. Pure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Window {
-    /// Entries of the next batch.
-    size: u32,
-    hits: u32,
-    misses: u32,
-    misses_in_row: u32,
-}
-
-impl Window {
-    const NEW: Window = Window { size: WINDOW_MIN, hits: 0, misses: 0, misses_in_row: 0 };
-
-    fn on_hit(&mut self) {
-        self.hits += 1;
-        self.misses_in_row = 0;
-    }
-
-    /// Nothing was ready: entries to fetch now, of which the first one is asked for; 0: none.
-    fn on_miss(&mut self, limit: u32) -> u32 {
-        let used = self.misses_in_row == 0 && self.misses > 0;
-        self.misses += 1;
-        self.misses_in_row += 1;
-        let mostly_wrong = self.misses > MISSES_MAX && self.hits < self.misses.saturating_mul(4);
-        if mostly_wrong || self.misses_in_row > MISSES_MAX {
-            return 0;
-        }
-        if used {
-            self.size = self.size.saturating_mul(2);
-        } else if self.misses > 1 {
-            self.size = WINDOW_MIN;
-        }
-        self.size = self.size.min(limit);
-        self.size
-    }
-}
-
 /// Statahead of a client.
 #[derive(Default)]
 pub(crate) struct Statahead {
     dirs: Mutex<VecDeque<Listing>>,
+    /// Names found, by directory and lease; the directory that was used last is at the end.
+    series: Mutex<VecDeque<(u64, u64, Series)>>,
     /// Length of `dirs`, so that most lookups take no lock.
     count: AtomicUsize,
     hasher: RandomState,
@@ -121,26 +99,22 @@ impl Statahead {
         let node = dir.inode_number();
         let mut dirs = self.dirs.lock();
         let known = dirs.iter().position(|listing| listing.node == node && listing.lease == lease);
-        let mut listing = known.and_then(|index| dirs.remove(index)).unwrap_or_else(|| Listing {
-            node,
-            lease,
-            before: IdMap::default(),
-            ready: IdMap::default(),
-            window: Window::NEW,
-        });
+        let known = known.and_then(|index| dirs.remove(index));
+        let mut listing = known.unwrap_or_else(|| Listing::new(node, lease));
         if listing.window.misses_in_row > 0 || from == 0 {
             // It is listed once more: whatever follows may follow another order.
             listing.window = Window::NEW;
         }
         let mut before = from;
         for entry in page.entries() {
-            if listing.before.len() >= NAMES_MAX {
-                break;
-            }
-            listing.before.insert(self.hash(entry.name), before);
+            listing.names.push(entry.name, before);
             before = entry.cookie;
         }
         dirs.retain(|listing| listing.node != node);
+        self.add(&mut dirs, listing);
+    }
+
+    fn add(&self, dirs: &mut VecDeque<Listing>, listing: Listing) {
         if dirs.len() >= DIRS_MAX {
             dirs.pop_front();
         }
@@ -148,11 +122,58 @@ impl Statahead {
         self.count.store(dirs.len(), Ordering::Relaxed);
     }
 
+    /// A name was found, by whatever way.
+    fn on_found(&self, node: u64, lease: u64, name: &[u8]) {
+        let mut all = self.series.lock();
+        let known = all.iter().rposition(|(dir, under, _)| (*dir, *under) == (node, lease));
+        let (.., mut series) = match known.and_then(|index| all.remove(index)) {
+            Some(known) => known,
+            None => {
+                if all.len() >= DIRS_MAX {
+                    all.pop_front();
+                }
+                (node, lease, Series::default())
+            }
+        };
+        series.on_found(name);
+        all.push_back((node, lease, series));
+    }
+
+    /// Asks the series of a directory, if `name` is the next one in it.
+    fn with_series<R>(
+        &self,
+        node: u64,
+        lease: u64,
+        name: &[u8],
+        act: impl FnOnce(&Series) -> R,
+    ) -> Option<R> {
+        let all = self.series.lock();
+        let (.., series) = all.iter().rfind(|(dir, under, _)| (*dir, *under) == (node, lease))?;
+        series.predicts(name).then(|| act(series))
+    }
+
     /// Everything goes.
     pub fn clear(&self) {
+        self.series.lock().clear();
         self.dirs.lock().clear();
         self.count.store(0, Ordering::Relaxed);
     }
+}
+
+/// What to ask for.
+enum Batch {
+    /// Entries behind a position.
+    Page { cookie: u64, entries: u32 },
+    /// These, each ended by NUL.
+    Names(Vec<u8>),
+}
+
+/// What became of a lookup.
+enum Verdict {
+    Ready(Attr),
+    Fetch(Batch),
+    /// Nothing is known.
+    Alone,
 }
 
 impl Client {
@@ -161,64 +182,101 @@ impl Client {
     /// # Errors
     /// What completing the attributes of a found name answers.
     pub(crate) fn lookup_ahead(&self, parent: Fid, name: &[u8]) -> StatusResult<Option<Found>> {
-        let (ahead, lease) = (&self.statahead, self.lease.number());
-        if ahead.count.load(Ordering::Relaxed) == 0 || lease == 0 || !self.is_public(parent) {
+        let lease = self.lease.number();
+        if !self.looks_ahead(lease) || !self.is_public(parent) {
             return Ok(None);
         }
-        let limit = self.tunables.statahead_max().min(self.tunables.statahead_batch_max());
-        let hash = ahead.hash(name);
-        let (cookie, entries) = {
-            let mut dirs = ahead.dirs.lock();
-            let node = parent.inode_number();
-            let found = dirs.iter_mut().find(|listing| listing.node == node && listing.lease == lease);
-            let Some(listing) = found else { return Ok(None) };
-            let changes = self.changes.load(Ordering::Acquire);
-            let ready = listing.ready.remove(&hash);
-            if let Some(ready) = ready.filter(|ready| *ready.name == *name && ready.changes == changes)
-                && self.nodes.file(ready.attr.fid.inode_number()).is_none()
-            {
-                listing.window.on_hit();
-                drop(dirs);
-                ahead.hits.fetch_add(1, Ordering::Relaxed);
-                return self.found(ready.attr, lease, true).map(Some);
-            }
-            let Some(&cookie) = listing.before.get(&hash) else { return Ok(None) };
-            ahead.misses.fetch_add(1, Ordering::Relaxed);
-            let entries = if limit > 1 { listing.window.on_miss(limit) } else { 0 };
-            if entries == 0 {
-                // Left alone from here on; listing it again gives it another chance.
-                dirs.retain(|listing| listing.node != node);
-                ahead.count.store(dirs.len(), Ordering::Relaxed);
-                ahead.wrong.fetch_add(1, Ordering::Relaxed);
-                return Ok(None);
-            }
-            (cookie, entries)
+        let attr = match self.look_ahead(parent.inode_number(), lease, name) {
+            Verdict::Ready(attr) => Some((attr, lease)),
+            Verdict::Fetch(batch) => self.fetch_batch(parent, name, &batch),
+            Verdict::Alone => None,
         };
-        self.fetch_entries(parent, name, cookie, entries)
+        let Some((attr, lease)) = attr else { return Ok(None) };
+        self.statahead.on_found(parent.inode_number(), lease, name);
+        self.found(attr, lease, true).map(Some)
     }
 
-    /// Fetches up to `entries` entries behind a position, keeps them, and gives the one called `name` if it is among them.
-    fn fetch_entries(
-        &self,
-        parent: Fid,
-        name: &[u8],
-        cookie: u64,
-        entries: u32,
-    ) -> StatusResult<Option<Found>> {
+    fn looks_ahead(&self, lease: u64) -> bool {
+        lease != 0 && self.tunables.statahead_max() > 0 && !self.is_embedded()
+    }
+
+    /// A name was looked up alone, and found.
+    pub(crate) fn note_looked_up(&self, parent: Fid, lease: u64, name: &[u8]) {
+        if self.looks_ahead(lease) {
+            self.statahead.on_found(parent.inode_number(), lease, name);
+        }
+    }
+
+    fn look_ahead(&self, node: u64, lease: u64, name: &[u8]) -> Verdict {
+        let ahead = &self.statahead;
+        let numbered = ahead.with_series(node, lease, name, |_| ()).is_some();
+        if !numbered && ahead.count.load(Ordering::Relaxed) == 0 {
+            return Verdict::Alone;
+        }
+        let mut dirs = ahead.dirs.lock();
+        let known = dirs.iter().position(|listing| listing.node == node && listing.lease == lease);
+        if known.is_none() && numbered {
+            ahead.add(&mut dirs, Listing::new(node, lease));
+        }
+        let index = known.or_else(|| dirs.len().checked_sub(1).filter(|_| numbered));
+        let Some(listing) = index.and_then(|index| dirs.get_mut(index)) else { return Verdict::Alone };
+        let follows = listing.names.on_asked(name);
+        let changes = self.changes.load(Ordering::Acquire);
+        let ready = listing.ready.remove(&ahead.hash(name));
+        if let Some(ready) = ready.filter(|ready| *ready.name == *name && ready.changes == changes)
+            && self.nodes.file(ready.attr.fid.inode_number()).is_none()
+        {
+            listing.window.on_hit();
+            ahead.hits.fetch_add(1, Ordering::Relaxed);
+            return Verdict::Ready(ready.attr);
+        }
+        if follows.is_none() && !numbered {
+            return Verdict::Alone;
+        }
+        ahead.misses.fetch_add(1, Ordering::Relaxed);
+        let limit = self.tunables.statahead_max().min(self.tunables.statahead_batch_max());
+        let entries = if limit > 1 { listing.window.on_miss(limit) } else { 0 };
+        if entries == 0 {
+            // Left alone from here on; listing it again gives it another chance.
+            dirs.retain(|listing| listing.node != node);
+            ahead.count.store(dirs.len(), Ordering::Relaxed);
+            ahead.wrong.fetch_add(1, Ordering::Relaxed);
+            ahead.series.lock().retain(|(dir, ..)| *dir != node);
+            return Verdict::Alone;
+        }
+        let numbers = || ahead.with_series(node, lease, name, |series| series.names(name, entries));
+        let page = |position| Verdict::Fetch(Batch::Page { cookie: position, entries });
+        match (follows, listing.names.position()) {
+            (Some(Follows::Listing), Some(position)) => page(position),
+            (Some(Follows::Sorted), _) => Verdict::Fetch(Batch::Names(listing.names.sorted_names(entries))),
+            (unknown, position) => match numbers() {
+                Some(names) => Verdict::Fetch(Batch::Names(names)),
+                None => unknown.and(position).map_or(Verdict::Alone, page),
+            },
+        }
+    }
+
+    /// Fetches a batch, keeps it, and gives the one called `name` if it is among them, with the lease of the request.
+    fn fetch_batch(&self, parent: Fid, name: &[u8], batch: &Batch) -> Option<(Attr, u64)> {
         let ahead = &self.statahead;
         let changes = self.changes.load(Ordering::Acquire);
-        let max_bytes = entries.saturating_mul(ENTRY_BYTES);
-        let request = MdsRequest::ReadDir { fid: parent, cookie, max_bytes, plus: true };
+        let request = match batch {
+            Batch::Page { cookie, entries } => {
+                let max_bytes = entries.saturating_mul(ENTRY_BYTES);
+                MdsRequest::ReadDir { fid: parent, cookie: *cookie, max_bytes, plus: true }
+            }
+            Batch::Names(names) => MdsRequest::LookupMany { parent, names },
+        };
         // A failure is the lookup's to find.
-        let Ok(answer) = self.call_system(parent, &request) else { return Ok(None) };
-        let (MdsReply::Directory(page), lease) = (answer.reply, answer.lease) else { return Ok(None) };
+        let answer = self.call_system(parent, &request).ok()?;
+        let (MdsReply::Directory(page), lease) = (answer.reply, answer.lease) else { return None };
         if lease == 0 || !page.public {
-            return Ok(None);
+            return None;
         }
         let mut wanted = None;
         let mut dirs = ahead.dirs.lock();
         let listing = dirs.iter_mut().find(|listing| listing.node == parent.inode_number());
-        let Some(listing) = listing.filter(|listing| listing.lease == lease) else { return Ok(None) };
+        let listing = listing.filter(|listing| listing.lease == lease)?;
         let room = self.tunables.statahead_max() as usize;
         for entry in page.entries() {
             let exact = |attr: &Attr| attr.size_source == SizeSource::Exact;
@@ -237,7 +295,7 @@ impl Client {
         }
         drop(dirs);
         let is_closed = |attr: &Attr| self.nodes.file(attr.fid.inode_number()).is_none();
-        wanted.filter(is_closed).map(|attr| self.found(attr, lease, true)).transpose()
+        wanted.filter(is_closed).map(|attr| (attr, lease))
     }
 
     /// `llite.*.statahead_stats`: entries fetched, directories given up, and lookups that found something ready or not.
@@ -251,41 +309,5 @@ impl Client {
             count(&ahead.hits),
             count(&ahead.misses)
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batches_double_while_they_are_used() {
-        let mut window = Window::NEW;
-        let sizes: Vec<u32> = (0..6)
-            .map(|_| {
-                let size = window.on_miss(64);
-                (1..size).for_each(|_| window.on_hit());
-                size
-            })
-            .collect();
-        assert_eq!(sizes, [8, 16, 32, 64, 64, 64]);
-    }
-
-    #[test]
-    fn batches_that_nobody_uses_stay_small_and_end() {
-        let mut window = Window::NEW;
-        let sizes: Vec<u32> = (0..MISSES_MAX + 1).map(|_| window.on_miss(64)).collect();
-        assert!(sizes[..MISSES_MAX as usize].iter().all(|&size| size == WINDOW_MIN));
-        assert_eq!(sizes[MISSES_MAX as usize], 0);
-    }
-
-    #[test]
-    fn a_reader_that_uses_few_of_each_batch_is_given_up() {
-        let mut window = Window::NEW;
-        let given_up = (0..1000).position(|_| {
-            window.on_hit();
-            window.on_miss(64) == 0
-        });
-        assert_eq!(given_up, Some(MISSES_MAX as usize));
     }
 }

@@ -253,8 +253,8 @@ impl FakeMds {
         let inode = state.inodes.get(&fid).ok_or(Status::ENOENT)?;
         let mut page =
             DirPage { end: true, public: perm::searchable_by_all(&inode.attr), ..DirPage::default() };
-        // Positions are ranks: good enough where nothing changes between two pages.
-        for (rank, (name, fid)) in inode.names.iter().enumerate() {
+        // Positions are ranks, backwards since no order may be relied on: good enough where no names change between two pages.
+        for (rank, (name, fid)) in inode.names.iter().rev().enumerate() {
             let position = rank as u64 + 4;
             let attr = state.inodes[fid].attr;
             let entry =
@@ -355,6 +355,25 @@ impl FakeMds {
             MdsRequest::ReadDir { fid, cookie, max_bytes, plus } => {
                 self.pages.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 Self::read_dir(state, *fid, *cookie, *max_bytes, *plus)
+            }
+            MdsRequest::LookupMany { parent, names } => {
+                self.pages.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let directory = inode!(parent);
+                let mut page = DirPage {
+                    end: true,
+                    public: perm::searchable_by_all(&directory.attr),
+                    ..DirPage::default()
+                };
+                let found: Vec<_> = names
+                    .split(|&byte| byte == 0)
+                    .filter_map(|name| Some((name, *directory.names.get(name)?)))
+                    .collect();
+                for (name, fid) in found {
+                    let attr = inode!(&fid).attr;
+                    let entry = DirEntry { cookie: 4, fid, kind: attr.kind(), name, attr: Some(attr) };
+                    assert!(page.push(&entry, 1 << 20));
+                }
+                Ok(MdsReply::Directory(page))
             }
             MdsRequest::ReadLink { fid } => Ok(MdsReply::Bytes(inode!(fid).target.clone())),
             MdsRequest::GetXattr { fid, name } => {

@@ -5,9 +5,9 @@ use nacre_client::Client;
 use nacre_types::{Fid, SetAttr, SetAttrValid};
 use std::sync::atomic::Ordering;
 
-/// Makes `count` files of one byte each and lists their names alone.
+/// Makes `count` files of one byte each and lists their names alone, which the directory of these tests does backwards.
 fn listed(client: &Client, count: usize) -> Vec<String> {
-    let names: Vec<String> = (0..count).map(|number| format!("file{number:05}")).collect();
+    let names: Vec<String> = (0..count).rev().map(|number| format!("file{number:05}")).collect();
     for name in &names {
         let (fid, handle) = create(client, name);
         write(client, handle, 0, b"x").expect("written");
@@ -64,6 +64,48 @@ fn names_looked_up_in_the_order_of_their_listing_come_in_batches() {
     let before = requests(&world);
     assert!(names.iter().all(|name| size(&client, name) == Some(1)));
     assert_eq!(requests(&world) - before, 2000);
+}
+
+#[test]
+fn names_looked_up_sorted_come_in_batches_whatever_the_order_of_the_listing() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    client.getattr(Fid::ROOT).expect("there");
+    let mut names = listed(&client, 2000);
+    names.sort();
+    for step in [1, 3] {
+        list(&client);
+        let before = requests(&world);
+        let some: Vec<&String> = names.iter().step_by(step).collect();
+        assert!(some.iter().all(|name| size(&client, name) == Some(1)));
+        let batched = requests(&world) - before;
+        assert!(batched < 60 * step as u64, "{batched} requests for {} names", some.len());
+    }
+}
+
+#[test]
+fn numbered_names_come_in_batches_without_a_listing() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    client.getattr(Fid::ROOT).expect("there");
+    let name = |number: usize| format!("rank.7.{number}.dat");
+    for number in 0..500 {
+        let (fid, handle) = create(&client, &name(number));
+        client.release(handle).expect("open");
+        client.forget(fid.inode_number(), 1);
+    }
+    let before = requests(&world);
+    assert!((0..500).all(|number| size(&client, &name(number)) == Some(0)));
+    let batched = requests(&world) - before;
+    assert!(batched < 30, "{batched} requests");
+    assert_eq!(size(&client, &name(500)), None, "the end");
+    // What is there changes at once.
+    client.unlink(&root(), Fid::ROOT, name(3).as_bytes(), false).expect("removed");
+    assert!((0..4).all(|number| size(&client, &name(number)).is_some() == (number < 3)));
+    client.tunables().set_statahead_max(0).expect("in range");
+    let before = requests(&world);
+    assert!((4..104).all(|number| size(&client, &name(number)) == Some(0)));
+    assert_eq!(requests(&world) - before, 100);
 }
 
 #[test]

@@ -206,3 +206,21 @@ fn fids_that_were_not_given_out_are_refused() {
     assert_eq!(f.stat(elsewhere), Err(Status::WRONG_TARGET));
     f.check();
 }
+
+#[test]
+fn many_names_are_looked_up_at_once_by_those_who_may_search() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "dir").expect("made").fid;
+    let (b, a) = (f.file(dir, "b").expect("made"), f.file(dir, "a").expect("made"));
+    let names = [b"b\0none\0..\0\0a\0".as_slice(), &[b'x'; 300]].concat();
+    let request = MdsRequest::LookupMany { parent: dir, names: &names };
+    let Ok(MdsReply::Directory(page)) = f.run(&request) else { panic!("answered") };
+    let found: Vec<_> = page.entries().map(|entry| (entry.name, entry.attr)).collect();
+    assert_eq!(found, [(b"b".as_slice(), Some(b)), (b"a".as_slice(), Some(a))]);
+    assert!(page.public);
+    let request = MdsRequest::LookupMany { parent: a.fid, names: &names };
+    assert_eq!(f.run(&request), Err(Status::ENOTDIR));
+    let closed = f.create_as(&f.cred, Fid::ROOT, "closed", NewFile::Directory, 0o040700).expect("made");
+    let request = MdsRequest::LookupMany { parent: closed.fid, names: &names };
+    assert_eq!(f.run_as(&user(5, 5, &[]), &request), Err(Status::EACCES));
+}

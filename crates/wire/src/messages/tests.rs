@@ -140,6 +140,7 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::Ping,
         MdsRequest::LeaseReleased { epoch: 6 },
         MdsRequest::Locks { request: LockRequest::ReplayDone },
+        MdsRequest::LookupMany { parent: Fid::ROOT, names: b"a\0b\0" },
     ]
 }
 
