@@ -3,10 +3,10 @@
 use crate::io::ahead::blocks::Blocks;
 use crate::io::ahead::reader::Reader;
 use crate::io::dirty::table::Table;
-use crate::io::objects::object_ranges;
 use crate::io::ranges::RangeLocks;
 use crate::locks::folios::Folios;
 use nacre_layout::Layout;
+use nacre_layout::object_ranges;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
 use nacre_wire::mds::{DataUpdate, OpenFlags};
 use parking_lot::{Condvar, Mutex};
@@ -79,7 +79,7 @@ pub(crate) struct DirtyObject {
 #[derive(Default)]
 pub(crate) struct FileInner {
     pub layout: Option<Arc<Layout>>,
-    /// Exclusive lease under which `layout` was learned; matters while it has no objects.
+    /// Exclusive lease under which `layout` was learned; matters while a component has no objects.
     pub layout_lease: u64,
     /// Somebody asks the MDT for objects right now.
     pub layout_pending: bool,
@@ -144,10 +144,14 @@ impl FileInner {
         }
     }
 
-    /// Takes over a layout that an MDT just gave. One with objects is not replaced by one without.
+    /// Takes over a layout that an MDT just gave, unless what is known has objects and is newer: answers may overtake each
+    /// other, and objects never go.
     pub fn learn_layout(&mut self, layout: Option<Arc<Layout>>, lease: u64) {
-        let newer = |old: &Arc<Layout>| layout.as_ref().is_some_and(|new| new.generation >= old.generation);
-        if self.layout.as_ref().is_none_or(newer) {
+        let older = |known: &Arc<Layout>| {
+            let reaches = |new: &Arc<Layout>| new.has_objects() && new.generation >= known.generation;
+            known.has_objects() && !layout.as_ref().is_some_and(reaches)
+        };
+        if !self.layout.as_ref().is_some_and(older) {
             self.layout = layout;
             self.layout_lease = lease;
         }

@@ -1,6 +1,7 @@
 //! The layout of a file: components, their stripes, and the objects behind them.
 
 use crate::stripe::StripeMath;
+use bitflags::bitflags;
 use nacre_types::Fid;
 use nacre_types::limits::POOL_NAME_MAX;
 use std::fmt;
@@ -65,11 +66,27 @@ pub struct StripeObject {
     pub object: Fid,
 }
 
-/// State of a component.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ComponentFlags {
-    /// Objects have been allocated (`init` in Lustre's output).
-    pub instantiated: bool,
+bitflags! {
+    /// State of a component and wishes for it, with the bits of Lustre's `lcme_flags`. Bits for kinds of components that
+    /// do not exist here yet are not in the set, so that they are refused where they come in.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct ComponentFlags: u32 {
+        /// Reads are to use this mirror; kept, without effect while files have one copy.
+        const PREFER_READ = 0x2;
+        /// Writes are to use this mirror; kept as `PREFER_READ` is.
+        const PREFER_WRITE = 0x4;
+        /// Objects have been allocated (`init` in Lustre's output).
+        const INIT = 0x10;
+        /// This mirror is left out when others are brought up to date; kept as `PREFER_READ` is.
+        const NOSYNC = 0x20;
+        /// Data is not to be compressed, which it never is here.
+        const NOCOMPRESS = 0x400;
+    }
+}
+
+impl ComponentFlags {
+    /// What a user may ask for.
+    pub const WISHES: ComponentFlags = ComponentFlags::INIT.complement();
 }
 
 /// A part of a file with its own striping.
@@ -99,6 +116,16 @@ pub struct Component {
 pub const STRIPE_COUNT_ALL: u16 = u16::MAX;
 
 impl Component {
+    /// True if the component has objects.
+    pub fn is_instantiated(&self) -> bool {
+        self.flags.contains(ComponentFlags::INIT)
+    }
+
+    /// True if it holds bytes of `[start, end)`.
+    pub fn touches(&self, start: u64, end: u64) -> bool {
+        self.extent.start < end && (start < self.extent.end || self.extent.end == Extent::EOF)
+    }
+
     /// The arithmetic of an instantiated component; `None` before.
     pub fn math(&self) -> Option<StripeMath> {
         StripeMath::new(self.stripe_size, u16::try_from(self.objects.len()).ok()?)
@@ -133,10 +160,33 @@ impl Layout {
 
     /// True if every component that a write to `[start, end)` touches has objects.
     pub fn is_instantiated(&self, start: u64, end: u64) -> bool {
-        self.components
-            .iter()
-            .filter(|c| c.extent.start < end && (start < c.extent.end || c.extent.end == Extent::EOF))
-            .all(|c| c.flags.instantiated)
+        self.components.iter().filter(|c| c.touches(start, end)).all(Component::is_instantiated)
+    }
+
+    /// True if every component has objects, so that no write of anybody can add some.
+    pub fn is_complete(&self) -> bool {
+        self.components.iter().all(Component::is_instantiated)
+    }
+
+    /// One past the last byte that the file can have; [`Extent::EOF`] if nothing but the limits of numbers ends it.
+    pub fn end(&self) -> u64 {
+        self.components.last().map_or(0, |last| last.extent.end)
+    }
+
+    /// Places of the components that a write that ends at `end` has to give objects: all before `end` without any, so that
+    /// there is never data behind a component that has none.
+    pub fn to_instantiate(&self, end: u64) -> impl Iterator<Item = usize> + '_ {
+        let lacks = move |c: &Component| c.extent.start < end && !c.is_instantiated();
+        self.components.iter().enumerate().filter(move |(_, c)| lacks(c)).map(|(place, _)| place)
+    }
+
+    /// Gives objects to the component at `place`. The generation is the caller's, who may instantiate several at once.
+    pub fn instantiate(&mut self, place: usize, objects: Vec<StripeObject>) {
+        let Some(component) = self.components.get_mut(place) else { return };
+        component.stripe_count = objects.len() as u16;
+        component.first_ost = objects.first().map(|object| object.ost_index);
+        component.flags |= ComponentFlags::INIT;
+        component.objects = objects;
     }
 
     /// All objects, in component and stripe order.

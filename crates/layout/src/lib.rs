@@ -1,17 +1,21 @@
 //! Striping: which object holds which byte of a file.
 //!
-//! [`Layout`] is what the MDT stores and clients follow; [`stripe`] is the arithmetic of one component; [`spec`] is what
-//! a user asks for before objects exist; [`user`] is Lustre's binary form of both (`lov_user_md`), which is also our
-//! on-disk form. Everything is pure.
+//! [`Layout`] is what the MDT stores and clients follow; [`stripe`] and [`ranges`] are the arithmetic; [`spec`] is what
+//! a user asks for before objects exist, and [`wish`] the same for several components; [`user`] is Lustre's binary form of
+//! all of them (`lov_user_md`, `lov_comp_md`), which is also our on-disk form. Everything is pure.
 //!
-//! A layout is a list of components from the start, although plain (RAID-0) files have exactly one that covers the whole
-//! file: composite layouts add components, not another type.
+//! A layout is a list of components. Plain (RAID-0) files have exactly one that covers the whole file; composite layouts
+//! have several, each for a part of the file, which get their objects when somebody first writes there.
 
 pub mod layout;
+pub mod ranges;
 pub mod spec;
 pub mod stripe;
 pub mod user;
+pub mod wish;
 
 pub use layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, PoolName, StripeObject};
+pub use ranges::{ObjectRange, object_ranges, object_sizes};
 pub use spec::{LayoutSpec, SpecError};
 pub use stripe::{Chunk, chunks};
+pub use wish::{ComponentSpec, Wish};

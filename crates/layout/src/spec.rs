@@ -1,7 +1,9 @@
 //! What a user asks for: a layout before objects exist, and the rules it must meet.
 
 use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, PoolName, STRIPE_COUNT_ALL};
-use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
+use nacre_types::limits::{
+    STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, TARGET_INDEX_MAX, XATTR_VALUE_MAX,
+};
 
 /// Striping wishes of a plain layout; `None` inherits from the directory, the root, then the file system's default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,6 +30,24 @@ pub enum SpecError {
     /// No such index can exist.
     #[error("OST index {0} is over the limit of {max}", max = TARGET_INDEX_MAX - 1)]
     OstIndex(u32),
+    /// A composite layout without components.
+    #[error("A layout needs at least one component")]
+    NoComponents,
+    /// The first component does not begin at 0.
+    #[error("The first component must start at zero")]
+    Start,
+    /// A component begins where the one before it does not end.
+    #[error("Components not adjacent (end != next->start)")]
+    NotAdjacent,
+    /// A component ends where it begins or before.
+    #[error("Component end is before end of previous component")]
+    EndBeforeStart,
+    /// A component ends within a stripe.
+    #[error("The component end must be aligned by the stripe size")]
+    EndUnaligned,
+    /// Its bytes would not fit an attribute value even with one stripe for each wish for "all".
+    #[error("The layout needs {0} bytes, over the limit of {XATTR_VALUE_MAX}")]
+    TooLarge(usize),
 }
 
 impl LayoutSpec {

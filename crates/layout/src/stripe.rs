@@ -127,7 +127,7 @@ mod tests {
             components: vec![Component {
                 id: 0,
                 extent: Extent::WHOLE,
-                flags: ComponentFlags { instantiated: true },
+                flags: ComponentFlags::INIT,
                 stripe_size,
                 stripe_count: count,
                 first_ost: None,

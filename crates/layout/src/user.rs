@@ -1,7 +1,8 @@
-//! Lustre's binary form of layouts: `lov_user_md_v1` and `_v3`, also our on-disk form. Source: reference 3.6.
+//! Lustre's binary form of layouts: `lov_user_md_v1`, `_v3` and `lov_comp_md_v1`, also our on-disk form. Source: reference 3.6.
 //!
 //! One form serves four purposes: the layout of a file on disk, the default of a directory on disk, the value of the
-//! `lustre.lov` and `trusted.lov` attributes, and the wishes that `lfs` sends. Version 3 is version 1 with a pool.
+//! `lustre.lov` and `trusted.lov` attributes, and the wishes that `lfs` sends. Version 3 is version 1 with a pool;
+//! [`composite`] puts several of them behind a table of components.
 //!
 //! ```text
 //!  0 magic u32     4 pattern u32 (1 = raid0)    8 oid u64 and sequence u64 of the file
@@ -9,14 +10,20 @@
 //! 32 pool, 16 bytes (version 3 only)            then 24 bytes per object: FID 16, generation u32, OST index u32
 //! ```
 //!
-//! Everything is little-endian. In wishes 0 means "the default", a count of 0xffff all OSTs, an offset of 0xffff any OST.
+//! What is written is little-endian; what is read may have the other byte order, which the magic tells. In wishes 0 means "the
+//! default", a count of 0xffff all OSTs, an offset of 0xffff any OST.
 
-use crate::layout::{
-    Component, ComponentFlags, Extent, Layout, LayoutForm, PoolName, STRIPE_COUNT_ALL, StripeObject,
-};
+pub mod composite;
+mod raw;
+
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, PoolName, StripeObject};
 use crate::spec::LayoutSpec;
+use crate::wish::Wish;
 use nacre_types::Fid;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
+use raw::Raw;
+
+pub use composite::MAGIC_COMPOSITE;
 
 /// Magic of version 1: no pool.
 pub const MAGIC_V1: u32 = 0x0BD1_0BD0;
@@ -26,10 +33,11 @@ pub const MAGIC_V3: u32 = 0x0BD3_0BD0;
 pub const PATTERN_RAID0: u32 = 1;
 /// "Any OST" in a wish.
 pub const OFFSET_ANY: u16 = u16::MAX;
+/// Bytes of an object.
+pub const OBJECT_LEN: usize = 24;
 
 const HEADER_V1: usize = 32;
 const HEADER_V3: usize = 48;
-const OBJECT: usize = 24;
 
 /// Why bytes are not a layout or a wish. Programs see `EINVAL`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -37,15 +45,28 @@ pub enum UserMdError {
     /// Fewer bytes than the header or the number of objects needs.
     #[error("the layout is cut short")]
     Short,
-    /// Not `lov_user_md_v1` or `_v3`.
+    /// Not `lov_user_md_v1`, `_v3` or `lov_comp_md_v1`.
     #[error("layout magic {0:#x} is not supported")]
     Magic(u32),
     /// Neither raid0 nor the default.
     #[error("layout pattern {0:#x} is not supported")]
     Pattern(u32),
+    /// Kinds of components that do not exist here.
+    #[error("component flags {0:#x} are not supported")]
+    Flags(u32),
     /// A field has a value that it cannot have.
     #[error("layout field {0} has an impossible value")]
     Field(&'static str),
+}
+
+/// Bytes of a plain layout with so many objects.
+pub const fn plain_len(has_pool: bool, objects: usize) -> usize {
+    (if has_pool { HEADER_V3 } else { HEADER_V1 }) + OBJECT_LEN * objects
+}
+
+/// Bytes of a composite layout whose components have these many bytes each.
+pub fn composite_len(components: impl Iterator<Item = usize>) -> usize {
+    components.fold(composite::HEADER, |sum, len| sum + composite::ENTRY + len)
 }
 
 struct Header<'a> {
@@ -53,22 +74,14 @@ struct Header<'a> {
     stripe_count: u16,
     offset: u16,
     pool: Option<PoolName>,
-    objects: &'a [u8],
+    objects: Raw<'a>,
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Result<u16, UserMdError> {
-    bytes.get(at..).and_then(|b| b.first_chunk()).map(|b| u16::from_le_bytes(*b)).ok_or(UserMdError::Short)
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Result<u32, UserMdError> {
-    bytes.get(at..).and_then(|b| b.first_chunk()).map(|b| u32::from_le_bytes(*b)).ok_or(UserMdError::Short)
-}
-
-fn header(bytes: &[u8]) -> Result<Header<'_>, UserMdError> {
-    let (len, pool) = match u32_at(bytes, 0)? {
+fn header(raw: Raw<'_>) -> Result<Header<'_>, UserMdError> {
+    let (len, pool) = match raw.u32(0)? {
         MAGIC_V1 => (HEADER_V1, None),
         MAGIC_V3 => {
-            let field = bytes.get(HEADER_V1..HEADER_V3).ok_or(UserMdError::Short)?;
+            let field = raw.part(HEADER_V1, HEADER_V3)?.bytes;
             let end = field.iter().position(|&b| b == 0).ok_or(UserMdError::Field("pool"))?;
             let name = &field[..end];
             let pool = match name.is_empty() {
@@ -79,22 +92,21 @@ fn header(bytes: &[u8]) -> Result<Header<'_>, UserMdError> {
         }
         other => return Err(UserMdError::Magic(other)),
     };
-    let objects = bytes.get(len..).ok_or(UserMdError::Short)?;
-    match u32_at(bytes, 4)? {
+    let objects = raw.part(len, raw.bytes.len())?;
+    match raw.u32(4)? {
         0 | PATTERN_RAID0 => {}
         other => return Err(UserMdError::Pattern(other)),
     }
-    Ok(Header {
-        stripe_size: u32_at(bytes, 24)?,
-        stripe_count: u16_at(bytes, 28)?,
-        offset: u16_at(bytes, 30)?,
-        pool,
-        objects,
-    })
+    Ok(Header { stripe_size: raw.u32(24)?, stripe_count: raw.u16(28)?, offset: raw.u16(30)?, pool, objects })
 }
 
-fn put_header(fid: &Fid, stripe_size: u32, count: u16, offset: u16, pool: Option<PoolName>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEADER_V3);
+fn put_header(
+    out: &mut Vec<u8>,
+    fid: &Fid,
+    stripe_size: u32,
+    (count, offset): (u16, u16),
+    pool: Option<PoolName>,
+) {
     out.extend_from_slice(&if pool.is_some() { MAGIC_V3 } else { MAGIC_V1 }.to_le_bytes());
     out.extend_from_slice(&PATTERN_RAID0.to_le_bytes());
     out.extend_from_slice(&u64::from(fid.oid).to_le_bytes());
@@ -107,15 +119,18 @@ fn put_header(fid: &Fid, stripe_size: u32, count: u16, offset: u16, pool: Option
         field[..pool.as_str().len()].copy_from_slice(pool.as_str().as_bytes());
         out.extend_from_slice(&field);
     }
-    out
 }
 
-/// Reads a wish: what `lfs setstripe` sends, or a directory's stored default. Objects in it are ignored.
+/// Reads wishes for one striping: what `lfs setstripe` sends, or a directory's stored default. Objects in it are ignored.
 ///
 /// # Errors
 /// If the bytes are not such a structure, or a wish breaks a rule of [`LayoutSpec::check`].
 pub fn decode_spec(bytes: &[u8]) -> Result<LayoutSpec, UserMdError> {
-    let header = header(bytes)?;
+    read_spec(Raw::new(bytes)?)
+}
+
+fn read_spec(raw: Raw<'_>) -> Result<LayoutSpec, UserMdError> {
+    let header = header(raw)?;
     let spec = LayoutSpec {
         stripe_size: (header.stripe_size != 0).then_some(header.stripe_size),
         stripe_count: (header.stripe_count != 0).then_some(header.stripe_count),
@@ -126,20 +141,64 @@ pub fn decode_spec(bytes: &[u8]) -> Result<LayoutSpec, UserMdError> {
     Ok(spec)
 }
 
-/// True if the bytes are a layout with objects, which says where data is, not what somebody wishes.
-pub fn has_objects(bytes: &[u8]) -> bool {
-    header(bytes).is_ok_and(|header| !header.objects.is_empty())
+/// Reads a wish of either form. Where the bytes are a layout with objects, which was copied from another file, only its shape
+/// counts: objects, ids and states are ignored, and where a wish has its first OST such a layout has a generation.
+///
+/// # Errors
+/// If the bytes are not such a structure, or the wish breaks a rule of [`Wish::check`].
+pub fn decode_wish(bytes: &[u8]) -> Result<Wish, UserMdError> {
+    let raw = Raw::new(bytes)?;
+    if raw.u32(0)? == MAGIC_COMPOSITE {
+        return composite::read_wish(raw);
+    }
+    let has_objects = !header(raw)?.objects.bytes.is_empty();
+    let spec = match (read_spec(raw), has_objects) {
+        // A generation may be more than an index can.
+        (_, true) => read_spec_of_objects(raw)?,
+        (spec, false) => spec?,
+    };
+    Ok(Wish::Plain(spec))
 }
 
-/// The bytes of a wish for `fid` (a directory, or a file that has no objects yet).
+fn read_spec_of_objects(raw: Raw<'_>) -> Result<LayoutSpec, UserMdError> {
+    let header = header(raw)?;
+    let spec = LayoutSpec {
+        stripe_size: (header.stripe_size != 0).then_some(header.stripe_size),
+        stripe_count: (header.stripe_count != 0).then_some(header.stripe_count),
+        first_ost: None,
+        pool: header.pool,
+    };
+    spec.check().map_err(|_| UserMdError::Field("stripe size or count"))?;
+    Ok(spec)
+}
+
+/// True if the bytes are a layout with objects, which says where data is, not what somebody wishes.
+pub fn has_objects(bytes: &[u8]) -> bool {
+    let Ok(raw) = Raw::new(bytes) else { return false };
+    match raw.u32(0) {
+        Ok(MAGIC_COMPOSITE) => composite::has_objects(raw),
+        _ => header(raw).is_ok_and(|header| !header.objects.bytes.is_empty()),
+    }
+}
+
+/// The bytes of wishes for one striping of `fid` (a directory, or a file that has no objects yet).
 pub fn encode_spec(fid: &Fid, spec: &LayoutSpec) -> Vec<u8> {
-    put_header(
-        fid,
-        spec.stripe_size.unwrap_or(0),
-        spec.stripe_count.unwrap_or(0),
-        spec.first_ost.unwrap_or(OFFSET_ANY),
-        spec.pool,
-    )
+    let mut out = Vec::with_capacity(HEADER_V3);
+    put_spec(&mut out, fid, spec);
+    out
+}
+
+fn put_spec(out: &mut Vec<u8>, fid: &Fid, spec: &LayoutSpec) {
+    let place = (spec.stripe_count.unwrap_or(0), spec.first_ost.unwrap_or(OFFSET_ANY));
+    put_header(out, fid, spec.stripe_size.unwrap_or(0), place, spec.pool);
+}
+
+/// The bytes of a wish of either form.
+pub fn encode_wish(fid: &Fid, wish: &Wish) -> Vec<u8> {
+    match wish {
+        Wish::Plain(spec) => encode_spec(fid, spec),
+        Wish::Composite(components) => composite::encode_wish(fid, components),
+    }
 }
 
 /// Reads the layout of a file. A structure without objects is a layout that is not instantiated.
@@ -147,87 +206,85 @@ pub fn encode_spec(fid: &Fid, spec: &LayoutSpec) -> Vec<u8> {
 /// # Errors
 /// If the bytes are not such a structure, or the layout could not exist.
 pub fn decode_layout(bytes: &[u8]) -> Result<Layout, UserMdError> {
-    let header = header(bytes)?;
-    if header.objects.is_empty() {
-        return Ok(decode_spec(bytes)?.to_layout());
+    let raw = Raw::new(bytes)?;
+    if raw.u32(0)? == MAGIC_COMPOSITE {
+        return composite::read_layout(raw);
     }
+    if header(raw)?.objects.bytes.is_empty() {
+        return Ok(read_spec(raw)?.to_layout());
+    }
+    let component = read_component(raw)?;
+    Ok(Layout {
+        form: LayoutForm::Plain,
+        generation: u32::from(component.generation),
+        components: vec![component],
+    })
+}
+
+/// Reads a component with objects that covers the whole file.
+fn read_component(raw: Raw<'_>) -> Result<Component, UserMdError> {
+    let header = header(raw)?;
     if header.stripe_size == 0 || !header.stripe_size.is_multiple_of(STRIPE_SIZE_MIN) {
         return Err(UserMdError::Field("stripe size"));
     }
     if header.stripe_count == 0 || header.stripe_count > STRIPE_COUNT_MAX {
         return Err(UserMdError::Field("stripe count"));
     }
-    let (chunks, []) = header.objects.as_chunks::<OBJECT>() else { return Err(UserMdError::Short) };
-    if chunks.len() != usize::from(header.stripe_count) {
+    let count = usize::from(header.stripe_count);
+    if header.objects.bytes.len() != count * OBJECT_LEN {
         return Err(UserMdError::Short);
     }
-    let mut objects = Vec::with_capacity(chunks.len());
-    for chunk in chunks {
-        let (fid, rest) = chunk.split_first_chunk::<16>().ok_or(UserMdError::Short)?;
-        let index = u32_at(rest, 4)?;
+    let mut objects = Vec::with_capacity(count);
+    for at in (0..count).map(|index| index * OBJECT_LEN) {
+        let index = header.objects.u32(at + 20)?;
         let ost_index = u16::try_from(index).ok().filter(|index| *index < TARGET_INDEX_MAX);
         objects.push(StripeObject {
-            object: Fid::from_le_bytes(fid),
+            object: header.objects.fid(at)?,
             ost_index: ost_index.ok_or(UserMdError::Field("OST index"))?,
         });
     }
-    Ok(Layout {
-        form: LayoutForm::Plain,
-        generation: u32::from(header.offset),
-        components: vec![Component {
-            id: 0,
-            extent: Extent::WHOLE,
-            flags: ComponentFlags { instantiated: true },
-            stripe_size: header.stripe_size,
-            stripe_count: header.stripe_count,
-            first_ost: objects.first().map(|o| o.ost_index),
-            pool: header.pool,
-            generation: header.offset,
-            objects,
-        }],
+    Ok(Component {
+        id: 0,
+        extent: Extent::WHOLE,
+        flags: ComponentFlags::INIT,
+        stripe_size: header.stripe_size,
+        stripe_count: header.stripe_count,
+        first_ost: objects.first().map(|o| o.ost_index),
+        pool: header.pool,
+        generation: header.offset,
+        objects,
     })
 }
 
 /// The bytes of the layout of file `fid`.
-///
-/// # Panics
-/// If the layout is not plain: composite layouts have another form.
 pub fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
-    assert!(layout.form == LayoutForm::Plain, "only plain layouts have this form");
-    let component = layout.components.first().expect("a layout has at least one component");
-    let (count, offset) = match component.flags.instantiated {
-        true => (component.objects.len() as u16, layout.generation as u16),
+    match (layout.form, layout.components.as_slice()) {
+        (LayoutForm::Plain, [component]) => {
+            let mut out = Vec::with_capacity(plain_len(component.pool.is_some(), component.objects.len()));
+            put_component(&mut out, fid, component, layout.generation as u16);
+            out
+        }
+        _ => composite::encode_layout(fid, layout),
+    }
+}
+
+fn put_component(out: &mut Vec<u8>, fid: &Fid, component: &Component, generation: u16) {
+    let place = match component.is_instantiated() {
+        true => (component.objects.len() as u16, generation),
         false => (component.stripe_count, component.first_ost.unwrap_or(OFFSET_ANY)),
     };
-    let mut out = put_header(fid, component.stripe_size, count, offset, component.pool);
-    out.reserve(OBJECT * component.objects.len());
+    put_header(out, fid, component.stripe_size, place, component.pool);
     for object in &component.objects {
         out.extend_from_slice(&object.object.to_le_bytes());
         out.extend_from_slice(&0u32.to_le_bytes());
         out.extend_from_slice(&u32::from(object.ost_index).to_le_bytes());
     }
-    out
-}
-
-/// The wishes that an uninstantiated layout stands for, or those that would make an instantiated one again.
-pub fn spec_of(layout: &Layout) -> LayoutSpec {
-    let Some(component) = layout.components.first() else { return LayoutSpec::default() };
-    LayoutSpec {
-        stripe_size: Some(component.stripe_size),
-        stripe_count: Some(component.stripe_count).filter(|count| *count != 0),
-        first_ost: component.first_ost,
-        pool: component.pool,
-    }
-}
-
-/// True if a wish asks for all OSTs.
-pub fn wants_all(spec: &LayoutSpec) -> bool {
-    spec.stripe_count == Some(STRIPE_COUNT_ALL)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::STRIPE_COUNT_ALL;
     use proptest::prelude::*;
 
     const FILE: Fid = Fid::new(0x2_0000_0401, 3, 0);
@@ -239,7 +296,7 @@ mod tests {
         component.generation = 2;
         component.first_ost = Some(1);
         component.pool = pool.and_then(PoolName::new);
-        component.flags.instantiated = true;
+        component.flags = ComponentFlags::INIT;
         component.objects =
             (1..=count).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 70) }).collect();
         layout
@@ -269,7 +326,6 @@ mod tests {
         assert_eq!(&nothing[24..32], &[0, 0, 0, 0, 0, 0, 0xff, 0xff]);
         let all = LayoutSpec { stripe_count: Some(STRIPE_COUNT_ALL), first_ost: Some(3), ..nothing_asked() };
         assert_eq!(decode_spec(&encode_spec(&FILE, &all)), Ok(all));
-        assert!(wants_all(&all));
     }
 
     fn nothing_asked() -> LayoutSpec {
@@ -293,6 +349,21 @@ mod tests {
         assert_eq!(decode_spec(&good[..31]), Err(UserMdError::Short));
     }
 
+    #[test]
+    fn a_copied_layout_is_a_wish_for_its_shape() {
+        let mut layout = instantiated(2, Some(b"flash"));
+        layout.generation = 0xfff0;
+        let bytes = encode_layout(&FILE, &layout);
+        assert!(has_objects(&bytes));
+        let spec = LayoutSpec {
+            stripe_size: Some(4 << 20),
+            stripe_count: Some(2),
+            first_ost: None,
+            pool: PoolName::new(b"flash"),
+        };
+        assert_eq!(decode_wish(&bytes), Ok(Wish::Plain(spec)));
+    }
+
     proptest! {
         #[test]
         fn damaged_layouts_never_panic(
@@ -304,7 +375,7 @@ mod tests {
                 *byte = value;
             }
             bytes.truncate(cut);
-            let _ = decode_spec(&bytes);
+            let _ = (decode_spec(&bytes), decode_wish(&bytes), has_objects(&bytes));
             if let Ok(layout) = decode_layout(&bytes) {
                 let again = encode_layout(&FILE, &layout);
                 prop_assert_eq!(decode_layout(&again), Ok(layout));

@@ -13,12 +13,10 @@ use crate::error::MdsError;
 use crate::mds::Osts;
 use crate::tables::OST_MARKS;
 use choose::Candidate;
-use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_layout::{LayoutSpec, StripeObject};
 use nacre_ondisk::OstMarkRecord;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
-use nacre_types::limits::STRIPE_COUNT_MAX;
 use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
 use ost::{Ost, OstState};
 use parking_lot::{MutexGuard, RwLock};
@@ -144,47 +142,45 @@ impl OstSet {
         }
     }
 
-    /// Picks OSTs and object ids for `spec` and runs `commit` with them, which must store the layout and the marks in one
-    /// transaction. If it fails, the ids go back.
+    /// Picks OSTs and object ids for each of `wanted`, on other OSTs than `used` and each other's as far as there are enough, and
+    /// runs `commit` with them, which must store the layout and the marks in one transaction. If it fails, the ids go back.
     ///
     /// # Errors
-    /// `EINVAL` if the wanted first OST does not exist, `ENOSPC` if all OSTs are full, `EIO` if none can be reached in
+    /// `EINVAL` if a wanted first OST does not exist, `ENOSPC` if all OSTs are full, `EIO` if none can be reached in
     /// time, `EINTR`, or what `commit` says.
     pub fn with_objects<R>(
         &self,
-        spec: &LayoutSpec,
+        wanted: &[LayoutSpec],
+        used: &[u16],
         patience: Duration,
-        commit: impl FnOnce(Vec<StripeObject>, &Marks) -> StatusResult<R>,
+        commit: impl FnOnce(Vec<Vec<StripeObject>>, &Marks) -> StatusResult<R>,
     ) -> StatusResult<R> {
         let deadline = Instant::now() + patience;
         loop {
             let all = self.osts.read().clone();
-            if spec.first_ost.is_some_and(|index| !all.iter().any(|ost| ost.index == index)) {
+            let unknown = |index| !all.iter().any(|ost| ost.index == index);
+            if wanted.iter().any(|spec| spec.first_ost.is_some_and(unknown)) {
                 return Err(Status::EINVAL);
             }
             let candidates: Vec<Candidate> = all.iter().map(|ost| ost.candidate()).collect();
             if !candidates.is_empty() && candidates.iter().all(|candidate| candidate.full) {
                 return Err(Status::ENOSPC);
             }
-            let wanted = match spec.stripe_count {
-                Some(STRIPE_COUNT_ALL) => STRIPE_COUNT_MAX,
-                Some(count) => count,
-                None => 1,
-            };
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-            let chosen = choose::choose(&candidates, wanted, spec.first_ost, self.even_within_percent, turn);
-            let chosen: Vec<&Arc<Ost>> = chosen.into_iter().map(|place| &all[place]).collect();
-            if let Some((mut locked, objects, marks)) = take_ids(&chosen) {
-                let result = commit(objects, &marks);
-                if result.is_err() {
-                    locked.iter_mut().for_each(|(_, state)| state.give_back());
-                }
-                for (ost, state) in locked {
-                    ost.refill_if_low(&state);
-                }
+            let mut used = used.to_vec();
+            let mut chosen: Vec<Vec<&Arc<Ost>>> = Vec::with_capacity(wanted.len());
+            for spec in wanted {
+                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+                let places = choose::choose_apart(&candidates, spec, &used, self.even_within_percent, turn);
+                used.extend(places.iter().map(|place| all[*place].index));
+                chosen.push(places.into_iter().map(|place| &all[place]).collect());
+            }
+            if let Some(mut taken) = Taken::take(&chosen) {
+                let objects = std::mem::take(&mut taken.objects);
+                let result = commit(objects, &taken.marks());
+                taken.end(result.is_ok());
                 return result;
             }
-            let patient = nacre_env::blocking(|| prepare_one(&chosen, &all, deadline));
+            let patient = nacre_env::blocking(|| prepare_some(&chosen, &all, deadline));
             if nacre_env::interrupted() {
                 return Err(Status::EINTR);
             }
@@ -195,37 +191,87 @@ impl OstSet {
     }
 }
 
-type Taken<'a> = (Vec<(&'a Arc<Ost>, MutexGuard<'a, OstState>)>, Vec<StripeObject>, Marks);
+/// An OST whose ids are being given out, with those given out now.
+struct Source<'a> {
+    ost: &'a Arc<Ost>,
+    state: MutexGuard<'a, OstState>,
+    /// Largest id in use before.
+    before: u32,
+    ids: Vec<u32>,
+}
 
-/// Takes one id of each OST, all or none. Locks are taken by index, so that requests do not deadlock.
-fn take_ids<'a>(chosen: &[&'a Arc<Ost>]) -> Option<Taken<'a>> {
-    if chosen.is_empty() {
-        return None;
+/// Ids for several components, held until the transaction that stores them has ended.
+struct Taken<'a> {
+    sources: Vec<Source<'a>>,
+    objects: Vec<Vec<StripeObject>>,
+}
+
+impl<'a> Taken<'a> {
+    /// Takes one id for each place, all or none. Locks are taken by index, so that requests do not deadlock.
+    fn take(chosen: &[Vec<&'a Arc<Ost>>]) -> Option<Taken<'a>> {
+        if chosen.iter().any(Vec::is_empty) {
+            return None;
+        }
+        let needs = needs(chosen);
+        let mut sources: Vec<Source<'_>> = Vec::with_capacity(needs.len());
+        for (ost, count) in needs {
+            let state = ost.state.lock();
+            if !state.has_ids(count) {
+                return None;
+            }
+            sources.push(Source { ost, before: state.last_used, state, ids: Vec::new() });
+        }
+        let mut objects: Vec<Vec<StripeObject>> = Vec::with_capacity(chosen.len());
+        for osts in chosen {
+            let mut stripes = Vec::with_capacity(osts.len());
+            for ost in osts {
+                let place = sources.binary_search_by_key(&ost.index, |source| source.ost.index).ok()?;
+                let source = &mut sources[place];
+                let oid = source.state.take()?;
+                source.ids.push(oid);
+                let object = Fid::new(source.state.sequence, oid, 0);
+                stripes.push(StripeObject { ost_index: ost.index, object });
+            }
+            objects.push(stripes);
+        }
+        Some(Taken { sources, objects })
     }
-    let mut order: Vec<&Arc<Ost>> = chosen.to_vec();
-    order.sort_by_key(|ost| ost.index);
-    let mut locked: Vec<(&Arc<Ost>, MutexGuard<'_, OstState>)> =
-        order.into_iter().map(|ost| (ost, ost.state.lock())).collect();
-    if !locked.iter().all(|(_, state)| state.has_ids()) {
-        return None;
+
+    fn marks(&self) -> Marks {
+        let mark = |source: &Source<'_>| {
+            let OstState { sequence, last_used, .. } = *source.state;
+            (source.ost.index, OstMarkRecord { sequence, last_used })
+        };
+        Marks(self.sources.iter().map(mark).collect())
     }
-    let mut marks = Vec::with_capacity(locked.len());
-    let mut objects = vec![None; chosen.len()];
-    for (ost, state) in &mut locked {
-        let oid = state.take()?;
-        marks.push((ost.index, OstMarkRecord { sequence: state.sequence, last_used: oid }));
-        let place = chosen.iter().position(|other| other.index == ost.index)?;
-        let object = Fid::new(state.sequence, oid, 0);
-        objects[place] = Some(StripeObject { ost_index: ost.index, object });
+
+    fn end(self, committed: bool) {
+        for mut source in self.sources {
+            if !committed {
+                source.state.give_back(source.before, &source.ids);
+            }
+            source.ost.refill_if_low(&source.state);
+        }
     }
-    Some((locked, objects.into_iter().flatten().collect(), Marks(marks)))
+}
+
+/// The OSTs that were chosen, by index, with the number of ids that each is to give.
+fn needs<'a>(chosen: &[Vec<&'a Arc<Ost>>]) -> Vec<(&'a Arc<Ost>, u32)> {
+    let mut needs: Vec<(&Arc<Ost>, u32)> = Vec::new();
+    for ost in chosen.iter().flatten() {
+        match needs.binary_search_by_key(&ost.index, |(known, _)| known.index) {
+            Ok(place) => needs[place].1 += 1,
+            Err(place) => needs.insert(place, (ost, 1)),
+        }
+    }
+    needs
 }
 
 /// Fills the stock of the OSTs that lack ids, or waits a little if that fails; false when time is up.
-fn prepare_one(chosen: &[&Arc<Ost>], all: &[Arc<Ost>], deadline: Instant) -> bool {
+fn prepare_some(chosen: &[Vec<&Arc<Ost>>], all: &[Arc<Ost>], deadline: Instant) -> bool {
     let mut any = false;
-    for ost in chosen {
-        any |= ost.prepare().is_ok();
+    for (ost, count) in needs(chosen) {
+        any |= ost.prepare(count).is_ok();
     }
     if any {
         return true;

@@ -67,7 +67,7 @@ impl Mds {
             MdsRequest::UpdateData { fid, update, exact } => self.update_data(caller, fid, update, *exact),
             MdsRequest::LayoutIntent { fid, start, end } => self.layout_intent(caller, fid, *start, *end),
             MdsRequest::GetLayout { fid } => self.get_layout(fid),
-            MdsRequest::SetLayout { fid, spec } => self.set_layout(caller, fid, spec),
+            MdsRequest::SetLayout { fid, wish } => self.set_layout(caller, fid, wish),
             MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),
             MdsRequest::ReadDir { fid, cookie, max_bytes, plus } => {
                 self.read_dir(fid, *cookie, *max_bytes, *plus)

@@ -5,9 +5,10 @@ use crate::codec::{
     wire_struct,
 };
 use nacre_layout::{
-    Component, ComponentFlags, Extent, Layout, LayoutForm, LayoutSpec, PoolName, StripeObject,
+    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, PoolName, StripeObject,
+    Wish,
 };
-use nacre_types::limits::{GROUPS_MAX, POOL_NAME_MAX, STRIPE_COUNT_MAX, STRIPE_SIZE_MIN};
+use nacre_types::limits::{GROUPS_MAX, POOL_NAME_MAX, STRIPE_COUNT_MAX};
 use nacre_types::{
     Attr, AttrFlags, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, ProcessIdentity,
     SetAttr, SetAttrValid, SizeSource, Status, TargetId, TargetKind, Timestamp, TransNo, Xid,
@@ -18,12 +19,14 @@ use std::sync::Arc;
 /// Components of one layout. Lustre has no limit but the size of an attribute value; this is far above any use.
 pub const COMPONENTS_MAX: usize = 1024;
 /// Bytes of an encoded component without objects, pool and first OST.
-const COMPONENT_BYTES_MIN: usize = 35;
+const COMPONENT_BYTES_MIN: usize = 38;
+/// Bytes of an encoded wish for a component that asks for nothing.
+const COMPONENT_SPEC_BYTES_MIN: usize = 24;
 /// Bytes of an encoded stripe object.
 const STRIPE_OBJECT_BYTES: usize = 18;
 
 wire_newtype!(TransNo, Xid, ClientUuid, OpenHandle, Status);
-wire_flags!(AttrFlags, SetAttrValid);
+wire_flags!(AttrFlags, ComponentFlags, SetAttrValid);
 wire_code!(SizeSource { 0 = Exact, 1 = Objects });
 wire_code!(TargetKind { 0 = Mgt, 1 = Mdt, 2 = Ost });
 wire_code!(LayoutForm { 0 = Plain, 1 = Composite });
@@ -37,7 +40,9 @@ wire_code!(FileKind {
     12 = Socket,
 });
 wire_struct!(SetAttr { valid, mode, uid, gid, projid, size, atime, mtime, ctime });
+wire_struct!(Extent { start, end });
 wire_struct!(LayoutSpec { stripe_size, stripe_count, first_ost, pool });
+wire_struct!(ComponentSpec { extent, flags, spec });
 wire_struct!(ProcessIdentity { machine, boot, namespaces, pid, started });
 wire_struct!(StripeObject { ost_index, object });
 
@@ -160,9 +165,8 @@ impl Decode<'_> for PoolName {
 impl Encode for Component {
     fn encode(&self, out: &mut Vec<u8>) {
         self.id.encode(out);
-        self.extent.start.encode(out);
-        self.extent.end.encode(out);
-        self.flags.instantiated.encode(out);
+        self.extent.encode(out);
+        self.flags.encode(out);
         self.stripe_size.encode(out);
         self.stripe_count.encode(out);
         self.generation.encode(out);
@@ -174,26 +178,43 @@ impl Encode for Component {
 
 impl Decode<'_> for Component {
     fn decode(reader: &mut Reader<'_>) -> DecodeResult<Component> {
-        let component = Component {
+        Ok(Component {
             id: Decode::decode(reader)?,
-            extent: Extent { start: Decode::decode(reader)?, end: Decode::decode(reader)? },
-            flags: ComponentFlags { instantiated: Decode::decode(reader)? },
+            extent: Decode::decode(reader)?,
+            flags: Decode::decode(reader)?,
             stripe_size: Decode::decode(reader)?,
             stripe_count: Decode::decode(reader)?,
             generation: Decode::decode(reader)?,
             first_ost: Decode::decode(reader)?,
             pool: Decode::decode(reader)?,
             objects: reader.list(usize::from(STRIPE_COUNT_MAX), STRIPE_OBJECT_BYTES, "stripes")?,
-        };
-        // Stripe arithmetic divides by these, so they are checked where they come in.
-        if component.extent.start >= component.extent.end
-            || component.stripe_size == 0
-            || !component.stripe_size.is_multiple_of(STRIPE_SIZE_MIN)
-            || component.flags.instantiated == component.objects.is_empty()
-        {
-            return Err(DecodeError::Invalid { what: "layout component" });
+        })
+    }
+}
+
+impl Encode for Wish {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Wish::Plain(spec) => {
+                LayoutForm::Plain.encode(out);
+                spec.encode(out);
+            }
+            Wish::Composite(components) => {
+                LayoutForm::Composite.encode(out);
+                put_list(out, components);
+            }
         }
-        Ok(component)
+    }
+}
+
+impl Decode<'_> for Wish {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<Wish> {
+        Ok(match LayoutForm::decode(reader)? {
+            LayoutForm::Plain => Wish::Plain(Decode::decode(reader)?),
+            LayoutForm::Composite => {
+                Wish::Composite(reader.list(COMPONENTS_MAX, COMPONENT_SPEC_BYTES_MIN, "layout components")?)
+            }
+        })
     }
 }
 
@@ -212,13 +233,8 @@ impl Decode<'_> for Layout {
             generation: Decode::decode(reader)?,
             components: reader.list(COMPONENTS_MAX, COMPONENT_BYTES_MIN, "layout components")?,
         };
-        let in_order = layout
-            .components
-            .iter()
-            .zip(layout.components.iter().skip(1))
-            .all(|(a, b)| a.extent.end == b.extent.start);
-        let starts_at_zero = layout.components.first().is_some_and(|c| c.extent.start == 0);
-        if !in_order || !starts_at_zero {
+        // Stripe arithmetic divides by what is in there, so it is checked where it comes in.
+        if !layout.is_sound() {
             return Err(DecodeError::Invalid { what: "layout" });
         }
         Ok(layout)

@@ -2,7 +2,7 @@
 
 use crate::lock::LockRequest;
 use bitflags::bitflags;
-use nacre_layout::{Layout, LayoutSpec};
+use nacre_layout::{Layout, Wish};
 use nacre_lock::Outcome;
 use nacre_types::attr::FileKind;
 use nacre_types::{Attr, Fid, OpenHandle, SetAttr, Timestamp, TransNo};
@@ -235,7 +235,8 @@ pub enum MdsRequest<'a> {
         /// Record the size as exact although writers have the file open (used after a recovery by glimpse).
         exact: bool,
     },
-    /// Makes sure that `[start, end)` has objects, for a write or an extending truncate. Reply: `Layout`.
+    /// Makes sure that `[start, end)` has objects, and everything before it, for a write or an extending truncate. What lies behind
+    /// the last component is left out. Reply: `Layout`; `ENODATA` if all of it lies there.
     LayoutIntent {
         /// The file.
         fid: Fid,
@@ -254,8 +255,8 @@ pub enum MdsRequest<'a> {
     SetLayout {
         /// File or directory.
         fid: Fid,
-        /// The wishes.
-        spec: LayoutSpec,
+        /// The wish.
+        wish: Wish,
     },
     /// Default layout wishes of a directory as stored, without resolving inheritance. Reply: `DefaultLayout`.
     GetDefaultLayout {
@@ -462,7 +463,7 @@ pub enum MdsReply {
     /// A layout; `None` for files that have none stored yet (created with defaults and never written).
     Layout(Option<Arc<Layout>>),
     /// Wishes of a directory; `None` if it has none of its own.
-    DefaultLayout(Option<LayoutSpec>),
+    DefaultLayout(Option<Wish>),
     /// What lost a name.
     Removed {
         /// The inode that lost its name, if one did.

@@ -64,7 +64,7 @@ wire_enum!(MdsRequest<'a> {
     12 = UpdateData { fid, update, exact },
     13 = LayoutIntent { fid, start, end },
     14 = GetLayout { fid },
-    15 = SetLayout { fid, spec },
+    15 = SetLayout { fid, wish },
     16 = GetDefaultLayout { fid },
     17 = ReadDir { fid, cookie, max_bytes, plus },
     18 = ReadLink { fid },

@@ -27,9 +27,9 @@ pub(crate) mod writers;
 
 use crate::client::Client;
 use crate::file::{FileState, OpenFile};
-use crate::io::objects::object_ranges;
 use crate::io::write::WriteOptions;
 use budget::{Budget, Claim};
+use nacre_layout::object_ranges;
 use nacre_layout::{Layout, StripeObject, chunks};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Status, StatusResult};

@@ -1,7 +1,7 @@
 //! Requests to the objects of a file: one directly, several at once.
 
 use crate::client::Client;
-use nacre_layout::{Layout, StripeObject};
+use nacre_layout::{Layout, object_ranges, object_sizes};
 use nacre_rpc::{IoCall, OssEndpoint, run_all};
 use nacre_types::{Fid, Status, StatusResult, Timestamp};
 use nacre_wire::lock::IoLock;
@@ -15,27 +15,6 @@ pub(crate) struct Glimpse {
     pub blocks: u64,
     /// Last change of data, if there was one.
     pub mtime: Option<Timestamp>,
-}
-
-/// The part of one object that a file range maps to. In RAID-0 a range of the file is one range of each object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ObjectRange {
-    pub stripe: StripeObject,
-    pub start: u64,
-    pub end: u64,
-}
-
-/// Ranges of all objects that `[start, end)` of the file touches, empty ones left out.
-pub(crate) fn object_ranges(layout: &Layout, start: u64, end: u64) -> impl Iterator<Item = ObjectRange> + '_ {
-    layout.components.iter().flat_map(move |component| {
-        let (from, to) = (start.max(component.extent.start), end.min(component.extent.end));
-        let math = if from < to { component.math() } else { None };
-        component.objects.iter().enumerate().filter_map(move |(index, stripe)| {
-            let math = math?;
-            let (start, end) = (math.object_size(index as u16, from), math.object_size(index as u16, to));
-            (start < end).then_some(ObjectRange { stripe: *stripe, start, end })
-        })
-    })
 }
 
 impl Client {
@@ -90,14 +69,10 @@ impl Client {
         Ok(sum)
     }
 
-    /// Sets the size of every object to what a file of `size` bytes has there.
+    /// Sets the sizes of objects to what a file of `size` bytes has there.
     pub(crate) fn cut_objects(&self, layout: &Layout, size: u64, lock: IoLock) -> StatusResult<()> {
-        let requests = layout.components.iter().flat_map(|component| {
-            let math = component.math();
-            component.objects.iter().enumerate().filter_map(move |(index, stripe)| {
-                let size = math?.object_size(index as u16, size.min(component.extent.end));
-                Some((stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock }))
-            })
+        let requests = object_sizes(layout, size).map(|(stripe, size)| {
+            (stripe.ost_index, OssRequest::Truncate { object: stripe.object, size, lock })
         });
         self.on_objects(requests).map(drop)
     }
@@ -127,30 +102,4 @@ pub(crate) fn object_attr(reply: OssReply) -> StatusResult<ObjectAttr> {
 /// Objects that hold data of the file `[start, end)`, without their ranges.
 pub(crate) fn touched(layout: &Layout, start: u64, end: u64) -> impl Iterator<Item = (u16, Fid)> + '_ {
     object_ranges(layout, start, end).map(|range| (range.stripe.ost_index, range.stripe.object))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nacre_layout::{LayoutSpec, chunks};
-
-    #[test]
-    fn object_ranges_are_the_union_of_the_chunks() {
-        let spec = LayoutSpec { stripe_size: Some(65536), stripe_count: Some(3), ..LayoutSpec::default() };
-        let mut layout = spec.to_layout();
-        layout.components[0].objects =
-            (0..3).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 1) }).collect();
-        for (start, len) in [(0, 1), (65535, 2), (100_000, 700_000), (0, 65536 * 3), (65536 * 7 + 5, 65536)] {
-            for range in object_ranges(&layout, start, start + len) {
-                let mine = chunks(&layout, start, len).filter(|chunk| chunk.object == Some(range.stripe));
-                let (mut low, mut high, mut total) = (u64::MAX, 0, 0);
-                for chunk in mine {
-                    low = low.min(chunk.object_offset);
-                    high = high.max(chunk.object_offset + chunk.len);
-                    total += chunk.len;
-                }
-                assert_eq!((range.start, range.end, range.end - range.start), (low, high, total));
-            }
-        }
-    }
 }

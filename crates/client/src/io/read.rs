@@ -69,7 +69,8 @@ impl Client {
             })
         };
         let (mut range, (mut size, sure, mut layout)) = take()?;
-        if !sure {
+        let lacks = |layout: &Arc<Layout>| !layout.is_instantiated(offset.min(size), end.min(size));
+        if !sure || layout.as_ref().is_some_and(lacks) {
             drop(range);
             self.refresh_size(file)?;
             (range, (size, _, layout)) = take()?;
@@ -101,9 +102,8 @@ impl Client {
             } else {
                 Some(file.take_range(Use::Shared, |_| (offset, end, ()))?.0)
             };
-            let Some(layout) = self.layout_of(file)?.filter(|layout| layout.has_objects()) else {
-                return Ok(0);
-            };
+            let layout = self.layout_for_reading(file, offset, end)?;
+            let Some(layout) = layout.filter(|layout| layout.has_objects()) else { return Ok(0) };
             // What may be mapped and stored to has to be locked for that.
             let stored_to = for_pages && !urgent && file.lock().writers > 0;
             let mode = if stored_to { Mode::Pw } else { Mode::Pr };
@@ -119,6 +119,10 @@ impl Client {
                 fill.goes_on();
             }
             let size = self.size_under(file, &cover, end)?;
+            // Data never lies in a component without objects, so others have made some since, which are not locked yet.
+            if !layout.is_instantiated(offset.min(size), end.min(size)) && !urgent {
+                continue;
+            }
             let len = self.read_known(open, Some(layout), (offset, size), buffer, cover.io);
             if !cover.is_valid() && !urgent {
                 continue;

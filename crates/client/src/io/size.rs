@@ -99,13 +99,33 @@ impl Client {
         inner.size_lease != 0 && inner.size_lease == self.lease.number()
     }
 
-    /// The layout as the client has it, or else as the MDT has it. `None` if nothing was ever written.
+    /// The layout as the client has it if nobody else can have changed it, or else as the MDT has it. `None` if nothing was ever
+    /// written.
     pub(crate) fn layout_of(&self, file: &FileState) -> StatusResult<Option<Arc<Layout>>> {
+        self.layout_that(file, |layout| layout.is_complete())
+    }
+
+    /// The layout as far as it matters for reading `[start, end)`: components that have objects keep them.
+    pub(crate) fn layout_for_reading(
+        &self,
+        file: &FileState,
+        start: u64,
+        end: u64,
+    ) -> StatusResult<Option<Arc<Layout>>> {
+        self.layout_that(file, |layout| layout.is_instantiated(start, end))
+    }
+
+    /// The layout that is known here if it is `enough` or this client alone can give it objects, otherwise the MDT's.
+    fn layout_that(
+        &self,
+        file: &FileState,
+        enough: impl Fn(&Layout) -> bool,
+    ) -> StatusResult<Option<Arc<Layout>>> {
         {
             let inner = file.lock();
-            let has_objects = inner.layout.as_ref().is_some_and(|layout| layout.has_objects());
+            let is_enough = inner.layout.as_ref().is_some_and(|l| l.has_objects() && enough(l));
             let ours = inner.layout_lease != 0 && inner.layout_lease == self.lease.number();
-            if has_objects || ours {
+            if is_enough || ours {
                 return Ok(inner.layout.clone());
             }
         }
@@ -124,8 +144,11 @@ impl Client {
         }
     }
 
-    /// A layout that has objects for `[start, end)`; asks the MDT for them if need be. Several writers that need them
-    /// at once ask once.
+    /// A layout that has objects for `[start, end)` as far as the file can reach; asks the MDT for them if need be. Several
+    /// writers that need them at once ask once.
+    ///
+    /// # Errors
+    /// `ENODATA` if all of it lies behind the last component.
     pub(crate) fn layout_for_writing(
         &self,
         file: &FileState,
@@ -133,6 +156,7 @@ impl Client {
         end: u64,
     ) -> StatusResult<Arc<Layout>> {
         let ready = |inner: &mut FileInner| match &inner.layout {
+            Some(layout) if start >= layout.end() && layout.has_objects() => Some(Some(layout.clone())),
             Some(layout) if layout.is_instantiated(start, end) => Some(Some(layout.clone())),
             _ if inner.layout_pending => None,
             _ => {
@@ -141,8 +165,9 @@ impl Client {
             }
         };
         if let Some(layout) = file.wait_for(ready)? {
-            return Ok(layout);
+            return if start < layout.end() { Ok(layout) } else { Err(Status::ENODATA) };
         }
+        let lease = self.lease.number();
         let answer = self.call_system(file.fid, &MdsRequest::LayoutIntent { fid: file.fid, start, end });
         let mut inner = file.lock();
         inner.layout_pending = false;
@@ -153,13 +178,11 @@ impl Client {
         inner.transno = inner.transno.max(answer.transno);
         match answer.reply {
             MdsReply::Layout(Some(layout)) if layout.is_instantiated(start, end) => {
-                inner.layout = Some(layout.clone());
+                inner.learn_layout(Some(layout.clone()), lease);
                 drop(inner);
                 self.nodes.note_layout(file.node);
                 Ok(layout)
             }
-            // The range ends behind the last component.
-            MdsReply::Layout(Some(_)) => Err(Status::ENODATA),
             _ => Err(Status::EPROTO),
         }
     }

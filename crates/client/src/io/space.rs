@@ -3,9 +3,10 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::{FileState, KnownSize};
-use crate::io::objects::{object_ranges, touched};
+use crate::io::objects::touched;
 use crate::io::ranges::Use;
 use crate::io::write::WriteOptions;
+use nacre_layout::object_ranges;
 use nacre_layout::{Component, Layout};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, Fid, SetAttr, Status, StatusResult};
@@ -76,13 +77,14 @@ impl Client {
     /// Makes the objects agree with a new size: all of them are cut, or the one with the last byte is extended. The caller
     /// holds the file from there on.
     pub(crate) fn resize_objects(&self, file: &FileState, size: u64) -> StatusResult<()> {
-        let layout = self.layout_of(file)?;
-        let layout = match layout {
-            Some(layout) if layout.has_objects() && (size == 0 || layout.is_instantiated(size - 1, size)) => {
-                layout
-            }
-            _ if size == 0 => return Ok(()),
-            _ => self.with_space(file.fid, || self.layout_for_writing(file, size - 1, size))?,
+        let known = self.layout_of(file)?.filter(|layout| layout.has_objects());
+        let layout = match known {
+            Some(layout) if size == 0 => layout,
+            None if size == 0 => return Ok(()),
+            // The byte behind the last one counts too: who cuts or extends a file to the end of a component goes on behind it.
+            _ => self.with_space(file.fid, || {
+                self.layout_for_writing(file, size - 1, (size + 1).min(FILE_SIZE_MAX))
+            })?,
         };
         let epochs: Vec<_> =
             layout.objects().map(|s| (s.ost_index, s.object, self.epoch_of(s.ost_index))).collect();
@@ -131,6 +133,9 @@ impl Client {
             _ => Some(self.with_space(file.fid, || self.layout_for_writing(file, offset, end))?),
         };
         let Some(layout) = layout else { return Ok(()) };
+        if grows && end > layout.end() {
+            return Err(Status::ENODATA);
+        }
         let epochs: Vec<_> =
             touched(&layout, offset, end).map(|(ost, object)| (ost, object, self.epoch_of(ost))).collect();
         self.settle(file, offset, end)?;

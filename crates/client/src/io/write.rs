@@ -61,6 +61,17 @@ fn writable_bytes(at: u64, len: u64) -> StatusResult<usize> {
     }
 }
 
+/// True if every byte of `[at, end)` that the file can have has an object, and there is one.
+fn has_room(layout: &Layout, at: u64, end: u64) -> bool {
+    at < layout.end() && layout.is_instantiated(at, end)
+}
+
+/// The part of `data` at `at` that lies before the end of the last component; the next write is told that there is no more.
+fn inside<'a>(layout: &Layout, at: u64, data: &'a [u8]) -> &'a [u8] {
+    let room = layout.end().saturating_sub(at);
+    &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))]
+}
+
 /// An object that was written, with its OST's epoch before that.
 type Touched = (u16, Fid, u64);
 
@@ -140,7 +151,7 @@ impl Client {
             let at = if options.append { inner.size } else { offset };
             // An append owns everything from the end on, so that two of them never meet.
             let end = if options.append { u64::MAX } else { at.saturating_add(len) };
-            let ready = |layout: &&Arc<Layout>| layout.is_instantiated(at, at.saturating_add(len));
+            let ready = |layout: &&Arc<Layout>| has_room(layout, at, at.saturating_add(len));
             let may_cache = self.may_cache(file, inner).is_some();
             (at, end, (at, inner.layout.as_ref().filter(ready).cloned(), may_cache))
         })?;
@@ -156,6 +167,7 @@ impl Client {
                 self.with_space(file.fid, || self.layout_for_writing(file, at, end))?
             }
         };
+        let data = inside(&layout, at, data);
         let how = Writing { at, lock: IoLock::Lease, may_cache, era: None };
         let written = self.write_under(open, &layout, data, &how, options, Some(range))?;
         self.drop_pages(open, options, at, written as u64);
@@ -189,7 +201,7 @@ impl Client {
                 (offset, layout, cover)
             }
         };
-        let data = &data[..writable_bytes(at, data.len() as u64)?];
+        let data = inside(&layout, at, &data[..writable_bytes(at, data.len() as u64)?]);
         if let Some(fill) = &fill {
             fill.goes_on();
         }
@@ -242,7 +254,7 @@ impl Client {
             let cover = self.cover_whole(file, &layout, Mode::Pw)?;
             let at = self.size_under(file, &cover, u64::MAX)?;
             let end = at.saturating_add(len).min(FILE_SIZE_MAX);
-            if layout.is_instantiated(at.min(end), end) {
+            if has_room(&layout, at, end) {
                 return Ok((at, layout, Some(cover)));
             }
             // The end is in a component without objects, so far.

@@ -4,7 +4,7 @@ use super::Locks;
 use super::space::{Home, Namespace, Use};
 use crate::client::Client;
 use crate::file::FileState;
-use crate::io::objects::object_ranges;
+use nacre_layout::object_ranges;
 use nacre_layout::{Layout, StripeObject};
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
 use nacre_types::StatusResult;

@@ -139,7 +139,7 @@ impl FakeMds {
         component.objects = (0..count)
             .map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, first + 1) })
             .collect();
-        component.flags.instantiated = true;
+        component.flags |= nacre_layout::ComponentFlags::INIT;
         layout.generation = 1;
         inode.layout = Some(Arc::new(layout));
         inode.attr.flags |= AttrFlags::HAS_OBJECTS;

@@ -132,7 +132,7 @@ impl Inventory {
             return self.damaged(*fid, "its flags and its layout contradict each other".to_owned());
         }
         if !flags.contains(AttrFlags::HAS_OBJECTS) {
-            if !record.body.is_empty() && user::decode_spec(&record.body).is_err() {
+            if !record.body.is_empty() && user::decode_wish(&record.body).is_err() {
                 self.damaged(*fid, "its striping wishes are damaged".to_owned());
             }
             if record.attr.size_source == SizeSource::Objects {

@@ -3,7 +3,7 @@
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tx::Tx;
-use nacre_layout::{Layout, LayoutSpec, user};
+use nacre_layout::{Layout, LayoutForm, LayoutSpec, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
@@ -23,19 +23,31 @@ impl Mds {
                 Err(error) => Err(damaged(&record.attr.fid, &error)),
             };
         }
-        Ok(Some(self.effective_spec(record)?.to_layout()))
+        Ok(Some(self.wished_layout(record)?))
     }
 
-    /// The wishes of a file that has no objects, completed by the root's and the file system's defaults.
-    fn effective_spec(&self, record: &InodeRecord) -> StatusResult<LayoutSpec> {
-        let own = stored_spec(record)?;
+    /// One past the last byte that a regular file can have.
+    pub(super) fn end_of_file(&self, record: &InodeRecord) -> StatusResult<u64> {
+        let own = self.layout_of(record)?;
+        Ok(match own {
+            Some(layout) => layout.end(),
+            None => self.wished_layout(record)?.end(),
+        })
+    }
+
+    /// The layout that a file without objects is to get: its wishes, completed by the root's and the file system's defaults.
+    fn wished_layout(&self, record: &InodeRecord) -> StatusResult<Layout> {
+        let own = stored_wish(record)?;
+        let default = self.default_layout();
         let root = match self.index {
-            0 => stored_spec(&*self.inode(&Fid::ROOT)?)?,
-            _ => LayoutSpec::default(),
+            0 => stored_wish(&*self.inode(&Fid::ROOT)?)?,
+            _ => Wish::default(),
         };
-        // A wish for a first OST holds for the file that was made with it, not for what inherits.
-        let root = LayoutSpec { first_ost: None, ..root };
-        Ok(own.or(&root).or(&self.default_layout()))
+        // Who asks for nothing gets all that the root asks for; who asks for something is helped out with the rest.
+        Ok(match own.is_empty() {
+            true => without_first(root).to_layout(&default),
+            false => own.to_layout(&root.inherited().or(&default)),
+        })
     }
 
     pub(crate) fn get_layout(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
@@ -45,8 +57,8 @@ impl Mds {
 
     pub(crate) fn get_default_layout(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
         let record = self.directory(fid)?;
-        let spec = if record.body.is_empty() { None } else { Some(stored_spec(&record)?) };
-        Ok(self.answer(MdsReply::DefaultLayout(spec)))
+        let wish = if record.body.is_empty() { None } else { Some(stored_wish(&record)?) };
+        Ok(self.answer(MdsReply::DefaultLayout(wish)))
     }
 
     pub(crate) fn layout_intent(
@@ -67,31 +79,54 @@ impl Mds {
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
         }
-        if record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
-            return Ok(self.answer(MdsReply::Layout(self.layout_of(&record)?.map(Arc::new))));
+        let layout = match self.layout_of(&record)? {
+            Some(layout) => layout,
+            None => self.wished_layout(&record)?,
+        };
+        if start >= layout.end() {
+            return Err(Status::ENODATA);
         }
-        self.with_objects(&record, |mut changed, layout, mut tx| {
+        if layout.to_instantiate(end).next().is_none() {
+            let known = layout.has_objects().then(|| Arc::new(layout));
+            return Ok(self.answer(MdsReply::Layout(known)));
+        }
+        self.instantiate(&record, layout, end, |mut changed, layout, mut tx| {
             changed.attr.size_source = SizeSource::Objects;
             tx.put_inode(changed);
             self.finish(caller.call, tx, MdsReply::Layout(Some(Arc::new(layout))))
         })
     }
 
-    /// Gives objects to the file `record`, which has none, as it or its ancestors wish: `commit` gets the changed record,
-    /// the layout, and a transaction in which the objects are marked as given out.
-    fn with_objects(
+    /// Gives objects to the components before byte `end` that have none, of the file `record` with this layout: `commit` gets
+    /// the changed record, the layout, and a transaction in which the objects are marked as given out.
+    fn instantiate(
         &self,
         record: &InodeRecord,
+        mut layout: Layout,
+        end: u64,
         commit: impl FnOnce(InodeRecord, Layout, Tx) -> StatusResult<MdsAnswer>,
     ) -> StatusResult<MdsAnswer> {
-        let spec = self.effective_spec(record)?;
-        self.osts.with_objects(&spec, self.config.object_wait, |objects, marks| {
-            let mut layout = spec.to_layout();
-            if let Some(component) = layout.components.first_mut() {
-                component.stripe_count = objects.len() as u16;
-                component.first_ost = objects.first().map(|object| object.ost_index);
-                component.flags.instantiated = true;
-                component.objects = objects;
+        let places: Vec<usize> = layout.to_instantiate(end).collect();
+        let wanted: Vec<LayoutSpec> = places
+            .iter()
+            .map(|&place| {
+                let component = &layout.components[place];
+                let count = component.stripe_count.min(layout.stripes_that_fit(place));
+                LayoutSpec {
+                    stripe_count: Some(count),
+                    first_ost: component.first_ost,
+                    pool: component.pool,
+                    ..LayoutSpec::default()
+                }
+            })
+            .collect();
+        let used: Vec<u16> = layout.objects().map(|object| object.ost_index).collect();
+        self.osts.with_objects(&wanted, &used, self.config.object_wait, |objects, marks| {
+            for (&place, objects) in places.iter().zip(objects) {
+                layout.instantiate(place, objects);
+            }
+            if layout.form == LayoutForm::Composite {
+                layout.generation = layout.generation.wrapping_add(1);
             }
             let mut changed = record.clone();
             changed.body = user::encode_layout(&record.attr.fid, &layout);
@@ -104,17 +139,12 @@ impl Mds {
 
     /// Sets the default of a directory, or gives objects to a file that has none, as Lustre does when a file is striped
     /// by name.
-    pub(crate) fn set_layout(
-        &self,
-        caller: &Caller<'_>,
-        fid: &Fid,
-        spec: &LayoutSpec,
-    ) -> StatusResult<MdsAnswer> {
-        // Pools do not exist yet, so no pool has this name.
-        if spec.check().is_err() || spec.pool.is_some() {
-            return Err(Status::EINVAL);
-        }
-        if spec.first_ost.is_some_and(|index| !self.osts.exists(index)) {
+    pub(crate) fn set_layout(&self, caller: &Caller<'_>, fid: &Fid, wish: &Wish) -> StatusResult<MdsAnswer> {
+        let impossible = |spec: &LayoutSpec| {
+            // Pools do not exist yet, so no pool has this name.
+            spec.pool.is_some() || spec.first_ost.is_some_and(|index| !self.osts.exists(index))
+        };
+        if wish.check().is_err() || wish.specs().any(impossible) {
             return Err(Status::EINVAL);
         }
         let _locked = self.locks.lock(&[*fid]);
@@ -131,30 +161,44 @@ impl Mds {
         }
         let mut changed = InodeRecord::clone(&record);
         changed.attr.ctime = self.now();
-        if spec.is_empty() {
+        if wish.is_empty() {
             changed.body.clear();
             changed.attr.flags -= AttrFlags::HAS_LAYOUT;
         } else {
-            changed.body = user::encode_spec(fid, spec);
+            let wish = match record.attr.is_regular() {
+                // What a file was made with came from its directory, which helps out where the wish is silent.
+                true => wish.clone().or(&stored_wish(&record)?.inherited()),
+                false => wish.clone(),
+            };
+            changed.body = user::encode_wish(fid, &wish);
             changed.attr.flags |= AttrFlags::HAS_LAYOUT;
         }
         let store = |changed: InodeRecord, mut tx: Tx| {
             let record = tx.put_inode(changed);
             self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
         };
-        if changed.attr.is_regular() && !spec.is_empty() {
-            return self.with_objects(&changed, |changed, _, tx| store(changed, tx));
+        if changed.attr.is_regular() && !wish.is_empty() {
+            let layout = self.wished_layout(&changed)?;
+            return self.instantiate(&changed, layout, 1, |changed, _, tx| store(changed, tx));
         }
         store(changed, self.begin())
     }
 }
 
-/// The wishes stored in a directory, or in a file without objects.
-fn stored_spec(record: &InodeRecord) -> StatusResult<LayoutSpec> {
+/// The wish stored in a directory, or in a file without objects.
+fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
     if record.body.is_empty() {
-        return Ok(LayoutSpec::default());
+        return Ok(Wish::default());
     }
-    user::decode_spec(&record.body).map_err(|error| damaged(&record.attr.fid, &error))
+    user::decode_wish(&record.body).map_err(|error| damaged(&record.attr.fid, &error))
+}
+
+/// A wish for a first OST holds for the file that was made with it, not for what inherits.
+fn without_first(wish: Wish) -> Wish {
+    match wish {
+        Wish::Plain(spec) => Wish::Plain(LayoutSpec { first_ost: None, ..spec }),
+        composite => composite,
+    }
 }
 
 fn damaged(fid: &Fid, error: &user::UserMdError) -> Status {

@@ -49,6 +49,9 @@ impl Mds {
             if set.size > FILE_SIZE_MAX {
                 return Err(Status::EFBIG);
             }
+            if set.size > 0 && set.size > self.end_of_file(record)? {
+                return Err(Status::ENODATA);
+            }
             if !valid.contains(SetAttrValid::OPEN_FOR_WRITE) {
                 self.check_access(record, cred, perm::WRITE)?;
             }

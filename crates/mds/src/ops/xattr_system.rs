@@ -2,7 +2,7 @@
 
 use crate::mds::Mds;
 use crate::service::Caller;
-use nacre_layout::{LayoutSpec, user};
+use nacre_layout::{LayoutForm, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
 use nacre_wire::mds::MdsAnswer;
@@ -54,10 +54,17 @@ impl Mds {
                 // Where nothing was set for the root, it shows what the file system does.
                 let shows_default = !has && system == System::Lov && attr.fid == Fid::ROOT;
                 let default = shows_default.then(|| self.default_layout()).filter(|spec| !spec.is_empty());
-                Ok(match default {
-                    Some(spec) => Some(user::encode_spec(&attr.fid, &spec)),
-                    None => has.then(|| record.body.clone()),
-                })
+                if let Some(spec) = default {
+                    return Ok(Some(user::encode_spec(&attr.fid, &spec)));
+                }
+                // A file that was never written shows the components that it will have, with their ids.
+                if attr.is_regular()
+                    && !attr.flags.contains(AttrFlags::HAS_OBJECTS)
+                    && let Some(layout) = self.layout_of(record)?.filter(|l| l.form == LayoutForm::Composite)
+                {
+                    return Ok(Some(user::encode_layout(&attr.fid, &layout)));
+                }
+                Ok(has.then(|| record.body.clone()))
             }
             System::Lma => {
                 // No compat or incompat flags.
@@ -111,14 +118,10 @@ impl Mds {
         if system != System::Lov && system != System::TrustedLov {
             return self.get_attr(fid);
         }
-        let mut spec = user::decode_spec(value).map_err(|_| Status::EINVAL)?;
-        // A value with objects was copied from another file: only its shape counts, and where the wish for a first OST
-        // would be it has a generation.
+        let wish = user::decode_wish(value).map_err(|_| Status::EINVAL)?;
+        // A value with objects was copied from another file: only its shape counts.
         let copied = user::has_objects(value);
-        if copied {
-            spec.first_ost = None;
-        }
-        match self.set_layout(caller, fid, &spec) {
+        match self.set_layout(caller, fid, &wish) {
             // A copy must not fail because the data was copied before the attributes.
             Err(Status::EALREADY) if copied => self.get_attr(fid),
             result => result,
@@ -136,7 +139,7 @@ impl Mds {
                 if self.inode(fid)?.body.is_empty() {
                     return Err(Status::ENODATA);
                 }
-                self.set_layout(caller, fid, &LayoutSpec::default())
+                self.set_layout(caller, fid, &Wish::default())
             }
             _ => Err(Status::EPERM),
         }

@@ -1,5 +1,9 @@
 //! Choosing OSTs: in turn while they are about equally full, by free space otherwise. Source: reference 4.6.
 
+use nacre_layout::LayoutSpec;
+use nacre_layout::layout::STRIPE_COUNT_ALL;
+use nacre_types::limits::STRIPE_COUNT_MAX;
+
 /// What the choice needs to know of an OST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
@@ -25,6 +29,31 @@ fn random(counter: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
+}
+
+/// As [`choose`] for the wish `spec`, leaving out the OSTs `used` by other components of the file if there are enough others.
+pub fn choose_apart(
+    candidates: &[Candidate],
+    spec: &LayoutSpec,
+    used: &[u16],
+    even_within_percent: u8,
+    turn: u64,
+) -> Vec<usize> {
+    let wanted = match spec.stripe_count {
+        Some(STRIPE_COUNT_ALL) => STRIPE_COUNT_MAX,
+        Some(count) => count,
+        None => 1,
+    };
+    let is_apart = |place: &usize| candidates[*place].usable() && !used.contains(&candidates[*place].index);
+    if spec.first_ost.is_none() && !used.is_empty() {
+        let apart: Vec<usize> = (0..candidates.len()).filter(is_apart).collect();
+        if apart.len() >= usize::from(wanted) {
+            let others: Vec<Candidate> = apart.iter().map(|place| candidates[*place]).collect();
+            let chosen = choose(&others, wanted, None, even_within_percent, turn);
+            return chosen.into_iter().map(|place| apart[place]).collect();
+        }
+    }
+    choose(candidates, wanted, spec.first_ost, even_within_percent, turn)
 }
 
 /// Places in `candidates` (sorted by index) of up to `wanted` OSTs in stripe order; fewer if fewer are usable.
@@ -129,6 +158,21 @@ mod tests {
             chosen.dedup();
             assert!(chosen.len() == 3, "{chosen:?}");
         }
+    }
+
+    #[test]
+    fn components_use_other_osts_than_their_neighbours_while_there_are_enough() {
+        let osts = [ost(0, 100), ost(1, 100), ost(2, 100), ost(3, 100)];
+        let wish = |count| LayoutSpec { stripe_count: Some(count), ..LayoutSpec::default() };
+        for turn in 0..20 {
+            let mut apart = choose_apart(&osts, &wish(2), &[0, 3], 17, turn);
+            apart.sort_unstable();
+            assert_eq!(apart, [1, 2]);
+            assert_eq!(choose_apart(&osts, &wish(3), &[0, 3], 17, turn).len(), 3);
+            assert_eq!(choose_apart(&osts, &wish(STRIPE_COUNT_ALL), &[0], 17, turn).len(), 4);
+        }
+        let first = LayoutSpec { first_ost: Some(3), ..wish(2) };
+        assert_eq!(choose_apart(&osts, &first, &[3], 17, 0), [3, 0]);
     }
 
     #[test]

@@ -38,8 +38,6 @@ pub struct OstState {
     pub sequence: u64,
     /// Largest id that a file uses.
     pub last_used: u32,
-    /// `last_used` before the last [`OstState::take`], to undo it.
-    before: u32,
     /// Ids in stock as [first, end), in order.
     stock: VecDeque<(u32, u32)>,
     /// Ids to reserve next time.
@@ -77,9 +75,9 @@ impl OstState {
         self.stock.iter().map(|(first, end)| end - first).sum()
     }
 
-    /// True if an id can be taken.
-    pub fn has_ids(&self) -> bool {
-        !self.stock.is_empty()
+    /// True if so many ids can be taken.
+    pub fn has_ids(&self, count: u32) -> bool {
+        self.in_stock() >= count
     }
 
     /// Takes an id.
@@ -90,18 +88,18 @@ impl OstState {
         if first == end {
             self.stock.pop_front();
         }
-        self.before = self.last_used;
         self.last_used = oid;
         Some(oid)
     }
 
-    /// Gives the id that was taken last back.
-    pub fn give_back(&mut self) {
-        let oid = self.last_used;
-        self.last_used = self.before;
-        match self.stock.front_mut() {
-            Some((first, _)) if *first == oid + 1 => *first = oid,
-            _ => self.stock.push_front((oid, oid + 1)),
+    /// Gives the ids that were taken last back; `before` was the largest in use until then.
+    pub fn give_back(&mut self, before: u32, ids: &[u32]) {
+        self.last_used = before;
+        for &oid in ids.iter().rev() {
+            match self.stock.front_mut() {
+                Some((first, _)) if *first == oid + 1 => *first = oid,
+                _ => self.stock.push_front((oid, oid + 1)),
+            }
         }
     }
 
@@ -142,7 +140,6 @@ impl Ost {
             state: Mutex::new(OstState {
                 sequence: mark.sequence,
                 last_used: mark.last_used,
-                before: mark.last_used,
                 stock: VecDeque::new(),
                 refill: STOCK_MIN,
                 prepared: false,
@@ -203,7 +200,7 @@ impl Ost {
         }
         let statfs = state.statfs.map(|(_, statfs)| statfs);
         // Below a thousandth of its size an OST counts as full.
-        let full = (state.no_space && !state.has_ids())
+        let full = (state.no_space && !state.has_ids(1))
             || statfs.is_some_and(|s| {
                 s.state & STATE_FULL != 0 || s.blocks_available <= s.blocks / 1000 || s.files_free == 0
             });
@@ -233,12 +230,12 @@ impl Ost {
         result
     }
 
-    /// Makes the OST ready if it is not, and puts ids into stock if there are few.
-    pub fn prepare(&self) -> StatusResult<()> {
+    /// Makes the OST ready if it is not, and puts ids into stock if there are few, or fewer than `needed`.
+    pub fn prepare(&self, needed: u32) -> StatusResult<()> {
         let _only_one = self.reserving.lock();
         let (sequence, last_used, prepared, resting) = {
             let state = self.state.lock();
-            if state.has_ids() && !state.is_low() {
+            if state.has_ids(needed) && !state.is_low() {
                 return Ok(());
             }
             (state.sequence, state.last_used, state.prepared, state.is_resting(Instant::now()))
@@ -251,17 +248,17 @@ impl Ost {
             self.call(&OssRequest::DestroyOrphans { sequence, last_used })?;
             self.state.lock().prepared = true;
         }
-        self.reserve(sequence)
+        self.reserve(sequence, needed)
     }
 
-    fn reserve(&self, sequence: u64) -> StatusResult<()> {
+    fn reserve(&self, sequence: u64, needed: u32) -> StatusResult<()> {
         let count = {
             let mut state = self.state.lock();
             // Used up since the last time: the demand is high, so ask for more.
-            if !state.has_ids() || state.is_low() {
+            if !state.has_ids(1) || state.is_low() {
                 state.refill = (state.refill * 2).min(STOCK_MAX);
             }
-            state.refill
+            state.refill.max(needed.min(STOCK_MAX))
         };
         let reply = self.call(&OssRequest::Precreate { sequence, count });
         self.state.lock().no_space = reply == Err(Status::ENOSPC);
@@ -297,7 +294,7 @@ impl Ost {
     /// Waits until ids arrive, but not beyond `until`.
     pub fn wait_for_change(&self, until: Instant) {
         let mut state = self.state.lock();
-        if !state.has_ids() && !state.stopped {
+        if !state.has_ids(1) && !state.stopped {
             self.changed.wait_until(&mut state, until);
         }
     }
@@ -331,7 +328,7 @@ impl Ost {
         self.wait_while(until, |state| state.destroyed < target);
         if self.candidate().full {
             // Failures are logged where they happen.
-            let _ = self.refresh_statfs().and_then(|()| self.prepare());
+            let _ = self.refresh_statfs().and_then(|()| self.prepare(1));
         }
     }
 
@@ -425,14 +422,18 @@ mod tests {
             }
         }
         let ost = Ost::new(0, Arc::new(Nobody), OstMarkRecord { sequence: 1, last_used: 4 });
-        assert_eq!(ost.prepare(), Err(Status::EIO));
-        assert_eq!(ost.prepare(), Err(Status::EAGAIN), "it rests after a failure");
+        assert_eq!(ost.prepare(1), Err(Status::EIO));
+        assert_eq!(ost.prepare(1), Err(Status::EAGAIN), "it rests after a failure");
         let mut state = ost.state.lock();
         state.stock = VecDeque::from([(5, 6), (9, 11)]);
         assert_eq!((state.take(), state.last_used), (Some(5), 5));
-        state.give_back();
-        assert_eq!((state.take(), state.take(), state.last_used), (Some(5), Some(9), 9));
-        state.give_back();
+        state.give_back(4, &[5]);
+        assert_eq!((state.has_ids(3), state.has_ids(4)), (true, false));
+        assert_eq!(
+            (state.take(), state.take(), state.take(), state.last_used),
+            (Some(5), Some(9), Some(10), 10)
+        );
+        state.give_back(5, &[9, 10]);
         assert_eq!(state.last_used, 5);
         assert_eq!((state.take(), state.take(), state.take()), (Some(9), Some(10), None));
     }

@@ -55,7 +55,7 @@ fn run(ost: &Ost, weak: &Weak<MetaStore>) {
             Work::Nap(time) => nap(ost, time),
             // Failures are logged where they happen and let the OST rest; the work stays to be done.
             Work::Evict => drop(ost.tell_evictions()),
-            Work::Prepare => drop(ost.prepare()),
+            Work::Prepare => drop(ost.prepare(1)),
             Work::Statfs => drop(ost.refresh_statfs()),
             Work::Rescan => {}
             Work::Destroy(batch) => {

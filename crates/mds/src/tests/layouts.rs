@@ -1,18 +1,33 @@
 use super::*;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
-use nacre_layout::{Layout, LayoutSpec, user as user_md};
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Wish, user as user_md};
 use nacre_types::{AttrFlags, SizeSource};
 
 impl Fixture {
     fn intent(&self, fid: Fid) -> StatusResult<Arc<Layout>> {
-        match self.run(&MdsRequest::LayoutIntent { fid, start: 0, end: 4096 })? {
+        self.intent_for(fid, 0, 4096)
+    }
+
+    fn intent_for(&self, fid: Fid, start: u64, end: u64) -> StatusResult<Arc<Layout>> {
+        match self.run(&MdsRequest::LayoutIntent { fid, start, end })? {
             MdsReply::Layout(Some(layout)) => Ok(layout),
             other => panic!("{other:?}"),
         }
     }
 
     fn stripe(&self, fid: Fid, spec: LayoutSpec) -> StatusResult<Attr> {
-        self.attr(&MdsRequest::SetLayout { fid, spec })
+        self.wish(fid, Wish::Plain(spec))
+    }
+
+    fn wish(&self, fid: Fid, wish: Wish) -> StatusResult<Attr> {
+        self.attr(&MdsRequest::SetLayout { fid, wish })
+    }
+
+    fn layout(&self, fid: Fid) -> Layout {
+        match self.run(&MdsRequest::GetLayout { fid }) {
+            Ok(MdsReply::Layout(Some(layout))) => Layout::clone(&layout),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -57,7 +72,7 @@ fn files_follow_their_own_wish_then_their_directorys_then_the_roots() {
     let sub = f.dir(dir, "sub").expect("made").fid;
     let spec = f.run(&MdsRequest::GetDefaultLayout { fid: sub });
     let two = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::default() };
-    assert_eq!(spec, Ok(MdsReply::DefaultLayout(Some(two))));
+    assert_eq!(spec, Ok(MdsReply::DefaultLayout(Some(Wish::Plain(two)))));
     let own = f.file(sub, "own").expect("made").fid;
     let all =
         LayoutSpec { stripe_count: Some(STRIPE_COUNT_ALL), first_ost: Some(2), ..LayoutSpec::default() };
@@ -100,7 +115,7 @@ fn wishes_that_cannot_be_met_are_refused() {
     assert!(bad(LayoutSpec { stripe_size: Some(1000), ..LayoutSpec::default() }));
     assert!(bad(LayoutSpec { stripe_count: Some(3000), ..LayoutSpec::default() }));
     let stranger = user(5, 5, &[]);
-    let set = MdsRequest::SetLayout { fid, spec: LayoutSpec::default() };
+    let set = MdsRequest::SetLayout { fid, wish: Wish::default() };
     assert_eq!(f.run_as(&stranger, &set), Err(Status::EACCES));
     let symlink = f.symlink(Fid::ROOT, "l", "f").expect("made").fid;
     assert_eq!(f.stripe(symlink, LayoutSpec::default()), Err(Status::EINVAL));
@@ -254,4 +269,173 @@ fn lustres_layout_attribute_reads_and_sets_striping() {
     f.run(&MdsRequest::RemoveXattr { fid: dir, name: b"lustre.lov" }).expect("removed");
     assert_eq!(get(dir), Err(Status::ENODATA));
     f.check();
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Components that end where `ends` says, with so many stripes each.
+fn composite(parts: &[(u64, u16)]) -> Wish {
+    let mut start = 0;
+    let component = |&(end, count): &(u64, u16)| {
+        let extent = Extent { start, end };
+        start = end;
+        let spec = LayoutSpec { stripe_count: Some(count), ..LayoutSpec::default() };
+        ComponentSpec { extent, flags: ComponentFlags::default(), spec }
+    };
+    Wish::Composite(parts.iter().map(component).collect())
+}
+
+fn pfl() -> Wish {
+    composite(&[(MIB, 1), (4 * MIB, 2), (Extent::EOF, STRIPE_COUNT_ALL)])
+}
+
+fn counts(layout: &Layout) -> Vec<usize> {
+    layout.components.iter().map(|component| component.objects.len()).collect()
+}
+
+#[test]
+fn components_get_objects_when_somebody_first_writes_at_or_behind_them() {
+    let f = Fixture::with_osts(4);
+    let fid = f.file(Fid::ROOT, "f").expect("made").fid;
+    let attr = f.wish(fid, pfl()).expect("set");
+    assert!(attr.flags.contains(AttrFlags::HAS_OBJECTS), "the first component has objects at once");
+    assert_eq!((attr.size, attr.size_source), (0, SizeSource::Exact));
+    let begun = f.layout(fid);
+    assert_eq!((counts(&begun), begun.generation), (vec![1, 0, 0], 4));
+    // What lies in the first needs nothing more, its last byte included.
+    assert_eq!(counts(&f.intent_for(fid, 0, MIB).expect("there")), [1, 0, 0]);
+    assert_eq!(f.layout(fid).generation, 4);
+    let second = f.intent_for(fid, MIB - 1, MIB + 1).expect("objects");
+    assert_eq!((counts(&second), second.generation), (vec![1, 2, 0], 5));
+    assert_eq!(second.components[0], begun.components[0], "what has objects keeps them");
+    let used: std::collections::HashSet<u16> = indexes(&second).into_iter().collect();
+    assert_eq!(used.len(), 3, "components use other OSTs than their neighbours");
+    // Far behind: everything before it gets objects as well.
+    let other = f.file(Fid::ROOT, "g").expect("made").fid;
+    f.wish(other, pfl()).expect("set");
+    let all = f.intent_for(other, 100 * MIB, 100 * MIB + 1).expect("objects");
+    assert_eq!((counts(&all), all.generation), (vec![1, 2, 4], 5));
+    let mut objects: Vec<Fid> = all.objects().chain(second.objects()).map(|o| o.object).collect();
+    objects.sort_unstable();
+    objects.dedup();
+    assert_eq!(objects.len(), 10, "no object belongs to two");
+    let f = f.restart();
+    assert_eq!(f.layout(other), *all);
+    f.unlink(Fid::ROOT, "f").expect("removed");
+    f.unlink(Fid::ROOT, "g").expect("removed");
+    f.answer(&f.cred, &MdsRequest::Commit { upto: nacre_types::TransNo(u64::MAX) }).expect("durable");
+    let mut destroyed: Vec<Fid> = f.osts.iter().flat_map(|ost| ost.destroyed.lock().clone()).collect();
+    destroyed.sort_unstable();
+    assert_eq!(destroyed, objects);
+    f.check();
+}
+
+#[test]
+fn composite_defaults_are_inherited_from_directory_parent_and_root() {
+    let f = Fixture::with_osts(4);
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    f.wish(dir, pfl()).expect("set");
+    let sub = f.dir(dir, "sub").expect("made").fid;
+    assert_eq!(f.run(&MdsRequest::GetDefaultLayout { fid: sub }), Ok(MdsReply::DefaultLayout(Some(pfl()))));
+    let file = f.file(sub, "f").expect("made").fid;
+    let shown = f.layout(file);
+    assert_eq!((counts(&shown), shown.generation), (vec![0, 0, 0], 3), "objects come with the first write");
+    assert_eq!(counts(&f.intent(file).expect("objects")), [1, 0, 0]);
+    // The root's is looked up when it is needed.
+    let plain = f.file(Fid::ROOT, "before").expect("made").fid;
+    f.wish(Fid::ROOT, composite(&[(2 * MIB, 1), (Extent::EOF, 3)])).expect("set");
+    assert_eq!(counts(&f.intent_for(plain, 0, 3 * MIB).expect("objects")), [1, 3]);
+    // A file that asks for something itself is not cut up; its directory helps out where it is silent.
+    let own = f.file(dir, "own").expect("made").fid;
+    f.stripe(own, LayoutSpec { stripe_size: Some(65536), ..LayoutSpec::default() }).expect("set");
+    assert_eq!((counts(&f.layout(own)), f.layout(own).components[0].stripe_size), (vec![1], 65536));
+    let wide = f.dir(Fid::ROOT, "wide").expect("made").fid;
+    f.stripe(wide, LayoutSpec { stripe_count: Some(3), ..LayoutSpec::default() }).expect("set");
+    let own = f.file(wide, "own").expect("made").fid;
+    f.stripe(own, LayoutSpec { stripe_size: Some(65536), ..LayoutSpec::default() }).expect("set");
+    assert_eq!(counts(&f.layout(own)), [3]);
+    f.wish(dir, Wish::default()).expect("removed");
+    assert_eq!(f.run(&MdsRequest::GetDefaultLayout { fid: dir }), Ok(MdsReply::DefaultLayout(None)));
+    f.check();
+}
+
+#[test]
+fn a_file_ends_where_its_last_component_ends() {
+    let f = Fixture::with_osts(2);
+    let fid = f.file(Fid::ROOT, "f").expect("made").fid;
+    f.wish(fid, composite(&[(MIB, 1), (2 * MIB, 1)])).expect("set");
+    assert_eq!(f.intent_for(fid, 2 * MIB, 2 * MIB + 1), Err(Status::ENODATA));
+    assert_eq!(counts(&f.intent_for(fid, MIB, 9 * MIB).expect("the part inside")), [1, 1]);
+    let set = |size| {
+        let valid = nacre_types::SetAttrValid::SIZE;
+        f.attr(&MdsRequest::SetAttr { fid, set: nacre_types::SetAttr { valid, size, ..Default::default() } })
+    };
+    assert_eq!(set(2 * MIB + 1).err(), Some(Status::ENODATA));
+    assert_eq!(set(2 * MIB).expect("all of it").size, 2 * MIB);
+}
+
+#[test]
+fn composite_wishes_that_cannot_be_met_are_refused() {
+    let f = Fixture::with_osts(2);
+    let fid = f.file(Fid::ROOT, "f").expect("made").fid;
+    let with = |change: fn(&mut Vec<ComponentSpec>)| {
+        let Wish::Composite(mut parts) = pfl() else { panic!("composite") };
+        change(&mut parts);
+        f.wish(fid, Wish::Composite(parts)).err()
+    };
+    assert_eq!(with(|parts| parts.clear()), Some(Status::EINVAL));
+    assert_eq!(with(|parts| parts[0].extent.start = MIB / 2), Some(Status::EINVAL));
+    assert_eq!(with(|parts| parts[1].extent.start = 2 * MIB), Some(Status::EINVAL));
+    assert_eq!(with(|parts| parts[1].spec.first_ost = Some(7)), Some(Status::EINVAL));
+    assert_eq!(
+        with(|parts| parts[2].spec.pool = nacre_layout::PoolName::new(b"none-such")),
+        Some(Status::EINVAL)
+    );
+    assert_eq!(with(|parts| parts[2].spec.stripe_size = Some(1000)), Some(Status::EINVAL));
+    assert_eq!(counts(&f.intent(fid).expect("still plain")), [1]);
+    assert_eq!(f.wish(fid, pfl()).err(), Some(Status::EALREADY));
+}
+
+#[test]
+fn many_components_on_few_osts_get_their_objects_at_once() {
+    let f = Fixture::with_osts(1);
+    let fid = f.file(Fid::ROOT, "f").expect("made").fid;
+    let parts: Vec<(u64, u16)> = (1..=500).map(|i| (i * MIB, 1)).collect();
+    f.wish(fid, composite(&parts)).expect("set");
+    let layout = f.intent_for(fid, 0, 500 * MIB).expect("objects");
+    assert_eq!((layout.objects().count(), layout.is_complete()), (500, true));
+    assert_eq!(
+        f.wish(Fid::ROOT, composite(&(1..=700).map(|i| (i * MIB, 1)).collect::<Vec<_>>())).err(),
+        Some(Status::EINVAL)
+    );
+    f.check();
+}
+
+#[test]
+fn lustres_attribute_shows_and_sets_components() {
+    let f = Fixture::with_osts(2);
+    let get = |fid| match f.run(&MdsRequest::GetXattr { fid, name: b"lustre.lov" }) {
+        Ok(MdsReply::Bytes(bytes)) => bytes,
+        other => panic!("{other:?}"),
+    };
+    let set = |fid, value: &[u8]| {
+        let flags = nacre_wire::mds::XattrFlags::empty();
+        f.attr(&MdsRequest::SetXattr { fid, name: b"lustre.lov", value, flags })
+    };
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    set(dir, &user_md::encode_wish(&Fid::ZERO, &pfl())).expect("set");
+    assert_eq!(user_md::decode_wish(&get(dir)), Ok(pfl()));
+    let file = f.file(dir, "f").expect("made").fid;
+    let shown = user_md::decode_layout(&get(file)).expect("a layout");
+    assert_eq!(shown.components.iter().map(|c| c.id).collect::<Vec<_>>(), [1, 2, 3]);
+    let layout = f.intent_for(file, 0, 2 * MIB).expect("objects");
+    assert_eq!(user_md::decode_layout(&get(file)).as_ref(), Ok(&*layout));
+    // A copy gets the same shape and objects of its own; where there is data already it is ignored.
+    let copy = f.file(Fid::ROOT, "copy").expect("made").fid;
+    set(copy, &get(file)).expect("set");
+    assert_eq!(counts(&f.layout(copy)), [1, 0, 0]);
+    assert!(
+        f.layout(copy).objects().all(|object| layout.objects().all(|other| other.object != object.object))
+    );
+    set(copy, &get(file)).expect("ignored");
 }

@@ -5,7 +5,8 @@ use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
 use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
 use crate::mds::{DirEntry, DirPage};
 use nacre_layout::{
-    Component, ComponentFlags, Extent, Layout, LayoutForm, LayoutSpec, PoolName, StripeObject,
+    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, PoolName, StripeObject,
+    Wish,
 };
 use nacre_lock::{
     Enqueue, EnqueueFlags, InodeBits, LockGrant, LockHandle, Lvb, Mode, Need, Outcome, ResourceId, Wanted,
@@ -50,7 +51,7 @@ fn layout() -> Arc<Layout> {
         components: vec![Component {
             id: 0,
             extent: Extent::WHOLE,
-            flags: ComponentFlags { instantiated: true },
+            flags: ComponentFlags::INIT,
             stripe_size: 1 << 20,
             stripe_count: 2,
             first_ost: Some(1),
@@ -59,6 +60,19 @@ fn layout() -> Arc<Layout> {
             objects: (0..2).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 9) }).collect(),
         }],
     })
+}
+
+/// Two components, of which the first has `spec`.
+fn composite_wish(spec: LayoutSpec) -> Wish {
+    let flags = ComponentFlags::PREFER_READ;
+    Wish::Composite(vec![
+        ComponentSpec { extent: Extent { start: 0, end: 1 << 20 }, flags, spec },
+        ComponentSpec {
+            extent: Extent { start: 1 << 20, end: Extent::EOF },
+            flags: ComponentFlags::default(),
+            spec: LayoutSpec::default(),
+        },
+    ])
 }
 
 fn file_lock() -> FileLock {
@@ -124,7 +138,8 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::UpdateData { fid: fid(1), update, exact: true },
         MdsRequest::LayoutIntent { fid: fid(1), start: 0, end: 1 << 20 },
         MdsRequest::GetLayout { fid: fid(1) },
-        MdsRequest::SetLayout { fid: fid(1), spec },
+        MdsRequest::SetLayout { fid: fid(1), wish: Wish::Plain(spec) },
+        MdsRequest::SetLayout { fid: fid(1), wish: composite_wish(spec) },
         MdsRequest::GetDefaultLayout { fid: fid(1) },
         MdsRequest::ReadDir { fid: Fid::ROOT, cookie: 4, max_bytes: 65536, plus: true },
         MdsRequest::ReadLink { fid: fid(1) },
@@ -160,7 +175,7 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::Created { attr: attr(), created: true, layout: Some(layout()), parent: attr() },
         MdsReply::Opened { attr: attr(), layout: None },
         MdsReply::Layout(Some(layout())),
-        MdsReply::DefaultLayout(Some(spec)),
+        MdsReply::DefaultLayout(Some(Wish::Plain(spec))),
         MdsReply::Removed { fid: fid(1), attr: None },
         MdsReply::Directory(page),
         MdsReply::Bytes(b"value".to_vec()),

@@ -1,0 +1,201 @@
+//! `lov_comp_md_v1`: a table of components, and behind it a `lov_user_md` for each. Source: reference 3.6.
+//!
+//! ```text
+//!  0 magic u32    4 size of all u32    8 generation u32    12 flags u16, 14 components u16, 16 mirrors - 1 u16, then zeros
+//! 32 for each component 48 bytes:
+//!      0 id u32     4 flags u32       8 start u64, end u64 (all ones: the file has no end)
+//!     24 offset u32, 28 size u32 of its lov_user_md         32 generation u32      36 time and link, parity: zero
+//! ```
+
+use super::raw::Raw;
+use super::{
+    Header, OFFSET_ANY, UserMdError, header, plain_len, put_component, put_spec, read_component, read_spec,
+};
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm};
+use crate::spec::LayoutSpec;
+use crate::wish::{ComponentSpec, Wish};
+use nacre_types::Fid;
+use nacre_types::limits::{STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
+
+/// Magic of a composite layout.
+pub const MAGIC_COMPOSITE: u32 = 0x0BD6_0BD0;
+/// Bytes before the table.
+pub const HEADER: usize = 32;
+/// Bytes of a component in the table.
+pub const ENTRY: usize = 48;
+
+/// Bits of the layout's flags that say how its mirrors are.
+const FLAGS_MIRROR_STATE: u16 = 0xf;
+/// Ids of components of files without mirrors are below this; the bits above number the mirror.
+const ID_END: u32 = 1 << 16;
+
+struct Entry<'a> {
+    id: u32,
+    flags: ComponentFlags,
+    extent: Extent,
+    layout: Raw<'a>,
+}
+
+/// The generation and the components, each field of the table checked.
+fn entries(raw: Raw<'_>) -> Result<(u32, Vec<Entry<'_>>), UserMdError> {
+    let size = raw.u32(4)? as usize;
+    if size > raw.bytes.len() {
+        return Err(UserMdError::Short);
+    }
+    if size != raw.bytes.len() || size > XATTR_VALUE_MAX {
+        return Err(UserMdError::Field("size"));
+    }
+    if raw.u16(12)? & FLAGS_MIRROR_STATE != 0 || raw.u16(16)? != 0 {
+        return Err(UserMdError::Field("mirror count"));
+    }
+    let count = usize::from(raw.u16(14)?);
+    let mut reached = HEADER + ENTRY * count;
+    if count == 0 {
+        return Err(UserMdError::Field("entry count"));
+    }
+    if reached > size {
+        return Err(UserMdError::Short);
+    }
+    let mut found = Vec::with_capacity(count);
+    for place in 0..count {
+        let entry = raw.part(HEADER + ENTRY * place, HEADER + ENTRY * (place + 1))?;
+        let (offset, len) = (entry.u32(24)? as usize, entry.u32(28)? as usize);
+        // In order and apart, so that no byte means two things.
+        if offset < reached {
+            return Err(UserMdError::Field("component offset"));
+        }
+        reached = offset.checked_add(len).ok_or(UserMdError::Field("component size"))?;
+        let layout = raw.part(offset, reached)?;
+        let flags = entry.u32(4)?;
+        let id = entry.u32(0)?;
+        if id >= ID_END {
+            return Err(UserMdError::Field("component id"));
+        }
+        let extent = Extent { start: entry.u64(8)?, end: entry.u64(16)? };
+        if extent.end != Extent::EOF && !extent.end.is_multiple_of(u64::from(STRIPE_SIZE_MIN)) {
+            return Err(UserMdError::Field("component end"));
+        }
+        let flags = ComponentFlags::from_bits(flags).ok_or(UserMdError::Flags(flags))?;
+        found.push(Entry { id, flags, extent, layout });
+    }
+    Ok((raw.u32(8)?, found))
+}
+
+pub(super) fn has_objects(raw: Raw<'_>) -> bool {
+    let instantiated = |entry: &Entry<'_>| entry.flags.contains(ComponentFlags::INIT);
+    entries(raw).is_ok_and(|(_, entries)| entries.iter().any(instantiated))
+}
+
+pub(super) fn read_wish(raw: Raw<'_>) -> Result<Wish, UserMdError> {
+    let (_, entries) = entries(raw)?;
+    let mut components = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let spec = match entry.flags.contains(ComponentFlags::INIT) {
+            // Copied from a file.
+            true => super::read_spec_of_objects(entry.layout)?,
+            false if header(entry.layout)?.objects.bytes.is_empty() => read_spec(entry.layout)?,
+            false => return Err(UserMdError::Field("component size")),
+        };
+        let flags = entry.flags & ComponentFlags::WISHES;
+        components.push(ComponentSpec { extent: entry.extent, flags, spec });
+    }
+    let wish = Wish::Composite(components);
+    wish.check().map_err(|_| UserMdError::Field("component extent or stripe size"))?;
+    Ok(wish)
+}
+
+pub(super) fn read_layout(raw: Raw<'_>) -> Result<Layout, UserMdError> {
+    let (generation, entries) = entries(raw)?;
+    let mut components: Vec<Component> = Vec::with_capacity(entries.len());
+    for entry in entries {
+        if entry.id == 0 || components.last().is_some_and(|last| last.id >= entry.id) {
+            return Err(UserMdError::Field("component id"));
+        }
+        let component = match entry.flags.contains(ComponentFlags::INIT) {
+            true => read_component(entry.layout)?,
+            false => without_objects(entry.layout)?,
+        };
+        components.push(Component { id: entry.id, flags: entry.flags, extent: entry.extent, ..component });
+    }
+    let layout = Layout { form: LayoutForm::Composite, generation, components };
+    if !layout.is_sound() {
+        return Err(UserMdError::Field("component extent"));
+    }
+    Ok(layout)
+}
+
+/// A component that waits for its first write; what it wants has been settled.
+fn without_objects(raw: Raw<'_>) -> Result<Component, UserMdError> {
+    let Header { objects, .. } = header(raw)?;
+    let spec = read_spec(raw)?;
+    if !objects.bytes.is_empty() {
+        return Err(UserMdError::Field("component size"));
+    }
+    Ok(Component {
+        id: 0,
+        extent: Extent::WHOLE,
+        flags: ComponentFlags::default(),
+        stripe_size: spec.stripe_size.ok_or(UserMdError::Field("stripe size"))?,
+        stripe_count: spec.stripe_count.ok_or(UserMdError::Field("stripe count"))?,
+        first_ost: spec.first_ost,
+        pool: spec.pool,
+        generation: 0,
+        objects: Vec::new(),
+    })
+}
+
+/// Writes the header and the table for components of these ids, flags, extents and sizes.
+fn table(generation: u32, components: &[(u32, ComponentFlags, Extent, usize)]) -> Vec<u8> {
+    let size = super::composite_len(components.iter().map(|(.., len)| *len));
+    let mut out = Vec::with_capacity(size);
+    out.extend_from_slice(&MAGIC_COMPOSITE.to_le_bytes());
+    out.extend_from_slice(&(size as u32).to_le_bytes());
+    out.extend_from_slice(&generation.to_le_bytes());
+    out.extend_from_slice(&0u16.to_le_bytes());
+    out.extend_from_slice(&(components.len() as u16).to_le_bytes());
+    out.resize(HEADER, 0);
+    let mut offset = HEADER + ENTRY * components.len();
+    for (id, flags, extent, len) in components {
+        let end = out.len() + ENTRY;
+        out.extend_from_slice(&id.to_le_bytes());
+        out.extend_from_slice(&flags.bits().to_le_bytes());
+        out.extend_from_slice(&extent.start.to_le_bytes());
+        out.extend_from_slice(&extent.end.to_le_bytes());
+        out.extend_from_slice(&(offset as u32).to_le_bytes());
+        out.extend_from_slice(&(*len as u32).to_le_bytes());
+        out.resize(end, 0);
+        offset += len;
+    }
+    out
+}
+
+pub(super) fn encode_wish(fid: &Fid, components: &[ComponentSpec]) -> Vec<u8> {
+    let row = |c: &ComponentSpec| (0, c.flags, c.extent, plain_len(c.spec.pool.is_some(), 0));
+    let mut out = table(0, &components.iter().map(row).collect::<Vec<_>>());
+    components.iter().for_each(|component| put_spec(&mut out, fid, &component.spec));
+    out
+}
+
+pub(super) fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
+    let row = |c: &Component| (c.id, c.flags, c.extent, plain_len(c.pool.is_some(), c.objects.len()));
+    let mut out = table(layout.generation, &layout.components.iter().map(row).collect::<Vec<_>>());
+    for component in &layout.components {
+        match component.is_instantiated() {
+            true => put_component(&mut out, fid, component, component.generation),
+            false => put_spec(&mut out, fid, &spec_of(component)),
+        }
+    }
+    out
+}
+
+fn spec_of(component: &Component) -> LayoutSpec {
+    LayoutSpec {
+        stripe_size: Some(component.stripe_size),
+        stripe_count: Some(component.stripe_count),
+        first_ost: component.first_ost.filter(|index| *index != OFFSET_ANY),
+        pool: component.pool,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+use super::*;
+use crate::layout::{PoolName, STRIPE_COUNT_ALL, StripeObject};
+use crate::user::{decode_layout, decode_wish, encode_layout, encode_wish, has_objects};
+use proptest::prelude::*;
+
+const FILE: Fid = Fid::new(0x2_0000_0401, 7, 0);
+const MIB: u64 = 1 << 20;
+
+fn component(start: u64, end: u64, count: u16) -> ComponentSpec {
+    let spec = LayoutSpec { stripe_count: Some(count), ..LayoutSpec::default() };
+    ComponentSpec { extent: Extent { start, end }, flags: ComponentFlags::default(), spec }
+}
+
+/// What `lfs setstripe -E 4M -c 1 -E 64M -c 2 -E -1 -c -1` asks for.
+fn pfl() -> Wish {
+    Wish::Composite(vec![
+        component(0, 4 * MIB, 1),
+        component(4 * MIB, 64 * MIB, 2),
+        component(64 * MIB, Extent::EOF, STRIPE_COUNT_ALL),
+    ])
+}
+
+fn objects(first: u16, count: u16, oid: u32) -> Vec<StripeObject> {
+    (first..first + count).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, oid) }).collect()
+}
+
+fn file() -> Layout {
+    let mut layout = pfl().to_layout(&LayoutSpec::default());
+    layout.instantiate(0, objects(0, 1, 2));
+    layout.instantiate(1, objects(1, 2, 3));
+    layout.generation = 5;
+    layout
+}
+
+#[test]
+fn the_bytes_are_those_that_lustres_tool_sends() {
+    let bytes = encode_wish(&Fid::ZERO, &pfl());
+    assert_eq!(bytes.len(), 272);
+    assert_eq!(
+        &bytes[..32],
+        [
+            0xd0, 0x0b, 0xd6, 0x0b, 16, 1, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0
+        ]
+    );
+    let second: Vec<u8> = [
+        &[0; 8][..],
+        &(4 * MIB).to_le_bytes(),
+        &(64 * MIB).to_le_bytes(),
+        &[208, 0, 0, 0, 32, 0, 0, 0],
+        &[0; 16],
+    ]
+    .concat();
+    assert_eq!(&bytes[80..128], second);
+    let last: Vec<u8> =
+        [&[0xd0, 0x0b, 0xd1, 0x0b, 1, 0, 0, 0][..], &[0; 16], &[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]].concat();
+    assert_eq!(&bytes[240..], last);
+    assert_eq!(decode_wish(&bytes), Ok(pfl()));
+    assert!(!has_objects(&bytes));
+}
+
+#[test]
+fn the_layout_of_a_file_has_offsets_and_sizes_as_lustres() {
+    let bytes = encode_layout(&FILE, &file());
+    let u32_at = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("inside"));
+    // As in the transcript of `lfs getstripe -v pfl`: header, then (offset, size) of each component.
+    assert_eq!((u32_at(4), u32_at(8)), (344, 5));
+    let place = |index: usize| (u32_at(32 + 48 * index + 24), u32_at(32 + 48 * index + 28));
+    assert_eq!([place(0), place(1), place(2)], [(176, 56), (232, 80), (312, 32)]);
+    let ids_and_flags = |index: usize| (u32_at(32 + 48 * index), u32_at(32 + 48 * index + 4));
+    assert_eq!([ids_and_flags(0), ids_and_flags(1), ids_and_flags(2)], [(1, 0x10), (2, 0x10), (3, 0)]);
+    assert_eq!(decode_layout(&bytes), Ok(file()));
+    assert!(has_objects(&bytes));
+    // What was copied from a file is a wish for the same shape.
+    let Ok(Wish::Composite(copied)) = decode_wish(&bytes) else { panic!("a wish") };
+    assert_eq!(
+        copied.iter().map(|c| c.spec.stripe_count).collect::<Vec<_>>(),
+        [Some(1), Some(2), Some(0xffff)]
+    );
+    assert!(copied.iter().all(|c| c.flags.is_empty() && c.spec.first_ost.is_none()));
+}
+
+/// The same layout as a machine of the other byte order stores it.
+fn swapped(bytes: &[u8]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    let mut swap = |at: usize, len: usize| out[at..at + len].reverse();
+    [(0, 4), (4, 4), (8, 4), (12, 2), (14, 2), (16, 2)].iter().for_each(|(at, len)| swap(*at, *len));
+    for entry in (0..3).map(|i| 32 + 48 * i) {
+        [(0, 4), (4, 4), (8, 8), (16, 8), (24, 4), (28, 4)]
+            .iter()
+            .for_each(|(at, len)| swap(entry + at, *len));
+    }
+    for (at, count) in [(176, 1), (232, 2), (312, 0)] {
+        [(0, 4), (4, 4), (8, 8), (16, 8), (24, 4), (28, 2), (30, 2)]
+            .iter()
+            .for_each(|(o, len)| swap(at + o, *len));
+        for object in (0..count).map(|i| at + 32 + 24 * i) {
+            [(0, 8), (8, 4), (12, 4), (20, 4)].iter().for_each(|(o, len)| swap(object + o, *len));
+        }
+    }
+    out
+}
+
+#[test]
+fn layouts_of_machines_with_the_other_byte_order_are_read() {
+    assert_eq!(decode_layout(&swapped(&encode_layout(&FILE, &file()))), Ok(file()));
+}
+
+#[test]
+fn each_field_that_cannot_be_is_refused() {
+    let good = encode_layout(&FILE, &file());
+    let with = |at: usize, value: &[u8]| {
+        let mut bytes = good.clone();
+        bytes[at..at + value.len()].copy_from_slice(value);
+        decode_layout(&bytes)
+    };
+    assert_eq!(with(4, &[0x57]), Err(UserMdError::Field("size")));
+    assert_eq!(with(4, &[0x59]), Err(UserMdError::Short));
+    assert_eq!(with(12, &[1]), Err(UserMdError::Field("mirror count")));
+    assert_eq!(with(16, &[1]), Err(UserMdError::Field("mirror count")));
+    assert_eq!(with(14, &[0]), Err(UserMdError::Field("entry count")));
+    assert_eq!(with(14, &[9]), Err(UserMdError::Short));
+    assert_eq!(with(32, &[0]), Err(UserMdError::Field("component id")));
+    assert_eq!(with(32, &[2]), Err(UserMdError::Field("component id")));
+    assert_eq!(with(34, &[1]), Err(UserMdError::Field("component id")));
+    assert_eq!(with(36, &[0x40]), Err(UserMdError::Flags(0x40)));
+    assert_eq!(with(36, &[1]), Err(UserMdError::Flags(1)));
+    // A component without its objects, and one with objects it should not have.
+    assert_eq!(with(36, &[0]), Err(UserMdError::Field("component size")));
+    assert_eq!(with(132, &[0x10]), Err(UserMdError::Field("stripe count")));
+    assert_eq!(with(40, &[1]), Err(UserMdError::Field("component extent")));
+    assert_eq!(with(48, &[1]), Err(UserMdError::Field("component end")));
+    assert_eq!(with(50, &[0x30]), Err(UserMdError::Field("component extent")));
+    assert_eq!(with(56, &[0]), Err(UserMdError::Field("component offset")));
+    assert_eq!(with(56, &[0xff, 0xff, 0xff, 0xff]), Err(UserMdError::Short));
+    assert_eq!(with(60, &[0xff, 0xff, 0xff, 0xff]), Err(UserMdError::Short));
+    assert_eq!(with(60, &[57]), Err(UserMdError::Field("component offset")));
+    assert_eq!(with(180, &[0, 1]), Err(UserMdError::Pattern(0x100)));
+    assert_eq!(with(176, &[0]), Err(UserMdError::Magic(0x0BD1_0B00)));
+    assert_eq!(decode_layout(&good[..20]), Err(UserMdError::Short));
+}
+
+prop_compose! {
+    fn any_spec()(size in 0u32..5, count in 0u16..6, all: bool, first in 0u16..4, pool in 0u8..3) -> LayoutSpec {
+        LayoutSpec {
+            // Sizes that divide each end below.
+            stripe_size: (size > 0).then(|| 65536 << (size - 1)),
+            stripe_count: if all { Some(STRIPE_COUNT_ALL) } else { (count > 0).then_some(count) },
+            first_ost: (first > 0).then_some(first),
+            pool: (pool == 1).then(|| PoolName::new(b"flash")).flatten(),
+        }
+    }
+}
+
+prop_compose! {
+    /// Any wish of one to eight components.
+    pub(crate) fn any_wish()(
+        parts in proptest::collection::vec((any_spec(), 1u64..64, 0u32..4), 1..8), open: bool, plain in 0u8..4,
+    ) -> Wish {
+        if plain == 0 {
+            return Wish::Plain(parts[0].0);
+        }
+        let mut start = 0;
+        let last = parts.len() - 1;
+        Wish::Composite(parts.into_iter().enumerate().map(|(place, (spec, len, flags))| {
+            let end = if open && place == last { Extent::EOF } else { start + len * MIB };
+            let extent = Extent { start, end };
+            start = end;
+            let flags = ComponentFlags::from_bits_truncate(flags << 1);
+            ComponentSpec { extent, flags, spec }
+        }).collect())
+    }
+}
+
+prop_compose! {
+    /// Any layout of a file, with its components up to some place instantiated.
+    pub(crate) fn any_layout()(wish in any_wish(), until in 0usize..9, generation in 0u16..9) -> Layout {
+        let mut layout = wish.to_layout(&LayoutSpec::default());
+        for place in 0..layout.components.len().min(until) {
+            let count = layout.components[place].stripe_count.min(5);
+            layout.instantiate(place, objects(place as u16, count, 40 + place as u32));
+            layout.components[place].generation = generation;
+        }
+        if layout.form == LayoutForm::Plain && layout.components[0].is_instantiated() {
+            layout.generation = u32::from(generation);
+        }
+        layout
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_wish_survives_its_bytes(wish in any_wish()) {
+        prop_assert_eq!(wish.check(), Ok(()));
+        prop_assert_eq!(decode_wish(&encode_wish(&FILE, &wish)), Ok(wish));
+    }
+
+    #[test]
+    fn every_layout_survives_its_bytes(layout in any_layout()) {
+        prop_assert!(layout.is_sound());
+        let bytes = encode_layout(&FILE, &layout);
+        prop_assert_eq!(has_objects(&bytes), layout.has_objects());
+        prop_assert_eq!(decode_layout(&bytes), Ok(layout));
+    }
+
+    #[test]
+    fn damaged_layouts_never_panic_and_what_is_read_is_sound(
+        layout in any_layout(), changes in proptest::collection::vec((0usize..700, 0u8..=255), 0..6), cut in 0usize..700,
+    ) {
+        let mut bytes = encode_layout(&FILE, &layout);
+        for (place, value) in changes {
+            if let Some(byte) = bytes.get_mut(place) {
+                *byte = value;
+            }
+        }
+        bytes.truncate(cut);
+        if let Ok(layout) = decode_layout(&bytes) {
+            prop_assert!(layout.is_sound());
+            prop_assert_eq!(decode_layout(&encode_layout(&FILE, &layout)), Ok(layout));
+        }
+        if let Ok(wish) = decode_wish(&bytes) {
+            prop_assert_eq!(decode_wish(&encode_wish(&FILE, &wish)), Ok(wish));
+        }
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(0u8..=255, 0..400)) {
+        let mut bytes = bytes;
+        let len = bytes.len() as u32;
+        if let Some(head) = bytes.first_chunk_mut::<8>() {
+            head[..4].copy_from_slice(&MAGIC_COMPOSITE.to_le_bytes());
+            head[4..].copy_from_slice(&len.to_le_bytes());
+        }
+        let _ = (decode_layout(&bytes), decode_wish(&bytes), has_objects(&bytes));
+    }
+}

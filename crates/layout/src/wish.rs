@@ -1,0 +1,296 @@
+//! What a user asks for with any number of components, how what is not said is filled in, and the rules. Source: reference
+//! 2.1 and 4.8.
+
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, STRIPE_COUNT_ALL};
+use crate::spec::{LayoutSpec, SpecError};
+use crate::user;
+use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
+
+/// Wishes for one component of a composite layout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ComponentSpec {
+    /// The part of the file.
+    pub extent: Extent,
+    /// Wishes for its use; never [`ComponentFlags::INIT`].
+    pub flags: ComponentFlags,
+    /// Its striping.
+    pub spec: LayoutSpec,
+}
+
+/// What a user asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// One striping for the whole file.
+    Plain(LayoutSpec),
+    /// Components in order, at least one.
+    Composite(Vec<ComponentSpec>),
+}
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish::Plain(LayoutSpec::default())
+    }
+}
+
+impl Wish {
+    /// Checks every rule that can be judged without knowing what is inherited.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let components = match self {
+            Wish::Plain(spec) => return spec.check(),
+            Wish::Composite(components) => components,
+        };
+        if components.first().ok_or(SpecError::NoComponents)?.extent.start != 0 {
+            return Err(SpecError::Start);
+        }
+        let mut reached = 0;
+        for ComponentSpec { extent, spec, .. } in components {
+            if extent.start != reached {
+                return Err(SpecError::NotAdjacent);
+            }
+            if extent.end <= extent.start {
+                return Err(SpecError::EndBeforeStart);
+            }
+            spec.check()?;
+            let unit = u64::from(spec.stripe_size.unwrap_or(STRIPE_SIZE_MIN));
+            if extent.end != Extent::EOF && !extent.end.is_multiple_of(unit) {
+                return Err(SpecError::EndUnaligned);
+            }
+            reached = extent.end;
+        }
+        match self.size_with_objects() {
+            size if size > XATTR_VALUE_MAX => Err(SpecError::TooLarge(size)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of the layout when all components have as many objects as they ask for ("all" and "the default" count as one).
+    fn size_with_objects(&self) -> usize {
+        let stripes = |spec: &LayoutSpec| match spec.stripe_count {
+            Some(STRIPE_COUNT_ALL) | None => 1,
+            Some(count) => usize::from(count),
+        };
+        match self {
+            Wish::Plain(spec) => user::plain_len(spec.pool.is_some(), stripes(spec)),
+            Wish::Composite(components) => {
+                let each =
+                    components.iter().map(|c| user::plain_len(c.spec.pool.is_some(), stripes(&c.spec)));
+                user::composite_len(each)
+            }
+        }
+    }
+
+    /// True if nothing is asked for: setting this on a directory removes its default.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Wish::Plain(spec) if spec.is_empty())
+    }
+
+    /// The striping of each component.
+    pub fn specs(&self) -> impl Iterator<Item = &LayoutSpec> {
+        let (plain, components) = match self {
+            Wish::Plain(spec) => (Some(spec), &[][..]),
+            Wish::Composite(components) => (None, components.as_slice()),
+        };
+        plain.into_iter().chain(components.iter().map(|component| &component.spec))
+    }
+
+    /// This wish, with what it leaves open from `base`. Where a stripe size of `base` does not fit a component's end, the size stays
+    /// open.
+    pub fn or(self, base: &LayoutSpec) -> Wish {
+        match self {
+            Wish::Plain(spec) => Wish::Plain(spec.or(base)),
+            Wish::Composite(mut components) => {
+                for component in &mut components {
+                    let end = component.extent.end;
+                    let fits = |size: &u32| end == Extent::EOF || end.is_multiple_of(u64::from(*size));
+                    let base = LayoutSpec { stripe_size: base.stripe_size.filter(fits), ..*base };
+                    component.spec = component.spec.or(&base);
+                }
+                Wish::Composite(components)
+            }
+        }
+    }
+
+    /// The striping that a wish hands on to others that are silent: its own, or that of its first component. A wish for a first
+    /// OST holds for the file that was made with it, not for what inherits.
+    pub fn inherited(&self) -> LayoutSpec {
+        let spec = match self {
+            Wish::Plain(spec) => *spec,
+            Wish::Composite(components) => components.first().map_or(LayoutSpec::default(), |c| c.spec),
+        };
+        LayoutSpec { first_ost: None, ..spec }
+    }
+
+    /// The layout that a file with this wish starts with, without objects. What the wish leaves open comes from `base`, and
+    /// from the built-in defaults where that is silent too.
+    ///
+    /// Ids of components count from 1 and the generation begins with their number, as if each had been added by itself.
+    pub fn to_layout(&self, base: &LayoutSpec) -> Layout {
+        let components = match self {
+            Wish::Plain(spec) => return spec.or(base).to_layout(),
+            Wish::Composite(components) => components,
+        };
+        let component = |(place, wish): (usize, &ComponentSpec)| {
+            let spec = wish.spec.or(&LayoutSpec { first_ost: None, ..*base });
+            Component {
+                id: place as u32 + 1,
+                extent: wish.extent,
+                flags: wish.flags & ComponentFlags::WISHES,
+                stripe_size: stripe_size(spec.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT), wish.extent.end),
+                stripe_count: spec.stripe_count.unwrap_or(1),
+                first_ost: spec.first_ost,
+                pool: spec.pool,
+                generation: 0,
+                objects: Vec::new(),
+            }
+        };
+        Layout {
+            form: LayoutForm::Composite,
+            generation: components.len() as u32,
+            components: components.iter().enumerate().map(component).collect(),
+        }
+    }
+}
+
+/// The stripe size of a component that ends at `end`: `wanted`, or if `end` would lie within a stripe, the largest power of two
+/// that divides it (which is at least 64 KiB, since ends are multiples of that).
+fn stripe_size(wanted: u32, end: u64) -> u32 {
+    if end == Extent::EOF || end.is_multiple_of(u64::from(wanted)) {
+        return wanted;
+    }
+    1 << end.trailing_zeros().min(31)
+}
+
+impl Layout {
+    /// The wish that would make such a layout again, without what was chosen by the server.
+    pub fn to_wish(&self) -> Wish {
+        let spec = |component: &Component| LayoutSpec {
+            stripe_size: Some(component.stripe_size),
+            stripe_count: Some(component.stripe_count).filter(|count| *count != 0),
+            first_ost: component.first_ost.filter(|_| !component.is_instantiated()),
+            pool: component.pool,
+        };
+        match (self.form, self.components.as_slice()) {
+            (LayoutForm::Plain, [only]) => Wish::Plain(spec(only)),
+            (_, components) => Wish::Composite(
+                components
+                    .iter()
+                    .map(|c| ComponentSpec {
+                        extent: c.extent,
+                        flags: c.flags & ComponentFlags::WISHES,
+                        spec: spec(c),
+                    })
+                    .collect(),
+            ),
+        }
+    }
+
+    /// How many stripes the component at `place` may get, so that the layout still fits an attribute value when the other
+    /// components without objects get one for each stripe they ask for ("all" counts as one).
+    pub fn stripes_that_fit(&self, place: usize) -> u16 {
+        if self.form == LayoutForm::Plain {
+            return STRIPE_COUNT_MAX;
+        }
+        let stripes = |(other, component): (usize, &Component)| {
+            let count = match component.is_instantiated() {
+                _ if other == place => 0,
+                true => component.objects.len(),
+                false if component.stripe_count == STRIPE_COUNT_ALL => 1,
+                false => usize::from(component.stripe_count),
+            };
+            user::plain_len(component.pool.is_some(), count)
+        };
+        let taken = user::composite_len(self.components.iter().enumerate().map(stripes));
+        let room = XATTR_VALUE_MAX.saturating_sub(taken) / user::OBJECT_LEN;
+        room.min(usize::from(STRIPE_COUNT_MAX)) as u16
+    }
+
+    /// True for a layout that can be followed, to be asked where one comes in: components in order without gap from 0, numbers
+    /// that stripe arithmetic can bear, objects where the flags say so.
+    pub fn is_sound(&self) -> bool {
+        let mut reached = 0;
+        let sound = |c: &Component| {
+            c.extent.start < c.extent.end
+                && c.stripe_size != 0
+                && c.stripe_size.is_multiple_of(STRIPE_SIZE_MIN)
+                && c.is_instantiated() != c.objects.is_empty()
+                && (!c.is_instantiated() || c.objects.len() == usize::from(c.stripe_count))
+        };
+        !self.components.is_empty()
+            && self.components.iter().all(|c| {
+                let follows = c.extent.start == reached;
+                reached = c.extent.end;
+                follows && sound(c)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn part(start: u64, end: u64, spec: LayoutSpec) -> ComponentSpec {
+        ComponentSpec { extent: Extent { start, end }, flags: ComponentFlags::default(), spec }
+    }
+
+    #[test]
+    fn rules_of_composite_layouts_are_checked() {
+        let none = LayoutSpec::default();
+        let check = |parts: &[(u64, u64)]| {
+            Wish::Composite(parts.iter().map(|(start, end)| part(*start, *end, none)).collect()).check()
+        };
+        assert_eq!(check(&[(0, 4 * MIB), (4 * MIB, Extent::EOF)]), Ok(()));
+        assert_eq!(check(&[(0, 4 * MIB)]), Ok(()), "files may end where their last component ends");
+        assert_eq!(check(&[]), Err(SpecError::NoComponents));
+        assert_eq!(check(&[(MIB, 4 * MIB)]), Err(SpecError::Start));
+        assert_eq!(check(&[(0, MIB), (2 * MIB, 4 * MIB)]), Err(SpecError::NotAdjacent));
+        assert_eq!(check(&[(0, 2 * MIB), (2 * MIB, MIB)]), Err(SpecError::EndBeforeStart));
+        assert_eq!(check(&[(0, 100)]), Err(SpecError::EndUnaligned));
+        let large = LayoutSpec { stripe_size: Some(8 << 20), ..none };
+        assert_eq!(Wish::Composite(vec![part(0, 4 * MIB, large)]).check(), Err(SpecError::EndUnaligned));
+        let wide = |count| LayoutSpec { stripe_count: Some(count), ..none };
+        let three = |count| {
+            let ends = [(0, MIB), (MIB, 2 * MIB), (2 * MIB, Extent::EOF)];
+            Wish::Composite(ends.iter().map(|(start, end)| part(*start, *end, wide(count))).collect()).check()
+        };
+        assert!(matches!(three(2000), Err(SpecError::TooLarge(_))));
+        assert_eq!(three(STRIPE_COUNT_ALL), Ok(()));
+        let many = |count: u64| (0..count).map(|i| (i * MIB, (i + 1) * MIB)).collect::<Vec<_>>();
+        assert_eq!(check(&many(500)), Ok(()));
+        assert!(matches!(check(&many(700)), Err(SpecError::TooLarge(_))));
+    }
+
+    #[test]
+    fn what_is_not_said_comes_from_the_base_and_stripe_sizes_fit_the_end() {
+        let base = LayoutSpec { stripe_count: Some(3), first_ost: Some(1), ..LayoutSpec::default() };
+        let own = LayoutSpec { stripe_size: Some(65536), first_ost: Some(2), ..LayoutSpec::default() };
+        let wish = Wish::Composite(vec![part(0, MIB, LayoutSpec::default()), part(MIB, Extent::EOF, own)]);
+        let layout = wish.to_layout(&base);
+        let [first, second] = layout.components.as_slice() else { panic!("two") };
+        assert_eq!((first.id, first.stripe_size, first.stripe_count, first.first_ost), (1, 1 << 20, 3, None));
+        assert_eq!((second.id, second.stripe_size, second.first_ost), (2, 65536, Some(2)));
+        assert_eq!((layout.generation, layout.end()), (2, Extent::EOF));
+        assert_eq!(stripe_size(3 * 65536, 1 << 40), 1 << 31);
+        assert_eq!(wish.inherited(), LayoutSpec::default());
+    }
+
+    #[test]
+    fn a_layout_never_outgrows_what_an_attribute_can_hold() {
+        let all = LayoutSpec { stripe_count: Some(STRIPE_COUNT_ALL), ..LayoutSpec::default() };
+        let ends = [(0, MIB), (MIB, 2 * MIB), (2 * MIB, Extent::EOF)];
+        let wish = Wish::Composite(ends.iter().map(|(start, end)| part(*start, *end, all)).collect());
+        let mut layout = wish.to_layout(&LayoutSpec::default());
+        for place in 0..3 {
+            let count = layout.stripes_that_fit(place).min(1900);
+            let object = |i| crate::StripeObject { ost_index: i, object: nacre_types::Fid::ost_object(i, 1) };
+            layout.instantiate(place, (0..count).map(object).collect());
+        }
+        let counts: Vec<usize> = layout.components.iter().map(|c| c.objects.len()).collect();
+        assert_eq!(counts, [1900, 818, 1]);
+        assert!(user::encode_layout(&nacre_types::Fid::ZERO, &layout).len() <= XATTR_VALUE_MAX);
+    }
+}
