@@ -138,7 +138,10 @@ impl Wish {
                 id: place as u32 + 1,
                 extent: wish.extent,
                 flags: wish.flags & ComponentFlags::WISHES,
-                stripe_size: stripe_size(spec.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT), wish.extent.end),
+                stripe_size: fitting_stripe_size(
+                    spec.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT),
+                    wish.extent.end,
+                ),
                 stripe_count: spec.stripe_count.unwrap_or(1),
                 first_ost: spec.first_ost,
                 pool: spec.pool,
@@ -156,8 +159,8 @@ impl Wish {
 
 /// The stripe size of a component that ends at `end`: `wanted`, or if `end` would lie within a stripe, the largest power of two
 /// that divides it (which is at least 64 KiB, since ends are multiples of that).
-fn stripe_size(wanted: u32, end: u64) -> u32 {
-    if end == Extent::EOF || end.is_multiple_of(u64::from(wanted)) {
+pub fn fitting_stripe_size(wanted: u32, end: u64) -> u32 {
+    if end == Extent::EOF || wanted == 0 || end.is_multiple_of(u64::from(wanted)) {
         return wanted;
     }
     1 << end.trailing_zeros().min(31)
@@ -274,7 +277,7 @@ mod tests {
         assert_eq!((first.id, first.stripe_size, first.stripe_count, first.first_ost), (1, 1 << 20, 3, None));
         assert_eq!((second.id, second.stripe_size, second.first_ost), (2, 65536, Some(2)));
         assert_eq!((layout.generation, layout.end()), (2, Extent::EOF));
-        assert_eq!(stripe_size(3 * 65536, 1 << 40), 1 << 31);
+        assert_eq!(fitting_stripe_size(3 * 65536, 1 << 40), 1 << 31);
         assert_eq!(wish.inherited(), LayoutSpec::default());
     }
 

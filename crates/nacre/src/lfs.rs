@@ -14,6 +14,7 @@ mod query;
 mod render;
 mod setstripe;
 mod table;
+mod template;
 mod view;
 
 use getopt::{OptionSpec, Parsed};

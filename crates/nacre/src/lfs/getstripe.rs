@@ -2,10 +2,11 @@
 
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::mounted::{self, Mounted};
-use super::render::{self, Facts, Fields, Style};
-use super::view::LayoutView;
+use super::number::{parse_stripe_size, parse_unsigned};
+use super::render::{self, Facts, Fields, Filter, Relation, Style};
+use super::view::{View, parse_flags};
 use super::{Failure, Outcome};
-use nacre_layout::user;
+use nacre_layout::{LayoutSpec, Wish, user};
 use nacre_types::Fid;
 use nacre_types::TargetId;
 use std::ffi::OsString;
@@ -18,6 +19,10 @@ pub const USAGE: &str = "\
 usage: lfs getstripe [OPTIONS] FILE|DIR...
   -c -S -i -L -g -p -m -F    only stripe count, size, index, pattern, layout generation, pool,
                              MDT index, FID; alone without a label
+  -N --component-count       only the number of mirrors, of components
+  -I[ID] -E[END] --component-start[=START] --component-flags[=FLAGS]
+                             only a component's id, end, start, flags; with a value (+N more,
+                             -N less, ^FLAG not) only components that match
   -d, --directory            a directory itself, not what is in it
   -r, --recursive            the whole tree
   -O, --ost NAME             only files with an object on this OST, marked with *
@@ -85,11 +90,14 @@ pub fn run(args: &[OsString]) -> Outcome {
         raw: parsed.has('R'),
         follow: !parsed.has('n'),
         ost: parsed.value('O').map(str::to_owned),
+        filter: filter_of(&parsed)?,
     };
     super::for_each(&parsed.operands, |path| show.argument(path))
 }
 
 fn style_of(parsed: &Parsed) -> Style {
+    // With a value it says which components are meant, not what to show of them.
+    let asked = |key: char| parsed.has(key) && parsed.value(key).is_none();
     let fields = Fields {
         count: parsed.has('c') || parsed.has('C'),
         size: parsed.has('S'),
@@ -101,7 +109,11 @@ fn style_of(parsed: &Parsed) -> Style {
         fid: parsed.has('F'),
         component_count: parsed.has('1'),
         mirror_count: parsed.has('N'),
-        component_other: ['I', 'E', 'z', '2', '3'].iter().any(|key| parsed.has(*key)),
+        component_id: asked('I'),
+        component_flags: asked('2'),
+        component_start: asked('3'),
+        component_end: asked('E'),
+        extension_size: parsed.has('z'),
         objects: parsed.has('q'),
     };
     let whole = fields.len() == 0;
@@ -115,6 +127,44 @@ fn style_of(parsed: &Parsed) -> Style {
     }
 }
 
+/// Which components the options with values admit.
+fn filter_of(parsed: &Parsed) -> Result<Filter, Failure> {
+    let invalid = |what: &str, text: &str| Failure::usage(format!("{NAME}: invalid {what} '{text}'"), USAGE);
+    fn given<T>(
+        text: Option<&str>,
+        read: impl Fn(&str) -> Option<T>,
+        failure: impl Fn(&str) -> Failure,
+    ) -> Result<Option<T>, Failure> {
+        text.map(|text| read(text).ok_or_else(|| failure(text))).transpose()
+    }
+    let id = |text: &str| parse_unsigned(text).and_then(|id| u32::try_from(id).ok()).filter(|id| *id > 0);
+    let mirror = |text: &str| match text.strip_prefix('!') {
+        Some(rest) => Some((true, relation(rest, parse_unsigned)?)),
+        None => Some((false, relation(text, parse_unsigned)?)),
+    };
+    let size = |text: &str| relation(text, parse_stripe_size);
+    Ok(Filter {
+        id: given(parsed.value('I'), id, |text| invalid("component id", text))?,
+        flags: given(parsed.value('2'), parse_flags, |text| invalid("component flags", text))?,
+        start: given(parsed.value('3'), size, |text| invalid("component start", text))?,
+        end: given(parsed.value('E'), size, |text| invalid("component end", text))?,
+        mirror_index: given(parsed.value('4'), mirror, |text| invalid("mirror index", text))?,
+        mirror_id: given(parsed.value('5'), mirror, |text| invalid("mirror id", text))?,
+    })
+}
+
+/// A number with `+` for more or `-` for less before it; the end of a file is a number too.
+fn relation(text: &str, read: impl Fn(&str) -> Option<u64>) -> Option<Relation> {
+    if matches!(text, "-1" | "eof" | "EOF") {
+        return Some(Relation::Is(u64::MAX));
+    }
+    match text.split_at_checked(1)? {
+        ("+", rest) => read(rest).map(Relation::Over),
+        ("-", rest) => read(rest).map(Relation::Under),
+        _ => read(text).map(Relation::Is),
+    }
+}
+
 struct Show {
     style: Style,
     directory_only: bool,
@@ -122,6 +172,7 @@ struct Show {
     raw: bool,
     follow: bool,
     ost: Option<String>,
+    filter: Filter,
 }
 
 impl Show {
@@ -181,18 +232,27 @@ impl Show {
             // Never written: it will get what its directory says then.
             None => {
                 let directory = mounted::directory_of(path);
-                mount.inherited_layout(directory).map_err(|error| failed(path, &error))?
+                let bytes = mount.inherited_layout(directory).map_err(|error| failed(path, &error))?;
+                as_of_file(&facts.fid, bytes)
             }
         };
-        let mut view = LayoutView::decode(&bytes)
-            .map_err(|what| Failure::new(libc::EINVAL, format!("{NAME}: '{shown}': {what}")))?;
-        if view.is_wish() && !self.raw {
-            view.fid = facts.fid;
-            mount.resolve(&mut view).map_err(|error| failed(path, &error))?;
+        let refused = |what| Failure::new(libc::EINVAL, format!("{NAME}: '{shown}': {what}"));
+        let view = View::decode(&bytes).map_err(refused)?;
+        let on_it = |ost: u32| view.layouts().flat_map(|l| &l.objects).any(|object| object.ost_index == ost);
+        if !style.ost.is_none_or(on_it) {
+            return Ok(());
         }
-        let on_it = |ost: u32| view.objects.iter().any(|object| object.ost_index == ost);
-        if style.ost.is_none_or(on_it) {
-            super::print(&render::file(&shown, &view, &facts, style));
+        match view {
+            View::Plain(mut view) => {
+                if view.is_wish() && !self.raw {
+                    view.fid = facts.fid;
+                    mount.resolve(&mut view, u64::MAX).map_err(|error| failed(path, &error))?;
+                }
+                super::print(&render::file(&shown, &view, &facts, style));
+            }
+            View::Composite(view) => {
+                super::print(&render::composite(&shown, &view, &facts, style, &self.filter, false));
+            }
         }
         Ok(())
     }
@@ -205,23 +265,40 @@ impl Show {
         let inherited = own.is_none();
         let bytes = match own {
             Some(bytes) => bytes,
-            None if self.raw => user::encode_spec(&Fid::ZERO, &nacre_layout::LayoutSpec::default()),
+            None if self.raw => user::encode_spec(&Fid::ZERO, &LayoutSpec::default()),
             None => mount.default_layout().map_err(|error| failed(path, &error))?,
         };
         let what = |what: &str| Failure::new(libc::EINVAL, format!("{NAME}: '{}': {what}", path.display()));
-        let mut view = LayoutView::decode(&bytes).map_err(what)?;
+        let mut view = View::decode(&bytes).map_err(what)?;
         if !self.raw {
-            mount.resolve(&mut view).map_err(|error| failed(path, &error))?;
+            let resolved = match &mut view {
+                View::Plain(view) => mount.resolve(view, u64::MAX),
+                View::Composite(view) => {
+                    view.entries.iter_mut().try_for_each(|entry| mount.resolve(&mut entry.layout, entry.end))
+                }
+            };
+            resolved.map_err(|error| failed(path, &error))?;
         }
         let shown = if show_path { path.display().to_string() } else { String::new() };
         let facts = self.facts(path)?;
-        super::print(&render::directory(&shown, &view, &facts, style, inherited));
+        super::print(&match view {
+            View::Plain(view) => render::directory(&shown, &view, &facts, style, inherited),
+            View::Composite(view) => render::composite(&shown, &view, &facts, style, &self.filter, true),
+        });
         Ok(())
     }
 
     fn facts(&self, path: &Path) -> Result<Facts, Failure> {
         let fid = mounted::fid_of(path, self.follow).map_err(|error| not_ours_or_failed(path, &error))?;
         Ok(Facts { fid, mdt_index: fid.mdt_index() })
+    }
+}
+
+/// A directory's components as those of a file that is made there, with ids; other wishes as they are.
+fn as_of_file(fid: &Fid, bytes: Vec<u8>) -> Vec<u8> {
+    match user::decode_wish(&bytes) {
+        Ok(wish @ Wish::Composite(_)) => user::encode_layout(fid, &wish.to_layout(&LayoutSpec::default())),
+        _ => bytes,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What `lfs` asks a mount: extended attributes and native ioctls. The only module here that makes system calls.
 
 use super::view::LayoutView;
+use nacre_layout::wish::fitting_stripe_size;
 use nacre_layout::{LayoutSpec, user};
 use nacre_types::ioctl::{FidToPath, MountInfo, PathToFid, Payload, TargetList, TargetStatfs};
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
@@ -193,21 +194,18 @@ impl Mounted {
         Ok(user::encode_spec(&Fid::ZERO, &LayoutSpec::default()))
     }
 
-    /// Puts the file system's values where a default layout says "the default".
+    /// Puts the file system's values where a default layout that ends at `end` says "the default".
     ///
     /// # Errors
     /// Those of getxattr(2) on the root.
-    pub fn resolve(&self, view: &mut LayoutView) -> io::Result<()> {
-        let root = LayoutView::decode(&self.default_layout()?).ok();
-        let fill = |own: u32, root: Option<u32>, builtin: u32| match (own, root) {
-            (0, Some(value)) if value != 0 => value,
-            (0, _) => builtin,
-            (own, _) => own,
-        };
-        let count = fill(u32::from(view.stripe_count), root.as_ref().map(|r| u32::from(r.stripe_count)), 1);
-        // Both come from 16-bit fields or are 1.
-        view.stripe_count = count as u16;
-        view.stripe_size = fill(view.stripe_size, root.map(|r| r.stripe_size), STRIPE_SIZE_DEFAULT);
+    pub fn resolve(&self, view: &mut LayoutView, end: u64) -> io::Result<()> {
+        let root = user::decode_wish(&self.default_layout()?).unwrap_or_default().inherited();
+        if view.stripe_count == 0 {
+            view.stripe_count = root.stripe_count.unwrap_or(1);
+        }
+        if view.stripe_size == 0 {
+            view.stripe_size = fitting_stripe_size(root.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT), end);
+        }
         Ok(())
     }
 }

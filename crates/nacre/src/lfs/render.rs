@@ -1,9 +1,13 @@
 //! The text of `lfs getstripe`, byte for byte as Lustre's tools print it: scripts cut columns. Source: reference 2.2 and
 //! appendix B.1.
 
+mod composite;
+
 use super::view::LayoutView;
 use nacre_types::Fid;
 use std::fmt::Write;
+
+pub use composite::{Filter, Relation, composite};
 
 /// Which fields are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,8 +32,16 @@ pub struct Fields {
     pub component_count: bool,
     /// `-N`, which a plain file shows as 1.
     pub mirror_count: bool,
-    /// Component id, flags, start, end or extension size: a plain file has none.
-    pub component_other: bool,
+    /// `-I`; like the next four, a plain file has none.
+    pub component_id: bool,
+    /// Flags of a component.
+    pub component_flags: bool,
+    /// Where a component begins.
+    pub component_start: bool,
+    /// `-E`
+    pub component_end: bool,
+    /// `-z`
+    pub extension_size: bool,
     /// The table of objects.
     pub objects: bool,
 }
@@ -45,9 +57,13 @@ impl Fields {
         pool: true,
         mdt_index: false,
         fid: false,
-        component_count: false,
-        mirror_count: false,
-        component_other: false,
+        component_count: true,
+        mirror_count: true,
+        component_id: true,
+        component_flags: true,
+        component_start: true,
+        component_end: true,
+        extension_size: false,
         objects: true,
     };
 
@@ -64,10 +80,37 @@ impl Fields {
             self.fid,
             self.component_count,
             self.mirror_count,
-            self.component_other,
+            self.component_id,
+            self.component_flags,
+            self.component_start,
+            self.component_end,
+            self.extension_size,
             self.objects,
         ];
         flags.iter().filter(|&&flag| flag).count()
+    }
+
+    /// Fields that only a component has.
+    fn of_components(&self) -> bool {
+        self.component_id
+            || self.component_flags
+            || self.component_start
+            || self.component_end
+            || self.extension_size
+    }
+
+    /// These fields without those that only a composite layout has.
+    fn of_one(&self) -> Fields {
+        Fields {
+            component_count: false,
+            mirror_count: false,
+            component_id: false,
+            component_flags: false,
+            component_start: false,
+            component_end: false,
+            extension_size: false,
+            ..*self
+        }
     }
 }
 
@@ -112,7 +155,8 @@ pub fn file(path: &str, view: &LayoutView, facts: &Facts, style: &Style) -> Stri
     if style.verbose {
         verbose_header(&mut out, view);
     }
-    let lines = file_lines(view, facts, &style.fields);
+    let shown = if style.whole { style.fields.of_one() } else { style.fields };
+    let lines = file_lines(view, facts, &shown);
     let alone = style.fields.len() == 1 && !style.whole && !style.verbose;
     for line in &lines {
         if alone {
@@ -142,7 +186,7 @@ fn file_lines(view: &LayoutView, facts: &Facts, fields: &Fields) -> Vec<Line> {
     add(fields.mdt_index, "lmm_mdt_index:", facts.mdt_index.to_string());
     add(fields.component_count, "lcm_entry_count:", "0".to_owned());
     add(fields.mirror_count, "lcm_mirror_count:", "1".to_owned());
-    add(fields.component_other && fields.len() == 1, "", String::new());
+    add(fields.of_components() && fields.len() == 1, "", String::new());
     add(fields.fid, "lmm_fid:", facts.fid.to_string());
     add(fields.count, "lmm_stripe_count:", format!("{}", view.shown_count()));
     add(fields.size, "lmm_stripe_size:", view.stripe_size.to_string());
@@ -204,7 +248,7 @@ pub fn directory(path: &str, view: &LayoutView, facts: &Facts, style: &Style, in
     if style.whole && !style.yaml && !path.is_empty() {
         writeln!(out, "{path}").expect("writing to a string cannot fail");
     }
-    let fields = &style.fields;
+    let fields = if style.whole { style.fields.of_one() } else { style.fields };
     if style.verbose {
         writeln!(out, "lmm_fid:           {}", facts.fid).expect("writing to a string cannot fail");
         if inherited {

@@ -3,31 +3,40 @@
 //! Everything that can be judged from the command line is judged before anything is opened, so that a bad argument
 //! leaves no file behind. Source: reference 2.1.
 
+mod components;
+
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::mounted::{self, Mounted};
-use super::number::{parse_signed, parse_stripe_size};
-use super::view::LayoutView;
-use super::{Failure, Outcome};
-use nacre_layout::layout::STRIPE_COUNT_ALL;
-use nacre_layout::{LayoutSpec, user};
+use super::{Failure, Outcome, template};
+use components::Builder;
+use nacre_layout::{Wish, user};
 use nacre_types::Fid;
-use nacre_types::limits::{POOL_NAME_MAX, STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
 /// What `--help` and a wrong call print.
 pub const USAGE: &str = "\
-usage: lfs setstripe [-c COUNT] [-S SIZE] [-i INDEX] [--mode MODE] [--copy SOURCE] FILE|DIR...
+usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
+       lfs setstripe -E END [STRIPING] [-E END [STRIPING]]... [--mode MODE] FILE|DIR...
+       lfs setstripe --yaml TEMPLATE | --copy SOURCE [--mode MODE] FILE|DIR...
        lfs setstripe -d DIR...
   -c, --stripe-count COUNT   OSTs to stripe over: 0 default, -1 all
   -S, --stripe-size SIZE     bytes on one OST before the next: 0 default, a multiple of 64 KiB below
                              4 GiB; suffixes k M G, numbers below 4096 are KiB
   -i, --stripe-index INDEX   OST of the first stripe: -1 lets the server choose
+  -E, --component-end END    a component with the striping after it up to END, -1 or eof for the end
+                             of the file; multiples of 64 KiB, each after the one before
+      --component-flags FLAGS
+                             prefer, prefrd, prefwr, nosync, nocompr of the component
+  -p, --pool NAME            ignore, inherit: no pool
+  -L, --layout raid0         striping over objects
   -d, --delete               remove the default layout of a directory
       --mode MODE            permissions of a new file, octal
       --copy SOURCE          take the layout of SOURCE
+  -y, --yaml TEMPLATE        take the layout from what 'lfs getstripe -y' printed
 Example: lfs setstripe -c 4 -S 1M /mnt/nacre/wide
+         lfs setstripe -E 4M -c 1 -E 1G -c 4 -E -1 -c -1 /mnt/nacre/progressive
 ";
 
 const OPTIONS: &[OptionSpec] = &[
@@ -67,14 +76,10 @@ const OPTIONS: &[OptionSpec] = &[
 const UNSUPPORTED: &[(char, &str, &str)] = &[
     ('C', "-C", "overstriping"),
     ('o', "-o", "an exact list of OSTs"),
-    ('E', "-E", "composite layouts"),
-    ('z', "-z", "self-extending layouts"),
     ('N', "-N", "mirrors"),
     ('f', "-f", "mirrors"),
     ('I', "-I", "composite layouts"),
-    ('y', "--yaml", "layout templates"),
     ('x', "--xattr", "foreign layouts"),
-    ('1', "--component-flags", "composite layouts"),
     ('2', "--component-add", "composite layouts"),
     ('3', "--component-del", "composite layouts"),
     ('4', "--component-set", "composite layouts"),
@@ -89,11 +94,12 @@ const MODE_DEFAULT: u32 = 0o644;
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq)]
-pub struct Wish {
-    spec: LayoutSpec,
+pub struct Plan {
+    wish: Wish,
     delete: bool,
     mode: u32,
     copy: Option<String>,
+    template: Option<String>,
     paths: Vec<OsString>,
 }
 
@@ -103,11 +109,15 @@ pub fn run(args: &[OsString]) -> Outcome {
     if parsed.has('h') {
         return super::print_usage(USAGE);
     }
-    let mut wish = plan(&parsed)?;
-    if let Some(source) = &wish.copy {
-        wish.spec = copied(source)?;
+    let mut plan = plan(&parsed)?;
+    if let Some(source) = &plan.copy {
+        plan.wish = copied(source)?;
     }
-    super::for_each(&wish.paths, |path| apply(&wish, path))
+    if let Some(source) = &plan.template {
+        plan.wish = from_template(source)?;
+    }
+    components::check(&plan.wish, &plan.paths.first().map_or("".into(), |path| path.to_string_lossy()))?;
+    super::for_each(&plan.paths, |path| apply(&plan, path))
 }
 
 fn usage(message: impl std::fmt::Display) -> Failure {
@@ -115,21 +125,13 @@ fn usage(message: impl std::fmt::Display) -> Failure {
 }
 
 /// Judges the command line.
-fn plan(parsed: &Parsed) -> Result<Wish, Failure> {
+fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     if let Some((_, name, what)) = UNSUPPORTED.iter().find(|(key, _, _)| parsed.has(*key)) {
         return Err(Failure::unsupported(NAME, &format!("option '{name}' ({what})")));
     }
-    let mut spec = LayoutSpec::default();
+    let mut builder = Builder::default();
     for (key, value) in &parsed.options {
-        let value = value.as_deref().unwrap_or("");
-        match key {
-            'c' => spec.stripe_count = stripe_count(value)?,
-            'S' => spec.stripe_size = stripe_size(value)?,
-            'i' => spec.first_ost = stripe_index(value)?,
-            'p' => check_pool(value)?,
-            'L' => check_pattern(value)?,
-            _ => {}
-        }
+        builder.option(*key, value.as_deref().unwrap_or(""))?;
     }
     let mode = match parsed.value('m') {
         None => MODE_DEFAULT,
@@ -142,98 +144,43 @@ fn plan(parsed: &Parsed) -> Result<Wish, Failure> {
     if delete && parsed.options.len() > 1 {
         return Err(usage("cannot specify -d with other options"));
     }
-    let striped = parsed.options.iter().any(|(key, _)| matches!(key, 'c' | 'S' | 'i' | 'p' | 'L'));
-    if parsed.has('Y') && striped {
-        return Err(usage("cannot specify --copy with stripe options"));
+    for (key, name) in [('Y', "--copy"), ('y', "--yaml")] {
+        if parsed.has(key) && (builder.is_striped() || (parsed.has('Y') && parsed.has('y'))) {
+            return Err(usage(format!("cannot specify {name} with stripe options")));
+        }
     }
+    let wish = builder.finish()?;
     if parsed.operands.is_empty() {
         return Err(usage("FILE must be specified"));
     }
-    let copy = parsed.value('Y').map(str::to_owned);
-    Ok(Wish { spec, delete, mode, copy, paths: parsed.operands.clone() })
+    let value = |key| parsed.value(key).map(str::to_owned);
+    let (copy, template) = (value('Y'), value('y'));
+    Ok(Plan { wish, delete, mode, copy, template, paths: parsed.operands.clone() })
 }
 
-fn stripe_count(text: &str) -> Result<Option<u16>, Failure> {
-    let invalid = || usage(format!("invalid stripe count '{text}'"));
-    match parse_signed(text).ok_or_else(invalid)? {
-        0 => Ok(None),
-        -1 => Ok(Some(STRIPE_COUNT_ALL)),
-        count @ 1.. if count <= i64::from(STRIPE_COUNT_MAX) => Ok(Some(count as u16)),
-        _ => Err(invalid()),
-    }
-}
-
-fn stripe_size(text: &str) -> Result<Option<u32>, Failure> {
-    let invalid = || usage(format!("invalid stripe size '{text}'"));
-    let bytes = parse_stripe_size(text).ok_or_else(invalid)?;
-    if !bytes.is_multiple_of(u64::from(STRIPE_SIZE_MIN)) {
-        return Err(invalid());
-    }
-    match u32::try_from(bytes) {
-        Ok(0) => Ok(None),
-        Ok(size) => Ok(Some(size)),
-        Err(_) => Err(Failure::new(
-            libc::EINVAL,
-            format!("{NAME}: error: stripe size '{bytes}' over 4GB limit: Invalid argument (22)"),
-        )),
-    }
-}
-
-fn stripe_index(text: &str) -> Result<Option<u16>, Failure> {
-    match parse_signed(text) {
-        Some(-1) => Ok(None),
-        Some(index @ 0..) if index < i64::from(TARGET_INDEX_MAX) => Ok(Some(index as u16)),
-        _ => Err(usage(format!("invalid stripe offset '{text}'"))),
-    }
-}
-
-/// There are no pools yet, so that only the words for "no pool" name one that exists.
-fn check_pool(text: &str) -> Result<(), Failure> {
-    if matches!(text, "" | "ignore" | "inherit" | "none") {
-        return Ok(());
-    }
-    if text.len() > POOL_NAME_MAX {
-        let message = format!("{NAME}: Invalid Poolname '{text}': Invalid argument (22)");
-        return Err(Failure::new(libc::EINVAL, message));
-    }
-    let message = format!("{NAME}: pool '{text}' does not exist: No such file or directory (2)");
-    Err(Failure::new(libc::EINVAL, message))
-}
-
-fn check_pattern(text: &str) -> Result<(), Failure> {
-    match text {
-        "raid0" => Ok(()),
-        "mdt" => Err(Failure::new(
-            libc::EINVAL,
-            format!("{NAME}: Invalid pattern: '-L mdt', must be specified with -E: Invalid argument (22)"),
-        )),
-        other => Err(Failure::new(
-            libc::EINVAL,
-            format!("error: layout '{other}' is unknown, supported layouts are: 'mdt', 'raid0'"),
-        )),
-    }
-}
-
-/// The wishes that make a file like `source`.
-fn copied(source: &str) -> Result<LayoutSpec, Failure> {
+/// The wish that makes a file like `source`.
+fn copied(source: &str) -> Result<Wish, Failure> {
     let path = Path::new(source);
     let bytes = mounted::layout_of(path).map_err(|error| failed(path, &error))?;
     let Some(bytes) = bytes else {
-        return Ok(LayoutSpec::default());
+        return Ok(Wish::default());
     };
-    let what = |text: &str| {
-        Failure::new(libc::EINVAL, format!("{NAME}: cannot copy the layout of '{source}': {text}"))
-    };
-    if !path.is_dir() {
-        let view = LayoutView::decode(&bytes).map_err(what)?;
-        let stripe_size = (view.stripe_size != 0).then_some(view.stripe_size);
-        let stripe_count = (view.stripe_count != 0).then_some(view.stripe_count);
-        return Ok(LayoutSpec { stripe_size, stripe_count, ..LayoutSpec::default() });
-    }
-    user::decode_spec(&bytes).map_err(|error| what(&error.to_string()))
+    user::decode_wish(&bytes).map_err(|error| {
+        Failure::new(libc::EINVAL, format!("{NAME}: cannot copy the layout of '{source}': {error}"))
+    })
 }
 
-fn apply(wish: &Wish, path: &Path) -> Outcome {
+/// The wish that a template of YAML describes.
+fn from_template(source: &str) -> Result<Wish, Failure> {
+    let text = std::fs::read_to_string(source).map_err(|error| {
+        let errno = super::errno_of(&error);
+        Failure::new(errno, format!("{NAME}: cannot read '{source}': {}", super::error_text(errno)))
+    })?;
+    template::parse(&text)
+        .map_err(|what| Failure::new(libc::EINVAL, format!("{NAME}: invalid template '{source}': {what}")))
+}
+
+fn apply(plan: &Plan, path: &Path) -> Outcome {
     let directory = path.is_dir();
     let place = match directory {
         true => path,
@@ -241,30 +188,31 @@ fn apply(wish: &Wish, path: &Path) -> Outcome {
     };
     // Asked first: on another file system nothing may be created.
     let mount = Mounted::open(place).map_err(|error| failed(path, &error))?;
-    if wish.delete {
+    if plan.delete {
         if !directory {
             return Err(failed(path, &io::Error::from_raw_os_error(libc::ENOTDIR)));
         }
         return mounted::remove_layout(path).map_err(|error| failed(path, &error));
     }
-    check_index(&mount, wish)?;
-    let value = user::encode_spec(&Fid::ZERO, &wish.spec);
+    check_index(&mount, &plan.wish)?;
+    let value = user::encode_wish(&Fid::ZERO, &plan.wish);
     let result = match directory {
         true => mounted::set_layout(path, &value),
-        false => mounted::create_with_layout(path, wish.mode, &value),
+        false => mounted::create_with_layout(path, plan.mode, &value),
     };
     result.map_err(|error| failed(path, &error))
 }
 
 /// The server would refuse an OST that does not exist; saying which there are helps more than its errno.
 fn check_index(mount: &Mounted, wish: &Wish) -> Result<(), Failure> {
-    let Some(index) = wish.spec.first_ost else {
-        return Ok(());
-    };
-    let osts = mount.osts().map_err(|error| failed(mount.path(), &error))?;
-    if osts.iter().any(|row| row.target.index == index) {
+    let mut wanted = wish.specs().filter_map(|spec| spec.first_ost).peekable();
+    if wanted.peek().is_none() {
         return Ok(());
     }
+    let osts = mount.osts().map_err(|error| failed(mount.path(), &error))?;
+    let Some(index) = wanted.find(|index| !osts.iter().any(|row| row.target.index == *index)) else {
+        return Ok(());
+    };
     let fsname = mount.fsname();
     let last = osts.iter().map(|row| row.target.index).max().unwrap_or(0);
     Err(Failure::new(
@@ -290,8 +238,31 @@ mod tests {
     use super::*;
     use crate::lfs::getopt::{parse, words_of};
 
-    fn wish(line: &str) -> Result<Wish, Failure> {
-        plan(&parse(&words_of(line.as_bytes()), OPTIONS).expect(line))
+    use nacre_layout::layout::STRIPE_COUNT_ALL;
+    use nacre_layout::{ComponentFlags, Extent, LayoutSpec};
+
+    fn wish(line: &str) -> Result<Plan, Failure> {
+        let plan = plan(&parse(&words_of(line.as_bytes()), OPTIONS).expect(line))?;
+        components::check(&plan.wish, "q1")?;
+        Ok(plan)
+    }
+
+    fn spec(line: &str) -> LayoutSpec {
+        match wish(line).expect(line).wish {
+            Wish::Plain(spec) => spec,
+            composite => panic!("{composite:?}"),
+        }
+    }
+
+    /// End, stripe count, stripe size and index of a component.
+    type Shape = (u64, Option<u16>, Option<u32>, Option<u16>);
+
+    fn parts(line: &str) -> Vec<Shape> {
+        let Wish::Composite(parts) = wish(line).expect(line).wish else { panic!("{line}") };
+        parts
+            .iter()
+            .map(|c| (c.extent.end, c.spec.stripe_count, c.spec.stripe_size, c.spec.first_ost))
+            .collect()
     }
 
     fn refusal(line: &str) -> (i32, String) {
@@ -301,14 +272,14 @@ mod tests {
 
     #[test]
     fn wishes_are_read_as_lustre_does() {
-        let spec = wish("-c 4 -S 64 -i 0x1 f").expect("good").spec;
-        assert_eq!((spec.stripe_count, spec.stripe_size, spec.first_ost), (Some(4), Some(65536), Some(1)));
-        let spec = wish("-c -1 -S 1M -i -1 f").expect("good").spec;
+        let all = spec("-c 4 -S 64 -i 0x1 f");
+        assert_eq!((all.stripe_count, all.stripe_size, all.first_ost), (Some(4), Some(65536), Some(1)));
+        let all = spec("-c -1 -S 1M -i -1 f");
         assert_eq!(
-            (spec.stripe_count, spec.stripe_size, spec.first_ost),
+            (all.stripe_count, all.stripe_size, all.first_ost),
             (Some(STRIPE_COUNT_ALL), Some(1 << 20), None)
         );
-        assert!(wish("-c 0 -S 0 -i -1 f").expect("good").spec.is_empty());
+        assert!(spec("-c 0 -S 0 -i -1 f").is_empty());
         assert!(wish("-d d").expect("good").delete);
         assert_eq!(wish("--mode 600 a b").expect("good").mode, 0o600);
     }
@@ -322,6 +293,13 @@ mod tests {
             ("-S 1000 q1", "lfs setstripe setstripe: invalid stripe size '1000'"),
             ("-S 100000 q1", "lfs setstripe setstripe: invalid stripe size '100000'"),
             ("-i -2 q1", "lfs setstripe setstripe: invalid stripe offset '-2'"),
+            ("-E 100 q1", "lfs setstripe setstripe: invalid component end '100'"),
+            ("-E 0 q1", "lfs setstripe setstripe: invalid component end '0'"),
+            ("-E x -E -1 q1", "lfs setstripe setstripe: invalid component end 'x'"),
+            ("-E 8E q1", "lfs setstripe setstripe: invalid component end '8E'"),
+            ("-E 1M --comp-flags init q1", "lfs setstripe setstripe: invalid component flags 'init'"),
+            ("-E 1M --comp-flags ^prefer q1", "lfs setstripe setstripe: invalid component flags '^prefer'"),
+            ("-E 1M", "lfs setstripe setstripe: FILE must be specified"),
             ("", "lfs setstripe setstripe: FILE must be specified"),
             ("-c 1", "lfs setstripe setstripe: FILE must be specified"),
         ];
@@ -340,6 +318,26 @@ mod tests {
                 "lfs setstripe: Invalid Poolname 'toolongpoolname123': Invalid argument (22)",
             ),
             (
+                "-E 4M -E 2M q1",
+                22,
+                "Set extent [4194304, 2097152) failed. Invalid argument\nerror: lfs setstripe: invalid layout",
+            ),
+            ("-E 1M -c 1 -E 2M -L mdt -E -1 q1", 22, "error: 'mdt' layout can be only the first one"),
+            ("-E 2G -L mdt -E -1 q3", 27, "error: 'mdt' layout size is too big"),
+            (
+                "-E 4M -c 1 -S 8M -E -1 q1",
+                1,
+                "lfs setstripe: Invalid layout: The component end must be aligned by the stripe size\n\
+                 lfs setstripe: lfs setstripe: cannot create composite file 'q1': Invalid argument (22)",
+            ),
+            (
+                "-E -1 -z 64K q1",
+                22,
+                "Set stripe size 65536 failed: Invalid argument\nerror: lfs setstripe: invalid layout",
+            ),
+            ("-L foo q1", 22, "error: layout 'foo' is unknown, supported layouts are: 'mdt', 'raid0'"),
+            ("-p flash q1", 22, "lfs setstripe: pool 'flash' does not exist: No such file or directory (2)"),
+            (
                 "-L mdt q2",
                 22,
                 "lfs setstripe: Invalid pattern: '-L mdt', must be specified with -E: Invalid argument (22)",
@@ -352,7 +350,9 @@ mod tests {
 
     #[test]
     fn layouts_of_later_versions_are_refused_by_name() {
-        for line in ["-E 4M f", "-N2 f", "--comp-add -E eof f", "-o 0,1 f", "-C 4 f"] {
+        for line in
+            ["-E 1M -L mdt -E -1 f", "-E -1 -z 64M f", "-N2 f", "--comp-add -E eof f", "-o 0,1 f", "-C 4 f"]
+        {
             let (exit, message) = refusal(line);
             assert_eq!(exit, libc::EOPNOTSUPP, "{line}");
             assert!(message.contains("not supported yet"), "{message}");
@@ -360,9 +360,37 @@ mod tests {
     }
 
     #[test]
+    fn components_take_over_what_they_do_not_say() {
+        const MIB: u64 = 1 << 20;
+        let found = parts("-c 1 -E 4M -S 1M -i 2 -E 64M -c 2 -E eof -c -1 f");
+        assert_eq!(
+            found,
+            [
+                (4 * MIB, Some(1), Some(1 << 20), Some(2)),
+                (64 * MIB, Some(2), Some(1 << 20), None),
+                (Extent::EOF, Some(STRIPE_COUNT_ALL), Some(1 << 20), None),
+            ]
+        );
+        let one = parts("-E 4095M -c 3 f");
+        assert_eq!(one, [(4095 * MIB, Some(3), None, None)]);
+        let line = "-E 4M -c 1 -E 64M -c 2 -E 256M -c 4 -E 1G -c 8 -E 10G -c 16 -E -1 -c -1 f";
+        assert_eq!(
+            parts(line).iter().map(|part| part.1).collect::<Vec<_>>(),
+            [1, 2, 4, 8, 16, 0xffff].map(Some)
+        );
+        let Wish::Composite(flagged) = wish("-E 1M --comp-flags=prefer -E -1 f").expect("good").wish else {
+            panic!("composite")
+        };
+        let prefer = ComponentFlags::PREFER_READ | ComponentFlags::PREFER_WRITE;
+        assert_eq!([flagged[0].flags, flagged[1].flags], [prefer, ComponentFlags::default()]);
+    }
+
+    #[test]
     fn what_cannot_go_together_is_refused() {
         assert_eq!(refusal("-d -c 1 d").0, 4);
         assert_eq!(refusal("--copy a -c 1 d").0, 4);
+        assert_eq!(refusal("--copy a --yaml b d").0, 4);
+        assert_eq!(refusal("--yaml a -E -1 d").0, 4);
         assert_eq!(refusal("--mode 9 d").0, 4);
     }
 }

@@ -3,7 +3,11 @@
 //! `nacre_layout::user` turns the same bytes into a layout that can be followed and refuses what cannot; a viewer must
 //! show what is there. Source: reference 3.6.
 
-use nacre_layout::user::{MAGIC_V1, MAGIC_V3};
+mod composite;
+
+pub use composite::{CompositeView, EntryView, parse_flags};
+
+use nacre_layout::user::{MAGIC_COMPOSITE, MAGIC_V1, MAGIC_V3};
 use nacre_types::Fid;
 
 const HEADER_V1: usize = 32;
@@ -14,6 +18,37 @@ const POOL: std::ops::Range<usize> = 32..48;
 
 /// Sequences below this are not FIDs but the old object group number.
 const SEQ_FID_FIRST: u64 = 0x1_0000_0000;
+
+/// A layout of either form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum View {
+    /// One striping.
+    Plain(LayoutView),
+    /// Components.
+    Composite(CompositeView),
+}
+
+impl View {
+    /// Reads the bytes of `lustre.lov`.
+    ///
+    /// # Errors
+    /// A short phrase that says why they cannot be shown.
+    pub fn decode(bytes: &[u8]) -> Result<View, &'static str> {
+        match u32_at(bytes, 0) {
+            Some(MAGIC_COMPOSITE) => CompositeView::decode(bytes).map(View::Composite),
+            _ => LayoutView::decode(bytes).map(View::Plain),
+        }
+    }
+
+    /// The striping of each component.
+    pub fn layouts(&self) -> impl Iterator<Item = &LayoutView> {
+        let (plain, entries) = match self {
+            View::Plain(layout) => (Some(layout), &[][..]),
+            View::Composite(view) => (None, view.entries.as_slice()),
+        };
+        plain.into_iter().chain(entries.iter().map(|entry| &entry.layout))
+    }
+}
 
 /// A plain layout's fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +85,10 @@ pub struct ObjectView {
 }
 
 impl LayoutView {
-    /// Reads the bytes of `lustre.lov`.
+    /// Reads a plain layout.
     ///
     /// # Errors
-    /// A short phrase that says why they cannot be shown.
+    /// A short phrase that says why it cannot be shown.
     pub fn decode(bytes: &[u8]) -> Result<LayoutView, &'static str> {
         const SHORT: &str = "the layout is cut short";
         let magic = u32_at(bytes, 0).ok_or(SHORT)?;
@@ -206,6 +241,12 @@ mod tests {
             if let Some(magic) = bytes.first_chunk_mut::<4>() {
                 *magic = if v3 { MAGIC_V3 } else { MAGIC_V1 }.to_le_bytes();
             }
+            let _ = View::decode(&bytes);
+            let mut composite = bytes.clone();
+            if let Some(magic) = composite.first_chunk_mut::<4>() {
+                *magic = MAGIC_COMPOSITE.to_le_bytes();
+            }
+            let _ = View::decode(&composite);
             if let Ok(view) = LayoutView::decode(&bytes) {
                 let _ = (view.pattern_text(), view.shown_count(), view.file_offset());
             }

@@ -1,0 +1,153 @@
+use super::*;
+use crate::lfs::render::tests::plain;
+use crate::lfs::view::View;
+use nacre_layout::user::{MAGIC_V3, encode_layout, encode_wish};
+use nacre_layout::{
+    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, PoolName,
+};
+use nacre_layout::{StripeObject, Wish};
+use nacre_types::Fid;
+
+const FILE: Fid = Fid::new(0x2_0000_0401, 7, 0);
+const FACTS: Facts = Facts { fid: FILE, mdt_index: 0 };
+const MIB: u64 = 1 << 20;
+
+fn component(id: u32, end: u64, count: u16, size: u32, objects: &[(u16, u32)]) -> Component {
+    let start = if id == 1 { 0 } else { [4, 64][id as usize - 2] * MIB };
+    Component {
+        id,
+        extent: Extent { start, end },
+        flags: if objects.is_empty() { ComponentFlags::default() } else { ComponentFlags::INIT },
+        stripe_size: size,
+        stripe_count: count,
+        first_ost: None,
+        pool: None,
+        generation: 0,
+        objects: objects
+            .iter()
+            .map(|&(ost, oid)| StripeObject { ost_index: ost, object: Fid::ost_object(ost, oid) })
+            .collect(),
+    }
+}
+
+/// The file of the transcripts.
+fn pfl() -> CompositeView {
+    let layout = Layout {
+        form: LayoutForm::Composite,
+        generation: 3,
+        components: vec![
+            component(1, 4 * MIB, 1, 1 << 20, &[(0, 2)]),
+            component(2, 64 * MIB, 2, 1 << 20, &[(1, 2), (0, 3)]),
+            component(3, Extent::EOF, 0xffff, 4 << 20, &[]),
+        ],
+    };
+    view(&encode_layout(&FILE, &layout))
+}
+
+/// The directory of the transcripts.
+fn dpfl() -> CompositeView {
+    let part = |start, end, count, size, pool| ComponentSpec {
+        extent: Extent { start, end },
+        flags: ComponentFlags::default(),
+        spec: LayoutSpec { stripe_size: Some(size), stripe_count: Some(count), first_ost: None, pool },
+    };
+    let pool = PoolName::new(b"hdd");
+    let parts = vec![part(0, 4 * MIB, 1, 1 << 20, None), part(4 * MIB, Extent::EOF, 0xffff, 4 << 20, pool)];
+    view(&encode_wish(&FILE, &Wish::Composite(parts)))
+}
+
+fn view(bytes: &[u8]) -> CompositeView {
+    match View::decode(bytes) {
+        Ok(View::Composite(view)) => view,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn whole() -> Style {
+    Style { fields: Fields::ALL, whole: true, ..Style::default() }
+}
+
+fn file(style: &Style, filter: &Filter) -> String {
+    composite("pfl", &pfl(), &FACTS, style, filter, false)
+}
+
+#[test]
+fn golden_files() {
+    let none = Filter::default();
+    assert_eq!(file(&whole(), &none), include_str!("golden/pfl.txt"));
+    let verbose = Style { verbose: true, ..whole() };
+    assert_eq!(file(&verbose, &none), include_str!("golden/pfl_verbose.txt"));
+    let yaml = Style { yaml: true, ..whole() };
+    assert_eq!(file(&yaml, &none), include_str!("golden/pfl_yaml.txt"));
+    let second = Filter { id: Some(2), ..none };
+    assert_eq!(file(&whole(), &second), include_str!("golden/component.txt"));
+}
+
+#[test]
+fn golden_directories() {
+    let none = Filter::default();
+    let show = |style: &Style| composite("dpfl", &dpfl(), &FACTS, style, &none, true);
+    assert_eq!(show(&whole()), include_str!("golden/dpfl.txt"));
+    assert_eq!(show(&Style { verbose: true, ..whole() }), include_str!("golden/dpfl_verbose.txt"));
+}
+
+#[test]
+fn golden_single_values() {
+    let show = |set: fn(&mut Fields), filter: &Filter| {
+        let mut style = Style::default();
+        set(&mut style.fields);
+        file(&style, filter)
+    };
+    let none = Filter::default();
+    assert_eq!(show(|f| f.count = true, &none), "2\n\n");
+    assert_eq!(show(|f| f.size = true, &none), "1048576\n\n");
+    assert_eq!(show(|f| f.offset = true, &none), "1\n\n");
+    assert_eq!(show(|f| f.pool = true, &none), "\n");
+    assert_eq!(show(|f| f.pattern = true, &none), "raid0\n\n");
+    assert_eq!(show(|f| f.generation = true, &none), "3\n0\n\n");
+    assert_eq!(show(|f| f.component_id = true, &none), "2\n\n");
+    assert_eq!(show(|f| f.component_end = true, &none), "67108864\n\n");
+    assert_eq!(show(|f| f.mirror_count = true, &none), "1\n\n");
+    assert_eq!(show(|f| f.fid = true, &none), "[0x200000401:0x7:0x0]\n\n");
+    assert_eq!(show(|f| f.mdt_index = true, &none), "0\n");
+    assert_eq!(show(|f| f.component_count = true, &none), "3\n\n");
+    assert_eq!(show(|f| f.component_start = true, &none), "4194304\n\n");
+    assert_eq!(show(|f| f.component_flags = true, &none), "init\n\n");
+    assert_eq!(show(|f| f.extension_size = true, &none), "\n");
+    assert_eq!(show(|f| f.count = true, &Filter { id: Some(2), ..none.clone() }), "2\n\n");
+    let init = Filter { flags: Some((0x10, 0)), ..none.clone() };
+    assert_eq!(show(|f| f.count = true, &init), "1\n\n2\n\n");
+    let end = Filter { end: Some(Relation::Is(4 << 20)), ..none.clone() };
+    assert_eq!(show(|f| f.count = true, &end), "1\n\n");
+    let behind = Filter { start: Some(Relation::Over(1 << 20)), ..none.clone() };
+    assert_eq!(show(|f| f.component_id = true, &behind), "2\n\n3\n\n");
+    let both = "      lmm_stripe_count:  2\n      lmm_stripe_offset: 1\n\n";
+    assert_eq!(show(|f| (f.count, f.offset) = (true, true), &none), both);
+}
+
+#[test]
+fn flags_are_words_and_mirrors_numbered() {
+    let mut entry = pfl().entries.remove(0);
+    entry.flags = 0x16;
+    assert_eq!(entry.flags_text(), "init,prefer");
+    entry.flags = 0x11;
+    assert_eq!(entry.flags_text(), "init,stale");
+    entry.flags = 0x1000;
+    assert_eq!(entry.flags_text(), "0x1000");
+    entry.id = 131_074;
+    assert_eq!(entry.mirror_id(), 2);
+    assert_eq!(crate::lfs::view::parse_flags("init,^stale"), Some((0x10, 1)));
+    assert_eq!(crate::lfs::view::parse_flags("nonsense"), None);
+}
+
+#[test]
+fn pools_of_components_have_a_line() {
+    let mut view = pfl();
+    view.entries[0].layout =
+        LayoutView { pool: Some("flash".into()), magic: MAGIC_V3, ..plain(1, 1 << 20, &[(0, 2)]) };
+    let text = composite("f", &view, &FACTS, &whole(), &Filter::default(), false);
+    assert!(
+        text.contains("      lmm_stripe_offset: 0\n      lmm_pool:          flash\n      lmm_objects:\n"),
+        "{text}"
+    );
+}

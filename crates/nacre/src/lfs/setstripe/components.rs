@@ -1,0 +1,214 @@
+//! Layout options of the command line as a wish. Source: reference 2.1.
+//!
+//! Options belong to the component that the last `-E` began, those before the first `-E` to the first one. A component takes
+//! over what it does not say itself, other than the OST index and flags, from the one before it.
+
+use super::{NAME, usage};
+use crate::lfs::Failure;
+use crate::lfs::number::{parse_signed, parse_stripe_size};
+use crate::lfs::view::parse_flags;
+use nacre_layout::layout::STRIPE_COUNT_ALL;
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, SpecError, Wish};
+use nacre_types::limits::{POOL_NAME_MAX, STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
+
+/// Largest component on an MDT in bytes.
+const MDT_SIZE_MAX: u64 = 1 << 30;
+/// Steps of self-extending components are multiples of this, in bytes.
+const EXTENSION_UNIT: u64 = 64 << 20;
+
+/// Gathers options in the order given.
+#[derive(Default)]
+pub struct Builder {
+    components: Vec<ComponentSpec>,
+    /// Where the component that is being described ends; `None` before the first `-E`.
+    end: Option<u64>,
+    spec: LayoutSpec,
+    flags: ComponentFlags,
+    on_mdt: bool,
+    is_striped: bool,
+}
+
+impl Builder {
+    /// Takes an option; others than those of layouts are passed over.
+    pub fn option(&mut self, key: char, value: &str) -> Result<(), Failure> {
+        match key {
+            'E' => {
+                self.finish_component()?;
+                self.end = Some(component_end(value)?);
+            }
+            'c' => self.spec.stripe_count = stripe_count(value)?,
+            'S' => self.spec.stripe_size = stripe_size(value)?,
+            'i' => self.spec.first_ost = stripe_index(value)?,
+            'p' => check_pool(value)?,
+            'L' => self.on_mdt = is_on_mdt(value)?,
+            'z' => check_extension(value)?,
+            '1' => self.flags |= component_flags(value)?,
+            _ => return Ok(()),
+        }
+        self.is_striped = true;
+        Ok(())
+    }
+
+    /// True if an option said something about a layout.
+    pub fn is_striped(&self) -> bool {
+        self.is_striped
+    }
+
+    fn finish_component(&mut self) -> Result<(), Failure> {
+        let Some(end) = self.end else { return Ok(()) };
+        let start = self.components.last().map_or(0, |last| last.extent.end);
+        if end <= start {
+            return Err(Failure::new(
+                libc::EINVAL,
+                format!(
+                    "Set extent [{start}, {}) failed. Invalid argument\nerror: {NAME}: invalid layout",
+                    shown_end(end)
+                ),
+            ));
+        }
+        if self.on_mdt {
+            return Err(on_mdt_refused(!self.components.is_empty(), end));
+        }
+        let extent = Extent { start, end };
+        self.components.push(ComponentSpec { extent, flags: self.flags, spec: self.spec });
+        self.spec.first_ost = None;
+        self.flags = ComponentFlags::default();
+        Ok(())
+    }
+
+    /// The wish that the options add up to.
+    pub fn finish(mut self) -> Result<Wish, Failure> {
+        if self.end.is_none() {
+            if self.on_mdt {
+                let message = format!(
+                    "{NAME}: Invalid pattern: '-L mdt', must be specified with -E: Invalid argument (22)"
+                );
+                return Err(Failure::new(libc::EINVAL, message));
+            }
+            if !self.flags.is_empty() {
+                return Err(usage("--component-flags must be specified with -E"));
+            }
+            return Ok(Wish::Plain(self.spec));
+        }
+        self.finish_component()?;
+        Ok(Wish::Composite(self.components))
+    }
+}
+
+/// Says what is wrong with a wish as a whole; `path` is the first that was to get it.
+pub fn check(wish: &Wish, path: &str) -> Result<(), Failure> {
+    let Err(error) = wish.check() else { return Ok(()) };
+    let failed = match error {
+        SpecError::TooLarge(_) => {
+            return Err(Failure::new(libc::EINVAL, format!("{NAME}: Invalid layout: {error}")));
+        }
+        error => error.to_string(),
+    };
+    Err(Failure::new(
+        1,
+        format!(
+            "{NAME}: Invalid layout: {failed}\n{NAME}: {NAME}: cannot create composite file '{path}': Invalid argument (22)"
+        ),
+    ))
+}
+
+fn shown_end(end: u64) -> String {
+    if end == Extent::EOF { "EOF".to_owned() } else { end.to_string() }
+}
+
+fn component_end(text: &str) -> Result<u64, Failure> {
+    if matches!(text, "-1" | "eof" | "EOF") {
+        return Ok(Extent::EOF);
+    }
+    let is_end = |end: &u64| *end > 0 && end.is_multiple_of(u64::from(STRIPE_SIZE_MIN)) && *end < 1 << 63;
+    parse_stripe_size(text).filter(is_end).ok_or_else(|| usage(format!("invalid component end '{text}'")))
+}
+
+fn stripe_count(text: &str) -> Result<Option<u16>, Failure> {
+    let invalid = || usage(format!("invalid stripe count '{text}'"));
+    match parse_signed(text).ok_or_else(invalid)? {
+        0 => Ok(None),
+        -1 => Ok(Some(STRIPE_COUNT_ALL)),
+        count @ 1.. if count <= i64::from(STRIPE_COUNT_MAX) => Ok(Some(count as u16)),
+        _ => Err(invalid()),
+    }
+}
+
+fn stripe_size(text: &str) -> Result<Option<u32>, Failure> {
+    let invalid = || usage(format!("invalid stripe size '{text}'"));
+    let bytes = parse_stripe_size(text).ok_or_else(invalid)?;
+    if !bytes.is_multiple_of(u64::from(STRIPE_SIZE_MIN)) {
+        return Err(invalid());
+    }
+    match u32::try_from(bytes) {
+        Ok(0) => Ok(None),
+        Ok(size) => Ok(Some(size)),
+        Err(_) => Err(Failure::new(
+            libc::EINVAL,
+            format!("{NAME}: error: stripe size '{bytes}' over 4GB limit: Invalid argument (22)"),
+        )),
+    }
+}
+
+fn stripe_index(text: &str) -> Result<Option<u16>, Failure> {
+    match parse_signed(text) {
+        Some(-1) => Ok(None),
+        Some(index @ 0..) if index < i64::from(TARGET_INDEX_MAX) => Ok(Some(index as u16)),
+        _ => Err(usage(format!("invalid stripe offset '{text}'"))),
+    }
+}
+
+/// There are no pools yet, so that only the words for "no pool" name one that exists.
+fn check_pool(text: &str) -> Result<(), Failure> {
+    if matches!(text, "" | "ignore" | "inherit" | "none") {
+        return Ok(());
+    }
+    if text.len() > POOL_NAME_MAX {
+        let message = format!("{NAME}: Invalid Poolname '{text}': Invalid argument (22)");
+        return Err(Failure::new(libc::EINVAL, message));
+    }
+    let message = format!("{NAME}: pool '{text}' does not exist: No such file or directory (2)");
+    Err(Failure::new(libc::EINVAL, message))
+}
+
+fn is_on_mdt(text: &str) -> Result<bool, Failure> {
+    match text {
+        "raid0" => Ok(false),
+        "mdt" => Ok(true),
+        other => Err(Failure::new(
+            libc::EINVAL,
+            format!("error: layout '{other}' is unknown, supported layouts are: 'mdt', 'raid0'"),
+        )),
+    }
+}
+
+fn on_mdt_refused(is_later: bool, end: u64) -> Failure {
+    if is_later {
+        return Failure::new(libc::EINVAL, "error: 'mdt' layout can be only the first one".to_owned());
+    }
+    if end > MDT_SIZE_MAX {
+        return Failure::new(libc::EFBIG, "error: 'mdt' layout size is too big".to_owned());
+    }
+    Failure::unsupported(NAME, "option '-L mdt' (data on an MDT)")
+}
+
+fn check_extension(text: &str) -> Result<(), Failure> {
+    let step = parse_stripe_size(text).ok_or_else(|| usage(format!("invalid extension size '{text}'")))?;
+    if step == 0 || !step.is_multiple_of(EXTENSION_UNIT) {
+        let message =
+            format!("Set stripe size {step} failed: Invalid argument\nerror: {NAME}: invalid layout");
+        return Err(Failure::new(libc::EINVAL, message));
+    }
+    Err(Failure::unsupported(NAME, "option '-z' (self-extending layouts)"))
+}
+
+/// Flags that a new component may have.
+fn component_flags(text: &str) -> Result<ComponentFlags, Failure> {
+    let invalid = || usage(format!("invalid component flags '{text}'"));
+    match parse_flags(text).ok_or_else(invalid)? {
+        (set, 0) => ComponentFlags::from_bits(set)
+            .filter(|flags| ComponentFlags::WISHES.contains(*flags))
+            .ok_or_else(invalid),
+        _ => Err(invalid()),
+    }
+}

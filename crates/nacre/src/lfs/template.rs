@@ -1,0 +1,151 @@
+//! Layouts as YAML: what `lfs getstripe -y` prints, read back for `lfs setstripe -y`. Source: reference 2.1 and 2.2.
+//!
+//! A template says what a layout looks like, not where its data is: ids, generations, states and objects are read and
+//! passed over. Keys that nobody knows are refused, so that a misspelt one does not go unnoticed.
+
+use nacre_layout::layout::STRIPE_COUNT_ALL;
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, PoolName, Wish};
+use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
+
+/// Reads a template.
+///
+/// # Errors
+/// What is wrong, and in which line.
+pub fn parse(text: &str) -> Result<Wish, String> {
+    let mut reading = Reading::default();
+    for (index, line) in text.lines().enumerate() {
+        reading.line(line).map_err(|what| format!("line {}: {what}", index + 1))?;
+    }
+    reading.finish()
+}
+
+#[derive(Default)]
+struct Reading {
+    plain: LayoutSpec,
+    components: Vec<Part>,
+    in_components: bool,
+    /// Objects are being listed, so that indexes are theirs.
+    in_objects: bool,
+}
+
+#[derive(Default)]
+struct Part {
+    start: Option<u64>,
+    end: Option<u64>,
+    flags: ComponentFlags,
+    spec: LayoutSpec,
+}
+
+impl Reading {
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let content = line.trim();
+        if content.is_empty() || content.starts_with('#') || content == "---" {
+            return Ok(());
+        }
+        let (is_item, content) = match content.strip_prefix("- ") {
+            Some(rest) => (true, rest.trim_start()),
+            None => (false, content),
+        };
+        let (key, value) = content.split_once(':').ok_or_else(|| format!("'{content}' has no key"))?;
+        let value = value.trim();
+        if matches!(key, "l_ost_idx" | "l_fid") && self.in_objects {
+            return Ok(());
+        }
+        self.in_objects = false;
+        if is_item {
+            if !self.in_components {
+                return Err("a list outside of 'components'".to_owned());
+            }
+            self.components.push(Part::default());
+        }
+        self.field(key, value)
+    }
+
+    fn field(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let invalid = || format!("'{value}' is no value of '{key}'");
+        match key {
+            "lcm_layout_gen" | "lcm_mirror_count" | "lcm_entry_count" | "lcm_magic" | "lcm_size"
+            | "lcm_flags" | "lcme_id" | "lcme_mirror_id" | "lcme_offset" | "lcme_size" | "lmm_magic"
+            | "lmm_seq" | "lmm_object_id" | "lmm_fid" | "lmm_layout_gen" | "sub_layout" => {
+                if key == "lcm_mirror_count" && value != "1" {
+                    return Err("mirrors are not supported yet".to_owned());
+                }
+                return Ok(());
+            }
+            "components" => self.in_components = true,
+            "lmm_objects" => self.in_objects = true,
+            "lcme_flags" | "lcme_extent.e_start" | "lcme_extent.e_end" => {
+                let part =
+                    self.components.last_mut().ok_or_else(|| format!("'{key}' outside of a component"))?;
+                match key {
+                    "lcme_flags" => part.flags = flags(value).ok_or_else(invalid)?,
+                    "lcme_extent.e_start" => part.start = Some(value.parse().map_err(|_| invalid())?),
+                    _ if value == "EOF" => part.end = Some(Extent::EOF),
+                    _ => part.end = Some(value.parse().map_err(|_| invalid())?),
+                }
+            }
+            _ => self.striping(key.strip_prefix("lmm_").unwrap_or(key), value).ok_or_else(invalid)??,
+        }
+        Ok(())
+    }
+
+    /// A field of a striping; `None` if the value is none of its values.
+    fn striping(&mut self, key: &str, value: &str) -> Option<Result<(), String>> {
+        let spec = match self.components.last_mut() {
+            Some(part) => &mut part.spec,
+            None => &mut self.plain,
+        };
+        match key {
+            "stripe_count" => {
+                spec.stripe_count = match value.parse::<i32>().ok()? {
+                    -1 => Some(STRIPE_COUNT_ALL),
+                    0 => None,
+                    count if (1..=i32::from(STRIPE_COUNT_MAX)).contains(&count) => Some(count as u16),
+                    _ => return None,
+                }
+            }
+            "stripe_size" => spec.stripe_size = Some(value.parse::<u32>().ok()?).filter(|size| *size > 0),
+            "stripe_offset" => {
+                spec.first_ost = match value.parse::<i32>().ok()? {
+                    -1 => None,
+                    index if (0..i32::from(TARGET_INDEX_MAX)).contains(&index) => Some(index as u16),
+                    _ => return None,
+                }
+            }
+            "pool" => spec.pool = Some(PoolName::new(value.as_bytes())?),
+            "pattern" if value == "raid0" => {}
+            "pattern" => return Some(Err(format!("pattern '{value}' is not supported yet"))),
+            _ => return Some(Err(format!("unknown key '{key}'"))),
+        }
+        Some(Ok(()))
+    }
+
+    fn finish(self) -> Result<Wish, String> {
+        if !self.in_components {
+            return Ok(Wish::Plain(self.plain));
+        }
+        let mut components = Vec::with_capacity(self.components.len());
+        for part in self.components {
+            let (Some(start), Some(end)) = (part.start, part.end) else {
+                return Err("a component without extent".to_owned());
+            };
+            components.push(ComponentSpec {
+                extent: Extent { start, end },
+                flags: part.flags,
+                spec: part.spec,
+            });
+        }
+        Ok(Wish::Composite(components))
+    }
+}
+
+fn flags(text: &str) -> Option<ComponentFlags> {
+    if text == "0" {
+        return Some(ComponentFlags::default());
+    }
+    let (set, _) = super::view::parse_flags(text).filter(|(_, clear)| *clear == 0)?;
+    Some(ComponentFlags::from_bits(set)? & ComponentFlags::WISHES)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+use super::*;
+use crate::lfs::render::{self, Facts, Fields, Filter, Style};
+use crate::lfs::view::View;
+use nacre_layout::{Layout, StripeObject, user};
+use nacre_types::Fid;
+use proptest::prelude::*;
+
+const FILE: Fid = Fid::new(0x2_0000_0401, 7, 0);
+const MIB: u64 = 1 << 20;
+
+/// The text of `lfs getstripe` for a file.
+fn shown(layout: &Layout, yaml: bool) -> String {
+    let facts = Facts { fid: FILE, mdt_index: 0 };
+    let style = Style { fields: Fields::ALL, whole: true, yaml, ..Style::default() };
+    match View::decode(&user::encode_layout(&FILE, layout)).expect("shown") {
+        View::Plain(view) => render::file("f", &view, &facts, &style),
+        View::Composite(view) => render::composite("f", &view, &facts, &style, &Filter::default(), false),
+    }
+}
+
+/// Reads the text of a composite file back, as scripts do.
+fn parsed(text: &str) -> Vec<ComponentSpec> {
+    let value = |line: &str| line.split_once(':').expect("a value").1.trim().to_owned();
+    let mut found: Vec<ComponentSpec> = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let key = line.split(':').next().expect("a key");
+        if key == "lcme_id" {
+            let extent = Extent { start: 0, end: 0 };
+            found.push(ComponentSpec {
+                extent,
+                flags: ComponentFlags::default(),
+                spec: LayoutSpec::default(),
+            });
+        }
+        let Some(last) = found.last_mut() else { continue };
+        match key {
+            "lcme_flags" => last.flags = flags(&value(line)).expect("flags"),
+            "lcme_extent.e_start" => last.extent.start = value(line).parse().expect("start"),
+            "lcme_extent.e_end" => last.extent.end = value(line).parse().unwrap_or(Extent::EOF),
+            "lmm_stripe_count" => {
+                last.spec.stripe_count = Some(value(line).parse::<i32>().expect("count") as u16)
+            }
+            "lmm_stripe_size" => last.spec.stripe_size = Some(value(line).parse().expect("size")),
+            "lmm_stripe_offset" => last.spec.first_ost = value(line).parse().ok(),
+            "lmm_pool" => last.spec.pool = PoolName::new(value(line).as_bytes()),
+            _ => {}
+        }
+    }
+    found
+}
+
+prop_compose! {
+    fn any_wish()(
+        parts in proptest::collection::vec((0u32..4, 1u16..6, any::<bool>(), 0u16..4, 0u8..3, 1u64..64), 1..8),
+        open: bool, plain in 0u8..4,
+    ) -> Wish {
+        let spec = |(size, count, all, first, pool): (u32, u16, bool, u16, u8)| LayoutSpec {
+            stripe_size: Some(65536 << size),
+            stripe_count: Some(if all { STRIPE_COUNT_ALL } else { count }),
+            first_ost: (first > 0).then_some(first),
+            pool: (pool == 1).then(|| PoolName::new(b"flash")).flatten(),
+        };
+        let (mut start, last) = (0, parts.len() - 1);
+        let mut components = Vec::new();
+        for (place, (size, count, all, first, pool, len)) in parts.into_iter().enumerate() {
+            let spec = spec((size, count, all, first, pool));
+            if plain == 0 {
+                return Wish::Plain(spec);
+            }
+            let end = if open && place == last { Extent::EOF } else { start + len * MIB };
+            let extent = Extent { start, end };
+            start = end;
+            let flags = if pool == 2 { ComponentFlags::PREFER_READ } else { ComponentFlags::default() };
+            components.push(ComponentSpec { extent, flags, spec });
+        }
+        Wish::Composite(components)
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_layout_survives_yaml_and_a_script_that_reads_the_text(wish in any_wish(), until in 0usize..9) {
+        let mut layout = wish.to_layout(&LayoutSpec::default());
+        prop_assert_eq!(parse(&shown(&layout, true)), Ok(wish.clone()));
+        if let Wish::Composite(components) = &wish {
+            prop_assert_eq!(&parsed(&shown(&layout, false)), components);
+        }
+        // With objects: where they are is where the first stripe is wanted.
+        for place in 0..layout.components.len().min(until) {
+            let first = layout.components[place].first_ost.unwrap_or(2);
+            let count = layout.components[place].stripe_count.min(5);
+            let object = |i| StripeObject { ost_index: first + i, object: Fid::ost_object(first + i, 9) };
+            layout.instantiate(place, (0..count).map(object).collect());
+        }
+        let text = shown(&layout, true);
+        let read = parse(&text).expect("a template");
+        prop_assert_eq!(read.specs().count(), layout.components.len());
+        for (spec, component) in read.specs().zip(&layout.components) {
+            let own = (spec.stripe_size, spec.stripe_count, spec.first_ost, spec.pool);
+            let wanted = (Some(component.stripe_size), Some(component.stripe_count), component.first_ost, component.pool);
+            prop_assert_eq!(own, wanted);
+        }
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text in "[a-z_:. \\-0-9\\n]{0,200}") {
+        let _ = parse(&text);
+    }
+}
+
+#[test]
+fn misspelt_keys_and_impossible_values_are_refused_with_their_line() {
+    let refused = |text: &str| parse(text).expect_err(text);
+    assert_eq!(refused("lmm_stripe_count: 2\nlmm_strip_size: 1"), "line 2: unknown key 'strip_size'");
+    assert_eq!(refused("lmm_stripe_count: 5000"), "line 1: '5000' is no value of 'lmm_stripe_count'");
+    assert_eq!(refused("hello"), "line 1: 'hello' has no key");
+    assert_eq!(refused("components:\n- lcme_id: 1"), "a component without extent");
+    assert_eq!(refused("lmm_pattern: mdt"), "line 1: pattern 'mdt' is not supported yet");
+    assert_eq!(refused("lcm_mirror_count: 2"), "line 1: mirrors are not supported yet");
+    assert_eq!(refused("lcme_extent.e_end: 5"), "line 1: 'lcme_extent.e_end' outside of a component");
+}

@@ -1,0 +1,141 @@
+//! The fields of Lustre's `lov_comp_md_v1`, decoded without judging them.
+
+use super::{LayoutView, u32_at, u64_at};
+use nacre_layout::user::MAGIC_COMPOSITE;
+
+const HEADER: usize = 32;
+const ENTRY: usize = 48;
+/// Component flags that are shown; the first that matches all its bits is taken, so `prefer` stands before its halves.
+const FLAGS: [(u32, &str); 12] = [
+    (0x10, "init"),
+    (0x6, "prefer"),
+    (0x2, "prefrd"),
+    (0x4, "prefwr"),
+    (0x1, "stale"),
+    (0x8, "offline"),
+    (0x20, "nosync"),
+    (0x40, "extension"),
+    (0x80, "parity"),
+    (0x100, "compress"),
+    (0x200, "partial"),
+    (0x400, "nocompr"),
+];
+
+/// A composite layout's fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompositeView {
+    /// Bytes in all.
+    pub size: u32,
+    /// Layout generation.
+    pub generation: u32,
+    /// State of mirrors.
+    pub flags: u16,
+    /// Copies of the file, from 1.
+    pub mirror_count: u32,
+    /// The components in order.
+    pub entries: Vec<EntryView>,
+}
+
+/// One component.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryView {
+    /// Number within the file; 0 in templates.
+    pub id: u32,
+    /// Flag bits.
+    pub flags: u32,
+    /// First byte.
+    pub start: u64,
+    /// One past the last, all ones for the end of the file.
+    pub end: u64,
+    /// Place of its striping in the value.
+    pub offset: u32,
+    /// Bytes of its striping.
+    pub size: u32,
+    /// Its striping.
+    pub layout: LayoutView,
+}
+
+impl CompositeView {
+    pub(super) fn decode(bytes: &[u8]) -> Result<CompositeView, &'static str> {
+        const SHORT: &str = "the layout is cut short";
+        let word = |at: usize| u32_at(bytes, at).ok_or(SHORT);
+        let (flags_and_count, mirrors) = (word(12)?, word(16)?);
+        let count = (flags_and_count >> 16) as usize;
+        let mut entries = Vec::new();
+        for at in (0..count).map(|place| HEADER + ENTRY * place) {
+            let (offset, size) = (word(at + 24)?, word(at + 28)?);
+            let end = offset.checked_add(size).ok_or(SHORT)?;
+            let part = bytes.get(offset as usize..end as usize).ok_or(SHORT)?;
+            if u32_at(part, 0) == Some(MAGIC_COMPOSITE) {
+                return Err("a component is itself composite");
+            }
+            entries.push(EntryView {
+                id: word(at)?,
+                flags: word(at + 4)?,
+                start: u64_at(bytes, at + 8).ok_or(SHORT)?,
+                end: u64_at(bytes, at + 16).ok_or(SHORT)?,
+                offset,
+                size,
+                layout: LayoutView::decode(part)?,
+            });
+        }
+        Ok(CompositeView {
+            size: word(4)?,
+            generation: word(8)?,
+            flags: flags_and_count as u16,
+            mirror_count: (mirrors & 0xffff) + 1,
+            entries,
+        })
+    }
+
+    /// The component that stands for the file where one value is asked for: the last one with objects.
+    pub fn last_instantiated(&self) -> Option<&EntryView> {
+        self.entries.iter().rev().find(|entry| entry.is_instantiated()).or(self.entries.first())
+    }
+}
+
+impl EntryView {
+    /// True if it has objects.
+    pub fn is_instantiated(&self) -> bool {
+        self.flags & 0x10 != 0
+    }
+
+    /// The flags in words, `0` if there are none.
+    pub fn flags_text(&self) -> String {
+        let mut rest = self.flags;
+        let mut words: Vec<String> = Vec::new();
+        for (bits, word) in FLAGS {
+            if rest & bits == bits {
+                words.push(word.to_owned());
+                rest &= !bits;
+            }
+        }
+        if rest != 0 || words.is_empty() {
+            words.push(if rest == 0 { "0".to_owned() } else { format!("{rest:#x}") });
+        }
+        words.join(",")
+    }
+
+    /// Where it ends, in words for the end of the file.
+    pub fn end_text(&self) -> String {
+        if self.end == u64::MAX { "EOF".to_owned() } else { self.end.to_string() }
+    }
+
+    /// Number of its mirror, 0 in files without mirrors.
+    pub fn mirror_id(&self) -> u32 {
+        (self.id >> 16) & 0x7fff
+    }
+}
+
+/// Bits of flags given as words with commas between, those to be set and those to be clear (`^` before the word).
+pub fn parse_flags(text: &str) -> Option<(u32, u32)> {
+    let (mut set, mut clear) = (0, 0);
+    for word in text.split(',') {
+        let (name, bits) = match word.strip_prefix('^') {
+            Some(name) => (name, &mut clear),
+            None => (word, &mut set),
+        };
+        *bits |= FLAGS.iter().find(|(_, known)| *known == name)?.0;
+    }
+    Some((set, clear))
+}
