@@ -6,6 +6,7 @@ use crate::handles::HandleTable;
 use crate::io::ahead::Ahead;
 use crate::io::dirty::writers::WriteBack;
 use crate::io::ranges::Use;
+use crate::jobs::Jobs;
 use crate::lease::{KernelCaches, Lease, serve_releases};
 use crate::node::{self, NodeTable};
 use crate::ops::statahead::Statahead;
@@ -34,6 +35,7 @@ pub struct Client {
     /// Changes that this client made to the namespace or attributes; tells whether a fetched page is still true.
     pub(crate) changes: AtomicU64,
     pub(crate) tunables: Tunables,
+    pub(crate) jobs: Jobs,
     pub(crate) ahead: Ahead,
     pub(crate) statahead: Statahead,
     pub(crate) tasks: Arc<Tasks>,
@@ -134,6 +136,7 @@ impl Client {
             kernel: OnceLock::new(),
             changes: AtomicU64::new(0),
             tunables: Tunables::of_host(),
+            jobs: Jobs::default(),
             ahead: Ahead::default(),
             statahead: Statahead::default(),
             tasks: Tasks::of_process(),
@@ -190,6 +193,11 @@ impl Client {
     /// Parameters that can be changed while it runs.
     pub fn tunables(&self) -> &Tunables {
         &self.tunables
+    }
+
+    /// How jobs are named.
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
     }
 
     /// Inodes in the client's table, for statistics.

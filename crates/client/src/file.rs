@@ -4,6 +4,7 @@ use crate::io::ahead::blocks::Blocks;
 use crate::io::ahead::reader::Reader;
 use crate::io::dirty::table::Table;
 use crate::io::ranges::RangeLocks;
+use crate::jobs::JobCell;
 use crate::locks::folios::Folios;
 use nacre_layout::Layout;
 use nacre_layout::object_ranges;
@@ -46,6 +47,8 @@ pub(crate) struct FileState {
     pub folios: Mutex<Folios>,
     /// Wakes those who wait for a byte range or for the layout.
     pub changed: Condvar,
+    /// The job that last opened or wrote the file, while jobs are named.
+    pub job: JobCell,
 }
 
 impl FileState {
@@ -58,6 +61,7 @@ impl FileState {
             lock_era: AtomicU64::new(0),
             folios: Mutex::default(),
             changed: Condvar::new(),
+            job: JobCell::default(),
         }
     }
 

@@ -19,7 +19,7 @@
 //! # Map
 //!
 //! `client` construction and calls; `caller` credentials; `node` inodes that the kernel knows; `file` open files;
-//! `lease`; `locks` on data; `targets` OSTs; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
+//! `lease`; `locks` on data; `jobs` names of jobs; `targets` OSTs; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
 
 mod caller;
 mod client;
@@ -27,6 +27,7 @@ mod config;
 mod file;
 mod handles;
 pub mod io;
+mod jobs;
 mod lease;
 mod locks;
 pub mod node;
@@ -42,6 +43,7 @@ pub use io::ahead::stats::{AheadStats, Counter};
 pub use io::dirty::tunables::{OstWriteBack, WriteBackStats, WriteBackTunables};
 pub use io::parallel::ParallelIo;
 pub use io::write::WriteOptions;
+pub use jobs::{DEFAULT_FORMAT, JobFormat, JobSource, JobVar, Jobs};
 pub use lease::{KernelCaches, Lease};
 pub use locks::{LockCounts, Locks};
 pub use ops::dir::ListedEntry;

@@ -100,7 +100,14 @@ impl Tasks {
                 Err(error) => log::debug!("one thread less for the client's own work: {error}"),
             }
         }
-        state.queue.push_back(Box::new(task));
+        // Work for a job stays work for it on another thread.
+        match nacre_env::current_job() {
+            None => state.queue.push_back(Box::new(task)),
+            job => state.queue.push_back(Box::new(move || {
+                let _job = nacre_env::enter_job(job);
+                task();
+            })),
+        }
         drop(state);
         self.shared.wake.notify_one();
         true

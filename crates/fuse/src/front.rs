@@ -15,7 +15,8 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use nacre_client::{Caller, Client, KernelCaches};
+use nacre_client::{Caller, Client, JobSource, KernelCaches};
+use nacre_env::JobGuard;
 use nacre_types::{Fid, Status, StatusResult};
 
 use crate::abi::StatFs;
@@ -28,6 +29,7 @@ use crate::request::{InitRequest, Operation, Request};
 mod attr;
 mod data;
 mod dir;
+pub mod extents;
 pub mod ioctl;
 mod lock;
 mod names;
@@ -208,6 +210,28 @@ impl Front {
         }
     }
 
+    /// Has this thread work for the job of the program that asks, if jobs are named.
+    fn enter_job(&self, request: &Request<'_>) -> Option<JobGuard> {
+        if !self.client.jobs().is_enabled() {
+            return None;
+        }
+        let (handle, source) = match request.op {
+            Operation::Read { fh, .. } => (Some(fh), JobSource::MayFault),
+            // A program that ends has no environment any more when its files are closed.
+            Operation::Flush { fh, .. } => (Some(fh), JobSource::MayFault),
+            Operation::Write(write) if write.from_cache => (Some(write.fh), JobSource::Kernel),
+            Operation::Write(write) => (Some(write.fh), JobSource::MayFault),
+            // The kernel does it when it gets round to it.
+            Operation::Release { fh, .. } => (Some(fh), JobSource::Kernel),
+            Operation::Fsync { fh, .. } | Operation::FAllocate { fh, .. } | Operation::LSeek { fh, .. } => {
+                (Some(fh), JobSource::Call)
+            }
+            Operation::Forget { .. } | Operation::BatchForget { .. } => return None,
+            _ => (None, JobSource::Call),
+        };
+        self.client.enter_job(&caller(request), handle, source)
+    }
+
     fn statfs(&self, reply: &mut Reply<'_>) -> StatusResult<()> {
         let space = self.client.statfs()?;
         reply.statfs(&StatFs {
@@ -289,6 +313,7 @@ impl Handler for Front {
 
     fn handle(&self, request: &Request<'_>, reply: &mut Reply<'_>) {
         let start = Instant::now();
+        let _job = self.enter_job(request);
         match self.dispatch(request, reply) {
             Ok(()) => self.stats.count(request, reply, start),
             Err(status) => reply.error(status.errno()),

@@ -24,7 +24,9 @@ impl<'a> Caller<'a> {
 
 impl MdsService for Mds {
     fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
-        self.connect_client(export)
+        let grant = self.connect_client(export)?;
+        self.stats().join(export);
+        Ok(grant)
     }
 
     fn disconnect(&self, client: ClientUuid) {
@@ -39,7 +41,7 @@ impl MdsService for Mds {
         self.note_request(&export.client, request);
         let start = Instant::now();
         let answer = self.run(&Caller { client: export.client, call }, request)?;
-        self.stats().count(request, start);
+        self.stats().count(export, call.job.as_ref(), request, start);
         Ok(answer)
     }
 

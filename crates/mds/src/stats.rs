@@ -1,7 +1,10 @@
 //! Operations of a metadata target, counted by kind: `mdt.*.md_stats`.
 
-use nacre_params::{Event, EventStats};
+use nacre_params::{Event, EventStats, JobStats};
+use nacre_rpc::{Export, Exports};
+use nacre_types::JobId;
 use nacre_wire::mds::{MdsRequest, NewFile};
+use std::sync::Arc;
 use std::time::Instant;
 
 const fn timed(name: &'static str) -> Event {
@@ -55,35 +58,73 @@ fn row_of(request: &MdsRequest<'_>) -> Option<usize> {
     })
 }
 
+/// The second row of a rename.
+fn rename_row(request: &MdsRequest<'_>) -> Option<usize> {
+    match request {
+        MdsRequest::Rename { from_parent, to_parent, .. } if from_parent == to_parent => {
+            Some(const { row("samedir_rename") })
+        }
+        MdsRequest::Rename { .. } => Some(const { row("crossdir_rename") }),
+        _ => None,
+    }
+}
+
 /// Counters of a metadata target.
-pub struct MdsStats(EventStats);
+pub struct MdsStats {
+    all: EventStats,
+    jobs: JobStats,
+    exports: Exports<EventStats>,
+}
 
 impl MdsStats {
     pub(crate) fn new() -> MdsStats {
-        MdsStats(EventStats::new(EVENTS))
+        MdsStats { all: EventStats::new(EVENTS), jobs: JobStats::new(EVENTS), exports: Exports::default() }
+    }
+
+    /// A client connects: what it asks is counted with its address too.
+    pub(crate) fn join(&self, export: &Arc<Export>) {
+        self.exports.join(export, || EventStats::new(EVENTS));
     }
 
     /// Counts a request that began at `start` and succeeded.
-    pub(crate) fn count(&self, request: &MdsRequest<'_>, start: Instant) {
-        let Some(row_of_request) = row_of(request) else { return };
-        self.0.count_since(row_of_request, start);
-        if let MdsRequest::Rename { from_parent, to_parent, .. } = request {
-            let same = if from_parent == to_parent {
-                const { row("samedir_rename") }
-            } else {
-                const { row("crossdir_rename") }
-            };
-            self.0.count_since(same, start);
+    pub(crate) fn count(
+        &self,
+        export: &Export,
+        job: Option<&JobId>,
+        request: &MdsRequest<'_>,
+        start: Instant,
+    ) {
+        let Some(row) = row_of(request) else { return };
+        let took_us = start.elapsed().as_micros() as u64;
+        let also = rename_row(request);
+        for stats in [Some(&self.all), export.counters::<EventStats>()].into_iter().flatten() {
+            stats.count(row, took_us);
+            also.iter().for_each(|row| stats.count(*row, took_us));
         }
+        match (job, also) {
+            (Some(job), Some(also)) => self.jobs.count(job, &[(row, took_us), (also, took_us)]),
+            (Some(job), None) => self.jobs.count(job, &[(row, took_us)]),
+            (None, _) => {}
+        }
+    }
+
+    /// Requests by the job that they are for; `mdt.*.job_stats`.
+    pub fn jobs(&self) -> &JobStats {
+        &self.jobs
+    }
+
+    /// Requests by the address that they came from; `mdt.*.exports.*`.
+    pub fn exports(&self) -> &Exports<EventStats> {
+        &self.exports
     }
 
     /// The text of `mdt.*.md_stats`.
     pub fn text(&self) -> String {
-        self.0.text()
+        self.all.text()
     }
 
     /// Counts from zero again.
     pub fn clear(&self) {
-        self.0.clear();
+        self.all.clear();
     }
 }

@@ -207,7 +207,7 @@ impl Fixture {
     }
 
     pub fn with_slot(&self, slot: ReplySlot, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        self.mds.handle(&self.export, &Call { cred: &self.cred, reply_slot: Some(slot) }, request)
+        self.mds.handle(&self.export, &Call { reply_slot: Some(slot), ..Call::new(&self.cred) }, request)
     }
 
     pub fn run_as(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {

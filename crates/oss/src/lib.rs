@@ -17,4 +17,4 @@ mod stats;
 pub use service::{
     AHEAD_MAX, DESTROY_MAX, ObjectServer, OssConfig, PRECREATE_MAX, STATFS_AGE_MAX, StopError,
 };
-pub use stats::Operation;
+pub use stats::{Operation, PeerStats};

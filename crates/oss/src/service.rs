@@ -3,14 +3,14 @@
 use crate::arguments::{check_bulk, check_count, check_object, check_objects, check_range, check_sequence};
 use crate::clients::LockClients;
 use crate::locks::Target;
-use crate::stats::{BrwStats, Counters, Operation};
+use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfer, job_rows};
 use nacre_dlm::{Expected, LockService, Timer};
 use nacre_lock::Extent;
 use nacre_lock::server::ServerConfig;
-use nacre_params::EventStats;
-use nacre_rpc::{Call, Direction, Export, OssService};
+use nacre_params::{EventStats, JobStats};
+use nacre_rpc::{Call, Direction, Export, Exports, OssService};
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
-use nacre_types::{ClientUuid, Fid, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{self, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
 use parking_lot::Mutex;
@@ -81,6 +81,8 @@ pub struct ObjectServer {
     timer: Mutex<Option<Timer>>,
     pub(crate) counters: Counters,
     brw: BrwStats,
+    jobs: JobStats,
+    exports: Exports<PeerStats>,
     statfs: Mutex<Option<(Instant, Statfs)>>,
     operator_state: AtomicU32,
     /// When a failing request was last logged, and how many were not since.
@@ -130,6 +132,8 @@ impl ObjectServer {
             timer: Mutex::new(None),
             counters: Counters::default(),
             brw: BrwStats::default(),
+            jobs: JobStats::new(JOB_EVENTS),
+            exports: Exports::default(),
             statfs: Mutex::new(None),
             operator_state: AtomicU32::new(0),
             logged: Mutex::new(None),
@@ -174,6 +178,38 @@ impl ObjectServer {
     /// Sets what [`ObjectServer::brw_stats`] shows to 0.
     pub fn clear_brw_stats(&self) {
         self.brw.clear();
+    }
+
+    /// Requests by the job that they are for; `obdfilter.*.job_stats`.
+    pub fn job_stats(&self) -> &JobStats {
+        &self.jobs
+    }
+
+    /// Requests by the address that they came from; `obdfilter.*.exports.*`.
+    pub fn exports(&self) -> &Exports<PeerStats> {
+        &self.exports
+    }
+
+    /// Counts a request that succeeded: for its client, and for its job if it has one.
+    fn count_for(
+        &self,
+        export: &Export,
+        job: Option<(JobId, Instant)>,
+        request: &OssRequest,
+        (operation, amount): (Operation, u64),
+    ) {
+        if let Some(peer) = export.counters::<PeerStats>() {
+            peer.stats.count(operation as usize, amount);
+            if let OssRequest::Locks { request } = request {
+                peer.count_lock(request);
+            }
+        }
+        let Some(((job, start), (time, bytes))) = job.zip(job_rows(operation)) else { return };
+        let took_us = start.elapsed().as_micros() as u64;
+        match bytes {
+            Some(bytes) => self.jobs.count(&job, &[(time, took_us), (bytes, amount)]),
+            None => self.jobs.count(&job, &[(time, took_us)]),
+        }
     }
 
     /// Changes whenever data that was written but not synced may have been lost.
@@ -303,7 +339,7 @@ impl ObjectServer {
         check_bulk(data.len())?;
         check_range(offset, data.len() as u64)?;
         let _change = self.lock_change(export, how.lock, object, extent(offset, data.len() as u64))?;
-        let transfer = self.brw.begin(Direction::Write, offset, data.len() as u64);
+        let transfer = self.begin_transfer(export, Direction::Write, offset, data.len() as u64);
         let written = match how.granted {
             true => self.target.store.write_promised(object, offset, data),
             false => self.target.store.write(object, offset, data),
@@ -332,9 +368,21 @@ impl ObjectServer {
         check_bulk(len as usize)?;
         let Some(buffer) = buffer.get_mut(..len as usize) else { return Err(Status::EINVAL.into()) };
         let _lock = self.lock_read(export, lock, object, extent(offset, u64::from(len)))?;
-        let _transfer = self.brw.begin(Direction::Read, offset, buffer.len() as u64);
+        let _transfer = self.begin_transfer(export, Direction::Read, offset, buffer.len() as u64);
         let read = self.target.store.read(object, offset, buffer, ahead.min(AHEAD_MAX))?;
         Ok((OssReply::Read(read as u32), read as u64))
+    }
+
+    /// A read or write goes to the store; counted for the target and for the client's address.
+    fn begin_transfer<'a>(
+        &'a self,
+        export: &'a Export,
+        direction: Direction,
+        offset: u64,
+        bytes: u64,
+    ) -> (Transfer<'a>, Option<Transfer<'a>>) {
+        let peer = export.counters::<PeerStats>();
+        (self.brw.begin(direction, offset, bytes), peer.map(|peer| peer.brw.begin(direction, offset, bytes)))
     }
 
     fn grant(&self, owner: ClientUuid, client: u64, kept: u64, want: u64) -> Result<u64, Refusal> {
@@ -447,7 +495,9 @@ impl OssService for ObjectServer {
             log::error!("OST{:04x}: the thread of the locks: {error}", self.target.index);
             Status::EAGAIN
         })?;
-        self.locks.connect(export)
+        self.locks.connect(export)?;
+        self.exports.join(export, PeerStats::new);
+        Ok(())
     }
 
     fn disconnect(&self, export: &Export) {
@@ -457,7 +507,7 @@ impl OssService for ObjectServer {
     fn handle(
         &self,
         export: &Export,
-        _call: &Call<'_>,
+        call: &Call<'_>,
         request: &OssRequest,
         bulk: Bulk<'_>,
     ) -> StatusResult<OssReply> {
@@ -466,9 +516,11 @@ impl OssService for ObjectServer {
             return Err(Status::EVICTED);
         }
         let operation = operation_of(request);
+        let job = call.job.map(|job| (job, Instant::now()));
         match self.run(export, request, bulk) {
             Ok((reply, amount)) => {
                 in_progress.count(operation, Some(amount));
+                self.count_for(export, job, request, (operation, amount));
                 if matches!(request, OssRequest::Write { sync: true, .. }) {
                     in_progress.count(Operation::Sync, Some(0));
                 }

@@ -3,11 +3,14 @@
 //! Threads count in shards of their own, so that two CPUs do not fight over a cache line.
 
 mod brw;
+mod peers;
 
-pub(crate) use brw::BrwStats;
+pub(crate) use brw::{BrwStats, Transfer};
 use nacre_params::stats::thread_number;
 use nacre_params::{Event, EventStats};
 use parking_lot::{Condvar, Mutex};
+pub use peers::PeerStats;
+pub(crate) use peers::{JOB_EVENTS, job_rows};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

@@ -5,34 +5,68 @@
 
 use crate::pattern::Pattern;
 
-/// Parameters that can be set, by kind.
+/// Parameters that can be set, by what they lie below; `*` stands for an instance.
 const SETTABLE: &[(&str, &[&str])] = &[
+    ("", &["jobid_name", "jobid_var"]),
     (
-        "llite",
+        "llite.*",
         &[
+            "extents_stats",
+            "extents_stats_per_process",
             "max_cached_mb",
             "max_read_ahead_async_active",
             "max_read_ahead_mb",
             "max_read_ahead_per_file_mb",
             "max_read_ahead_whole_mb",
+            "offset_stats",
+            "parallel_io",
             "read_ahead_stats",
             "statahead_batch_max",
             "statahead_max",
             "stats",
             "write_back",
             "write_back_age_ms",
-            "parallel_io",
             "write_back_idle_percent",
         ],
     ),
-    ("mdt", &["ldlm_timeout", "md_stats"]),
+    ("mdt.*", &["job_cleanup_interval", "job_stats", "ldlm_timeout", "md_stats"]),
+    ("mdt.*.exports", &["clear"]),
+    ("mdt.*.exports.*", &["stats"]),
     (
-        "ldlm.namespaces",
+        "ldlm.namespaces.*",
         &["contended_locks", "contention_hold_seconds", "contention_seconds", "lru_max_age", "lru_size"],
     ),
-    ("obdfilter", &["brw_stats", "degraded", "ldlm_timeout", "no_create", "stats"]),
     (
-        "osc",
+        "obdfilter.*",
+        &[
+            "brw_stats",
+            "degraded",
+            "job_cleanup_interval",
+            "job_stats",
+            "ldlm_timeout",
+            "no_create",
+            "read_cache_enable",
+            "readcache_max_filesize",
+            "readcache_max_io_mb",
+            "stats",
+            "writethrough_cache_enable",
+            "writethrough_max_io_mb",
+        ],
+    ),
+    (
+        "osd-file.*",
+        &[
+            "read_cache_enable",
+            "readcache_max_filesize",
+            "readcache_max_io_mb",
+            "writethrough_cache_enable",
+            "writethrough_max_io_mb",
+        ],
+    ),
+    ("obdfilter.*.exports", &["clear"]),
+    ("obdfilter.*.exports.*", &["brw_stats", "ldlm_stats", "stats"]),
+    (
+        "osc.*",
         &[
             "checksum_type",
             "checksums",
@@ -48,29 +82,26 @@ const SETTABLE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Whether a parameter of this kind can be set.
-pub fn is_settable(kind: &str, leaf: &str) -> bool {
-    SETTABLE.iter().any(|(known, leaves)| *known == kind && leaves.contains(&leaf))
-}
-
 /// Whether a pattern stands for some parameter that can be set, with or without its instance.
 pub fn may_be_set(pattern: &str) -> bool {
     let Ok(pattern) = Pattern::parse(pattern) else { return false };
     let pattern = pattern.with_any_instance().unwrap_or(pattern);
-    // The instance is whatever the pattern says: only kind and leaf are looked at.
     pattern.parts().any(|parts| {
-        let (kind, leaf) = match parts {
-            [kind, _, leaf] => (kind.clone(), leaf),
-            [kind, below, _, leaf] => (format!("{kind}.{below}"), leaf),
-            _ => return false,
-        };
-        SETTABLE.iter().any(|(known, leaves)| {
-            leaves.iter().any(|known_leaf| {
-                let of = Pattern::parse(&format!("{kind}.{leaf}"));
-                of.is_ok_and(|of| of.matches(&format!("{known}.{known_leaf}")))
-            })
+        let Some((leaf, above)) = parts.split_last() else { return false };
+        SETTABLE.iter().any(|(below, leaves)| {
+            let below: Vec<&str> = below.split('.').filter(|part| !part.is_empty()).collect();
+            // The instance is whatever the pattern says.
+            let fits = |(part, known): (&String, &&str)| *known == "*" || stands_for(part, known);
+            below.len() == above.len()
+                && above.iter().zip(&below).all(fits)
+                && leaves.iter().any(|known| stands_for(leaf, known))
         })
     })
+}
+
+/// Whether a component of a pattern stands for a name.
+fn stands_for(part: &str, name: &str) -> bool {
+    Pattern::parse(part).is_ok_and(|part| part.matches(name))
 }
 
 #[cfg(test)]
@@ -87,14 +118,23 @@ mod tests {
             "osc.*.max_pages_per_rpc",
             "mdt.*.ldlm_timeout",
             "ldlm.namespaces.filter-*.contended_locks",
+            "jobid_var",
+            "obdfilter.x.exports.clear",
+            "mdt.*.exports.10.0.0.1@tcp.stats",
         ] {
             assert!(may_be_set(good), "{good}");
         }
-        for bad in
-            ["obdfilter.*.degradet", "osd.*.degraded", "degraded", "a.b.c.d", "ldlm.x.y.contended_locks", ""]
-        {
+        for bad in [
+            "obdfilter.*.degradet",
+            "osd.*.degraded",
+            "degraded",
+            "a.b.c.d",
+            "ldlm.x.y.contended_locks",
+            "",
+            "llite.*.uuid",
+            "mdt.*.exports.*.uuid",
+        ] {
             assert!(!may_be_set(bad), "{bad}");
         }
-        assert!(is_settable("llite", "stats") && !is_settable("llite", "uuid"));
     }
 }

@@ -5,12 +5,14 @@
 //! it; `lctl` finds them by [`Pattern`]s. Values are text; [`value`] reads numbers the way that Lustre's users write them.
 //! Nothing here knows what a parameter means.
 
+pub mod jobs;
 pub mod known;
 pub mod pattern;
 pub mod stats;
 pub mod tree;
 pub mod value;
 
+pub use jobs::JobStats;
 pub use pattern::Pattern;
 pub use stats::{Event, EventStats};
-pub use tree::{Access, Found, Kind, Tree};
+pub use tree::{Access, Family, Found, Kind, Tree};

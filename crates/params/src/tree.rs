@@ -41,10 +41,30 @@ pub struct Found {
     pub kind: Kind,
 }
 
+/// Parameters that come and go by themselves, such as those of clients.
+pub trait Family: Send + Sync {
+    /// Names below that of the family, with dots, and what may be done with each. In any order.
+    fn names(&self) -> Vec<(String, Access)>;
+
+    /// The value of one of them.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none of this name, `EACCES` if it cannot be read.
+    fn read(&self, name: &str) -> StatusResult<String>;
+
+    /// Sets one of them.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none of this name, `EACCES` if it cannot be set, what is wrong with the value.
+    fn write(&self, name: &str, value: &str) -> StatusResult<()>;
+}
+
 /// Parameters by name. Any thread may call any method; readers and setters are called without a lock held.
 #[derive(Default)]
 pub struct Tree {
     entries: RwLock<BTreeMap<String, Arc<Entry>>>,
+    /// By what they lie below.
+    families: RwLock<BTreeMap<String, Arc<dyn Family>>>,
 }
 
 impl Tree {
@@ -73,6 +93,11 @@ impl Tree {
         self.add(name, Entry { read: None, write: Some(Box::new(write)) });
     }
 
+    /// Enters parameters that lie below `below` and come and go.
+    pub fn add_family(&self, below: &str, family: Arc<dyn Family>) {
+        self.families.write().insert(below.to_owned(), family);
+    }
+
     fn add(&self, name: &str, entry: Entry) {
         self.entries.write().insert(name.to_owned(), Arc::new(entry));
     }
@@ -81,18 +106,18 @@ impl Tree {
     pub fn remove_below(&self, name: &str) {
         let above = format!("{name}.");
         self.entries.write().retain(|known, _| known != name && !known.starts_with(&above));
+        self.families.write().retain(|known, _| known != name && !known.starts_with(&above));
     }
 
     /// What a pattern stands for, in the order of names: parameters and what they lie below; with `recursive` also all that
     /// lies below those.
     pub fn find(&self, pattern: &Pattern, recursive: bool) -> Vec<Found> {
         let mut found: BTreeMap<String, Kind> = BTreeMap::new();
-        for (name, entry) in self.entries.read().iter() {
-            if !pattern.matches_above(name) {
+        for (name, access) in self.all() {
+            if !pattern.matches_above(&name) {
                 continue;
             }
-            let access = Access { readable: entry.read.is_some(), writable: entry.write.is_some() };
-            let parts = components(name);
+            let parts = components(&name);
             let depths = pattern.depths().filter(|depth| *depth <= parts.len());
             for depth in depths {
                 let last = if recursive { parts.len() } else { depth };
@@ -108,11 +133,39 @@ impl Tree {
         found.into_iter().map(|(name, kind)| Found { name, kind }).collect()
     }
 
+    /// Every parameter that there is now.
+    fn all(&self) -> Vec<(String, Access)> {
+        let entries = self.entries.read();
+        let access =
+            |entry: &Entry| Access { readable: entry.read.is_some(), writable: entry.write.is_some() };
+        let mut all: Vec<(String, Access)> =
+            entries.iter().map(|(name, entry)| (name.clone(), access(entry))).collect();
+        drop(entries);
+        let families: Vec<_> =
+            self.families.read().iter().map(|(below, family)| (below.clone(), family.clone())).collect();
+        for (below, family) in families {
+            let names = family.names().into_iter();
+            all.extend(names.map(|(name, access)| (format!("{below}.{name}"), access)));
+        }
+        all
+    }
+
+    /// The family that a name belongs to, and the rest of the name.
+    fn family_of<'a>(&self, name: &'a str) -> Option<(Arc<dyn Family>, &'a str)> {
+        let families = self.families.read();
+        families.iter().find_map(|(below, family)| {
+            Some((family.clone(), name.strip_prefix(below.as_str())?.strip_prefix('.')?))
+        })
+    }
+
     /// The value of a parameter.
     ///
     /// # Errors
     /// `ENOENT` if there is none of this name, `EACCES` if it cannot be read, otherwise what its reader says.
     pub fn read(&self, name: &str) -> StatusResult<String> {
+        if let Some((family, rest)) = self.family_of(name) {
+            return family.read(rest);
+        }
         let entry = self.entry(name)?;
         entry.read.as_ref().ok_or(Status::EACCES).and_then(|read| read())
     }
@@ -122,6 +175,9 @@ impl Tree {
     /// # Errors
     /// `ENOENT` if there is none of this name, `EACCES` if it cannot be set, otherwise what its setter says.
     pub fn write(&self, name: &str, value: &str) -> StatusResult<()> {
+        if let Some((family, rest)) = self.family_of(name) {
+            return family.write(rest, value);
+        }
         let entry = self.entry(name)?;
         entry.write.as_ref().ok_or(Status::EACCES).and_then(|write| write(value))
     }
@@ -170,6 +226,36 @@ mod tests {
         assert_eq!(names(&tree, "osc.b", true), ["osc.b", "osc.b.ping", "osc.b.stats"]);
         assert_eq!(names(&tree, "{version,osc.a}", true), ["osc.a", "osc.a.limit", "osc.a.stats", "version"]);
         assert!(names(&tree, "osc.*.none", true).is_empty());
+    }
+
+    struct Peers;
+
+    impl Family for Peers {
+        fn names(&self) -> Vec<(String, Access)> {
+            let access = Access { readable: true, writable: true };
+            vec![("10.0.0.1@tcp.stats".to_owned(), access), ("0@lo.stats".to_owned(), access)]
+        }
+
+        fn read(&self, name: &str) -> StatusResult<String> {
+            Ok(format!("of {name}"))
+        }
+
+        fn write(&self, name: &str, _: &str) -> StatusResult<()> {
+            if name == "0@lo.stats" { Ok(()) } else { Err(Status::ENOENT) }
+        }
+    }
+
+    #[test]
+    fn families_are_found_like_other_parameters() {
+        let (tree, _) = tree();
+        tree.add_family("osc.a.peers", Arc::new(Peers));
+        assert_eq!(names(&tree, "osc.a.peers.*", false), ["osc.a.peers.0@lo", "osc.a.peers.10.0.0.1@tcp"]);
+        assert_eq!(names(&tree, "osc.a.peers.1*@tcp.stats", false), ["osc.a.peers.10.0.0.1@tcp.stats"]);
+        assert_eq!(tree.read("osc.a.peers.10.0.0.1@tcp.stats").as_deref(), Ok("of 10.0.0.1@tcp.stats"));
+        assert_eq!(tree.write("osc.a.peers.0@lo.stats", "0"), Ok(()));
+        assert_eq!(tree.write("osc.a.peers.1@lo.stats", "0"), Err(Status::ENOENT));
+        tree.remove_below("osc.a");
+        assert_eq!(tree.read("osc.a.peers.0@lo.stats"), Err(Status::ENOENT));
     }
 
     #[test]

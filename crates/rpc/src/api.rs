@@ -4,14 +4,15 @@ use crate::import::ImportInfo;
 use crate::stats::RpcStats;
 use crate::tunables::Tunables;
 use nacre_session::Recovery;
-use nacre_types::{ClientUuid, Cred, Nid, ProcessIdentity, Status, StatusResult};
+use nacre_types::{ClientUuid, Cred, JobId, Nid, ProcessIdentity, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest, Statfs};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What goes with every call beside the request itself.
@@ -22,6 +23,8 @@ pub struct Call<'a> {
     /// For requests that must not run twice: where the server notes the result, `None` on `lo` (a call there cannot be
     /// lost without its caller).
     pub reply_slot: Option<ReplySlot>,
+    /// The job that it is done for, if the client says.
+    pub job: Option<JobId>,
 }
 
 /// Where a server keeps the result of a modifying request for a resend: one slot per request in flight of a client.
@@ -41,7 +44,12 @@ pub struct ReplySlot {
 impl<'a> Call<'a> {
     /// A call without a reply slot.
     pub fn new(cred: &'a Cred) -> Call<'a> {
-        Call { cred, reply_slot: None }
+        Call { cred, reply_slot: None, job: None }
+    }
+
+    /// The call, done for a job.
+    pub fn for_job(self, job: Option<JobId>) -> Call<'a> {
+        Call { job, ..self }
     }
 }
 
@@ -110,6 +118,8 @@ pub struct Export {
     pub process: Option<ProcessIdentity>,
     /// Way back to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
+    /// What the service counts for it.
+    counters: OnceLock<Arc<dyn Any + Send + Sync>>,
     has_ended: AtomicBool,
     /// Requests that are changing something.
     changes: AtomicU64,
@@ -149,10 +159,21 @@ impl Export {
             nid,
             process,
             callbacks,
+            counters: OnceLock::new(),
             has_ended: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             changes_ended: (Mutex::new(()), Condvar::new()),
         }
+    }
+
+    /// Has what the service counts for this client be found again without looking for it. Only the first call counts.
+    pub(crate) fn set_counters(&self, counters: Arc<dyn Any + Send + Sync>) {
+        let _ = self.counters.set(counters);
+    }
+
+    /// What the service counts for this client ([`crate::Exports::join`]); `None` if that is nothing, or of another type.
+    pub fn counters<T: Any>(&self) -> Option<&T> {
+        self.counters.get()?.downcast_ref()
     }
 
     /// The service has dropped this client: what still comes by way of this export is refused with `EVICTED`. There is no
@@ -362,7 +383,9 @@ pub fn run_all_by(calls: Vec<IoCall<'_>>, helpers: &dyn Helpers) -> Vec<StatusRe
         rest.push(Mutex::new(Stage::Planned(call.endpoint, call.bulk)));
     }
     let stages: &[Mutex<Stage<'_>>] = &rest;
+    let job = nacre_env::current_job();
     helpers.share(stages.len(), &|index| {
+        let _job = nacre_env::enter_job(job);
         let Some((stage, request)) = stages.get(index).zip(requests.get(index)) else { return };
         let mut stage = stage.lock();
         if let Stage::Planned(endpoint, bulk) = std::mem::replace(&mut *stage, Stage::Taken) {

@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod config;
+pub mod exports;
 pub mod import;
 pub mod lo;
 pub mod shape;
@@ -19,6 +20,7 @@ pub use api::{
     Started, run_all, run_all_by,
 };
 pub use config::{ClientConfig, ServerConfig};
+pub use exports::Exports;
 pub use import::{EndpointState, EndpointStats, ImportInfo, LinkState};
 pub use lo::{LoMds, LoMgs, LoOss};
 pub use nacre_session::Recovery;

@@ -34,7 +34,10 @@ impl LoMds {
 
 impl MdsEndpoint for LoMds {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        self.service.handle(&self.export, &Call::new(cred), request)
+        let job = nacre_env::current_job();
+        // What the service asks of others is on its own account.
+        let _own = job.map(|_| nacre_env::enter_job(None));
+        self.service.handle(&self.export, &Call::new(cred).for_job(job), request)
     }
 
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {

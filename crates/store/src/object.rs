@@ -15,6 +15,7 @@
 //! - an object never shows bytes of another one, neither after a crash nor after a power cut;
 //! - overlapping writes at the same time leave either data in each byte, in no particular order.
 
+mod cache_policy;
 mod error;
 pub mod file;
 mod report;
@@ -22,6 +23,7 @@ mod report;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+pub use cache_policy::CachePolicy;
 pub use error::{ObjectError, Result};
 pub use file::{DirectIo, FileStore, FileStoreOptions, LOCK_CLIENTS};
 pub use report::{ObjectProblem, ObjectStoreStats, ObjectVerifyReport};
@@ -204,6 +206,13 @@ pub trait ObjectStore: Send + Sync {
     /// # Errors
     /// Only if reading itself fails; damage is listed in the report.
     fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport>;
+
+    /// What goes through the page cache.
+    fn cache_policy(&self) -> CachePolicy;
+
+    /// Changes it, for transfers that begin from now on; what is cached stays. Transfers whose offset, length or memory is not
+    /// aligned as the medium wants it cannot go around the cache.
+    fn set_cache_policy(&self, policy: CachePolicy);
 
     /// Counters.
     fn stats(&self) -> ObjectStoreStats;

@@ -305,6 +305,52 @@ fn read_ahead_and_statahead_do_what_their_parameters_say() {
 }
 
 #[test]
+fn ways_to_targets_stay_within_their_bounds() {
+    on_each_shape("pway", |cluster, fs| {
+        let osc = format!("osc.{fs}-OST0000-osc-*");
+        let set = |setting: &str| cluster.lctl(&["set_param", "-n", &format!("{osc}.{setting}")]);
+        for (leaf, low, high) in [
+            ("conns_per_peer", "0", "17"),
+            ("idle_timeout", "-1", "4294967296"),
+            ("resend_count", "-1", "4294967296"),
+            ("max_rpcs_in_flight", "0", "257"),
+            ("max_dirty_mb", "0", "2048"),
+        ] {
+            let before = get(cluster, &format!("{osc}.{leaf}"));
+            for bad in [low, high] {
+                set(&format!("{leaf}={bad}")).fails_with(libc::ERANGE);
+            }
+            set(&format!("{leaf}=some")).fails_with(libc::EINVAL);
+            assert_eq!(get(cluster, &format!("{osc}.{leaf}")), before, "{leaf}");
+        }
+        let path = cluster.mount().join("file");
+        let path_text = path.to_str().expect("plain");
+        cluster.lfs(&["setstripe", "-c", "1", "-i", "0", path_text]).success();
+        // No more is held back than may be, however long it may wait.
+        cluster.lctl(&["set_param", "-n", &format!("llite.{fs}-*.write_back_age_ms=600000")]).success();
+        set("max_dirty_mb=1").success();
+        let file = fs::OpenOptions::new().write(true).open(&path).expect("open");
+        for number in 0..1024 {
+            file.write_all_at(&[7; 4000], number * 4000).expect("written");
+            if number % 128 == 0 {
+                let dirty: u64 = get(cluster, &format!("{osc}.cur_dirty_bytes")).parse().expect("a number");
+                assert!(dirty <= 1 << 20, "{dirty} bytes are held back");
+            }
+        }
+        drop(file);
+        assert!(fs::read(&path).expect("read") == [7; 1024 * 4000]);
+        if cluster.shape() == Shape::Embedded {
+            return;
+        }
+        let lanes = || get(cluster, &format!("{osc}.import")).matches("lane: ").count();
+        set("conns_per_peer=3").success();
+        assert_eq!(lanes(), 3, "{}", get(cluster, &format!("{osc}.import")));
+        set("conns_per_peer=1").success();
+        assert_eq!(lanes(), 1);
+    });
+}
+
+#[test]
 fn writes_are_held_back_as_far_as_parameters_allow() {
     on_each_shape("pwb", |cluster, fs| {
         let llite = format!("llite.{fs}-*");

@@ -22,6 +22,8 @@ bitflags! {
         const BULK_CHECKSUM = 1;
         /// Bulk data may carry an Adler-32 instead.
         const BULK_ADLER = 2;
+        /// Requests may carry the job that they are for.
+        const JOB_ID = 4;
     }
 
     /// What a connection is for.

@@ -9,7 +9,7 @@ pub use checksum::{Checksum, ChecksumType, crc32c};
 
 use bitflags::bitflags;
 use nacre_types::limits::{BULK_MAX, TARGET_INDEX_MAX};
-use nacre_types::{Status, TargetId, TargetKind, Xid};
+use nacre_types::{JobId, Status, TargetId, TargetKind, Xid};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
@@ -25,6 +25,8 @@ pub const TAG_NONE: u16 = u16::MAX;
 pub const BODY_LEN_OFFSET: usize = 20;
 /// Offset of the bulk data's length in a header.
 pub const BULK_LEN_OFFSET: usize = 28;
+/// Bytes of a job id at the end of a body: the name, then zeros.
+pub const JOB_ID_BYTES: usize = 32;
 /// Offset of the header's checksum.
 const CRC_OFFSET: usize = 16;
 
@@ -78,6 +80,8 @@ bitflags! {
         const BULK_ADLER = 8;
         /// In a request: its data, or that of its answer, is short enough to be received together with the header.
         const SHORT_IO = 16;
+        /// In a request: its body ends with the job that it is for ([`JOB_ID_BYTES`]).
+        const JOB_ID = 32;
     }
 }
 
@@ -292,6 +296,25 @@ impl Header {
     pub fn bulk_matches(&self, sum: u32) -> bool {
         self.checksum().is_none() || sum == self.bulk_crc
     }
+}
+
+/// Appends a job id to the body of a request, which then has [`FrameFlags::JOB_ID`].
+pub fn push_job(job: &JobId, body: &mut Vec<u8>) {
+    let mut bytes = [0; JOB_ID_BYTES];
+    bytes.iter_mut().zip(job.as_bytes()).for_each(|(place, byte)| *place = *byte);
+    body.extend_from_slice(&bytes);
+}
+
+/// Parts the body of a request with [`FrameFlags::JOB_ID`] from the job at its end. Bytes that no name has are left out; a job
+/// without name is none.
+///
+/// # Errors
+/// If the body is too short.
+pub fn split_job(body: &[u8]) -> Result<(&[u8], Option<JobId>), DecodeError> {
+    let at = body.len().checked_sub(JOB_ID_BYTES);
+    let (body, job) =
+        at.and_then(|at| body.split_at_checked(at)).ok_or(DecodeError::Invalid { what: "job id" })?;
+    Ok((body, JobId::new(job)))
 }
 
 fn target_kind_code(kind: TargetKind) -> u8 {

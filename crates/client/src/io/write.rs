@@ -112,6 +112,7 @@ impl Client {
         data: &[u8],
         options: WriteOptions,
     ) -> StatusResult<usize> {
+        open.file.job.note();
         if options.kill_priv && open.file.lock().privileged {
             self.drop_privileges(caller, open.file.fid)?;
         }

@@ -118,6 +118,7 @@ impl Client {
         match outcome {
             Ok(attr) => {
                 let open = OpenFile::new(opening.handle, file, opening.flags, opening.sync);
+                open.file.job.note();
                 if let Some(status) = self.dirty.untold.take(node) {
                     open.file.lock().record_error(status);
                 }

@@ -1,5 +1,6 @@
 //! What programs ask of the mount, counted by kind: `llite.*.stats`.
 
+use super::extents::{ExtentsStats, Way};
 use crate::reply::{Reply, State};
 use crate::request::{Operation, Request};
 use nacre_params::{Event, EventStats};
@@ -90,23 +91,34 @@ fn row_of(operation: &Operation<'_>) -> Option<usize> {
 }
 
 /// Counters of a mount.
-pub struct FrontStats(EventStats);
+pub struct FrontStats {
+    events: EventStats,
+    extents: ExtentsStats,
+}
 
 impl FrontStats {
     pub(super) fn new() -> FrontStats {
-        FrontStats(EventStats::new(EVENTS))
+        FrontStats { events: EventStats::new(EVENTS), extents: ExtentsStats::default() }
+    }
+
+    /// Reads and writes by size and position.
+    pub fn extents(&self) -> &ExtentsStats {
+        &self.extents
     }
 
     /// Counts a request that began at `start` and was answered; failed ones do not count.
     pub(super) fn count(&self, request: &Request<'_>, reply: &Reply<'_>, start: Instant) {
         let Some(index) = row_of(&request.op) else { return };
-        self.0.count_since(index, start);
+        self.events.count_since(index, start);
         match (&request.op, reply.state()) {
-            (Operation::Read { .. }, State::Small(length) | State::Bulk(length)) => {
-                self.0.count(const { row("read_bytes") }, length as u64);
+            (Operation::Read { offset, .. }, State::Small(length) | State::Bulk(length)) => {
+                self.extents.count(Way::Read, request.pid, request.node_id, *offset, length as u64);
+                self.events.count(const { row("read_bytes") }, length as u64);
             }
             (Operation::Write(write), _) => {
-                self.0.count(const { row("write_bytes") }, write.data.len() as u64)
+                let length = write.data.len() as u64;
+                self.extents.count(Way::Write, request.pid, request.node_id, write.offset, length);
+                self.events.count(const { row("write_bytes") }, length);
             }
             _ => {}
         }
@@ -114,12 +126,12 @@ impl FrontStats {
 
     /// The text of `llite.*.stats`.
     pub fn text(&self) -> String {
-        self.0.text()
+        self.events.text()
     }
 
     /// Counts from zero again.
     pub fn clear(&self) {
-        self.0.clear();
+        self.events.clear();
     }
 }
 

@@ -3,6 +3,9 @@
 //! Names are Lustre's. Settings that were made for good (`set_param -P`) are kept by the management server as patterns; each
 //! process applies those that match its parameters when it starts, when they change, and when a target joins.
 
+mod cache;
+mod exports;
+mod jobs;
 mod ldlm;
 mod llite;
 mod osc;
@@ -146,9 +149,13 @@ impl Params {
             Ok(format!("status: {status}\n"))
         });
         ldlm::enter_timeout(&self.tree, &add("ldlm_timeout"), server.locks(), LDLM_TIMEOUT_MAX_S);
+        jobs::enter_stats(&self.tree, &below, server, ObjectServer::job_stats);
+        cache::enter(&self.tree, &name, server);
+        exports::enter_ost(&self.tree, &below, server);
         let namespace = format!("ldlm.namespaces.filter-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, server.locks());
         self.apply_lasting(&below);
+        self.apply_lasting(&format!("osd-file.{name}"));
         self.apply_lasting(&namespace);
     }
 
@@ -166,6 +173,15 @@ impl Params {
                 Ok(())
             },
         );
+        jobs::enter_stats(&self.tree, &below, mds, |mds| mds.stats().jobs());
+        exports::enter_mdt(&self.tree, &below, mds);
+        let numbers = mds.clone();
+        self.tree.add_read(&format!("{below}.num_exports"), move || {
+            let exports = numbers.stats().exports();
+            let nids = exports.names();
+            let clients = nids.iter().filter_map(|nid| Some(exports.find(nid)?.1.len()));
+            Ok(clients.sum::<usize>().to_string())
+        });
         self.enter_layout_defaults(&format!("lod.{name}-mdtlov"), links);
         let (get, set) = (mds.clone(), mds.clone());
         self.tree.add_both(
@@ -219,6 +235,9 @@ impl Params {
             },
         );
         llite::enter(&self.tree, &llite, client);
+        llite::enter_extents(&self.tree, &llite, front);
+        jobs::enter_names(&self.tree, client);
+        self.apply_lasting("jobid_");
         let lov = format!("lov.{fsname}-clilov-{instance}");
         self.enter_layout_defaults(&lov, links);
         enter_targets(&self.tree, &lov, client, TargetKind::Ost);

@@ -91,7 +91,8 @@ impl LoOss {
     }
 
     fn call_in(&self, life: &Life, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
-        self.service.handle(&life.export, &Call::new(&self.system), request, bulk)
+        let call = Call::new(&self.system).for_job(nacre_env::current_job());
+        self.service.handle(&life.export, &call, request, bulk)
     }
 
     /// The life that follows one that was ended by an eviction. Whoever comes first connects and restores; others wait.

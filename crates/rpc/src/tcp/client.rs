@@ -1,5 +1,6 @@
 //! The calling side.
 
+pub(crate) mod body;
 pub(super) mod conn;
 mod control;
 mod endpoints;

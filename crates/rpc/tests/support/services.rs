@@ -8,7 +8,7 @@ use nacre_rpc::{
     Call, ClientCallbacks, ClientConfig, Export, IoCall, MdsEndpoint, MdsService, MgsService, OssEndpoint,
     OssEvents, OssService, Recovery, ReplySlot, ServerConfig, run_all,
 };
-use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Nid, Status, StatusResult, TransNo};
+use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, JobId, Nid, Status, StatusResult, TransNo};
 use nacre_wire::lock::{IoLock, LockMessage, LockRequest};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
@@ -72,6 +72,8 @@ pub struct FakeMds {
     pub evict_next: AtomicBool,
     pub gate: Gate,
     pub exports: Mutex<HashMap<ClientUuid, Arc<Export>>>,
+    /// Jobs of the requests that ran.
+    pub jobs: Mutex<Vec<Option<JobId>>>,
 }
 
 pub fn answer(reply: MdsReply) -> MdsAnswer {
@@ -96,6 +98,7 @@ impl MdsService for FakeMds {
 
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         self.requests.fetch_add(1, Ordering::SeqCst);
+        self.jobs.lock().unwrap().push(call.job);
         if !self.exports.lock().unwrap().contains_key(&export.client) {
             return Err(Status::EVICTED);
         }
@@ -147,6 +150,8 @@ pub struct FakeOss {
     pub exports: Mutex<HashMap<ClientUuid, Arc<Export>>>,
     /// Which requests ran, by generation of their client.
     pub ran: Mutex<Vec<(u64, &'static str)>>,
+    /// Jobs of the requests that ran.
+    pub jobs: Mutex<Vec<Option<JobId>>>,
 }
 
 impl FakeOss {
@@ -192,11 +197,12 @@ impl OssService for FakeOss {
     fn handle(
         &self,
         export: &Export,
-        _call: &Call<'_>,
+        call: &Call<'_>,
         request: &OssRequest,
         bulk: Bulk<'_>,
     ) -> StatusResult<OssReply> {
         self.knows(export)?;
+        self.jobs.lock().unwrap().push(call.job);
         if !matches!(request, OssRequest::Read { .. } | OssRequest::Ping) {
             self.ran.lock().unwrap().push((export.generation, kind_of(request)));
         }

@@ -37,6 +37,7 @@ pub use directory::LOCK_CLIENTS;
 pub use options::{DirectIo, FileStoreOptions, default_reserve};
 
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};
+use crate::object::cache_policy::PolicyCell;
 use crate::object::{ObjectError, Result};
 use directory::Directory;
 use fetch::Fetcher;
@@ -83,6 +84,7 @@ pub struct FileStore {
     is_closed: AtomicBool,
     boot: u64,
     counters: Counters,
+    policy: PolicyCell,
     /// The file system answers reads that must not wait.
     can_read_nowait: AtomicBool,
     /// Time ([`ops::coarse_ms`]) until which writes are expected to wait, because one did lately.
@@ -95,6 +97,8 @@ struct Counters {
     created: AtomicU64,
     destroyed: AtomicU64,
     reads_waited: AtomicU64,
+    reads_direct: AtomicU64,
+    writes_direct: AtomicU64,
     refused_full: AtomicU64,
     sync_failures: AtomicU64,
     recovered_files: AtomicU64,
@@ -160,6 +164,7 @@ impl FileStore {
         let store = FileStore {
             dir: dir.to_owned(),
             handles: Handles::new(handle::open_files_allowed(options.open_files_max)),
+            policy: PolicyCell::new(options.cache_policy()),
             options,
             directory,
             index,

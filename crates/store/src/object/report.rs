@@ -25,6 +25,10 @@ pub struct ObjectStoreStats {
     pub open_now: u64,
     /// Reads that had to wait for the medium.
     pub reads_waited: u64,
+    /// Reads around the page cache, which are among those that waited.
+    pub reads_direct: u64,
+    /// Writes around the page cache.
+    pub writes_direct: u64,
     /// Writes refused because only the reserve was left.
     pub refused_full: u64,
     /// Syncs that failed.

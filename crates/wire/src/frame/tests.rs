@@ -97,6 +97,22 @@ fn bodies_are_checked() {
     assert!(!header.bulk_matches(crc32c(b"bulk datb")));
 }
 
+#[test]
+fn a_job_stands_at_the_end_of_a_body() {
+    let job = JobId::new(b"dd.0").expect("a name");
+    let mut body = b"request".to_vec();
+    push_job(&job, &mut body);
+    assert_eq!(body[..11], *b"requestdd.0");
+    assert_eq!(body[11..], [0; 28]);
+    assert_eq!(split_job(&body), Ok((&b"request"[..], Some(job))));
+    assert_eq!(split_job(&[0; JOB_ID_BYTES]), Ok((&[][..], None)));
+    assert!(split_job(&[1; JOB_ID_BYTES - 1]).is_err());
+    let mut header = sample();
+    header.flags = FrameFlags::JOB_ID;
+    assert_eq!(header.to_bytes()[14..16], [32, 0]);
+    assert_eq!(Header::from_bytes(&header.to_bytes()), Ok(header));
+}
+
 proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::array::uniform32(any::<u8>()), magic in any::<bool>()) {

@@ -23,6 +23,7 @@ impl Client {
     /// Sends windows that were taken out of the file's table, several at a time, and gives them back to it: as gone, or
     /// as dirty still if the caller was interrupted. The first failure is the answer; it is also noted for every open.
     pub(crate) fn send(&self, file: &FileState, jobs: Vec<Job>) -> StatusResult<()> {
+        let _job = self.jobs.enter_job_of(file);
         let epochs: Vec<u64> = jobs.iter().map(|job| self.epoch_of(job.window.budget.ost_index)).collect();
         let mut results: Vec<StatusResult<()>> = vec![Ok(()); jobs.len()];
         let pieces: Vec<Piece> = jobs

@@ -1,6 +1,8 @@
 //! Parameters of a mount that concern reading ahead: `llite.*`.
 
 use nacre_client::{Client, Tunables};
+use nacre_fuse::front::Front;
+use nacre_fuse::front::extents::ExtentsReport;
 use nacre_params::{Tree, value};
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
@@ -105,6 +107,26 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
         Ok(format!("divided                   {}\n", get.tunables().divided()))
     });
     enter_write_back(tree, below, client);
+}
+
+/// Enters the reports of reads and writes by size and position below `below`.
+pub fn enter_extents(tree: &Tree, below: &str, front: &Arc<Front>) {
+    let reports = [
+        ("extents_stats", ExtentsReport::All),
+        ("extents_stats_per_process", ExtentsReport::PerProcess),
+        ("offset_stats", ExtentsReport::Offsets),
+    ];
+    for (leaf, report) in reports {
+        let (get, set) = (front.clone(), front.clone());
+        tree.add_both(
+            &format!("{below}.{leaf}"),
+            move || Ok(get.stats().extents().text(report)),
+            move |text| {
+                set.stats().extents().set(report, text);
+                Ok(())
+            },
+        );
+    }
 }
 
 /// Longest time that a write is held back, in milliseconds.

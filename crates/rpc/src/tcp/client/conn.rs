@@ -166,6 +166,11 @@ impl Conn {
         Some(wanted).filter(known).or_else(|| ChecksumType::ALL.into_iter().find(known))
     }
 
+    /// The server takes requests that carry their job.
+    pub(crate) fn knows_jobs(&self) -> bool {
+        self.features.contains(Features::JOB_ID)
+    }
+
     /// The next answers are expected to carry data of up to so many bytes with their headers.
     pub(crate) fn expect_short(&self, bytes: usize) {
         if self.short_bytes.load(Ordering::Relaxed) != bytes {
@@ -246,7 +251,11 @@ impl Conn {
 
     /// Names of the features that both sides have.
     pub(crate) fn feature_names(&self) -> Vec<&'static str> {
-        let names = [(Features::BULK_CHECKSUM, "bulk_checksum"), (Features::BULK_ADLER, "bulk_adler")];
+        let names = [
+            (Features::BULK_CHECKSUM, "bulk_checksum"),
+            (Features::BULK_ADLER, "bulk_adler"),
+            (Features::JOB_ID, "job_id"),
+        ];
         names.iter().filter(|(feature, _)| self.features.contains(*feature)).map(|(_, name)| *name).collect()
     }
 

@@ -1,12 +1,12 @@
 //! The endpoints of metadata targets and of the management server that callers see.
 
+use super::body::{Body, Encoded};
 use super::control::Control;
 use super::peer::{ClientIdentity, ClientStats, MdsEvents, Peer, Request};
 use super::waiter::{Destination, Reply};
 use crate::api::{MdsEndpoint, MgsEndpoint};
 use crate::config::ClientConfig;
 use crate::import::ImportInfo;
-use crate::tcp::scratch::Scratch;
 use nacre_types::{Cred, Nid, Status, StatusResult, TargetId};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
@@ -22,7 +22,7 @@ const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 const POST_PAUSE: Duration = Duration::from_millis(2);
 
 /// Runs a request without bulk data.
-pub(super) fn round_trip(peer: &Arc<Peer>, modifying: bool, body: &[u8]) -> StatusResult<Reply> {
+pub(super) fn round_trip(peer: &Arc<Peer>, modifying: bool, body: Body<'_>) -> StatusResult<Reply> {
     let ticket = peer.flights.begin(modifying)?;
     nacre_env::blocking(|| peer.run(Request::new(ticket, body, &[], Destination::none()), None))
 }
@@ -41,7 +41,7 @@ struct MdsCalls {
 impl MdsCalls {
     fn run(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         let body = encode_call(cred, request);
-        let reply = round_trip(&self.peer, request.is_modifying(), &body)?;
+        let reply = round_trip(&self.peer, request.is_modifying(), body.as_body())?;
         let answer = MdsAnswer::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))?;
         self.peer.note_committed(answer.last_committed.0);
         Ok(answer)
@@ -71,12 +71,11 @@ impl MdsCalls {
     }
 }
 
-fn encode_call(cred: &Cred, request: &MdsRequest<'_>) -> Scratch {
-    let mut body = Scratch::new();
-    body.reserve(256);
-    cred.encode(&mut body);
-    request.encode(&mut body);
-    body
+fn encode_call(cred: &Cred, request: &MdsRequest<'_>) -> Encoded {
+    Encoded::new(256, |body| {
+        cred.encode(body);
+        request.encode(body);
+    })
 }
 
 impl MdsEndpoint for MdsCalls {
@@ -93,7 +92,7 @@ impl MdsEndpoint for MdsCalls {
             Ok(ticket) => ticket,
             Err(status) => return log::warn!("request without waiting for its answer not sent: {status}"),
         };
-        if self.peer.flights.add_post(ticket, &body) {
+        if self.peer.flights.add_post(ticket, body.as_body()) {
             // Without a connection it stays in the list, which the next one takes up.
             if let Ok(conn) = self.peer.conn(None) {
                 self.peer.send_posts(&conn);
@@ -101,7 +100,7 @@ impl MdsEndpoint for MdsCalls {
             return;
         }
         let result = nacre_env::blocking(|| {
-            self.peer.run(Request::new(ticket, &body, &[], Destination::none()), None)
+            self.peer.run(Request::new(ticket, body.as_body(), &[], Destination::none()), None)
         });
         if let Err(status) = result {
             log::warn!("a request whose answer nobody waits for failed: {status}");
@@ -203,7 +202,7 @@ impl TcpMgs {
 
 impl MgsEndpoint for TcpMgs {
     fn call(&self, request: &MgsRequest) -> StatusResult<MgsReply> {
-        let reply = round_trip(&self.peer, false, &request.to_bytes())?;
+        let reply = round_trip(&self.peer, false, Body::plain(&request.to_bytes()))?;
         MgsReply::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))
     }
 }

@@ -1,5 +1,6 @@
 //! The endpoint of an object target that callers see.
 
+use super::body::Encoded;
 use super::conn::{InFlight, NoReply};
 use super::control::Control;
 use super::endpoints::undecodable;
@@ -12,7 +13,6 @@ use crate::api::{OssEndpoint, OssEvents, Started};
 use crate::config::ClientConfig;
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
-use crate::tcp::scratch::Scratch;
 use crate::tunables::Tunables;
 use nacre_types::{Nid, Status, StatusResult, TargetId};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
@@ -182,11 +182,8 @@ fn life_of(request: &OssRequest) -> u64 {
     }
 }
 
-fn encode_request(request: &OssRequest) -> Scratch {
-    let mut body = Scratch::new();
-    body.reserve(64);
-    request.encode(&mut body);
-    body
+fn encode_request(request: &OssRequest) -> Encoded {
+    Encoded::new(128, |body| request.encode(body))
 }
 
 /// The bytes to send and the place to receive of a request.
@@ -265,7 +262,7 @@ impl OssCalls {
         let (send, destination) = parts(request, bulk);
         let ticket = self.peer.flights.begin(false)?;
         let result = {
-            let request = Request::new(ticket, &body, send, destination).in_life(life_of(request));
+            let request = Request::new(ticket, body.as_body(), send, destination).in_life(life_of(request));
             nacre_env::blocking(|| self.peer.run(request, None))
         };
         self.finish(request, result)
@@ -335,7 +332,7 @@ impl OssCalls {
         let counted = self.stats.begin_request(request, &bulk);
         let (send, destination) = parts(request, bulk);
         let first = {
-            let sending = Request::new(ticket, &body, send, destination).in_life(life_of(request));
+            let sending = Request::new(ticket, body.as_body(), send, destination).in_life(life_of(request));
             let deadline = self.peer.config.deadline.map(|limit| Instant::now() + limit);
             // SAFETY: the flight goes into the returned closure, which our caller promises to call or drop before the
             // buffers of `bulk` go; the body is copied into the socket before this returns.
@@ -350,7 +347,7 @@ impl OssCalls {
         };
         let mut pending = Pending { peer: &self.peer, xid: ticket.xid.0, flight };
         Started::InFlight(Box::new(move || {
-            let mut again = Request::new(ticket, &body, send, destination).in_life(life_of(request));
+            let mut again = Request::new(ticket, body.as_body(), send, destination).in_life(life_of(request));
             again.resent = resent;
             let flight = pending.flight.take();
             let result = nacre_env::blocking(|| self.peer.run(again, flight));

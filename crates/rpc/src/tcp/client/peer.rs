@@ -2,6 +2,7 @@
 
 mod link;
 
+use super::body::Body;
 use super::conn::{Conn, InFlight, NoReply};
 use super::ends::{End, LANES_MAX, Place, Way};
 use super::posts::Flights;
@@ -78,7 +79,7 @@ fn count(counter: &AtomicU64) {
 /// One request with what a resend needs.
 pub(crate) struct Request<'a> {
     pub(crate) ticket: Ticket,
-    pub(crate) body: &'a [u8],
+    pub(crate) body: Body<'a>,
     pub(crate) send: &'a [u8],
     pub(crate) destination: Destination<'a>,
     pub(crate) resent: bool,
@@ -91,7 +92,7 @@ pub(crate) struct Request<'a> {
 impl<'a> Request<'a> {
     pub(crate) fn new(
         ticket: Ticket,
-        body: &'a [u8],
+        body: Body<'a>,
         send: &'a [u8],
         destination: Destination<'a>,
     ) -> Request<'a> {
@@ -389,14 +390,13 @@ impl Peer {
             }
         };
         let mut header = self.header(&request.ticket, request.resent);
-        if let Err(status) =
-            header.set_body(request.body).and_then(|()| self.set_data(&mut header, request, &conn))
-        {
+        let body = request.body.for_conn(&conn, &mut header);
+        if let Err(status) = header.set_body(body).and_then(|()| self.set_data(&mut header, request, &conn)) {
             self.leave_gate(data_len);
             return Err(status);
         }
         // SAFETY: passed on to the caller.
-        let flight = unsafe { conn.submit(&header, request.body, request.send, request.destination.place()) };
+        let flight = unsafe { conn.submit(&header, body, request.send, request.destination.place()) };
         Ok(flight.map_err(|why| (why, conn)))
     }
 

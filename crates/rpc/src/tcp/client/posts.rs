@@ -1,5 +1,6 @@
 //! Requests under way to a target, over all its connections, and those whose answers nobody waits for.
 
+use super::body::Body;
 use super::ends::Load;
 use super::gate::Gate;
 use nacre_session::{Requests, Ticket};
@@ -19,11 +20,19 @@ pub(crate) const POSTS_MAX: usize = 128;
 #[derive(Clone)]
 pub(crate) struct Post {
     pub(crate) ticket: Ticket,
-    pub(crate) body: Arc<[u8]>,
+    body: Arc<[u8]>,
+    has_job: bool,
     /// It is on its way on some connection.
     sent: bool,
     /// It was on its way before.
     pub(crate) resent: bool,
+}
+
+impl Post {
+    /// What is sent.
+    pub(crate) fn body(&self) -> Body<'_> {
+        Body { bytes: &self.body, has_job: self.has_job }
+    }
 }
 
 /// Requests under way to one target.
@@ -116,12 +125,15 @@ impl Flights {
     }
 
     /// Keeps a posted request; `false` if there are too many.
-    pub(crate) fn add_post(&self, ticket: Ticket, body: &[u8]) -> bool {
+    pub(crate) fn add_post(&self, ticket: Ticket, body: Body<'_>) -> bool {
         let mut posts = self.posts.lock();
         if posts.len() >= POSTS_MAX {
             return false;
         }
-        posts.insert(ticket.xid.0, Post { ticket, body: body.into(), sent: false, resent: false });
+        posts.insert(
+            ticket.xid.0,
+            Post { ticket, body: body.bytes.into(), has_job: body.has_job, sent: false, resent: false },
+        );
         true
     }
 

@@ -10,9 +10,9 @@ use crate::tunables::SHORT_IO_MAX;
 use nacre_env::InterruptTarget;
 use nacre_session::Begin;
 use nacre_types::limits::{BULK_MAX, SHORT_IO_BYTES};
-use nacre_types::{Cred, Status, StatusResult};
+use nacre_types::{Cred, JobId, Status, StatusResult};
 use nacre_wire::connect::Features;
-use nacre_wire::frame::{ChecksumType, FrameFlags, FrameKind, Header, TAG_NONE};
+use nacre_wire::frame::{ChecksumType, FrameFlags, FrameKind, Header, TAG_NONE, split_job};
 use nacre_wire::mds::{MdsAnswer, MdsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use nacre_wire::{Decode, DecodeError, Encode, MgsRequest, Reader};
@@ -157,22 +157,23 @@ impl<'a> Work<'a> {
             return self.answer(header, Status::EVICTED, 0);
         }
         let body = std::mem::take(&mut self.body);
-        let mut reader = Reader::new(&body);
-        let decoded = Cred::decode(&mut reader).and_then(|cred| {
+        let decoded = job_of(header, &body).and_then(|(body, job)| {
+            let mut reader = Reader::new(body);
+            let cred = Cred::decode(&mut reader)?;
             let request = MdsRequest::decode(&mut reader)?;
             reader.finish()?;
-            Ok((cred, request))
+            Ok((cred, job, request))
         });
         match decoded {
             Err(error) => {
                 let status = self.undecodable(error);
                 self.answer(header, status, 0);
             }
-            Ok((cred, request)) if request.is_modifying() && header.tag != TAG_NONE => {
-                self.run_once(header, service, client, &cred, &request);
+            Ok((cred, job, request)) if request.is_modifying() && header.tag != TAG_NONE => {
+                self.run_once(header, service, client, &Call::new(&cred).for_job(job), &request);
             }
-            Ok((cred, request)) => {
-                let call = Call::new(&cred);
+            Ok((cred, job, request)) => {
+                let call = Call::new(&cred).for_job(job);
                 let result = guarded(|| service.handle(&client.export, &call, &request));
                 self.answer_mds(header, client, &result);
             }
@@ -186,7 +187,7 @@ impl<'a> Work<'a> {
         header: &Header,
         service: &dyn MdsService,
         client: &Arc<Client>,
-        cred: &Cred,
+        call: &Call<'_>,
         request: &MdsRequest<'_>,
     ) {
         match self.begin_once(header, client) {
@@ -202,7 +203,7 @@ impl<'a> Work<'a> {
         let stored =
             if header.flags.contains(FrameFlags::RESENT) { service.stored_answer(&slot) } else { None };
         let result = stored.unwrap_or_else(|| {
-            let call = Call { cred, reply_slot: Some(slot) };
+            let call = Call { reply_slot: Some(slot), ..*call };
             guarded(|| service.handle(&client.export, &call, request))
         });
         let mut replies = client.replies.lock();
@@ -253,14 +254,16 @@ impl<'a> Work<'a> {
             return self.answer(header, Status::EVICTED, 0);
         }
         let export = client.export.as_ref();
-        let request = match OssRequest::from_bytes(&self.body) {
-            Ok(request) => request,
+        let decoded = job_of(header, &self.body)
+            .and_then(|(body, job)| OssRequest::from_bytes(body).map(|request| (request, job)));
+        let (request, job) = match decoded {
+            Ok(decoded) => decoded,
             Err(error) => {
                 let status = self.undecodable(error);
                 return self.answer(header, status, 0);
             }
         };
-        let call = Call::new(&self.system);
+        let call = Call::new(&self.system).for_job(job);
         let result = match &request {
             OssRequest::Read { len, .. } if *len as usize > BULK_MAX => Err(Status::E2BIG),
             OssRequest::Read { len, .. } => {
@@ -306,6 +309,11 @@ impl<'a> Work<'a> {
             }
         }
     }
+}
+
+/// The body of a request without the job that it may end with, and that.
+fn job_of<'a>(header: &Header, body: &'a [u8]) -> Result<(&'a [u8], Option<JobId>), DecodeError> {
+    if header.flags.contains(FrameFlags::JOB_ID) { split_job(body) } else { Ok((body, None)) }
 }
 
 /// Appends the reply and gives the status; errors have no body.

@@ -3,8 +3,8 @@
 use super::handle::Handle;
 use super::{FileStore, OBJECTS, ops, space};
 use crate::object::{
-    Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats, ObjectVerifyReport,
-    Result, Seek, Space,
+    CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
+    ObjectVerifyReport, Result, Seek, Space,
 };
 use nacre_types::{Fid, Timestamp};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
@@ -308,6 +308,14 @@ impl ObjectStore for FileStore {
         self.check(repair, progress)
     }
 
+    fn cache_policy(&self) -> CachePolicy {
+        self.policy.get()
+    }
+
+    fn set_cache_policy(&self, policy: CachePolicy) {
+        self.policy.set(policy);
+    }
+
     fn stats(&self) -> ObjectStoreStats {
         let counters = &self.counters;
         ObjectStoreStats {
@@ -320,6 +328,8 @@ impl ObjectStore for FileStore {
             opens: self.handles.opens(),
             open_now: self.handles.count(),
             reads_waited: counters.reads_waited.load(Ordering::Relaxed),
+            reads_direct: counters.reads_direct.load(Ordering::Relaxed),
+            writes_direct: counters.writes_direct.load(Ordering::Relaxed),
             refused_full: counters.refused_full.load(Ordering::Relaxed),
             sync_failures: counters.sync_failures.load(Ordering::Relaxed),
             recovered_files: counters.recovered_files.load(Ordering::Relaxed),

@@ -1,6 +1,7 @@
 //! Settings of a file store.
 
 use crate::meta::MetaStoreOptions;
+use crate::object::CachePolicy;
 
 /// Which transfers go around the page cache (`O_DIRECT`), if their offset and length are multiples of 4096 and their memory
 /// is aligned as the file system wants it.
@@ -40,6 +41,21 @@ pub struct FileStoreOptions {
     pub spare_files: u32,
     /// Settings of the index; `None` chooses by the size of the file system.
     pub index: Option<MetaStoreOptions>,
+}
+
+/// Reads of so many bytes and more go around the cache: 8 MiB, as in Lustre.
+const READ_MAX_BYTES: u64 = 8 << 20;
+
+impl FileStoreOptions {
+    /// The rule that a store begins with.
+    pub(super) fn cache_policy(&self) -> CachePolicy {
+        let usual = CachePolicy { read_max_bytes: READ_MAX_BYTES, ..CachePolicy::ALL };
+        match self.direct {
+            DirectIo::Never => CachePolicy::ALL,
+            DirectIo::LargeWrites => CachePolicy { write_max_bytes: self.direct_write_min as u64, ..usual },
+            DirectIo::Always => CachePolicy { read: false, write: false, ..usual },
+        }
+    }
 }
 
 impl Default for FileStoreOptions {

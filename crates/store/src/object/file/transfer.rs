@@ -11,7 +11,7 @@
 //! that a direct transfer touches is covered by it entirely (offset and length are multiples of the page size).
 
 use super::handle::Handle;
-use super::{DirectIo, FileStore, ops};
+use super::{FileStore, ops};
 use crate::object::{ObjectError, Result};
 use nacre_types::{Fid, TransNo};
 use rustix::fs;
@@ -38,11 +38,7 @@ impl FileStore {
         data: &[u8],
         is_write: bool,
     ) -> Option<BorrowedFd<'a>> {
-        let is_wanted = match self.options.direct {
-            DirectIo::Never => false,
-            DirectIo::LargeWrites => is_write && data.len() >= self.options.direct_write_min,
-            DirectIo::Always => true,
-        };
+        let is_wanted = self.policy.goes_around(is_write, offset, data.len() as u64);
         if !is_wanted || !is_multiple(offset, data.len(), DIRECT_ALIGN) {
             return None;
         }
@@ -62,7 +58,10 @@ impl FileStore {
             // What the file system cannot do directly it refuses with EINVAL.
             match ops::write_most(direct, offset, data) {
                 Err(Errno::INVAL) => {}
-                other => return other,
+                other => {
+                    self.counters.writes_direct.fetch_add(1, Ordering::Relaxed);
+                    return other;
+                }
             }
         }
         let written = ops::write_most(handle.fd.as_fd(), offset, data)?;
@@ -99,7 +98,10 @@ impl FileStore {
             self.counters.reads_waited.fetch_add(1, Ordering::Relaxed);
             match nacre_env::blocking(|| read_direct(direct, offset, buffer)) {
                 Err(Errno::INVAL) => {}
-                other => return other.map_err(fail),
+                other => {
+                    self.counters.reads_direct.fetch_add(1, Ordering::Relaxed);
+                    return other.map_err(fail);
+                }
             }
         }
         if ahead > 0

@@ -3,6 +3,7 @@
 use super::{Counters, Peer, Purpose, count};
 use crate::import::{ImportInfo, LinkState};
 use crate::stats::{Direction, RpcStats};
+use crate::tcp::client::body::Body;
 use crate::tcp::client::conn::Conn;
 use crate::tcp::client::endpoints::round_trip;
 use crate::tcp::client::ends::{End, Place, Way};
@@ -80,7 +81,7 @@ impl Peer {
         let (peer, aside) = (self.clone(), self.aside());
         let started = self.threads.spawn(format!("show-{}", self.target), move || {
             let _aside = aside;
-            if let Err(status) = round_trip(&peer, false, &OssRequest::Ping.to_bytes()) {
+            if let Err(status) = round_trip(&peer, false, Body::plain(&OssRequest::Ping.to_bytes())) {
                 log::debug!("{} was not shown that this client is there: {status}", peer.name());
             }
         });
@@ -93,8 +94,9 @@ impl Peer {
     pub(crate) fn send_posts(&self, conn: &Conn) {
         for post in self.flights.take_unsent() {
             let mut header = self.header(&post.ticket, post.resent);
-            if header.set_body(&post.body).is_ok() {
-                conn.post(&header, &post.body);
+            let body = post.body().for_conn(conn, &mut header);
+            if header.set_body(body).is_ok() {
+                conn.post(&header, body);
             }
         }
     }

@@ -1,0 +1,296 @@
+//! The jobs that programs work for, as servers are told: `jobid_var` and `jobid_name`.
+//!
+//! While jobs are not named (the default), a request costs one look at a number. Otherwise the name is made from the program
+//! that asks: its command, its user, a variable of its environment. Each thread remembers what it found for some
+//! programs for a moment ([`AGE_MAX`]), so that a busy program is looked at ten times a second.
+//!
+//! The environment of a program cannot be read while it waits in a page fault: the kernel locks its memory map for
+//! both. Reads and writes may come from one, so they never look; they belong to the job that is known of the program, or else
+//! that opened or wrote the file last.
+
+mod format;
+
+use crate::caller::Caller;
+use crate::client::Client;
+use crate::file::FileState;
+pub use format::{DEFAULT_FORMAT, JobFormat, JobVar};
+use format::{Facts, host_name};
+use nacre_env::{JobGuard, current_job, enter_job};
+use nacre_types::{JobId, StatusResult};
+use parking_lot::{Mutex, RwLock};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a thread goes by what it found out about a program. Short, since a shell opens files before it becomes the
+/// command that writes them.
+const AGE_MAX: Duration = Duration::from_millis(100);
+/// Programs that a thread remembers; a power of two.
+const REMEMBERED: usize = 16;
+/// Most of an environment that is looked through, in bytes.
+const ENVIRONMENT_MAX: usize = 1 << 20;
+
+/// Numbers settings, over all clients of the process, so that what a thread remembers is of one of them.
+static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static KNOWN: RefCell<[Option<Known>; REMEMBERED]> = const { RefCell::new([const { None }; REMEMBERED]) };
+}
+
+/// What a thread found out about a program.
+struct Known {
+    pid: u32,
+    uid: u32,
+    gid: u32,
+    generation: u64,
+    at: Instant,
+    job: Option<JobId>,
+}
+
+/// How jobs are named.
+#[derive(Debug)]
+pub struct Jobs {
+    /// Number of the settings; 0 while jobs are not named.
+    generation: AtomicU64,
+    settings: RwLock<Settings>,
+}
+
+#[derive(Clone, Debug)]
+struct Settings {
+    var: JobVar,
+    format: JobFormat,
+    host: String,
+}
+
+impl Default for Jobs {
+    fn default() -> Jobs {
+        let settings = Settings { var: JobVar::Disable, format: JobFormat::default(), host: host_name() };
+        Jobs { generation: AtomicU64::new(0), settings: RwLock::new(settings) }
+    }
+}
+
+impl Jobs {
+    /// `jobid_var`: what jobs are named after.
+    pub fn var(&self) -> String {
+        self.settings.read().var.to_string()
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is neither a kind of name nor a variable.
+    pub fn set_var(&self, text: &str) -> StatusResult<()> {
+        let var = text.trim().parse()?;
+        self.change(|settings| settings.var = var);
+        Ok(())
+    }
+
+    /// `jobid_name`: the form of names.
+    pub fn format(&self) -> String {
+        self.settings.read().format.to_string()
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is empty, too long, or has a code that is not known.
+    pub fn set_format(&self, text: &str) -> StatusResult<()> {
+        let format = text.trim().parse()?;
+        self.change(|settings| settings.format = format);
+        Ok(())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Settings)) {
+        let mut settings = self.settings.write();
+        change(&mut settings);
+        let number = match settings.var {
+            JobVar::Disable => 0,
+            _ => GENERATIONS.fetch_add(1, Ordering::Relaxed),
+        };
+        self.generation.store(number, Ordering::Release);
+    }
+
+    /// Whether jobs are named at all.
+    pub fn is_enabled(&self) -> bool {
+        self.generation.load(Ordering::Acquire) != 0
+    }
+
+    /// The job of a caller. With `may_look` as far as its environment is needed; `None` if it cannot be told then.
+    fn job_of(&self, caller: &Caller, may_look: bool) -> Option<JobId> {
+        let generation = self.generation.load(Ordering::Acquire);
+        let slot = caller.pid as usize % REMEMBERED;
+        let now = Instant::now();
+        let known = KNOWN.with_borrow(|known| {
+            let known = known[slot].as_ref()?;
+            let is_same = known.pid == caller.pid
+                && (known.uid, known.gid, known.generation) == (caller.uid, caller.gid, generation);
+            is_same.then(|| (known.job, now.duration_since(known.at) <= AGE_MAX))
+        });
+        if let Some((job, is_fresh)) = known
+            && (is_fresh || (!may_look && self.settings.read().needs_environment()))
+        {
+            return job;
+        }
+        let settings = self.settings.read().clone();
+        if settings.needs_environment() && !may_look {
+            return None;
+        }
+        let job = settings.name(caller);
+        let found = Known { pid: caller.pid, uid: caller.uid, gid: caller.gid, generation, at: now, job };
+        KNOWN.with_borrow_mut(|known| known[slot] = Some(found));
+        job
+    }
+
+    /// Has this thread work for the job that wrote the file last, as far as jobs are named.
+    pub(crate) fn enter_job_of(&self, file: &FileState) -> Option<JobGuard> {
+        self.is_enabled().then(|| enter_job(file.job.get().or_else(current_job)))
+    }
+}
+
+impl Settings {
+    fn needs_environment(&self) -> bool {
+        matches!(self.var, JobVar::Variable(_))
+    }
+
+    /// The job of a caller that may be looked at.
+    fn name(&self, caller: &Caller) -> Option<JobId> {
+        let facts = Facts { uid: caller.uid, gid: caller.gid, pid: caller.pid, host: &self.host };
+        match &self.var {
+            JobVar::Disable => None,
+            JobVar::NodeLocal => self.format.name(&facts, || command(caller.pid), None),
+            // A caller that is no program here has no name.
+            _ if caller.pid == 0 => None,
+            JobVar::ProcnameUid => JobFormat::default().name(&facts, || command(caller.pid), None),
+            JobVar::Variable(name) => {
+                let value = variable(caller.pid, name);
+                match (&value, self.format.uses_job()) {
+                    (Some(value), false) => JobId::new(value),
+                    (value, true) => self.format.name(&facts, || command(caller.pid), value.as_deref()),
+                    (None, false) => JobFormat::default().name(&facts, || command(caller.pid), None),
+                }
+            }
+        }
+    }
+}
+
+/// Name of a thread's command; empty if it cannot be found out.
+fn command(pid: u32) -> Vec<u8> {
+    let mut name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.truncate(name.trim_ascii_end().len());
+    name
+}
+
+/// A variable of a program's environment as it was when the program started; `None` if there is none, or we may not look.
+fn variable(pid: u32, name: &str) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let mut environment = Vec::new();
+    let file = std::fs::File::open(format!("/proc/{pid}/environ")).ok()?;
+    file.take(ENVIRONMENT_MAX as u64).read_to_end(&mut environment).ok()?;
+    variable_in(&environment, name)
+}
+
+fn variable_in(environment: &[u8], name: &str) -> Option<Vec<u8>> {
+    environment
+        .split(|byte| *byte == 0)
+        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+        .filter(|value| !value.is_empty())
+        .map(<[u8]>::to_vec)
+}
+
+/// The job that last had to do with a file.
+#[derive(Default, Debug)]
+pub(crate) struct JobCell(Mutex<Option<JobId>>);
+
+impl JobCell {
+    /// It is the one that this thread works for, if that is known.
+    pub fn note(&self) {
+        if let job @ Some(_) = current_job() {
+            *self.0.lock() = job;
+        }
+    }
+
+    pub fn get(&self) -> Option<JobId> {
+        *self.0.lock()
+    }
+}
+
+/// From where a request comes, as far as naming its job is concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobSource {
+    /// A system call of the caller.
+    Call,
+    /// Perhaps a page fault of the caller, or its end: its memory must not be looked at.
+    MayFault,
+    /// The kernel on its own account: the caller says nothing.
+    Kernel,
+}
+
+impl Client {
+    /// Has this thread work for the job of a caller, until the guard is dropped. `handle` is the open file that it is about,
+    /// if any. `None`, and nothing is done, while jobs are not named.
+    pub fn enter_job(&self, caller: &Caller, handle: Option<u64>, source: JobSource) -> Option<JobGuard> {
+        if !self.jobs.is_enabled() {
+            return None;
+        }
+        let own = match source {
+            JobSource::Kernel => None,
+            source => self.jobs.job_of(caller, source == JobSource::Call),
+        };
+        let of_file = || self.handles.file(handle?).ok()?.file.job.get();
+        Some(enter_job(own.or_else(of_file)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Caller {
+        Caller { uid: 7, gid: 8, pid: std::process::id() }
+    }
+
+    fn named(jobs: &Jobs, may_look: bool) -> Option<String> {
+        let job = jobs.job_of(&own(), may_look)?;
+        Some(String::from_utf8_lossy(job.as_bytes()).into_owned())
+    }
+
+    #[test]
+    fn names_are_made_as_the_settings_say() {
+        let jobs = Jobs::default();
+        assert_eq!((jobs.var(), jobs.format(), jobs.is_enabled()), ("disable".into(), "%e.%u".into(), false));
+        jobs.set_var("procname_uid").expect("known");
+        assert!(jobs.is_enabled());
+        let command = String::from_utf8(command(std::process::id())).expect("plain");
+        assert_eq!(named(&jobs, false), Some(format!("{command}.7")));
+        jobs.set_var("nodelocal").expect("known");
+        jobs.set_format("batch-%g").expect("fine");
+        assert_eq!(named(&jobs, false).as_deref(), Some("batch-8"), "what was remembered is of the past");
+        for bad in ["", "two words", "1st", "a=b"] {
+            assert!(jobs.set_var(bad).is_err(), "{bad}");
+        }
+        jobs.set_var("disable").expect("known");
+        assert!(!jobs.is_enabled());
+    }
+
+    #[test]
+    fn environments_are_looked_at_only_when_that_is_safe() {
+        let jobs = Jobs::default();
+        // Of this process, whose environment has a path.
+        jobs.set_var("PATH").expect("a variable");
+        let expected = JobId::new(std::env::var("PATH").expect("it has one").as_bytes());
+        let expected = expected.map(|job| String::from_utf8_lossy(job.as_bytes()).into_owned());
+        assert_eq!(named(&jobs, false), None);
+        assert_eq!(named(&jobs, true), expected);
+        assert_eq!(named(&jobs, false), expected, "remembered");
+        jobs.set_var("NO_SUCH_VARIABLE_HERE").expect("a variable");
+        assert!(named(&jobs, true).is_some_and(|name| name.ends_with(".7")), "command and user instead");
+    }
+
+    #[test]
+    fn variables_are_found_by_their_whole_names() {
+        let environment = b"XJOB=1\0JOB_ID=a b\0JOB=\0JOB2=3\0";
+        assert_eq!(variable_in(environment, "JOB_ID").as_deref(), Some(&b"a b"[..]));
+        assert_eq!(variable_in(environment, "JOB"), None, "empty");
+        assert_eq!(variable_in(environment, "NONE"), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! What a service counts for each address that clients call from: `*.exports.NID.*`.
+
+use crate::api::Export;
+use nacre_types::limits::PORT_DEFAULT;
+use nacre_types::{ClientUuid, Nid};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+/// Addresses without clients that are remembered at most.
+const GONE_MAX: usize = 1024;
+
+/// Counters of type `T` by address. An address is that of a host: the port is left out. Those of clients that have left stay
+/// until they are cleared or there are too many.
+pub struct Exports<T> {
+    nids: Mutex<BTreeMap<Nid, Entry<T>>>,
+}
+
+struct Entry<T> {
+    counters: Arc<T>,
+    exports: Vec<Weak<Export>>,
+}
+
+impl<T> Entry<T> {
+    fn clients(&self) -> impl Iterator<Item = ClientUuid> + '_ {
+        self.exports
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|export| !export.has_ended())
+            .map(|export| export.client)
+    }
+}
+
+impl<T> Default for Exports<T> {
+    fn default() -> Exports<T> {
+        Exports { nids: Mutex::default() }
+    }
+}
+
+/// The address without the port, which differs with each connection.
+fn host_of(nid: Nid) -> Nid {
+    match nid {
+        Nid::Lo => Nid::Lo,
+        Nid::Tcp(address) => Nid::Tcp(SocketAddr::new(address.ip(), PORT_DEFAULT)),
+    }
+}
+
+impl<T: Send + Sync + 'static> Exports<T> {
+    /// A client connects: its requests are counted with its address ([`Export::counters`]).
+    pub fn join(&self, export: &Arc<Export>, new: impl FnOnce() -> T) {
+        let mut nids = self.nids.lock();
+        if nids.len() >= GONE_MAX {
+            nids.retain(|_, entry| entry.clients().next().is_some());
+        }
+        let entry = nids
+            .entry(host_of(export.nid))
+            .or_insert_with(|| Entry { counters: Arc::new(new()), exports: Vec::new() });
+        entry.exports.retain(|export| export.strong_count() > 0);
+        entry.exports.push(Arc::downgrade(export));
+        export.set_counters(entry.counters.clone());
+    }
+
+    /// The addresses as text, in their order.
+    pub fn names(&self) -> Vec<String> {
+        self.nids.lock().keys().map(Nid::to_string).collect()
+    }
+
+    /// Counters of an address, and the clients that are connected from there now.
+    pub fn find(&self, name: &str) -> Option<(Arc<T>, Vec<ClientUuid>)> {
+        let nids = self.nids.lock();
+        let entry = nids.get(&host_of(name.parse().ok()?))?;
+        Some((entry.counters.clone(), entry.clients().collect()))
+    }
+
+    /// Forgets addresses without clients, and gives the counters of the others, to be set to 0.
+    pub fn clear(&self) -> Vec<Arc<T>> {
+        let mut nids = self.nids.lock();
+        nids.retain(|_, entry| entry.clients().next().is_some());
+        nids.values().map(|entry| entry.counters.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::NoCallbacks;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn export(number: u8, nid: &str) -> Arc<Export> {
+        let nid = nid.parse().expect("a NID");
+        Arc::new(Export::new(ClientUuid([number; 16]), nid, None, Arc::new(NoCallbacks)))
+    }
+
+    #[test]
+    fn clients_of_one_host_are_counted_together_until_they_are_gone_and_cleared() {
+        let exports: Exports<AtomicU64> = Exports::default();
+        let (a, b) = (export(1, "10.0.0.1:1@tcp"), export(2, "10.0.0.1:2@tcp"));
+        let c = export(3, "0@lo");
+        for export in [&a, &b, &c] {
+            exports.join(export, AtomicU64::default);
+            export.counters::<AtomicU64>().expect("joined").fetch_add(1, Ordering::Relaxed);
+        }
+        assert_eq!(exports.names(), ["0@lo", "10.0.0.1@tcp"]);
+        let (counters, clients) = exports.find("10.0.0.1@tcp").expect("known");
+        assert_eq!((counters.load(Ordering::Relaxed), clients), (2, vec![a.client, b.client]));
+        assert!(exports.find("10.0.0.2@tcp").is_none() && exports.find("nonsense").is_none());
+        a.end();
+        drop(b);
+        assert_eq!(exports.find("10.0.0.1@tcp").expect("still known").1, []);
+        assert_eq!(exports.clear().len(), 1);
+        assert_eq!(exports.names(), ["0@lo"]);
+        assert!(c.counters::<String>().is_none(), "of another type");
+    }
+}
