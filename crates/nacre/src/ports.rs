@@ -4,11 +4,17 @@
 use crate::failure::{Failure, Result};
 use crate::instance::write_durably;
 use nacre_types::Nid;
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, getsockname, socket_with};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "ports";
+/// Below this are the ports of well-known services.
+const LASTING_FIRST: u16 = 10_000;
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Ports by process name.
@@ -40,7 +46,7 @@ impl Ports {
     pub fn choose(&mut self, name: &str, wanted: Option<u16>) -> Result<()> {
         let port = match wanted.or_else(|| self.ports.get(name).copied()) {
             Some(port) => {
-                TcpListener::bind(SocketAddr::new(HOST, port)).map_err(|error| {
+                bind(port).map_err(|error| {
                     Failure::new(format!(
                         "port {port} for {name} cannot be used: {error}; free it or choose others with --port"
                     ))
@@ -53,18 +59,29 @@ impl Ports {
         Ok(())
     }
 
-    /// A port that nobody listens on and that was not promised to another process.
+    /// A port that nobody listens on and that was not promised to another process: one that the system gives to nobody by
+    /// itself, so that it is still free when a server is started again.
     fn free_port(&self) -> Result<u16> {
+        let table = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        let mut lasting = lasting_ports(&table, RandomState::new().build_hasher().finish());
+        let is_free = |port: &u16| !self.is_promised(*port) && bind(*port).is_ok();
+        lasting.find(is_free).map_or_else(|| self.passing_port(), Ok)
+    }
+
+    fn is_promised(&self, port: u16) -> bool {
+        self.ports.values().any(|&taken| taken == port)
+    }
+
+    /// Any port that is free now.
+    fn passing_port(&self) -> Result<u16> {
         // Held until the choice is made, so that the system does not offer the same one twice.
         let mut held = Vec::new();
         loop {
-            let fail = || Failure::because("find a free port");
-            let listener = TcpListener::bind(SocketAddr::new(HOST, 0)).map_err(fail())?;
-            let port = listener.local_addr().map_err(fail())?.port();
-            if !self.ports.values().any(|&taken| taken == port) {
+            let (socket, port) = bind(0).map_err(Failure::because("find a free port"))?;
+            if !self.is_promised(port) {
                 return Ok(port);
             }
-            held.push(listener);
+            held.push(socket);
         }
     }
 
@@ -83,6 +100,31 @@ impl Ports {
     }
 }
 
+/// Takes a port of this host, any with 0, as long as the socket lives.
+///
+/// It does not listen: then a copy that a process has which another thread is just starting keeps nobody from the port
+/// after it was given up.
+fn bind(port: u16) -> std::io::Result<(OwnedFd, u16)> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &SocketAddr::new(HOST, port))?;
+    let bound = SocketAddr::try_from(getsockname(&socket)?)?;
+    Ok((socket, bound.port()))
+}
+
+/// Ports outside of the range in `table` (`ip_local_port_range`), from which connections get theirs. They begin at a place that
+/// `random` says: whoever else chooses at the same time begins elsewhere.
+fn lasting_ports(table: &str, random: u64) -> impl Iterator<Item = u16> {
+    // Linux's own range, if it does not say.
+    let first: u16 = table.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(32_768);
+    let count = u64::from(first).saturating_sub(u64::from(LASTING_FIRST));
+    // Where few are left they are not worth the search.
+    let tries = if count < 100 { 0 } else { 100 };
+    (0..tries).filter_map(move |step| {
+        u16::try_from(u64::from(LASTING_FIRST) + (random % count + step) % count).ok()
+    })
+}
+
 /// Lines of name and port; others are left out, then a port is chosen anew.
 fn parse(text: &str) -> BTreeMap<String, u16> {
     text.lines()
@@ -94,6 +136,17 @@ fn parse(text: &str) -> BTreeMap<String, u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_port_that_was_given_up_can_be_listened_on_while_a_process_that_starts_has_a_copy_of_its_socket() {
+        let (socket, port) = bind(0).expect("a port");
+        let copy = socket.try_clone().expect("a descriptor");
+        drop(socket);
+        let listener = TcpListener::bind((HOST, port)).expect("nobody listens there");
+        assert!(bind(port).is_err());
+        drop((copy, listener));
+    }
 
     #[test]
     fn ports_are_kept_and_never_given_twice() {
@@ -109,6 +162,23 @@ mod tests {
         assert_eq!(again.nid("mgs"), ports.nid("mgs"));
         let distinct: std::collections::BTreeSet<u16> = ports.ports.values().copied().collect();
         assert_eq!(distinct.len(), 3);
+    }
+
+    #[test]
+    fn ports_that_connections_do_not_get_are_preferred() {
+        for random in [0, 7, 22_767, u64::MAX] {
+            let ports: Vec<u16> = lasting_ports("32768\t60999\n", random).collect();
+            assert!(
+                ports.len() == 100 && ports.iter().all(|port| (10_000..32_768).contains(port)),
+                "{ports:?}"
+            );
+        }
+        assert!(lasting_ports("", 5).eq(10_005..10_105));
+        assert_eq!(lasting_ports("1024 65535", 5).count(), 0);
+        assert_eq!(lasting_ports("10050 65535", 5).count(), 0);
+        let scratch = tempfile::tempdir().expect("a directory");
+        let ports = Ports::load(scratch.path()).expect("nothing yet");
+        assert!(ports.passing_port().is_ok());
     }
 
     #[test]

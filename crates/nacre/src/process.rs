@@ -48,7 +48,16 @@ pub struct RunDir {
 /// The lock that says "this process runs"; let go when dropped.
 #[derive(Debug)]
 pub struct RunLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // Closing would do, but for copies of the descriptor in processes that are just being started.
+        let unlock = libc::flock { l_type: libc::F_UNLCK as libc::c_short, ..whole_file() };
+        // SAFETY: the descriptor is open and `unlock` lives across the call.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &unlock) };
+    }
 }
 
 impl RunDir {
@@ -96,7 +105,7 @@ impl RunDir {
         }
         file.set_len(0).and_then(|()| file.rewind()).map_err(fail())?;
         writeln!(file, "{}", std::process::id()).map_err(fail())?;
-        Ok(RunLock { _file: file })
+        Ok(RunLock { file })
     }
 
     /// Process id of `name` if it runs. One that is on its way out after a kill is waited for, so that nobody takes it for
@@ -378,6 +387,18 @@ mod tests {
         assert_eq!(run.pid("ost0000"), None);
         assert!(run.running().is_empty());
         assert!(run.wait_stopped("ost0000", Duration::ZERO));
+    }
+
+    #[test]
+    fn a_copy_of_the_descriptor_in_a_process_that_starts_keeps_no_lock() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let run = RunDir::new(scratch.path().to_path_buf());
+        let lock = run.lock(NODE).expect("free");
+        let copy = lock.file.try_clone().expect("a descriptor");
+        drop(lock);
+        assert_eq!(run.pid(NODE), None);
+        drop(run.lock(NODE).expect("free again"));
+        drop(copy);
     }
 
     #[test]

@@ -48,17 +48,32 @@ fn checked_base() -> Result<PathBuf> {
 /// # Errors
 /// If the entry cannot be written.
 pub fn add(run: &RunDir) -> Result<()> {
-    let base = checked_base()?;
+    add_to(&checked_base()?, run)
+}
+
+fn add_to(base: &Path, run: &RunDir) -> Result<()> {
     let entry = base.join(name_of(&run.path)).with_extension("dir");
-    let _turn = take_turn(&base)?;
-    write_private(&entry, run.path.as_os_str().as_bytes())
+    let _turn = take_turn(base)?;
+    if read(&entry).is_some_and(|known| known.path == run.path) {
+        return Ok(());
+    }
+    // Whole at any time: others read it without a turn.
+    let new = entry.with_extension("new");
+    write_private(&new, run.path.as_os_str().as_bytes())?;
+    fs::rename(&new, &entry).map_err(Failure::because(format!("write {}", entry.display())))
+}
+
+/// The run directory that an entry names.
+fn read(entry: &Path) -> Option<RunDir> {
+    let text = fs::read(entry).ok()?;
+    Some(RunDir::new(PathBuf::from(std::ffi::OsString::from_vec(text))))
 }
 
 /// Removes the entry of a run directory in which nothing runs, unless something has just begun to.
-fn remove_unused(entry: &Path, run: &RunDir) {
+fn remove_unused(base: &Path, entry: &Path) {
     // What cannot be removed is looked at again next time.
-    if let Ok(_turn) = take_turn(&base())
-        && run.running().is_empty()
+    if let Ok(_turn) = take_turn(base)
+        && read(entry).is_some_and(|run| run.running().is_empty())
     {
         let _ = fs::remove_file(entry);
     }
@@ -84,7 +99,11 @@ pub fn mount_run_dir(mount_point: &Path) -> Result<RunDir> {
 
 /// All run directories in which a process runs.
 pub fn running() -> Vec<RunDir> {
-    let Ok(entries) = fs::read_dir(base()) else {
+    running_in(&base())
+}
+
+fn running_in(base: &Path) -> Vec<RunDir> {
+    let Ok(entries) = fs::read_dir(base) else {
         return Vec::new();
     };
     let mut found = Vec::new();
@@ -92,14 +111,44 @@ pub fn running() -> Vec<RunDir> {
         if path.extension().is_none_or(|extension| extension != "dir") {
             continue;
         }
-        let Ok(text) = fs::read(&path) else { continue };
-        let run = RunDir::new(PathBuf::from(std::ffi::OsString::from_vec(text)));
+        let Some(run) = read(&path) else { continue };
         if run.running().is_empty() {
-            remove_unused(&path, &run);
+            remove_unused(base, &path);
         } else {
             found.push(run);
         }
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn what_runs_is_found_while_more_of_it_is_started_and_what_ran_is_forgotten() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let base = scratch.path().join("base");
+        make_dir(&base, 0o700).expect("made");
+        let run = RunDir::new(scratch.path().join("run"));
+        let lock = run.lock("mgs").expect("free");
+        add_to(&base, &run).expect("added");
+        let is_found = || running_in(&base).iter().any(|found| found.path == run.path);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                (0..500).for_each(|_| add_to(&base, &run).expect("added again"));
+                is_over.store(true, Ordering::Relaxed);
+            });
+            while !is_over.load(Ordering::Relaxed) {
+                assert!(is_found());
+            }
+        });
+        drop(lock);
+        assert!(!is_found());
+        let entries = fs::read_dir(&base).expect("there").filter_map(|entry| Some(entry.ok()?.path()));
+        assert_eq!(entries.filter(|path| path.extension().is_some()).count(), 0);
+    }
 }

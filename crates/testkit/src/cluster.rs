@@ -1,12 +1,12 @@
 //! File systems of real processes, started and stopped the way users do it.
 
 mod launcher;
+mod ports;
 mod slot;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,6 +16,7 @@ use crate::program::{self, Outcome};
 use crate::run::Run;
 use crate::{binary, mounts, wait};
 use launcher::Launcher;
+use ports::Ports;
 use slot::Slot;
 
 /// How long a file system may take to come up, or to end, on a busy machine.
@@ -43,11 +44,21 @@ pub struct Options {
     pub mount_options: Option<String>,
     /// Name of the file system. Commands that reach all file systems of a host need one of their own.
     pub fsname: String,
+    /// Separate: `nacre up` chooses the ports, as for users who name none. Somebody else may take them before the servers
+    /// have them, so only for tests of just that.
+    pub any_ports: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { osts: 4, listen: false, data: None, mount_options: None, fsname: "nacre".to_owned() }
+        Options {
+            osts: 4,
+            listen: false,
+            data: None,
+            mount_options: None,
+            fsname: "nacre".to_owned(),
+            any_ports: false,
+        }
     }
 }
 
@@ -58,10 +69,10 @@ pub struct Cluster {
     options: Options,
     data: PathBuf,
     mount: PathBuf,
-    address: String,
     more_mounts: Vec<PathBuf>,
     launcher: Launcher,
     run: Run,
+    ports: Ports,
     _slot: Slot,
 }
 
@@ -88,10 +99,10 @@ impl Cluster {
             options: options.clone(),
             data: options.data.clone().unwrap_or_else(|| run.directory().join("data")),
             mount: run.make("mnt"),
-            address: free_address(),
             more_mounts: Vec::new(),
             launcher: Launcher::start(&run),
             run,
+            ports: Ports::take(),
             _slot: slot,
         };
         match std::env::var_os("NACRE_TEST_DIRECTORY") {
@@ -155,7 +166,7 @@ impl Cluster {
     /// When its servers do not say where they listen.
     pub fn source(&self) -> String {
         if self.shape == Some(Shape::Embedded) {
-            return format!("{}:/{}", self.address, self.options.fsname);
+            return format!("{}:/{}", self.address(), self.options.fsname);
         }
         let text =
             self.nacre(&["status".as_ref(), "--json".as_ref(), self.data.as_os_str()]).success().stdout;
@@ -164,6 +175,11 @@ impl Cluster {
         let nid = after.split('"').find(|word| word.ends_with("@tcp"));
         let nid = nid.unwrap_or_else(|| panic!("no address of the MGT in {text}"));
         format!("{nid}:/{}", self.options.fsname)
+    }
+
+    /// Where an embedded one listens.
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}@tcp", self.ports.first())
     }
 
     /// Name of the file system.
@@ -212,6 +228,8 @@ impl Cluster {
     /// When it does not come up.
     pub fn start_all(&mut self) {
         let osts = self.options.osts.to_string();
+        assert!(self.options.osts + 2 <= usize::from(ports::LENGTH), "ports for all servers");
+        let (port, address) = (self.ports.first().to_string(), self.address());
         let mut words = vec![binary::nacre().as_os_str(), OsStr::new("up"), self.data.as_os_str()];
         words.extend([
             OsStr::new("--mount"),
@@ -223,8 +241,11 @@ impl Cluster {
         ]);
         if self.shape == Some(Shape::Separate) {
             words.push(OsStr::new("--separate"));
+            if !self.options.any_ports {
+                words.extend([OsStr::new("--port"), OsStr::new(&port)]);
+            }
         } else if self.options.listen {
-            words.extend([OsStr::new("--listen"), OsStr::new(&self.address)]);
+            words.extend([OsStr::new("--listen"), OsStr::new(&address)]);
         }
         if let Some(options) = &self.options.mount_options {
             words.extend([OsStr::new("-o"), OsStr::new(options)]);
@@ -379,11 +400,4 @@ fn wait_gone(pid: u32) {
             stat.as_deref().and_then(|text| text.rsplit_once(") ")).map(|(_, rest)| rest.chars().next());
         state.is_none_or(|state| state == Some('Z')).then_some(())
     });
-}
-
-/// A NID of the loopback interface with a port that is free now.
-pub fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback interface is up");
-    let port = listener.local_addr().expect("a bound socket has an address").port();
-    format!("127.0.0.1:{port}@tcp")
 }

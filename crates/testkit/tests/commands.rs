@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::program::{LIMIT, run_command, shell};
 use nacre_testkit::requirements::{have, have_root};
@@ -298,11 +299,7 @@ fn a_full_disk_is_an_error_to_the_writer_and_loses_nothing() {
     let disk = run.make("disk");
     let script = r#"truncate -s 700M "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
     shell(Path::new("/"), script, [run.directory(), &disk]).success();
-    let options = nacre_testkit::cluster::Options {
-        data: Some(disk.join("data")),
-        osts: 2,
-        ..nacre_testkit::cluster::Options::default()
-    };
+    let options = Options { data: Some(disk.join("data")), osts: 2, ..Options::default() };
     let mut cluster = Cluster::start_with(Shape::Embedded, &options);
     if cluster.is_foreign() {
         return;
@@ -362,11 +359,7 @@ fn what_is_held_back_never_finds_the_disk_full() {
         let disk = run.make("disk");
         let script = r#"truncate -s 900M "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
         shell(Path::new("/"), script, [run.directory(), &disk]).success();
-        let options = nacre_testkit::cluster::Options {
-            data: Some(disk.join("data")),
-            osts: 2,
-            ..nacre_testkit::cluster::Options::default()
-        };
+        let options = Options { data: Some(disk.join("data")), osts: 2, ..Options::default() };
         let mut cluster = Cluster::start_with(shape, &options);
         if cluster.is_foreign() {
             return;
@@ -395,7 +388,8 @@ fn nothing_is_left_behind_after_down() {
         return;
     }
     for shape in [Shape::Embedded, Shape::Separate] {
-        let mut cluster = Cluster::start(shape);
+        let options = Options { any_ports: true, ..Options::default() };
+        let mut cluster = Cluster::start_with(shape, &options);
         if cluster.is_foreign() {
             return;
         }

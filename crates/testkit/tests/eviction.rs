@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, errno};
+use nacre_testkit::{Cluster, Shape, errno, wait};
 
 /// One test at a time: a process that one of them starts has copies of the files of the other until it runs its program, and
 /// closing those waits for a mount that is stopped, or is told of lost data in place of the test.
@@ -20,10 +20,28 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Far above the timeout that is set, far below those that are not: who waits so long waits for the wrong thing.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Lets a stopped process go on, also if the test ends early: closing a file waits for the mount that it is on.
-struct Continue(u32);
+/// A process that is stopped; it goes on with the end of this, also if the test ends early: closing a file waits for the mount
+/// that it is on.
+struct Stopped(u32);
 
-impl Drop for Continue {
+impl Stopped {
+    /// Stops a process and waits until the last of its threads has: until then they work as before.
+    fn begin(cluster: &Cluster, pid: u32) -> Stopped {
+        let stopped = Stopped(pid);
+        cluster.signal(pid, libc::SIGSTOP);
+        wait::until(wait::SOON, "all threads are stopped", || {
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+            let mut states =
+                threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok());
+            states
+                .all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+                .then_some(())
+        });
+        stopped
+    }
+}
+
+impl Drop for Stopped {
     fn drop(&mut self) {
         // SAFETY: kill touches no memory.
         unsafe { libc::kill(self.0 as libc::pid_t, libc::SIGCONT) };
@@ -57,8 +75,7 @@ fn a_stopped_mount_is_fenced_off_and_goes_on_without_what_it_held_back() {
         for _ in 0..PIECES {
             file.write_all(&vec![b'a'; PIECE]).expect("held back");
         }
-        let stopped = Continue(cluster.pid("mount"));
-        cluster.signal(stopped.0, libc::SIGSTOP);
+        let stopped = Stopped::begin(cluster, cluster.pid("mount"));
         (file, stopped, Instant::now())
     });
     let second = second.join("d");
@@ -130,8 +147,7 @@ fn an_ost_fences_off_a_stopped_mount_that_holds_a_lock_beside_others() {
         here.write_all(&filled(RECORD, b'b')).expect("held back");
     }
 
-    let stopped = Continue(pid);
-    cluster.signal(pid, libc::SIGSTOP);
+    let stopped = Stopped::begin(&cluster, pid);
     let began = Instant::now();
     let found = read(&there, 0, LENGTH);
     there.write_all_at(&filled(2 * RECORD, b'c'), RECORD as u64).expect("write");

@@ -129,7 +129,7 @@ mod tests {
             });
             Err(Status::EINTR)
         });
-        assert!(began.elapsed() < LIMIT * 4);
+        assert!(began.elapsed() < LIMIT * 20, "not for ever");
         for (index, answer) in answers.into_iter().enumerate() {
             let expected = match index {
                 3 => Err(Status::ENODEV),

@@ -1,6 +1,6 @@
 //! Files of one mount.
 
-use super::support::on_servers;
+use super::support::{copy_program, on_servers};
 use nacre_fuse::front::{CacheMode, FrontOptions};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -133,7 +133,7 @@ fn programs_run_from_the_mount() {
     on_servers(2, |servers| {
         let mount = servers.mount();
         let path = mount.path("program");
-        fs::copy("/bin/true", &path).expect("copied");
+        copy_program("/bin/true", &path);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).expect("owner");
         assert!(std::process::Command::new(&path).status().expect("started").success());
     });
@@ -144,7 +144,7 @@ fn a_running_program_is_not_truncated() {
     on_servers(2, |servers| {
         let mount = servers.mount();
         let path = mount.path("program");
-        fs::copy("/bin/sleep", &path).expect("copied");
+        copy_program("/bin/sleep", &path);
         let length = fs::metadata(&path).expect("there").len();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("owner");
         let mut child = std::process::Command::new(&path).arg("60").spawn().expect("started");

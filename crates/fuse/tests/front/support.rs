@@ -157,3 +157,10 @@ pub fn shell_as(uid: u32, groups: &[u32], dir: &Path, script: &str) -> (i32, Str
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     (output.status.code().unwrap_or(-1), text)
 }
+
+/// Copies a program by a process of its own: a descriptor of ours that is open for writing would be in any process that
+/// another test is just starting, and the program could not be run as long.
+pub fn copy_program(from: &str, to: &Path) {
+    let status = std::process::Command::new("cp").arg(from).arg(to).status();
+    assert!(status.expect("cp is there").success());
+}

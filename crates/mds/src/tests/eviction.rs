@@ -47,7 +47,7 @@ fn an_ost_that_is_away_holds_others_up_for_a_while_and_hears_of_it_first() {
     let (second, _) = export(2, tcp_nid());
     assert_eq!(f.mds.connect(&second).map(|grant| grant.exclusive), Ok(true));
     let waited = began.elapsed();
-    assert!(waited >= Duration::from_secs(5) && waited < Duration::from_secs(8), "{waited:?}");
+    assert!(waited >= Duration::from_secs(5) && waited < Duration::from_secs(30), "{waited:?}");
     assert_eq!(evicted(&f.osts[0]), [f.export.client]);
     *f.osts[1].fail.lock() = None;
     eventually("the OST hears of it", || !f.osts[1].served.lock().is_empty());

@@ -231,7 +231,7 @@ fn making_everything_durable_waits_for_the_objects_of_removed_files_to_go() {
     f.unlink(Fid::ROOT, "d").expect("removed");
     let before = std::time::Instant::now();
     f.answer(&f.cred, &MdsRequest::Commit { upto: nacre_types::TransNo(u64::MAX) }).expect("durable");
-    assert!(before.elapsed() < std::time::Duration::from_secs(4));
+    assert!(before.elapsed() < std::time::Duration::from_secs(20), "not until it is back");
 }
 
 #[test]

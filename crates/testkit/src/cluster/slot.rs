@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -18,6 +19,15 @@ thread_local! {
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Where test programs of this user note what they have of the machine, by locks on files.
+pub(super) fn directory() -> PathBuf {
+    let user = rustix::process::getuid().as_raw();
+    let directory = std::env::temp_dir().join(format!("nacre-test-slots-{user}"));
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(&directory);
+    made.unwrap_or_else(|error| panic!("create {}: {error}", directory.display()));
+    directory
+}
+
 /// The right to run a file system; a test that has one may run more.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -30,10 +40,7 @@ impl Slot {
         if held > 0 {
             return Slot { _lock: None };
         }
-        let user = rustix::process::getuid().as_raw();
-        let directory = std::env::temp_dir().join(format!("nacre-test-slots-{user}"));
-        let made = DirBuilder::new().mode(0o700).recursive(true).create(&directory);
-        made.unwrap_or_else(|error| panic!("create {}: {error}", directory.display()));
+        let directory = directory();
         let files: Vec<File> = (0..SLOTS)
             .map(|number| File::create(directory.join(number.to_string())).expect("the directory is ours"))
             .collect();

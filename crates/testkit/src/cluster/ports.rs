@@ -1,0 +1,88 @@
+//! TCP ports that no other file system of tests uses, and that the system gives to nobody by itself.
+//!
+//! A port that was free a moment ago may be somebody else's when a server that has just been started, or killed and
+//! started again, wants to listen on it: tests run side by side, and each file system needs six. So every file system
+//! has a block for as long as it lives.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+
+use super::slot;
+
+/// Below the range from which Linux takes ports for connections and for listeners that want any (from 32768 on), above
+/// what services are usually given.
+const FIRST: u16 = 24_000;
+/// Blocks.
+const COUNT: usize = 250;
+/// Ports of a block.
+pub(super) const LENGTH: u16 = 32;
+
+/// The ports of a file system; others may have them when it is dropped.
+#[derive(Debug)]
+pub(super) struct Ports {
+    first: u16,
+    _lock: File,
+}
+
+impl Ports {
+    /// A block that nobody has.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub(super) fn take() -> Ports {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let directory = slot::directory();
+        // Not the one that was given back last: a client that is about to end may still look for its servers there.
+        let start = std::process::id() as usize + NEXT.fetch_add(1, Ordering::Relaxed);
+        let mut blocks = (0..COUNT).map(|step| (start + step) % COUNT);
+        let taken = blocks.find_map(|block| {
+            let first = FIRST + u16::try_from(block).expect("few blocks") * LENGTH;
+            let lock = File::create(directory.join(format!("ports-{first}"))).expect("the directory is ours");
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+            is_free(first..first + LENGTH).then_some(Ports { first, _lock: lock })
+        });
+        taken.expect("tests use few of the blocks of ports at a time")
+    }
+
+    /// The first one.
+    pub(super) fn first(&self) -> u16 {
+        self.first
+    }
+}
+
+/// Whether nobody listens there. The sockets that find it out do not listen themselves: copies of them, in processes that
+/// other tests are just starting, would be in the way.
+fn is_free(mut ports: Range<u16>) -> bool {
+    ports.all(|port| {
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.expect("sockets can be made");
+        set_socket_reuseaddr(&socket, true).expect("every socket has this option");
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).is_ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn blocks_differ_as_long_as_they_are_held() {
+        let held: Vec<Ports> = (0..COUNT / 10).map(|_| Ports::take()).collect();
+        let mut firsts: Vec<u16> = held.iter().map(|ports| ports.first).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        assert_eq!(firsts.len(), held.len());
+        let ports = firsts[0]..firsts[0] + LENGTH;
+        let in_use = TcpListener::bind((Ipv4Addr::LOCALHOST, firsts[0] + 3)).expect("it is ours");
+        assert!(!is_free(ports.clone()));
+        drop(in_use);
+    }
+}
