@@ -2,7 +2,7 @@
 //!
 //! While this client is the only one, or under locks, a stream of writes is copied into windows of its objects ([`table`]) and answered;
 //! full windows are sent at once by threads of the client ([`writers`]), others when they are old, when memory is short, or
-//! when somebody needs the objects to be up to date ([`Client::settle`]). Why, and the arithmetic: decision 0007.
+//! when somebody needs the objects to be up to date ([`Client::settle`]). Reads of dirty bytes alone are copies ([`serve`]). Why, and the arithmetic: decision 0007.
 //!
 //! # Invariants
 //!
@@ -19,6 +19,7 @@ pub(crate) mod budget;
 pub(crate) mod idle;
 pub(crate) mod pool;
 pub(crate) mod send;
+mod serve;
 pub(crate) mod spans;
 pub(crate) mod table;
 pub(crate) mod tunables;
@@ -75,13 +76,7 @@ impl Client {
         if is_stream {
             return true;
         }
-        let table = &open.file.dirty;
-        !table.is_clean()
-            && chunks(layout, at, len).all(|chunk| {
-                chunk.object.is_some_and(|stripe| {
-                    table.has_windows(stripe.object, chunk.object_offset, chunk.object_offset + chunk.len)
-                })
-            })
+        !open.file.dirty.is_clean() && self.has_windows(&open.file, layout, (at, len))
     }
 
     /// Copies `data` into windows, as much from its beginning as finds room, and says how much that was; the rest is to be

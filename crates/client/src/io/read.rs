@@ -48,7 +48,9 @@ impl Client {
         buffer: &mut [u8],
         for_pages: bool,
     ) -> StatusResult<usize> {
-        self.plan_ahead(open, offset, buffer.len() as u64);
+        if !self.is_in_windows(open, offset, buffer.len() as u64) {
+            self.plan_ahead(open, offset, buffer.len() as u64);
+        }
         match self.read_alone(open, offset, buffer)? {
             Some(bytes) => Ok(bytes),
             None => self.read_shared(open, offset, buffer, for_pages),
@@ -79,7 +81,7 @@ impl Client {
         if !self.is_alone() {
             return Ok(None);
         }
-        let len = self.read_known(open, layout, (offset, size), buffer, IoLock::Lease)?;
+        let len = self.read_known(open, layout, (offset, size), buffer, (IoLock::Lease, true))?;
         range.finish(|inner| self.note_read(inner, len));
         Ok(Some(len))
     }
@@ -123,7 +125,8 @@ impl Client {
             if !layout.is_instantiated(offset.min(size), end.min(size)) && !urgent {
                 continue;
             }
-            let len = self.read_known(open, Some(layout), (offset, size), buffer, cover.io);
+            let how = (cover.io, range.is_some());
+            let len = self.read_known(open, Some(layout), (offset, size), buffer, how);
             if !cover.is_valid() && !urgent {
                 continue;
             }
@@ -143,14 +146,15 @@ impl Client {
         }
     }
 
-    /// Reads what lies before the end of the file, which is known; gives its length.
+    /// Reads what lies before the end of the file, which is known; gives its length. `how` is what keeps other clients away,
+    /// and whether the range is held.
     fn read_known(
         &self,
         open: &OpenFile,
         layout: Option<Arc<Layout>>,
         (offset, size): (u64, u64),
         buffer: &mut [u8],
-        lock: IoLock,
+        (lock, has_range): (IoLock, bool),
     ) -> StatusResult<usize> {
         if offset >= size || buffer.is_empty() {
             return Ok(0);
@@ -159,6 +163,9 @@ impl Client {
         let buffer = &mut buffer[..len];
         match layout {
             Some(layout) if layout.has_objects() => {
+                if has_range && self.read_dirty(&open.file, &layout, offset, buffer) {
+                    return Ok(len);
+                }
                 self.settle(&open.file, offset, offset + len as u64)?;
                 let done = self.take_ahead(open, &layout, offset, buffer)?;
                 if done < len {

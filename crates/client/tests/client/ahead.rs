@@ -13,13 +13,14 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at / 97) as u8 ^ (at as u8).wrapping_mul(7) ^ seed).collect()
 }
 
-/// A file of `len` bytes, open for reading and writing.
+/// A file of `len` bytes, open for reading and writing, all of which are on the OSTs.
 fn filled(client: &Client, name: &str, len: usize) -> (Fid, u64, Vec<u8>) {
     let (fid, handle) = create(client, name);
     let data = pattern(len, 0);
     for (index, piece) in data.chunks(MIB).enumerate() {
         assert_eq!(write(client, handle, (index * MIB) as u64, piece), Ok(piece.len()));
     }
+    client.fsync(handle).expect("synced");
     (fid, handle, data)
 }
 

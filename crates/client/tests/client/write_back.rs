@@ -86,6 +86,37 @@ fn reads_see_what_is_held_back_and_interleaved_writers_share_windows() {
 }
 
 #[test]
+fn reads_of_dirty_data_alone_are_copies_and_others_have_it_sent() {
+    let world = World::new(MIB as u32, 2);
+    let client = patient(&world);
+    let (_, handle) = create(&client, "file");
+    let mut data = pattern(2 * MIB + 300_000, 5);
+    // From here on it is dirty, over the end of a stripe.
+    let tail = 2 * MIB - 50_000;
+    stream(&client, handle, &data[..tail], 100_000);
+    client.fsync(handle).expect("synced");
+    for (index, piece) in data[tail..].chunks(50_000).enumerate() {
+        write(&client, handle, (tail + index * 50_000) as u64, piece).expect("written");
+    }
+    let reads = || world.osts.iter().map(|ost| ost.reads.load(Ordering::Relaxed)).sum::<u64>();
+    let before = reads();
+    let check = |data: &[u8], start: usize, len: usize| {
+        let end = data.len().min(start + len);
+        assert!(read(&client, handle, start as u64, len) == data[start..end], "{len} at {start}");
+    };
+    let middle = 2 * MIB + 7;
+    check(&data, middle, 290_000);
+    check(&data, middle + 289_000, 50_000);
+    data[middle + 5..middle + 8].copy_from_slice(b"new");
+    write(&client, handle, middle as u64 + 5, b"new").expect("written");
+    check(&data, middle, 20);
+    assert_eq!(reads(), before, "no read reached an OST");
+    assert!(client.write_back_stats().dirty_bytes >= 300_000);
+    check(&data, tail - 10, 200_000);
+    assert!(reads() > before, "a part of it is not dirty");
+}
+
+#[test]
 fn the_size_is_right_while_data_is_held_back_and_the_mdt_gets_it_after_the_data() {
     let world = World::new(MIB as u32, 2);
     let client = patient(&world);

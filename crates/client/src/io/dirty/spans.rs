@@ -52,6 +52,12 @@ impl Spans {
         self.0.iter().map(|span| u64::from(span.1 - span.0)).sum()
     }
 
+    /// True if every byte of `[start, end)` is in a range.
+    pub fn contains(&self, start: u32, end: u32) -> bool {
+        let first = self.0.partition_point(|span| span.1 < end);
+        start >= end || self.0.get(first).is_some_and(|span| span.0 <= start)
+    }
+
     /// True if there is one range and it ends at `end`: a stream has gone past it.
     pub fn is_run_to(&self, end: u32) -> bool {
         matches!(self.0.as_slice(), [one] if one.1 == end)
@@ -93,6 +99,9 @@ mod tests {
                     seen[start as usize..end as usize].fill(true);
                 }
                 prop_assert_eq!(&seen[..], &bits[..]);
+                let is_all = bits[start as usize..end as usize].iter().all(|bit| *bit);
+                prop_assert_eq!(spans.contains(start, end), is_all);
+                prop_assert!(!spans.contains(start, 129));
                 prop_assert_eq!(spans.bytes(), bits.iter().filter(|bit| **bit).count() as u64);
             }
         }

@@ -182,6 +182,29 @@ impl Table {
             .all(|number| slots.get(&Key { object, number }).is_some_and(|slot| slot.window.is_some()))
     }
 
+    /// Copies the bytes of the window from `start` on, if all of them are dirty. The caller holds their range, so that nobody
+    /// is filling them; other bytes of the window may be filled meanwhile.
+    ///
+    /// The lock is held over the copy: counted like fillers, readers that come one after the other would keep the window
+    /// from being sent for ever.
+    pub fn copy_out(&self, key: Key, start: u32, to: &mut [u8]) -> bool {
+        let slots = self.slots.lock();
+        let Some(window) = slots.get(&key).and_then(|slot| slot.window.as_ref()) else { return false };
+        let Some(end) = u32::try_from(to.len()).ok().and_then(|len| start.checked_add(len)) else {
+            return false;
+        };
+        if !window.spans.contains(start, end) {
+            return false;
+        }
+        // SAFETY: spans end within the buffer and name bytes that were written; the range keeps writers away from them, and
+        // the lock keeps the window where it is.
+        unsafe {
+            let from = window.buffer.start().add(start as usize);
+            std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+        }
+        true
+    }
+
     /// `[start, end)` of the window was filled, `alone` or under a lock. True if it is to be queued for sending now.
     pub fn end_fill(&self, key: Key, (start, end): (u32, u32), alone: bool) -> bool {
         let mut slots = self.slots.lock();
