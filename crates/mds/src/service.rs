@@ -2,7 +2,7 @@
 
 use crate::mds::Mds;
 use nacre_rpc::{Call, Export, MdsService, ReplySlot};
-use nacre_types::{ClientUuid, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,6 +51,11 @@ impl MdsService for Mds {
 }
 
 impl Mds {
+    /// The files that a client has open, one entry for each handle.
+    pub fn open_files(&self, client: &ClientUuid) -> Vec<Fid> {
+        self.opens.handles_of(client).into_iter().map(|(fid, _)| fid).collect()
+    }
+
     fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         match request {
             MdsRequest::Statfs => Ok(self.answer(MdsReply::Statfs(self.space.statfs()))),

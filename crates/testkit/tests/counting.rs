@@ -147,6 +147,13 @@ fn requests_are_counted_by_the_address_that_they_come_from() {
         assert!(row(&get(cluster, &format!("{mdt}.{nid}.stats")), "open").0 >= 1);
         assert!(get(cluster, &format!("{ost}.{nid}.brw_stats")).contains("1M:\t\t"));
         get(cluster, &format!("{ost}.{nid}.ldlm_stats"));
+        let path = cluster.mount().join("file");
+        let fid = cluster.lfs(&["path2fid", path.to_str().expect("plain")]).success().stdout;
+        let is_open = || get(cluster, &format!("{mdt}.{nid}.open_files")).contains(fid.trim());
+        let file = fs::File::open(&path).expect("opened");
+        assert!(is_open(), "{fid}");
+        drop(file);
+        wait::until(wait::SOON, "it is closed, which nobody waits for", || (!is_open()).then_some(()));
         set(cluster, &format!("{ost}.{nid}.brw_stats=0"));
         assert!(!get(cluster, &format!("{ost}.{nid}.brw_stats")).contains("1M:\t\t"));
         set(cluster, &format!("{ost}.clear=1"));

@@ -4,42 +4,44 @@ use nacre_mds::Mds;
 use nacre_oss::{ObjectServer, PeerStats};
 use nacre_params::{Access, EventStats, Family, Tree};
 use nacre_rpc::Exports;
-use nacre_types::{ClientUuid, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, Status, StatusResult};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What is done with the counters of all addresses at once.
 const CLEAR: &str = "clear";
 
 /// A parameter of each address.
-struct Leaf<T> {
+struct Leaf<S, T> {
     name: &'static str,
-    read: fn(&T, &[ClientUuid]) -> String,
+    read: fn(&S, &T, &[ClientUuid]) -> String,
     /// Setting it to anything does this.
     clear: Option<fn(&T)>,
 }
 
 /// The parameters of all addresses of one target.
-struct Peers<S, T: 'static> {
+struct Peers<S: 'static, T: 'static> {
     server: Arc<S>,
     exports: fn(&S) -> &Exports<T>,
-    leaves: &'static [Leaf<T>],
+    leaves: &'static [Leaf<S, T>],
     clear: fn(&T),
 }
 
-const OST_LEAVES: &[Leaf<PeerStats>] = &[
-    Leaf { name: "brw_stats", read: |peer, _| peer.brw_stats(), clear: Some(PeerStats::clear_brw_stats) },
+const OST_LEAVES: &[Leaf<ObjectServer, PeerStats>] = &[
+    Leaf { name: "brw_stats", read: |_, peer, _| peer.brw_stats(), clear: Some(PeerStats::clear_brw_stats) },
     Leaf {
         name: "ldlm_stats",
-        read: |peer, _| peer.ldlm_stats.text(),
+        read: |_, peer, _| peer.ldlm_stats.text(),
         clear: Some(|peer| peer.ldlm_stats.clear()),
     },
-    Leaf { name: "stats", read: |peer, _| peer.stats.text(), clear: Some(|peer| peer.stats.clear()) },
-    Leaf { name: "uuid", read: |_, clients| uuids(clients), clear: None },
+    Leaf { name: "stats", read: |_, peer, _| peer.stats.text(), clear: Some(|peer| peer.stats.clear()) },
+    Leaf { name: "uuid", read: |_, _, clients| uuids(clients), clear: None },
 ];
 
-const MDT_LEAVES: &[Leaf<EventStats>] = &[
-    Leaf { name: "stats", read: |stats, _| stats.text(), clear: Some(EventStats::clear) },
-    Leaf { name: "uuid", read: |_, clients| uuids(clients), clear: None },
+const MDT_LEAVES: &[Leaf<Mds, EventStats>] = &[
+    Leaf { name: "open_files", read: |mds, _, clients| open_files(mds, clients), clear: None },
+    Leaf { name: "stats", read: |_, stats, _| stats.text(), clear: Some(EventStats::clear) },
+    Leaf { name: "uuid", read: |_, _, clients| uuids(clients), clear: None },
 ];
 
 /// Enters those of an object target below `below`, which is the target's.
@@ -64,13 +66,19 @@ pub fn enter_mdt(tree: &Tree, below: &str, mds: &Arc<Mds>) {
     tree.add_family(&format!("{below}.exports"), Arc::new(peers));
 }
 
+/// The files that clients have open, each once, in the order of FIDs.
+fn open_files(mds: &Mds, clients: &[ClientUuid]) -> String {
+    let open: BTreeSet<Fid> = clients.iter().flat_map(|client| mds.open_files(client)).collect();
+    open.iter().map(|fid| format!("{fid}\n")).collect()
+}
+
 fn uuids(clients: &[ClientUuid]) -> String {
     clients.iter().map(|client| format!("{client}\n")).collect()
 }
 
-impl<S: Send + Sync, T: Send + Sync + 'static> Peers<S, T> {
+impl<S: Send + Sync + 'static, T: Send + Sync + 'static> Peers<S, T> {
     /// The parameter of a name, with the counters and clients of its address.
-    fn find(&self, name: &str) -> StatusResult<(&'static Leaf<T>, Arc<T>, Vec<ClientUuid>)> {
+    fn find(&self, name: &str) -> StatusResult<(&'static Leaf<S, T>, Arc<T>, Vec<ClientUuid>)> {
         let (nid, leaf) = name.rsplit_once('.').ok_or(Status::ENOENT)?;
         let leaf = self.leaves.iter().find(|known| known.name == leaf).ok_or(Status::ENOENT)?;
         let (counters, clients) = (self.exports)(&self.server).find(nid).ok_or(Status::ENOENT)?;
@@ -78,7 +86,7 @@ impl<S: Send + Sync, T: Send + Sync + 'static> Peers<S, T> {
     }
 }
 
-impl<S: Send + Sync, T: Send + Sync + 'static> Family for Peers<S, T> {
+impl<S: Send + Sync + 'static, T: Send + Sync + 'static> Family for Peers<S, T> {
     fn names(&self) -> Vec<(String, Access)> {
         let mut all = vec![(CLEAR.to_owned(), Access { readable: false, writable: true })];
         for nid in (self.exports)(&self.server).names() {
@@ -95,7 +103,7 @@ impl<S: Send + Sync, T: Send + Sync + 'static> Family for Peers<S, T> {
             return Err(Status::EACCES);
         }
         let (leaf, counters, clients) = self.find(name)?;
-        Ok((leaf.read)(&counters, &clients))
+        Ok((leaf.read)(&self.server, &counters, &clients))
     }
 
     fn write(&self, name: &str, _: &str) -> StatusResult<()> {
@@ -115,6 +123,10 @@ mod tests {
     use nacre_params::{Event, Pattern};
     use nacre_rpc::{Export, NoCallbacks};
 
+    const LEAVES: &[Leaf<Exports<EventStats>, EventStats>] = &[
+        Leaf { name: "stats", read: |_, stats, _| stats.text(), clear: Some(EventStats::clear) },
+        Leaf { name: "uuid", read: |_, _, clients| uuids(clients), clear: None },
+    ];
     const EVENTS: &[Event] = &[Event { name: "open", unit: "reqs" }];
 
     #[test]
@@ -128,7 +140,7 @@ mod tests {
         let peers = Peers {
             server: exports.clone(),
             exports: |exports: &Exports<EventStats>| exports,
-            leaves: MDT_LEAVES,
+            leaves: LEAVES,
             clear: EventStats::clear,
         };
         tree.add_family("mdt.x.exports", Arc::new(peers));
