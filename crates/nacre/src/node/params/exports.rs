@@ -19,6 +19,9 @@ struct Leaf<S, T> {
     clear: Option<fn(&T)>,
 }
 
+/// A parameter of one address, with what it is read from.
+type FoundLeaf<S, T> = (&'static Leaf<S, T>, Arc<T>, Vec<ClientUuid>);
+
 /// The parameters of all addresses of one target.
 struct Peers<S: 'static, T: 'static> {
     server: Arc<S>,
@@ -78,7 +81,7 @@ fn uuids(clients: &[ClientUuid]) -> String {
 
 impl<S: Send + Sync + 'static, T: Send + Sync + 'static> Peers<S, T> {
     /// The parameter of a name, with the counters and clients of its address.
-    fn find(&self, name: &str) -> StatusResult<(&'static Leaf<S, T>, Arc<T>, Vec<ClientUuid>)> {
+    fn find(&self, name: &str) -> StatusResult<FoundLeaf<S, T>> {
         let (nid, leaf) = name.rsplit_once('.').ok_or(Status::ENOENT)?;
         let leaf = self.leaves.iter().find(|known| known.name == leaf).ok_or(Status::ENOENT)?;
         let (counters, clients) = (self.exports)(&self.server).find(nid).ok_or(Status::ENOENT)?;
