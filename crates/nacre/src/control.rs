@@ -257,6 +257,13 @@ pub fn ask(socket: &Path, request: &Request) -> io::Result<Answer> {
     Ok(serde_json::from_str(&line)?)
 }
 
+/// As [`ask`], for a process that was there a moment ago: `None` if it has ended since.
+pub fn ask_if_there(socket: &Path, request: &Request) -> Option<io::Result<Answer>> {
+    let answer = ask(socket, request);
+    let has_ended = || ShortPath::of(socket).and_then(|short| UnixStream::connect(&short.path)).is_err();
+    if answer.is_err() && has_ended() { None } else { Some(answer) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,7 +299,20 @@ mod tests {
 
         let mode = fs::metadata(&path).expect("socket").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        assert!(matches!(ask_if_there(&path, &read), Some(Ok(Answer::Value { .. }))));
         drop(socket);
         assert!(ask(&path, &Request::Stop { force: false }).is_err());
+        assert!(ask_if_there(&path, &read).is_none(), "it has ended");
+    }
+
+    #[test]
+    fn who_is_there_and_does_not_answer_has_not_ended() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("control.sock");
+        let listener = UnixListener::bind(&path).expect("listen");
+        let hangs_up = std::thread::spawn(move || listener.accept().map(|_| listener));
+        let answer = ask_if_there(&path, &Request::Stop { force: false });
+        assert!(matches!(answer, Some(Err(_))), "{answer:?}");
+        drop(hangs_up);
     }
 }

@@ -209,7 +209,8 @@ fn show_value(options: &Options<'_>, show: Show, found: &Found) -> Outcome {
     if !param.readable {
         return Ok(());
     }
-    let value = read(&found.socket, &param.name)?;
+    // A process that has ended since it was found took its parameters with it.
+    let Some(value) = read(&found.socket, &param.name)? else { return Ok(()) };
     let lines = value.trim_end_matches('\n');
     match (options.has('H'), options.has('y'), options.has('n')) {
         (true, ..) if lines.is_empty() => println!("{name}="),
@@ -238,13 +239,14 @@ fn yaml(name: &str, value: &str) -> String {
     format!("{name}:{mark}\n{lines}")
 }
 
-fn read(socket: &Path, name: &str) -> Result<String, (i32, String)> {
-    match control::ask(socket, &Request::ReadParam { name: name.to_owned() }) {
-        Ok(Answer::Value { value }) => Ok(value),
-        Ok(Answer::Error { errno, message }) => {
-            Err((errno, format!("error: get_param: reading {name}: {message}")))
-        }
-        Ok(_) | Err(_) => Err((libc::EIO, format!("error: get_param: reading {name}: no answer"))),
+/// The value of a parameter; `None` if its process has ended.
+fn read(socket: &Path, name: &str) -> Result<Option<String>, (i32, String)> {
+    let failed = |errno, message: &str| Err((errno, format!("error: get_param: reading {name}: {message}")));
+    match control::ask_if_there(socket, &Request::ReadParam { name: name.to_owned() }) {
+        None => Ok(None),
+        Some(Ok(Answer::Value { value })) => Ok(Some(value)),
+        Some(Ok(Answer::Error { errno, message })) => failed(errno, &message),
+        Some(_) => failed(libc::EIO, "no answer"),
     }
 }
 

@@ -213,14 +213,16 @@ fn set_now(pattern: &str, value: &str, quiet: bool) -> Outcome {
         let failed = |errno, message: &str| {
             Err((errno, format!("error: set_param: setting {name}={value}: {message}")))
         };
-        match control::ask(&found.socket, &request) {
-            Ok(Answer::Done) if quiet => Ok(()),
-            Ok(Answer::Done) => {
+        match control::ask_if_there(&found.socket, &request) {
+            // Its parameters went with it.
+            None => Ok(()),
+            Some(Ok(Answer::Done)) if quiet => Ok(()),
+            Some(Ok(Answer::Done)) => {
                 println!("{name}={value}");
                 Ok(())
             }
-            Ok(Answer::Error { errno, message }) => failed(errno, &message),
-            Ok(_) | Err(_) => failed(libc::EIO, "no answer"),
+            Some(Ok(Answer::Error { errno, message })) => failed(errno, &message),
+            Some(_) => failed(libc::EIO, "no answer"),
         }
     };
     for_all(&parameters, one)
