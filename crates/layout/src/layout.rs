@@ -163,9 +163,10 @@ impl Layout {
         self.components.iter().filter(|c| c.touches(start, end)).all(Component::is_instantiated)
     }
 
-    /// True if every component has objects, so that no write of anybody can add some.
+    /// True if every component has objects and the file has no end behind which components could be added, so that it stays
+    /// as it is whatever anybody writes.
     pub fn is_complete(&self) -> bool {
-        self.components.iter().all(Component::is_instantiated)
+        self.end() == Extent::EOF && self.components.iter().all(Component::is_instantiated)
     }
 
     /// One past the last byte that the file can have; [`Extent::EOF`] if nothing but the limits of numbers ends it.

@@ -18,12 +18,12 @@ mod raw;
 
 use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, PoolName, StripeObject};
 use crate::spec::LayoutSpec;
-use crate::wish::Wish;
+use crate::wish::{ComponentSpec, Wish};
 use nacre_types::Fid;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 use raw::Raw;
 
-pub use composite::MAGIC_COMPOSITE;
+pub use composite::{MAGIC_COMPOSITE, Selector, decode_selector, encode_selector};
 
 /// Magic of version 1: no pool.
 pub const MAGIC_V1: u32 = 0x0BD1_0BD0;
@@ -179,6 +179,20 @@ pub fn has_objects(bytes: &[u8]) -> bool {
         Ok(MAGIC_COMPOSITE) => composite::has_objects(raw),
         _ => header(raw).is_ok_and(|header| !header.objects.bytes.is_empty()),
     }
+}
+
+/// Reads components that are to be added to those of a file, in order but not from 0 (`lustre.lov.add`). What they make
+/// together is to be checked as a [`Wish`].
+///
+/// # Errors
+/// If the bytes are not a composite layout without objects.
+pub fn decode_added(bytes: &[u8]) -> Result<Vec<ComponentSpec>, UserMdError> {
+    composite::read_components(Raw::new(bytes)?)
+}
+
+/// The bytes of components that are to be added.
+pub fn encode_added(components: &[ComponentSpec]) -> Vec<u8> {
+    composite::encode_wish(&Fid::ZERO, components)
 }
 
 /// The bytes of wishes for one striping of `fid` (a directory, or a file that has no objects yet).

@@ -4,6 +4,7 @@ mod attr;
 mod create;
 mod data;
 mod layout;
+mod layout_edit;
 mod link;
 mod lookup;
 mod misc;

@@ -3,8 +3,8 @@
 //! Exit codes: 0 success; an errno for a failure at run time; 4 for a wrong call (usage goes to standard error); 1 for
 //! an unknown sub-command. Source: reference 2 "common rules".
 //!
-//! `getopt` and `number` read the command line; `mounted` talks to the mount (attributes and ioctls); `view`, `render`
-//! and `table` make text and touch nothing.
+//! `getopt` and `number` read the command line; `mounted` talks to the mount (attributes and ioctls); `view`, `render`,
+//! `table` and `template` make text or read it and touch nothing.
 
 mod getopt;
 mod getstripe;

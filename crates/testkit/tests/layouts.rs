@@ -6,14 +6,17 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, errno, on_every_shape};
+use nacre_testkit::{Cluster, Shape, errno, on_every_shape, wait};
 use rustix::fs::{FallocateFlags, SeekFrom};
 
 const MIB: u64 = 1 << 20;
+/// Far more than anything here takes; what hangs is found by it.
+const LIMIT: Duration = Duration::from_secs(100);
 /// Ends of components close together, so that small files cross them: 1 MiB on one OST, up to 4 MiB on two, then all.
 const PROGRESSIVE: &[&str] =
     &["-E", "1M", "-c", "1", "-S", "64K", "-E", "4M", "-c", "2", "-E", "-1", "-c", "-1"];
@@ -198,17 +201,61 @@ on_every_shape! {
         assert!(!root.join("bad").exists(), "a bad argument leaves no file");
     }
 
+    fn components_are_added_to_files_that_are_open_and_deleted_again(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        let path = root.join("f");
+        let name = text(&path);
+        setstripe(cluster, &["-E", "1M", "-c", "1"], &path);
+        let file = read_write(&path);
+        file.write_all_at(b"begin", 0).expect("write");
+        assert_eq!(errno(file.write_at(b"x", MIB)), libc::ENODATA);
+        setstripe(cluster, &["--component-add", "-E", "4M", "-c", "2", "-E", "-1"], &path);
+        assert_eq!(lfs(cluster, &["getstripe", "--component-count", name]), "3");
+        let refused = |options: &[&str], name: &str, exit: i32, message: &str| {
+            let arguments: Vec<&str> = [&["setstripe"], options, &[name]].concat();
+            let outcome = cluster.lfs(&arguments).fails_with(exit);
+            assert_eq!(outcome.stderr.trim(), message);
+        };
+        let add = ["--comp-add", "-E", "eof", "-c", "1"];
+        let zero = "lfs setstripe: Invalid layout: Zero length components must be followed by extension\n";
+        refused(&add, name, 1, &format!("{zero}Add layout component(s) to {name} failed. Invalid argument"));
+        let first = format!("lfs setstripe setstripe: cannot delete component 0x1 from '{name}': Invalid argument");
+        refused(&["--comp-del", "-I", "1"], name, 1, &first);
+        let flags = format!("lfs setstripe: cannot change the flags of component '0x1' of file '{name}': 6 / ^(0)");
+        refused(&["--comp-set", "-I", "1", "--comp-flags=prefer"], name, 1, &flags);
+        let plain = root.join("plain");
+        fs::write(&plain, "x").expect("write");
+        let not = format!(
+            "lfs setstripe setstripe: '{}' not a composite file\nerror: lfs setstripe: invalid layout",
+            text(&plain)
+        );
+        refused(&add, text(&plain), libc::EINVAL, &not);
+        setstripe(cluster, &["--comp-del", "-I", "3"], &path);
+        file.write_all_at(b"middle", 2 * MIB).expect("the added component");
+        assert_eq!(errno(file.write_at(b"x", 4 * MIB)), libc::ENODATA);
+        assert_eq!(fs::metadata(&path).expect("stat").len(), 2 * MIB + 6);
+        setstripe(cluster, &["--comp-add", "-E", "-1", "-c", "-1"], &path);
+        file.write_all_at(b"end", 4 * MIB).expect("the added component");
+        drop(file);
+        let bytes = fs::read(&path).expect("read");
+        assert_eq!((&bytes[..5], &bytes[(2 * MIB) as usize..][..6]), (&b"begin"[..], &b"middle"[..]));
+        assert_eq!((bytes.len() as u64, &bytes[(4 * MIB) as usize..]), (4 * MIB + 3, &b"end"[..]));
+    }
+
     fn a_layout_of_many_components_and_stripes_is_read_and_written(cluster) {
         if cluster.is_foreign() {
             return;
         }
         let path = cluster.directory("d").join("many");
-        let ends: Vec<String> = (1..=400).map(|i| format!("{}K", i * 64)).collect();
+        let ends: Vec<String> = (1..=200).map(|i| format!("{}K", i * 64)).collect();
         let options: Vec<&str> = ends.iter().flat_map(|end| ["-E", end.as_str()]).chain(["-S", "64K"]).collect();
         setstripe(cluster, &options, &path);
-        let bytes = random_bytes(9, 400 * 65536);
+        let bytes = random_bytes(9, 200 * 65536);
         fs::write(&path, &bytes).expect("write");
-        assert_eq!(instantiated(cluster, &path), 400);
+        assert_eq!(instantiated(cluster, &path), 200);
         assert!(fs::read(&path).expect("read") == bytes);
         assert_eq!(fs::metadata(&path).expect("stat").size(), bytes.len() as u64);
     }
@@ -264,11 +311,29 @@ fn components_that_one_client_makes_are_seen_by_the_other(cluster: &mut Cluster,
     there.set_len(MIB / 2).expect("cut");
     assert_eq!(here.metadata().expect("stat").len(), MIB / 2);
     assert_eq!(here.read_at(&mut [0; 10], 5 * MIB).expect("read"), 0);
+    components_that_one_adds_are_seen_by_the_other(cluster, mounts);
     append_in_turn(cluster, mounts);
     let narrow = ["-E", "64K", "-c", "1", "-E", "192K", "-c", "2", "-S", "64K", "-E", "-1", "-c", "-1"];
     setstripe(cluster, &narrow, first);
     let aliases = vec![second.join("any")];
     Exercise { aliases, stay_open: true, ..Exercise::new(11, 1_000) }.run(&first.join("any"));
+}
+
+/// A file that both have open and that had an end gets more room.
+fn components_that_one_adds_are_seen_by_the_other(cluster: &Cluster, mounts: &[PathBuf; 2]) {
+    let [first, second] = mounts;
+    setstripe(cluster, &["-E", "1M"], &first.join("short"));
+    let (here, there) = (read_write(&first.join("short")), read_write(&second.join("short")));
+    here.write_all_at(b"here", 0).expect("write");
+    assert_eq!(there.metadata().expect("stat").len(), 4);
+    setstripe(cluster, &["--comp-add", "-E", "-1", "-c", "2"], &first.join("short"));
+    here.write_all_at(b"behind", 3 * MIB).expect("write");
+    assert_eq!(there.metadata().expect("stat").len(), 3 * MIB + 6);
+    let mut piece = [0; 6];
+    there.read_exact_at(&mut piece, 3 * MIB).expect("read");
+    assert_eq!(&piece, b"behind");
+    there.write_all_at(b"there", 5 * MIB).expect("write");
+    assert_eq!(here.metadata().expect("stat").len(), 5 * MIB + 5);
 }
 
 /// Appends of both cross all borders and never meet.
@@ -293,6 +358,52 @@ fn append_in_turn(cluster: &Cluster, mounts: &[PathBuf; 2]) {
         assert_eq!(all.chunks(RECORD).filter(|record| record[0] == b'a').count(), EACH);
     }
     assert_eq!(instantiated(cluster, &mounts[1].join("log")), 4);
+}
+
+/// Writers cross borders while the MDT dies; each component has its objects once, and what was written is there.
+#[test]
+fn components_are_instantiated_once_although_the_mds_is_killed() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start(Shape::Separate);
+    if cluster.is_foreign() {
+        return;
+    }
+    const PARTS: usize = 120;
+    let root = cluster.directory("d");
+    let ends: Vec<String> = (1..=PARTS).map(|i| format!("{}K", i * 64)).collect();
+    let options: Vec<&str> = ["-S", "64K", "-c", "2"]
+        .into_iter()
+        .chain(ends.iter().flat_map(|end| ["-E", end.as_str()]))
+        .collect();
+    let bytes = random_bytes(4, PARTS * 65536);
+    let paths: Vec<PathBuf> = (0..2).map(|i| root.join(i.to_string())).collect();
+    paths.iter().for_each(|path| setstripe(&cluster, &options, path));
+    let written = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for path in &paths {
+            let (bytes, written) = (&bytes, &written);
+            scope.spawn(move || {
+                let file = read_write(path);
+                for (place, piece) in bytes.chunks(65536).enumerate() {
+                    file.write_all_at(piece, place as u64 * 65536).expect("write");
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for goal in [60, 150] {
+            wait::until(LIMIT, "some components", || (written.load(Ordering::Relaxed) >= goal).then_some(()));
+            cluster.kill("mdt0000");
+            cluster.start_all();
+        }
+    });
+    for path in &paths {
+        assert!(fs::read(path).expect("read") == bytes);
+        assert_eq!(instantiated(&cluster, path), PARTS);
+    }
+    // Objects that belong to nobody, or to two, would be found.
+    cluster.stop_and_check();
 }
 
 #[test]

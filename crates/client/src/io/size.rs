@@ -156,8 +156,10 @@ impl Client {
         end: u64,
     ) -> StatusResult<Arc<Layout>> {
         let ready = |inner: &mut FileInner| match &inner.layout {
-            Some(layout) if start >= layout.end() && layout.has_objects() => Some(Some(layout.clone())),
-            Some(layout) if layout.is_instantiated(start, end) => Some(Some(layout.clone())),
+            // Behind the end that is known here somebody may have added components.
+            Some(layout) if start < layout.end() && layout.is_instantiated(start, end) => {
+                Some(Some(layout.clone()))
+            }
             _ if inner.layout_pending => None,
             _ => {
                 inner.layout_pending = true;
@@ -165,7 +167,7 @@ impl Client {
             }
         };
         if let Some(layout) = file.wait_for(ready)? {
-            return if start < layout.end() { Ok(layout) } else { Err(Status::ENODATA) };
+            return Ok(layout);
         }
         let lease = self.lease.number();
         let answer = self.call_system(file.fid, &MdsRequest::LayoutIntent { fid: file.fid, start, end });

@@ -8,7 +8,6 @@ use nacre_layout::object_ranges;
 use nacre_layout::{Layout, StripeObject};
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
 use nacre_types::StatusResult;
-use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_wire::lock::IoLock;
 use std::sync::Arc;
 
@@ -182,7 +181,7 @@ impl Client {
     pub(crate) fn is_locked_to_its_end(&self, file: &FileState) -> bool {
         let Some(layout) = file.lock().layout.clone() else { return false };
         // A component without objects is nobody's: somebody may make it and write there.
-        if !layout.is_instantiated(0, FILE_SIZE_MAX) {
+        if !layout.is_complete() {
             return false;
         }
         let need = Need::extent(Mode::Pr, Extent::WHOLE);

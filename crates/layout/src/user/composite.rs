@@ -28,6 +28,10 @@ pub const ENTRY: usize = 48;
 const FLAGS_MIRROR_STATE: u16 = 0xf;
 /// Ids of components of files without mirrors are below this; the bits above number the mirror.
 const ID_END: u32 = 1 << 16;
+/// The bit of an id that says that flags select.
+const ID_IS_NONE: u32 = 1 << 31;
+/// "Not instantiated" in a selector: the flag `init` and the one that turns it round.
+const FLAG_NOT_INIT: u32 = 0x8000_0010;
 
 struct Entry<'a> {
     id: u32,
@@ -87,6 +91,15 @@ pub(super) fn has_objects(raw: Raw<'_>) -> bool {
 }
 
 pub(super) fn read_wish(raw: Raw<'_>) -> Result<Wish, UserMdError> {
+    let wish = Wish::Composite(read_components(raw)?);
+    wish.check().map_err(|_| UserMdError::Field("component extent or stripe size"))?;
+    Ok(wish)
+}
+
+pub(super) fn read_components(raw: Raw<'_>) -> Result<Vec<ComponentSpec>, UserMdError> {
+    if raw.u32(0)? != MAGIC_COMPOSITE {
+        return Err(UserMdError::Magic(raw.u32(0)?));
+    }
     let (_, entries) = entries(raw)?;
     let mut components = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -99,9 +112,46 @@ pub(super) fn read_wish(raw: Raw<'_>) -> Result<Wish, UserMdError> {
         let flags = entry.flags & ComponentFlags::WISHES;
         components.push(ComponentSpec { extent: entry.extent, flags, spec });
     }
-    let wish = Wish::Composite(components);
-    wish.check().map_err(|_| UserMdError::Field("component extent or stripe size"))?;
-    Ok(wish)
+    Ok(components)
+}
+
+/// Which components of a file are to go (`lustre.lov.del`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Selector {
+    /// The one with this id.
+    Id(u32),
+    /// All without objects.
+    WithoutObjects,
+}
+
+/// Reads a selector: a table with one component, of which only id and flags count.
+///
+/// # Errors
+/// If the bytes are no such table or select something else.
+pub fn decode_selector(bytes: &[u8]) -> Result<Selector, UserMdError> {
+    let raw = Raw::new(bytes)?;
+    if raw.u32(0)? != MAGIC_COMPOSITE || raw.u16(14)? != 1 {
+        return Err(UserMdError::Field("entry count"));
+    }
+    let entry = raw.part(HEADER, HEADER + ENTRY)?;
+    match (entry.u32(0)?, entry.u32(4)?) {
+        (0, FLAG_NOT_INIT) => Ok(Selector::WithoutObjects),
+        (id, FLAG_NOT_INIT) if id & ID_IS_NONE != 0 => Ok(Selector::WithoutObjects),
+        (0, flags) => Err(UserMdError::Flags(flags)),
+        (id, _) if id < ID_END => Ok(Selector::Id(id)),
+        _ => Err(UserMdError::Field("component id")),
+    }
+}
+
+/// The bytes of a selector.
+pub fn encode_selector(selector: Selector) -> Vec<u8> {
+    let (id, flags) = match selector {
+        Selector::Id(id) => (id, 0),
+        Selector::WithoutObjects => (0, FLAG_NOT_INIT),
+    };
+    let mut out = table(0, &[(id, ComponentFlags::default(), Extent { start: 0, end: 0 }, 0)]);
+    out[HEADER + 4..HEADER + 8].copy_from_slice(&flags.to_le_bytes());
+    out
 }
 
 pub(super) fn read_layout(raw: Raw<'_>) -> Result<Layout, UserMdError> {

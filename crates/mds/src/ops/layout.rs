@@ -28,26 +28,54 @@ impl Mds {
 
     /// One past the last byte that a regular file can have.
     pub(super) fn end_of_file(&self, record: &InodeRecord) -> StatusResult<u64> {
-        let own = self.layout_of(record)?;
-        Ok(match own {
-            Some(layout) => layout.end(),
-            None => self.wished_layout(record)?.end(),
-        })
+        self.layout_or_wished(record).map(|layout| layout.end())
+    }
+
+    /// The layout of a regular file, or what it will be.
+    pub(super) fn layout_or_wished(&self, record: &InodeRecord) -> StatusResult<Layout> {
+        match self.layout_of(record)? {
+            Some(layout) => Ok(layout),
+            None => self.wished_layout(record),
+        }
     }
 
     /// The layout that a file without objects is to get: its wishes, completed by the root's and the file system's defaults.
     fn wished_layout(&self, record: &InodeRecord) -> StatusResult<Layout> {
         let own = stored_wish(record)?;
-        let default = self.default_layout();
-        let root = match self.index {
-            0 => stored_wish(&*self.inode(&Fid::ROOT)?)?,
-            _ => Wish::default(),
-        };
         // Who asks for nothing gets all that the root asks for; who asks for something is helped out with the rest.
         Ok(match own.is_empty() {
-            true => without_first(root).to_layout(&default),
-            false => own.to_layout(&root.inherited().or(&default)),
+            true => without_first(self.root_wish()?).to_layout(&self.default_layout()),
+            false => own.to_layout(&self.default_striping()?),
         })
+    }
+
+    fn root_wish(&self) -> StatusResult<Wish> {
+        match self.index {
+            0 => stored_wish(&*self.inode(&Fid::ROOT)?),
+            _ => Ok(Wish::default()),
+        }
+    }
+
+    /// The striping that the root and the file system help out with.
+    pub(super) fn default_striping(&self) -> StatusResult<LayoutSpec> {
+        Ok(self.root_wish()?.inherited().or(&self.default_layout()))
+    }
+
+    /// True if a wish breaks no rule and names nothing that does not exist.
+    pub(super) fn can_be_met(&self, wish: &Wish) -> bool {
+        let possible = |spec: &LayoutSpec| {
+            // Pools do not exist yet, so no pool has this name.
+            spec.pool.is_none() && spec.first_ost.is_none_or(|index| self.osts.exists(index))
+        };
+        wish.check().is_ok() && wish.specs().all(possible)
+    }
+
+    /// Whether the caller may change the layout of an inode.
+    pub(super) fn may_set_layout(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<()> {
+        match perm::owner_or_capable(&record.attr, caller.cred()) {
+            Verdict::Granted => Ok(()),
+            _ => self.check_access(record, caller.cred(), perm::WRITE),
+        }
     }
 
     pub(crate) fn get_layout(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
@@ -79,10 +107,7 @@ impl Mds {
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
         }
-        let layout = match self.layout_of(&record)? {
-            Some(layout) => layout,
-            None => self.wished_layout(&record)?,
-        };
+        let layout = self.layout_or_wished(&record)?;
         if start >= layout.end() {
             return Err(Status::ENODATA);
         }
@@ -140,11 +165,7 @@ impl Mds {
     /// Sets the default of a directory, or gives objects to a file that has none, as Lustre does when a file is striped
     /// by name.
     pub(crate) fn set_layout(&self, caller: &Caller<'_>, fid: &Fid, wish: &Wish) -> StatusResult<MdsAnswer> {
-        let impossible = |spec: &LayoutSpec| {
-            // Pools do not exist yet, so no pool has this name.
-            spec.pool.is_some() || spec.first_ost.is_some_and(|index| !self.osts.exists(index))
-        };
-        if wish.check().is_err() || wish.specs().any(impossible) {
+        if !self.can_be_met(wish) {
             return Err(Status::EINVAL);
         }
         let _locked = self.locks.lock(&[*fid]);
@@ -152,10 +173,7 @@ impl Mds {
         if !record.attr.is_regular() && !record.attr.is_dir() {
             return Err(Status::EINVAL);
         }
-        match perm::owner_or_capable(&record.attr, caller.cred()) {
-            Verdict::Granted => {}
-            _ => self.check_access(&record, caller.cred(), perm::WRITE)?,
-        }
+        self.may_set_layout(caller, &record)?;
         if record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             return Err(Status::EALREADY);
         }
@@ -186,7 +204,7 @@ impl Mds {
 }
 
 /// The wish stored in a directory, or in a file without objects.
-fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
+pub(super) fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
     if record.body.is_empty() {
         return Ok(Wish::default());
     }

@@ -3,7 +3,9 @@
 use super::create::ACL_DEFAULT;
 use super::setattr::CAPABILITY;
 use super::xattr_acl::ACL_ACCESS;
-use super::xattr_system::{LMA, LUSTRE_LOV, System, TRUSTED_LINK, TRUSTED_LOV};
+use super::xattr_system::{
+    LMA, LOV_ADD, LOV_DEL, LOV_SET_FLAGS, LUSTRE_LOV, System, TRUSTED_LINK, TRUSTED_LOV,
+};
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tables::{XATTRS, split_xattr_key, xattr_key};
@@ -46,6 +48,9 @@ fn class_of(name: &[u8]) -> Class {
         ACL_DEFAULT => Class::Acl { default: true },
         LUSTRE_LOV => Class::System(System::Lov),
         TRUSTED_LOV => Class::System(System::TrustedLov),
+        LOV_ADD => Class::System(System::LovAdd),
+        LOV_DEL => Class::System(System::LovDel),
+        LOV_SET_FLAGS => Class::System(System::LovSetFlags),
         LMA => Class::System(System::Lma),
         TRUSTED_LINK => Class::System(System::Link),
         CAPABILITY => Class::Capability,

@@ -9,7 +9,13 @@ use nacre_wire::mds::MdsAnswer;
 
 /// Layout of a file or default layout of a directory.
 pub(super) const LUSTRE_LOV: &[u8] = b"lustre.lov";
-/// The same for administrators.
+/// Components to be added to a file.
+pub(super) const LOV_ADD: &[u8] = b"lustre.lov.add";
+/// Components to be taken from a file.
+pub(super) const LOV_DEL: &[u8] = b"lustre.lov.del";
+/// Flags of components to be changed.
+pub(super) const LOV_SET_FLAGS: &[u8] = b"lustre.lov.set.flags";
+/// The same as [`LUSTRE_LOV`] for administrators.
 pub(super) const TRUSTED_LOV: &[u8] = b"trusted.lov";
 /// FID of the inode (`lustre_mdt_attrs`).
 pub(super) const LMA: &[u8] = b"trusted.lma";
@@ -30,6 +36,12 @@ pub(super) enum System {
     Lov,
     /// `trusted.lov`.
     TrustedLov,
+    /// `lustre.lov.add`.
+    LovAdd,
+    /// `lustre.lov.del`.
+    LovDel,
+    /// `lustre.lov.set.flags`.
+    LovSetFlags,
     /// `trusted.lma`.
     Lma,
     /// `trusted.link`.
@@ -41,7 +53,7 @@ pub(super) enum System {
 impl System {
     /// Only administrators may see or set it.
     pub(super) fn is_trusted(self) -> bool {
-        self != System::Lov
+        !matches!(self, System::Lov | System::LovAdd | System::LovDel | System::LovSetFlags)
     }
 }
 
@@ -74,7 +86,7 @@ impl Mds {
             }
             System::Link if attr.flags.contains(AttrFlags::ORPHAN) || record.name.is_empty() => Ok(None),
             System::Link => self.link_xattr(record).map(Some),
-            System::Internal => Ok(None),
+            System::Internal | System::LovAdd | System::LovDel | System::LovSetFlags => Ok(None),
         }
     }
 
@@ -115,8 +127,22 @@ impl Mds {
         system: System,
         value: &[u8],
     ) -> StatusResult<MdsAnswer> {
-        if system != System::Lov && system != System::TrustedLov {
-            return self.get_attr(fid);
+        let impossible = |_| Status::EINVAL;
+        match system {
+            System::Lov | System::TrustedLov => {}
+            System::LovAdd => {
+                return self.add_components(caller, fid, user::decode_added(value).map_err(impossible)?);
+            }
+            System::LovDel => {
+                return self.delete_components(
+                    caller,
+                    fid,
+                    user::decode_selector(value).map_err(impossible)?,
+                );
+            }
+            // Flags can only be changed where there are mirrors to choose from.
+            System::LovSetFlags => return Err(Status::EINVAL),
+            System::Lma | System::Link | System::Internal => return self.get_attr(fid),
         }
         let wish = user::decode_wish(value).map_err(|_| Status::EINVAL)?;
         // A value with objects was copied from another file: only its shape counts.

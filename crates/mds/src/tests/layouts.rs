@@ -403,7 +403,7 @@ fn many_components_on_few_osts_get_their_objects_at_once() {
     let parts: Vec<(u64, u16)> = (1..=500).map(|i| (i * MIB, 1)).collect();
     f.wish(fid, composite(&parts)).expect("set");
     let layout = f.intent_for(fid, 0, 500 * MIB).expect("objects");
-    assert_eq!((layout.objects().count(), layout.is_complete()), (500, true));
+    assert!(layout.objects().count() == 500 && layout.components.iter().all(|c| c.is_instantiated()));
     assert_eq!(
         f.wish(Fid::ROOT, composite(&(1..=700).map(|i| (i * MIB, 1)).collect::<Vec<_>>())).err(),
         Some(Status::EINVAL)
@@ -438,4 +438,46 @@ fn lustres_attribute_shows_and_sets_components() {
         f.layout(copy).objects().all(|object| layout.objects().all(|other| other.object != object.object))
     );
     set(copy, &get(file)).expect("ignored");
+}
+
+#[test]
+fn components_are_added_at_the_end_and_taken_away_while_they_have_no_objects() {
+    let f = Fixture::with_osts(2);
+    let fid = f.file(Fid::ROOT, "f").expect("made").fid;
+    let edit = |fid, name: &[u8], value: &[u8]| {
+        let flags = nacre_wire::mds::XattrFlags::empty();
+        f.attr(&MdsRequest::SetXattr { fid, name, value, flags }).map(|_| ())
+    };
+    let Wish::Composite(parts) = pfl() else { panic!("composite") };
+    let add = |fid, parts: &[ComponentSpec]| edit(fid, b"lustre.lov.add", &user_md::encode_added(parts));
+    let delete = |selector| edit(fid, b"lustre.lov.del", &user_md::encode_selector(selector));
+    assert_eq!(add(fid, &parts[1..]), Err(Status::EINVAL), "the file is plain");
+    f.wish(fid, composite(&[(MIB, 1)])).expect("set");
+    assert_eq!(f.intent_for(fid, MIB, MIB + 1), Err(Status::ENODATA));
+    assert_eq!(add(fid, &parts[2..]), Err(Status::EINVAL), "a gap");
+    assert_eq!(add(fid, &parts[..1]), Err(Status::EINVAL), "an overlap");
+    add(fid, &parts[1..]).expect("added");
+    let layout = f.layout(fid);
+    assert_eq!(layout.components.iter().map(|c| c.id).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!((counts(&layout), layout.generation), (vec![1, 0, 0], 4));
+    assert_eq!(add(fid, &parts[1..]), Err(Status::EINVAL), "it reaches to the end of the file");
+    assert_eq!(delete(user_md::Selector::Id(2)), Err(Status::EINVAL), "not the last");
+    delete(user_md::Selector::Id(3)).expect("deleted");
+    assert_eq!((f.layout(fid).end(), f.layout(fid).generation), (4 * MIB, 5));
+    assert_eq!(counts(&f.intent_for(fid, MIB, 2 * MIB).expect("objects")), [1, 2]);
+    assert_eq!(delete(user_md::Selector::Id(2)), Err(Status::EOPNOTSUPP), "it has objects");
+    assert_eq!(delete(user_md::Selector::WithoutObjects), Err(Status::EINVAL), "there is none");
+    add(fid, &parts[2..]).expect("added again");
+    delete(user_md::Selector::WithoutObjects).expect("deleted");
+    assert_eq!(counts(&f.layout(fid)), [1, 2]);
+    // A file that was never written.
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    f.wish(dir, composite(&[(MIB, 1)])).expect("set");
+    assert_eq!(add(dir, &parts[1..]), Err(Status::EINVAL), "not for directories");
+    let empty = f.file(dir, "empty").expect("made").fid;
+    add(empty, &parts[1..]).expect("added");
+    assert_eq!(counts(&f.intent_for(empty, 0, 5 * MIB).expect("objects")), [1, 2, 2]);
+    let flags = edit(fid, b"lustre.lov.set.flags", &user_md::encode_selector(user_md::Selector::Id(1)));
+    assert_eq!(flags, Err(Status::EINVAL));
+    f.check();
 }

@@ -15,6 +15,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const LAYOUT: &str = "lustre.lov";
+/// Takes components to append to a file.
+pub const LAYOUT_ADD: &str = "lustre.lov.add";
+/// Takes a selector of components to delete from a file.
+pub const LAYOUT_DELETE: &str = "lustre.lov.del";
 /// Largest value of an extended attribute.
 const XATTR_MAX: usize = 65536;
 /// Hard links of one inode that `fid2path` shows at most.
@@ -254,6 +258,14 @@ pub fn layout_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// Those of setxattr(2); `ENOTTY` if it is not on NacreFS.
 pub fn set_layout(path: &Path, value: &[u8]) -> io::Result<()> {
     rustix::fs::setxattr(path, LAYOUT, value, XattrFlags::empty()).map_err(not_lustre)
+}
+
+/// Changes components of a file: `name` says how.
+///
+/// # Errors
+/// Those of setxattr(2).
+pub fn edit_layout(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
+    rustix::fs::setxattr(path, name, value, XattrFlags::empty()).map_err(io::Error::from)
 }
 
 /// Removes the default layout of a directory; one that has none is as wanted.

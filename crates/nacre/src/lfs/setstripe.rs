@@ -4,11 +4,13 @@
 //! leaves no file behind. Source: reference 2.1.
 
 mod components;
+mod edit;
 
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::mounted::{self, Mounted};
 use super::{Failure, Outcome, template};
 use components::Builder;
+use edit::Edit;
 use nacre_layout::{Wish, user};
 use nacre_types::Fid;
 use std::ffi::OsString;
@@ -20,6 +22,8 @@ pub const USAGE: &str = "\
 usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
        lfs setstripe -E END [STRIPING] [-E END [STRIPING]]... [--mode MODE] FILE|DIR...
        lfs setstripe --yaml TEMPLATE | --copy SOURCE [--mode MODE] FILE|DIR...
+       lfs setstripe --component-add -E END [STRIPING]... FILE...
+       lfs setstripe --component-del -I ID | --component-flags=^init FILE...
        lfs setstripe -d DIR...
   -c, --stripe-count COUNT   OSTs to stripe over: 0 default, -1 all
   -S, --stripe-size SIZE     bytes on one OST before the next: 0 default, a multiple of 64 KiB below
@@ -78,11 +82,7 @@ const UNSUPPORTED: &[(char, &str, &str)] = &[
     ('o', "-o", "an exact list of OSTs"),
     ('N', "-N", "mirrors"),
     ('f', "-f", "mirrors"),
-    ('I', "-I", "composite layouts"),
     ('x', "--xattr", "foreign layouts"),
-    ('2', "--component-add", "composite layouts"),
-    ('3', "--component-del", "composite layouts"),
-    ('4', "--component-set", "composite layouts"),
     ('5', "--foreign", "foreign layouts"),
     ('6', "--flags", "foreign layouts"),
     ('7', "--ec", "parity"),
@@ -100,6 +100,7 @@ pub struct Plan {
     mode: u32,
     copy: Option<String>,
     template: Option<String>,
+    edit: Option<Edit>,
     paths: Vec<OsString>,
 }
 
@@ -117,7 +118,10 @@ pub fn run(args: &[OsString]) -> Outcome {
         plan.wish = from_template(source)?;
     }
     components::check(&plan.wish, &plan.paths.first().map_or("".into(), |path| path.to_string_lossy()))?;
-    super::for_each(&plan.paths, |path| apply(&plan, path))
+    super::for_each(&plan.paths, |path| match &plan.edit {
+        Some(edit) => edit::apply(edit, &plan, path),
+        None => apply(&plan, path),
+    })
 }
 
 fn usage(message: impl std::fmt::Display) -> Failure {
@@ -129,8 +133,10 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     if let Some((_, name, what)) = UNSUPPORTED.iter().find(|(key, _, _)| parsed.has(*key)) {
         return Err(Failure::unsupported(NAME, &format!("option '{name}' ({what})")));
     }
+    let edit = edit::of_options(parsed)?;
+    let makes_layout = edit.as_ref().is_none_or(|edit| *edit == Edit::Add);
     let mut builder = Builder::default();
-    for (key, value) in &parsed.options {
+    for (key, value) in parsed.options.iter().filter(|_| makes_layout) {
         builder.option(*key, value.as_deref().unwrap_or(""))?;
     }
     let mode = match parsed.value('m') {
@@ -155,7 +161,7 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     }
     let value = |key| parsed.value(key).map(str::to_owned);
     let (copy, template) = (value('Y'), value('y'));
-    Ok(Plan { wish, delete, mode, copy, template, paths: parsed.operands.clone() })
+    Ok(Plan { wish, delete, mode, copy, template, edit, paths: parsed.operands.clone() })
 }
 
 /// The wish that makes a file like `source`.
@@ -350,9 +356,7 @@ mod tests {
 
     #[test]
     fn layouts_of_later_versions_are_refused_by_name() {
-        for line in
-            ["-E 1M -L mdt -E -1 f", "-E -1 -z 64M f", "-N2 f", "--comp-add -E eof f", "-o 0,1 f", "-C 4 f"]
-        {
+        for line in ["-E 1M -L mdt -E -1 f", "-E -1 -z 64M f", "-N2 f", "-o 0,1 f", "-C 4 f"] {
             let (exit, message) = refusal(line);
             assert_eq!(exit, libc::EOPNOTSUPP, "{line}");
             assert!(message.contains("not supported yet"), "{message}");
@@ -383,6 +387,31 @@ mod tests {
         };
         let prefer = ComponentFlags::PREFER_READ | ComponentFlags::PREFER_WRITE;
         assert_eq!([flagged[0].flags, flagged[1].flags], [prefer, ComponentFlags::default()]);
+    }
+
+    #[test]
+    fn edits_of_components_are_told_apart() {
+        let edit = |line: &str| wish(line).expect(line).edit;
+        assert_eq!(edit("-E 1M f"), None);
+        assert_eq!(edit("--comp-add -E 4M -c 2 f"), Some(Edit::Add));
+        assert_eq!(edit("--component-del -I 3 f"), Some(Edit::Delete(user::Selector::Id(3))));
+        assert_eq!(
+            edit("--comp-del --comp-flags=^init f"),
+            Some(Edit::Delete(user::Selector::WithoutObjects))
+        );
+        assert_eq!(edit("--comp-set -I 1 --comp-flags=prefer f"), Some(Edit::SetFlags(1, (6, 0))));
+        for line in [
+            "--comp-add f",
+            "--comp-add -E 1M -I 2 f",
+            "--comp-del f",
+            "--comp-del --comp-flags=init f",
+            "--comp-set -I 1 f",
+            "--comp-add --comp-del -I 1 f",
+            "-I 1 f",
+            "--comp-del -I x f",
+        ] {
+            assert_eq!(refusal(line).0, 4, "{line}");
+        }
     }
 
     #[test]

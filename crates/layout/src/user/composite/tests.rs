@@ -1,6 +1,8 @@
 use super::*;
 use crate::layout::{PoolName, STRIPE_COUNT_ALL, StripeObject};
-use crate::user::{decode_layout, decode_wish, encode_layout, encode_wish, has_objects};
+use crate::user::{
+    decode_added, decode_layout, decode_wish, encode_added, encode_layout, encode_wish, has_objects,
+};
 use proptest::prelude::*;
 
 const FILE: Fid = Fid::new(0x2_0000_0401, 7, 0);
@@ -140,6 +142,25 @@ fn each_field_that_cannot_be_is_refused() {
     assert_eq!(decode_layout(&good[..20]), Err(UserMdError::Short));
 }
 
+#[test]
+fn components_to_be_added_and_selectors_survive_their_bytes() {
+    let Wish::Composite(parts) = pfl() else { panic!("composite") };
+    assert_eq!(decode_added(&encode_added(&parts[1..])), Ok(parts[1..].to_vec()));
+    assert!(decode_wish(&encode_added(&parts[1..])).is_err(), "a wish begins at 0");
+    assert!(decode_added(&encode_wish(&FILE, &Wish::default())).is_err());
+    for selector in [Selector::Id(3), Selector::WithoutObjects] {
+        assert_eq!(decode_selector(&encode_selector(selector)), Ok(selector));
+    }
+    let with = |at: usize, value: u8| {
+        let mut bytes = encode_selector(Selector::Id(3));
+        bytes[at] = value;
+        decode_selector(&bytes)
+    };
+    assert_eq!(with(14, 2), Err(UserMdError::Field("entry count")));
+    assert_eq!(with(34, 1), Err(UserMdError::Field("component id")));
+    assert_eq!(with(32, 0), Err(UserMdError::Flags(0)));
+}
+
 prop_compose! {
     fn any_spec()(size in 0u32..5, count in 0u16..6, all: bool, first in 0u16..4, pool in 0u8..3) -> LayoutSpec {
         LayoutSpec {
@@ -232,5 +253,6 @@ proptest! {
             head[4..].copy_from_slice(&len.to_le_bytes());
         }
         let _ = (decode_layout(&bytes), decode_wish(&bytes), has_objects(&bytes));
+        let _ = (decode_added(&bytes), decode_selector(&bytes));
     }
 }

@@ -1,0 +1,115 @@
+//! Components added to a file's layout, and taken away again (`lfs setstripe --component-add`, `--component-del`).
+//!
+//! Only the end of a layout changes, and only components without objects go: what clients know of objects stays true. They
+//! learn of added components when they write behind the end that they know, or ask for the size: a layout that ends before the
+//! end of the file is never taken for complete.
+
+use super::layout::stored_wish;
+use crate::mds::Mds;
+use crate::service::Caller;
+use nacre_layout::user::Selector;
+use nacre_layout::{ComponentSpec, Layout, LayoutForm, Wish, user};
+use nacre_ondisk::InodeRecord;
+use nacre_types::{AttrFlags, Fid, Status, StatusResult};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+
+impl Mds {
+    /// Appends components to a composite file.
+    ///
+    /// # Errors
+    /// `EINVAL` if the file is not composite, has no end, or the whole would break a rule; `EACCES`.
+    pub(super) fn add_components(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        added: Vec<ComponentSpec>,
+    ) -> StatusResult<MdsAnswer> {
+        self.edit_layout(caller, fid, |record, layout| {
+            let known = layout.components.len();
+            let Wish::Composite(mut all) = layout.to_wish() else { return Err(Status::EINVAL) };
+            all.extend(added);
+            let wish = Wish::Composite(all);
+            if !self.can_be_met(&wish) {
+                return Err(Status::EINVAL);
+            }
+            let mut next = layout.components.last().map_or(0, |last| last.id);
+            for mut component in self.completed(record, &wish)?.components.into_iter().skip(known) {
+                next = next.checked_add(1).filter(|id| *id < u32::from(u16::MAX)).ok_or(Status::EINVAL)?;
+                component.id = next;
+                layout.components.push(component);
+                layout.generation = layout.generation.wrapping_add(1);
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes components without objects away from the end of a composite file.
+    ///
+    /// # Errors
+    /// `EINVAL` if the file is not composite, the component is not its last one or its only one, or there is none;
+    /// `EOPNOTSUPP` if it has objects; `EACCES`.
+    pub(super) fn delete_components(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        selector: Selector,
+    ) -> StatusResult<MdsAnswer> {
+        self.edit_layout(caller, fid, |_, layout| {
+            let before = layout.components.len();
+            match selector {
+                Selector::Id(id) => {
+                    let last = layout.components.last().filter(|last| last.id == id).ok_or(Status::EINVAL)?;
+                    if last.is_instantiated() {
+                        return Err(Status::EOPNOTSUPP);
+                    }
+                    layout.components.pop();
+                }
+                // Objects are given from the beginning, so those without are the last ones.
+                Selector::WithoutObjects => layout.components.retain(|c| c.is_instantiated()),
+            }
+            if layout.components.is_empty() || layout.components.len() == before {
+                return Err(Status::EINVAL);
+            }
+            layout.generation = layout.generation.wrapping_add(1);
+            Ok(())
+        })
+    }
+
+    fn edit_layout(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        edit: impl FnOnce(&InodeRecord, &mut Layout) -> StatusResult<()>,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[*fid]);
+        let record = self.inode(fid)?;
+        self.may_set_layout(caller, &record)?;
+        if !record.attr.is_regular() {
+            return Err(Status::EINVAL);
+        }
+        let mut layout = self.layout_or_wished(&record)?;
+        if layout.form != LayoutForm::Composite {
+            return Err(Status::EINVAL);
+        }
+        edit(&record, &mut layout)?;
+        let mut changed = InodeRecord::clone(&record);
+        changed.attr.ctime = self.now();
+        changed.attr.flags |= AttrFlags::HAS_LAYOUT;
+        changed.body = match record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+            true => user::encode_layout(fid, &layout),
+            false => user::encode_wish(fid, &layout.to_wish()),
+        };
+        let mut tx = self.begin();
+        let record = tx.put_inode(changed);
+        self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+    }
+
+    /// What the wish of a file comes to, with what its record, the root and the file system say where it is silent.
+    fn completed(&self, record: &InodeRecord, wish: &Wish) -> StatusResult<Layout> {
+        let own = match record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+            true => Wish::default(),
+            false => stored_wish(record)?,
+        };
+        Ok(wish.to_layout(&own.inherited().or(&self.default_striping()?)))
+    }
+}

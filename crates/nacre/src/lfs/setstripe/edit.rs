@@ -1,0 +1,125 @@
+//! `lfs setstripe --component-add`, `--component-del`, `--component-set`: the layout of a file that exists. Source: reference 2.1.
+
+use super::{NAME, Plan, usage};
+use crate::lfs::getopt::Parsed;
+use crate::lfs::mounted::{self, LAYOUT_ADD, LAYOUT_DELETE};
+use crate::lfs::number::parse_unsigned;
+use crate::lfs::view::parse_flags;
+use crate::lfs::{Failure, Outcome, errno_of, error_text};
+use nacre_layout::user::{self, Selector};
+use nacre_layout::{Extent, LayoutForm, Wish};
+use std::io;
+use std::path::Path;
+
+/// Bit of the flag `init`.
+const INIT: u32 = 0x10;
+
+/// What to do to the components of files.
+#[derive(Debug, PartialEq)]
+pub enum Edit {
+    /// Append those that the wish describes.
+    Add,
+    /// Take these away.
+    Delete(Selector),
+    /// Change flags: bits to set and to clear of the component with this id.
+    SetFlags(u32, (u32, u32)),
+}
+
+/// The edit that the command line asks for, if it asks for one.
+pub fn of_options(parsed: &Parsed) -> Result<Option<Edit>, Failure> {
+    let asked: Vec<char> = ['2', '3', '4'].into_iter().filter(|key| parsed.has(*key)).collect();
+    let which = match asked.as_slice() {
+        [] if parsed.has('I') => {
+            return Err(usage("-I must be specified with --component-del or --component-set"));
+        }
+        [] => return Ok(None),
+        [one] => *one,
+        _ => return Err(usage("only one of --component-add, --component-del, --component-set")),
+    };
+    let id = match parsed.value('I') {
+        None => None,
+        Some(text) => {
+            let id = parse_unsigned(text).and_then(|id| u32::try_from(id).ok()).filter(|id| *id > 0);
+            Some(id.ok_or_else(|| usage(format!("invalid component id '{text}'")))?)
+        }
+    };
+    let flags = match parsed.value('1').filter(|_| which != '2') {
+        None => None,
+        Some(text) => {
+            Some(parse_flags(text).ok_or_else(|| usage(format!("invalid component flags '{text}'")))?)
+        }
+    };
+    match (which, id, flags) {
+        ('2', None, _) if parsed.has('E') => Ok(Some(Edit::Add)),
+        ('2', ..) => Err(usage("--component-add needs -E and takes no -I")),
+        ('3', Some(id), None) => Ok(Some(Edit::Delete(Selector::Id(id)))),
+        ('3', None, Some((0, INIT))) => Ok(Some(Edit::Delete(Selector::WithoutObjects))),
+        ('3', ..) => Err(usage("--component-del needs -I ID or --component-flags=^init")),
+        (_, Some(id), Some(flags)) => Ok(Some(Edit::SetFlags(id, flags))),
+        _ => Err(usage("--component-set needs -I ID and --component-flags")),
+    }
+}
+
+/// Does it to one file.
+pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
+    let bytes = mounted::layout_of(path).map_err(|error| super::failed(path, &error))?;
+    let layout = bytes.and_then(|bytes| user::decode_layout(&bytes).ok());
+    let layout = layout.filter(|layout| layout.form == LayoutForm::Composite && !path.is_dir());
+    let Some(layout) = layout else {
+        let message = format!(
+            "{NAME} setstripe: '{}' not a composite file\nerror: {NAME}: invalid layout",
+            path.display()
+        );
+        return Err(Failure::new(libc::EINVAL, message));
+    };
+    match edit {
+        Edit::Add => add(&plan.wish, layout.end(), path),
+        Edit::Delete(selector) => {
+            let value = user::encode_selector(*selector);
+            mounted::edit_layout(path, LAYOUT_DELETE, &value)
+                .map_err(|error| not_deleted(*selector, path, &error))
+        }
+        // There are no mirrors, so no flag would mean anything.
+        Edit::SetFlags(id, (set, clear)) => Err(Failure::new(
+            1,
+            format!(
+                "{NAME}: cannot change the flags of component '{id:#x}' of file '{}': {set:x} / ^({clear:x})",
+                path.display()
+            ),
+        )),
+    }
+}
+
+fn add(wish: &Wish, end: u64, path: &Path) -> Outcome {
+    let refused = |first: &str, what: &str| {
+        Failure::new(1, format!("{first}Add layout component(s) to {} failed. {what}", path.display()))
+    };
+    let Wish::Composite(components) = wish else { return Ok(()) };
+    let mut components = components.clone();
+    if let Some(first) = components.first_mut() {
+        if end == Extent::EOF {
+            let first =
+                format!("{NAME}: Invalid layout: Zero length components must be followed by extension\n");
+            return Err(refused(&first, "Invalid argument"));
+        }
+        if first.extent.end <= end {
+            let message = format!(
+                "Set extent [{end}, {}) failed. Invalid argument\nerror: {NAME}: invalid layout",
+                first.extent.end
+            );
+            return Err(Failure::new(libc::EINVAL, message));
+        }
+        first.extent.start = end;
+    }
+    mounted::edit_layout(path, LAYOUT_ADD, &user::encode_added(&components))
+        .map_err(|error| refused("", &error_text(errno_of(&error))))
+}
+
+fn not_deleted(selector: Selector, path: &Path, error: &io::Error) -> Failure {
+    let which = match selector {
+        Selector::Id(id) => format!("component {id:#x}"),
+        Selector::WithoutObjects => "components without objects".to_owned(),
+    };
+    let text = error_text(errno_of(error));
+    Failure::new(1, format!("{NAME} setstripe: cannot delete {which} from '{}': {text}", path.display()))
+}
