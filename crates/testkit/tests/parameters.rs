@@ -543,7 +543,11 @@ fn settings_of_this_host_are_applied_by_its_next_mounts() {
             }
         }
         let file = std::path::PathBuf::from(format!("/etc/nacre/mount.{fs}.params"));
-        let undo = || drop(fs::remove_file(&file));
+        let undo = || {
+            drop(fs::remove_file(&file));
+            // Unless somebody has something in it.
+            drop(fs::remove_dir("/etc/nacre"));
+        };
         let _undo = Undo(&undo);
         cluster.lctl(&["set_param", &of_this, &format!("{name}=7")]).success();
         assert_ne!(get(cluster, &name), "7\n7", "from the next mount on");
