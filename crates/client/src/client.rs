@@ -9,6 +9,7 @@ use crate::io::ranges::Use;
 use crate::jobs::Jobs;
 use crate::lease::{KernelCaches, Lease, serve_releases};
 use crate::node::{self, NodeTable};
+use crate::ops::absent::Absences;
 use crate::ops::statahead::Statahead;
 use crate::targets::OstTable;
 use crate::tasks::Tasks;
@@ -21,7 +22,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
+
+/// After this time an answer about an inode has reached the kernel, or never will.
+const ARRIVED: Duration = Duration::from_millis(500);
+/// Time between two looks.
+const ARRIVED_POLL: Duration = Duration::from_micros(500);
 
 /// A mount. Any thread may call any method.
 pub struct Client {
@@ -38,6 +44,7 @@ pub struct Client {
     pub(crate) jobs: Jobs,
     pub(crate) ahead: Ahead,
     pub(crate) statahead: Statahead,
+    pub(crate) absences: Absences,
     pub(crate) tasks: Arc<Tasks>,
     /// For work that goes on on other threads than the caller's.
     pub(crate) me: OnceLock<Weak<Client>>,
@@ -139,6 +146,7 @@ impl Client {
             jobs: Jobs::default(),
             ahead: Ahead::default(),
             statahead: Statahead::default(),
+            absences: Absences::default(),
             tasks: Tasks::of_process(),
             me: OnceLock::new(),
             dirty,
@@ -334,9 +342,24 @@ impl Client {
     /// Takes note of attributes that an operation brought.
     pub(crate) fn note(&self, attr: &Attr, lease: u64) {
         let node = attr.fid.inode_number();
-        self.nodes.note(node, attr, lease);
+        self.nodes.note(node, attr, lease.into());
         if let Some(file) = self.nodes.file(node) {
             file.lock().learn(attr, lease, false);
+        }
+    }
+
+    /// Has the kernel drop attributes and data of all inodes, those included that it is about to learn of.
+    fn drop_known_inodes(&self, kernel: &dyn KernelCaches) {
+        let mut unknown = Vec::new();
+        self.nodes.for_each_known(|node| {
+            if !kernel.drop_inode(node) {
+                unknown.push(node);
+            }
+        });
+        let began = Instant::now();
+        while !unknown.is_empty() && began.elapsed() < ARRIVED {
+            std::thread::sleep(ARRIVED_POLL);
+            unknown.retain(|node| self.nodes.is_known(*node) && !kernel.drop_inode(*node));
         }
     }
 
@@ -344,7 +367,7 @@ impl Client {
     pub(crate) fn release_lease(&self, mdt_index: u16, epoch: u64) {
         if let Some(kernel) = self.kernel.get() {
             kernel.expire_names();
-            self.nodes.for_each_known(|node| kernel.drop_inode(node));
+            self.drop_known_inodes(&**kernel);
             // Answers that were on their way to the kernel during the first round may have brought names back.
             kernel.expire_names();
         }

@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::locks::Locks;
 use nacre_rpc::ClientCallbacks;
+use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +13,12 @@ use std::sync::{Arc, Weak};
 pub trait KernelCaches: Send + Sync {
     /// Every cached name is to be looked up again before its next use.
     fn expire_names(&self);
-    /// Attributes and data of an inode are to be dropped. Called from threads that serve no request.
-    fn drop_inode(&self, node: u64);
-    /// Attributes of an inode, but not its data, are to be asked for again. Called while a request for it is served.
-    fn drop_attributes(&self, node: u64);
+    /// Attributes and data of an inode are to be dropped. Called from threads that serve no request. False if nobody knows the
+    /// inode: an answer about it may still be on its way.
+    fn drop_inode(&self, node: u64) -> bool;
+    /// Attributes of an inode, but not its data, are to be asked for again. Called while a request for it is served. The answer
+    /// is that of [`KernelCaches::drop_inode`].
+    fn drop_attributes(&self, node: u64) -> bool;
     /// Cached data in a range of an inode is to be dropped. Called while a write around the cache is served; may have to
     /// wait for other requests.
     fn drop_data(&self, node: u64, offset: u64, len: u64);
@@ -125,6 +128,10 @@ struct MdtCallbacks {
 impl ClientCallbacks for MdtCallbacks {
     fn lease_changed(&self, grant: LeaseGrant) {
         self.lease.apply(self.mdt_index, grant, true);
+    }
+
+    fn lock_message(&self, message: LockMessage) {
+        self.lease.locks.inodes(self.mdt_index).on_message(message);
     }
 }
 

@@ -11,7 +11,7 @@
 //! - Everything that may be cached hangs on the [`Lease`]: while it is exclusive nobody else can change anything, so
 //!   sizes of open files are this client's and the kernel may keep names and attributes. When it becomes shared, the
 //!   client drops what is cached, tells sizes to the MDT, and answers.
-//! - While it is shared, data is cached under locks on bytes of objects ([`locks`](Locks)).
+//! - While it is shared, names, attributes and data are cached under locks ([`locks`](Locks)).
 //! - Data may be held back only under the exclusive lease or a lock ([`io::dirty`](io)); whoever asks objects settles it first.
 //! - I/O on one file is atomic by byte range ([`io::ranges`]); disjoint ranges run in parallel.
 //! - No lock is held over a request to a server, except the byte ranges of a file.
@@ -48,7 +48,7 @@ pub use lease::{KernelCaches, Lease};
 pub use locks::{LockCounts, Locks};
 pub use ops::dir::ListedEntry;
 pub use ops::info::{MountInfo, TargetState};
-pub use ops::namespace::{Created, Found};
+pub use ops::namespace::{Absent, Created, Found, Keep};
 pub use ops::open::OpenedFile;
 pub use tunables::Tunables;
 

@@ -1,4 +1,5 @@
-//! Locks of this client at its OSTs: what lets it cache data of files while it is not the only client.
+//! Locks of this client at its targets: what lets it cache while it is not the only client. Those on inodes, at MDTs, are in
+//! [`inodes`]; everything else here is about data.
 //!
 //! While the lease is exclusive nothing here is used. Otherwise every read and write of an open file takes locks on the
 //! bytes of the objects that it touches ([`Client::cover`]) and keeps them until somebody else wants them. Then what
@@ -19,15 +20,17 @@ pub(crate) mod cover;
 mod events;
 pub(crate) mod flush;
 pub(crate) mod folios;
+pub(crate) mod inodes;
 pub(crate) mod space;
 
 use crate::client::Client;
 use crate::tasks::Tasks;
 use clock::Clock;
-use nacre_lock::client::Effect;
+use inodes::InodeSpace;
+use nacre_lock::client::{ClientConfig, ClientStats, Effect};
 use nacre_lock::{LockHandle, Lvb, ResourceId};
 use nacre_rpc::OstEventsFactory;
-use nacre_types::Timestamp;
+use nacre_types::{TargetId, TargetKind, Timestamp};
 use parking_lot::RwLock;
 use space::Namespace;
 use std::collections::BTreeMap;
@@ -40,7 +43,7 @@ const FLUSH_THREADS: usize = 16;
 /// Threads that send what needs no answer.
 const MESSAGE_THREADS: usize = 2;
 
-/// Counters of one OST's locks, for `ldlm.namespaces.*`.
+/// Counters of one target's locks, for `ldlm.namespaces.*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LockCounts {
     /// Locks in any state.
@@ -60,6 +63,8 @@ pub struct LockCounts {
 /// See the [module documentation](self). Exists before the client, because endpoints need somebody to call back.
 pub struct Locks {
     spaces: RwLock<BTreeMap<u16, Arc<Namespace>>>,
+    /// By MDT.
+    inodes: RwLock<BTreeMap<u16, Arc<InodeSpace>>>,
     client: OnceLock<Weak<Client>>,
     flushes: Tasks,
     messages: Tasks,
@@ -71,6 +76,7 @@ impl Locks {
     pub(crate) fn new() -> Arc<Locks> {
         Arc::new(Locks {
             spaces: RwLock::default(),
+            inodes: RwLock::default(),
             client: OnceLock::new(),
             flushes: Tasks::new(FLUSH_THREADS),
             messages: Tasks::new(MESSAGE_THREADS),
@@ -92,6 +98,7 @@ impl Locks {
     /// Ends threads.
     pub(crate) fn stop(&self) {
         self.clock.stop();
+        self.inode_spaces().iter().for_each(|space| space.stop());
         self.flushes.stop();
         self.messages.stop();
     }
@@ -114,43 +121,81 @@ impl Locks {
         self.spaces.read().values().cloned().collect()
     }
 
-    /// Most unused locks that are kept at an OST; `ldlm.namespaces.*.lru_size`.
-    pub fn lru_size(&self, ost_index: u16) -> usize {
-        self.space(ost_index).config().lru_size
+    /// The locks at one MDT.
+    pub(crate) fn inodes(self: &Arc<Locks>, mdt_index: u16) -> Arc<InodeSpace> {
+        if let Some(space) = self.inodes.read().get(&mdt_index) {
+            return space.clone();
+        }
+        let mut spaces = self.inodes.write();
+        let new = || Arc::new(InodeSpace::new(mdt_index, Arc::downgrade(self)));
+        spaces.entry(mdt_index).or_insert_with(new).clone()
+    }
+
+    fn inode_spaces(&self) -> Vec<Arc<InodeSpace>> {
+        self.inodes.read().values().cloned().collect()
+    }
+
+    /// What is cached of an MDT's inodes is to be forgotten: it has restarted, or dropped this client. Returns when it is.
+    pub fn lose_inodes(self: &Arc<Locks>, mdt_index: u16) {
+        self.inodes(mdt_index).lose();
+    }
+
+    /// Bounds of the cache of locks at a target.
+    fn config(self: &Arc<Locks>, target: TargetId) -> ClientConfig {
+        match target.kind {
+            TargetKind::Mdt => self.inodes(target.index).config(),
+            _ => self.space(target.index).config(),
+        }
+    }
+
+    /// Most unused locks that are kept at a target; `ldlm.namespaces.*.lru_size`.
+    pub fn lru_size(self: &Arc<Locks>, target: TargetId) -> usize {
+        self.config(target).lru_size
     }
 
     /// Sets [`Locks::lru_size`]; what is over it is given up at once.
-    pub fn set_lru_size(&self, ost_index: u16, count: usize) {
-        self.space(ost_index).set_lru_size(self, count);
+    pub fn set_lru_size(self: &Arc<Locks>, target: TargetId, count: usize) {
+        match target.kind {
+            TargetKind::Mdt => self.inodes(target.index).set_lru_size(count),
+            _ => self.space(target.index).set_lru_size(self, count),
+        }
     }
 
     /// Time after which an unused lock is given up; `ldlm.namespaces.*.lru_max_age`.
-    pub fn lru_max_age(&self, ost_index: u16) -> Duration {
-        self.space(ost_index).config().lru_max_age
+    pub fn lru_max_age(self: &Arc<Locks>, target: TargetId) -> Duration {
+        self.config(target).lru_max_age
     }
 
     /// Sets [`Locks::lru_max_age`].
-    pub fn set_lru_max_age(&self, ost_index: u16, age: Duration) {
-        self.space(ost_index).set_lru_max_age(age);
-    }
-
-    /// Gives up all locks at an OST that no operation uses right now (`lru_size=clear`).
-    pub fn drop_unused(&self, ost_index: u16) {
-        self.space(ost_index).drop_unused(self);
-    }
-
-    /// Counters of one OST.
-    pub fn counts(&self, ost_index: u16) -> LockCounts {
-        let space = self.space(ost_index);
-        let stats = space.stats();
-        LockCounts {
-            locks: space.lock_count(),
-            unused: space.unused_count(),
-            matched: stats.matched,
-            enqueued: stats.enqueued,
-            callbacks: stats.callbacks,
-            cancelled: stats.cancelled,
+    pub fn set_lru_max_age(self: &Arc<Locks>, target: TargetId, age: Duration) {
+        match target.kind {
+            TargetKind::Mdt => self.inodes(target.index).set_lru_max_age(age),
+            _ => self.space(target.index).set_lru_max_age(age),
         }
+    }
+
+    /// Gives up all locks at a target that no operation uses right now (`lru_size=clear`).
+    pub fn drop_unused(self: &Arc<Locks>, target: TargetId) {
+        match target.kind {
+            TargetKind::Mdt => self.inodes(target.index).drop_unused(),
+            _ => self.space(target.index).drop_unused(self),
+        }
+    }
+
+    /// Counters of one target.
+    pub fn counts(self: &Arc<Locks>, target: TargetId) -> LockCounts {
+        let (locks, unused, stats) = match target.kind {
+            TargetKind::Mdt => {
+                let space = self.inodes(target.index);
+                (space.lock_count(), space.unused_count(), space.stats())
+            }
+            _ => {
+                let space = self.space(target.index);
+                (space.lock_count(), space.unused_count(), space.stats())
+            }
+        };
+        let ClientStats { matched, enqueued, callbacks, cancelled, .. } = stats;
+        LockCounts { locks, unused, matched, enqueued, callbacks, cancelled }
     }
 
     /// There is a new lock on data of a file.

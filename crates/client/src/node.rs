@@ -2,6 +2,7 @@
 
 use crate::file::FileState;
 use crate::ops::removed::kept;
+use nacre_lock::LockHandle;
 use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult, perm};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -62,17 +63,36 @@ pub struct Hints {
     pub public: bool,
     /// Everybody may list this directory.
     pub listable: bool,
-    /// Number of the exclusive lease under which this was learned; true as long as it is in force. 0: not to be relied on.
-    pub lease: u64,
+    /// What says that it is still true.
+    pub warrant: Warrant,
+}
+
+/// What says that something which was learned is still true, see [`crate::Client::is_in_force`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Warrant {
+    /// Nothing.
+    #[default]
+    None,
+    /// The exclusive lease with this number.
+    Lease(u64),
+    /// A lock on the inode.
+    Lock(LockHandle),
+}
+
+impl From<u64> for Warrant {
+    /// The number of a lease, 0 for none.
+    fn from(lease: u64) -> Warrant {
+        if lease == 0 { Warrant::None } else { Warrant::Lease(lease) }
+    }
 }
 
 impl Hints {
-    /// What `attr`, asked for under `lease`, says.
-    pub fn of(attr: &Attr, lease: u64) -> Hints {
+    /// What `attr` says.
+    pub fn of(attr: &Attr, warrant: Warrant) -> Hints {
         let public = attr.is_dir() && perm::searchable_by_all(attr);
         let listable =
             attr.is_dir() && attr.mode & READ_ALL == READ_ALL && !attr.flags.contains(AttrFlags::HAS_ACL);
-        Hints { flags: attr.flags, public, listable, lease }
+        Hints { flags: attr.flags, public, listable, warrant }
     }
 }
 
@@ -107,15 +127,15 @@ impl NodeTable {
     }
 
     /// The kernel gets `lookups` more references to the inode of `attr`.
-    pub fn remember(&self, node: u64, attr: &Attr, lease: u64, lookups: u64) {
+    pub fn remember(&self, node: u64, attr: &Attr, warrant: Warrant, lookups: u64) {
         let mut shard = self.shard(node).lock();
         let entry = shard.entry(node).or_default();
         entry.lookups += lookups;
-        entry.hints = Some(Hints::of(attr, lease));
+        entry.hints = Some(Hints::of(attr, warrant));
     }
 
     /// New attributes of an inode have been seen; gives what was known before.
-    pub fn note(&self, node: u64, attr: &Attr, lease: u64) -> Option<Hints> {
+    pub fn note(&self, node: u64, attr: &Attr, warrant: Warrant) -> Option<Hints> {
         let mut shard = self.shard(node).lock();
         // The kernel knows the root without a lookup.
         let entry = if node == 1 { shard.entry(node).or_default() } else { shard.get_mut(&node)? };
@@ -129,7 +149,7 @@ impl NodeTable {
         if attr.size_source == SizeSource::Exact {
             entry.closed = None;
         }
-        entry.hints.replace(Hints::of(attr, lease))
+        entry.hints.replace(Hints::of(attr, warrant))
     }
 
     /// This client took the last name of an inode that the kernel still knows; `attr` is all that will be known of it.
@@ -161,9 +181,9 @@ impl NodeTable {
     }
 
     /// Whether everybody may search a directory, learned without its attributes.
-    pub fn note_public(&self, node: u64, public: bool, lease: u64) {
+    pub fn note_public(&self, node: u64, public: bool, warrant: Warrant) {
         if let Some(Node { hints: Some(hints), .. }) = self.shard(node).lock().get_mut(&node)
-            && hints.lease == lease
+            && hints.warrant == warrant
         {
             hints.public = public;
         }
@@ -179,6 +199,11 @@ impl NodeTable {
     /// What is known of the inode, if anything.
     pub fn hints(&self, node: u64) -> Option<Hints> {
         self.shard(node).lock().get(&node)?.hints
+    }
+
+    /// True if the kernel knows the inode, or is about to.
+    pub fn is_known(&self, node: u64) -> bool {
+        node == 1 || self.shard(node).lock().get(&node).is_some_and(|entry| entry.lookups > 0)
     }
 
     /// The kernel gives `lookups` references back.
@@ -257,7 +282,7 @@ mod tests {
         let attr =
             Attr { fid: Fid::new(0x2_0000_0400, 7, 0), size_source: SizeSource::Objects, ..Attr::default() };
         let node = node_of(attr.fid).expect("an ordinary FID");
-        table.remember(node, &attr, 0, 1);
+        table.remember(node, &attr, Warrant::None, 1);
         table.note_closed(node, 4, 8);
         table.note_removed(node, &attr);
         assert!(table.removed(node).is_some_and(|attr| (attr.size, attr.blocks) == (4, 8)));
@@ -265,7 +290,7 @@ mod tests {
         table.note_closed(node, 5, 8);
         assert!(table.removed(node).is_some_and(|attr| attr.size == 5));
         let exact = Attr { size: 6, size_source: SizeSource::Exact, ..attr };
-        table.note(node, &exact, 0);
+        table.note(node, &exact, Warrant::None);
         assert!(table.removed(node).is_some_and(|attr| attr.size == 6));
     }
 
@@ -285,8 +310,8 @@ mod tests {
         let table = NodeTable::new();
         let attr = Attr { fid: Fid::new(0x2_0000_0400, 7, 0), ..Attr::default() };
         let node = node_of(attr.fid).expect("an ordinary FID");
-        table.remember(node, &attr, 0, 1);
-        table.remember(node, &attr, 0, 2);
+        table.remember(node, &attr, Warrant::None, 1);
+        table.remember(node, &attr, Warrant::None, 2);
         table.forget(node, 2);
         assert!(table.hints(node).is_some());
         table.note_removed(node, &attr);

@@ -1,8 +1,10 @@
 //! Operations, one module per group.
 
+pub(crate) mod absent;
 pub(crate) mod attr;
 pub mod dir;
 pub mod info;
+pub(crate) mod intent;
 pub(crate) mod lock;
 pub mod namespace;
 pub mod open;

@@ -4,7 +4,9 @@ use crate::exports::{Connected, peer_of};
 use crate::local::LocalWait;
 use crate::recovery::{Expected, Recovery};
 use nacre_lock::server::{Effect, LockServer, ServerConfig, ServerStats};
-use nacre_lock::{Extent, LockHandle, Lvb, Need, Outcome, Peer, ResourceId};
+use nacre_lock::{
+    Enqueue, EnqueueFlags, Extent, InodeBits, LockHandle, Lvb, Need, Outcome, Peer, Refusal, ResourceId,
+};
 use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
@@ -69,6 +71,8 @@ pub struct LockService {
     pub(crate) recovery_changed: Condvar,
     /// False while nothing is locked: then changes of objects need not be told.
     has_resources: AtomicBool,
+    /// Clients of the last run are waited for.
+    is_recovering: AtomicBool,
 }
 
 impl LockService {
@@ -81,6 +85,7 @@ impl LockService {
         window: Duration,
     ) -> LockService {
         let recovery = Recovery::begin(expected, Instant::now() + window);
+        let is_recovering = AtomicBool::new(recovery.is_some());
         let state = State {
             engine: LockServer::new(config, recovery.is_some()),
             exports: HashMap::new(),
@@ -96,6 +101,7 @@ impl LockService {
             timer_changed: Condvar::new(),
             recovery_changed: Condvar::new(),
             has_resources: AtomicBool::new(false),
+            is_recovering,
         }
     }
 
@@ -115,6 +121,7 @@ impl LockService {
         let result = work(&mut state, &mut effects);
         let receivers = state.sort_out(effects);
         self.has_resources.store(state.engine.resources() > 0, Ordering::SeqCst);
+        self.is_recovering.store(state.engine.is_recovering(), Ordering::SeqCst);
         self.wake_timer_for(&mut state);
         drop(state);
         receivers.iter().for_each(|receiver| receiver.deliver());
@@ -202,6 +209,41 @@ impl LockService {
     /// Clients that are connected, in no order.
     pub fn exports(&self) -> Vec<Arc<Export>> {
         self.state.lock().exports.values().map(|known| known.export.clone()).collect()
+    }
+
+    /// False if certainly nobody has a lock that was granted before this call, nor may bring one back; a look at two flags.
+    pub fn has_locks(&self) -> bool {
+        self.has_resources.load(Ordering::SeqCst) || self.is_recovering.load(Ordering::SeqCst)
+    }
+
+    /// Grants a client a lock on an inode, if that is possible without calling anybody back and nobody fights over it; or
+    /// says which lock of the client serves already.
+    ///
+    /// # Errors
+    /// `EVICTED` if the client is gone.
+    pub fn grant_now(
+        &self,
+        export: &Export,
+        handle: LockHandle,
+        resource: &ResourceId,
+        need: Need,
+    ) -> StatusResult<Option<LockHandle>> {
+        if export.has_ended() {
+            return Err(Status::EVICTED);
+        }
+        let peer = peer_of(export);
+        let flags = EnqueueFlags { no_wait: true, deny_on_contention: true, ..EnqueueFlags::default() };
+        let request = Enqueue { handle, resource: *resource, need, optional: InodeBits::NONE, flags };
+        self.act(|state, effects| {
+            if let Some(held) = state.engine.held_by(peer, resource, &need) {
+                return Ok(Some(held));
+            }
+            match state.engine.on_enqueue(Instant::now(), peer, &request, None, effects) {
+                Outcome::Granted(_) => Ok(Some(handle)),
+                Outcome::Refused(Refusal::Stale) => Err(Status::EVICTED),
+                _ => Ok(None),
+            }
+        })
     }
 
     /// True if some lock of the client allows `need` on the resource.

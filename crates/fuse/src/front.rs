@@ -2,11 +2,11 @@
 //!
 //! # What the kernel may cache
 //!
-//! While the client's lease is exclusive nobody else changes anything, so attributes and the absence and presence of
-//! names are valid for ever. Two exceptions: names in a directory that not everybody may search are looked up each time,
-//! because the kernel walks cached names without asking for permission; and kernels that cannot be told to look all
-//! names up again (before 7.44) get a second. Under a shared lease names and attributes are not cached, and file data only under
-//! locks. See [`open_mode`] for file data.
+//! What the client says that it will call back: everything while its lease is exclusive, because then nobody else changes
+//! anything, and what came with a lock otherwise. Two exceptions: names in a directory that not everybody may search are
+//! looked up each time, because the kernel walks cached names without asking for permission; and kernels that cannot be told
+//! to look all names up again (before 7.44) keep them for a second, and not at all beside other clients. See [`open_mode`] for
+//! file data.
 //!
 //! # Not possible here
 //!
@@ -129,18 +129,11 @@ impl Front {
         self.client.fid_of(node)
     }
 
-    /// For how long the kernel may use attributes.
-    fn attr_timeout(&self) -> Duration {
-        if self.client.lease().exclusive() { Duration::MAX } else { Duration::ZERO }
-    }
-
-    /// For how long the kernel may use a name (or its absence) in a directory.
-    fn entry_timeout(&self, public: bool) -> Duration {
-        if public && self.client.lease().exclusive() {
-            self.name_timeout.get().copied().unwrap_or(Duration::ZERO)
-        } else {
-            Duration::ZERO
-        }
+    /// For how long the kernel may use a name (or its absence) that may be kept.
+    fn entry_timeout(&self, keep: bool) -> Duration {
+        let timeout = self.name_timeout.get().copied().filter(|_| keep).unwrap_or(Duration::ZERO);
+        // A second is too long while there are others.
+        if timeout == Duration::MAX || self.client.lease().exclusive() { timeout } else { Duration::ZERO }
     }
 
     /// A directory was closed to some who could search it: names in it must not be walked any more without asking.
@@ -274,13 +267,13 @@ impl KernelCaches for Caches {
         notify_expired(&self.notifier);
     }
 
-    fn drop_inode(&self, node: u64) {
-        self.invalidate(node, 0, 0);
+    fn drop_inode(&self, node: u64) -> bool {
+        self.invalidate(node, 0, 0)
     }
 
-    fn drop_attributes(&self, node: u64) {
+    fn drop_attributes(&self, node: u64) -> bool {
         // A negative offset leaves the pages, which requests in flight may have locked.
-        self.invalidate(node, -1, 0);
+        self.invalidate(node, -1, 0)
     }
 
     fn drop_data(&self, node: u64, offset: u64, len: u64) {
@@ -291,10 +284,16 @@ impl KernelCaches for Caches {
 }
 
 impl Caches {
-    fn invalidate(&self, node: u64, offset: i64, len: i64) {
-        // What fails here is an inode that the kernel has just forgotten, or a mount that has gone.
-        if let Err(error) = self.notifier.inval_inode(node, offset, len) {
-            log::debug!("node {node} could not be invalidated: {error}");
+    /// False if the kernel does not know the inode: it has forgotten it, or is about to learn of it.
+    fn invalidate(&self, node: u64, offset: i64, len: i64) -> bool {
+        match self.notifier.inval_inode(node, offset, len) {
+            Ok(()) => true,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => false,
+            // The mount has gone.
+            Err(error) => {
+                log::debug!("node {node} could not be invalidated: {error}");
+                true
+            }
         }
     }
 }

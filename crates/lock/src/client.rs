@@ -20,10 +20,13 @@
 //!   or until the client is evicted ([`LockClient::is_valid`]);
 //! - a cancel or conversion is sent only after its owner has said that nothing is cached any more under what is given up
 //!   ([`LockClient::on_flushed`]);
+//! - a handle that was reserved for a request which may bring a lock ([`LockClient::reserve`]) becomes one only if nobody has
+//!   called it back on the way;
 //! - handles are never used twice, so a message about an unknown handle is about a lock that is gone: the answer is a
 //!   cancel. That also heals lost and repeated messages.
 
 mod early;
+mod intent;
 mod lru;
 mod messages;
 mod recovery;
@@ -53,6 +56,8 @@ pub struct ClientConfig {
     pub resend_after: Duration,
     /// Write locks that only readers want become read locks instead of being given up.
     pub downgrade: bool,
+    /// Of locks on inodes, bits that nobody wants are kept.
+    pub keep_parts: bool,
 }
 
 impl Default for ClientConfig {
@@ -64,6 +69,7 @@ impl Default for ClientConfig {
             lru_max_age: Duration::from_secs(600),
             resend_after: Duration::from_secs(5),
             downgrade: true,
+            keep_parts: true,
         }
     }
 }
@@ -227,6 +233,8 @@ pub struct LockClient {
     handles: u64,
     locks: Slab<Lock>,
     by_handle: WordMap<LockHandle, u32>,
+    /// Handles that requests on their way may bring locks under; true for those that were called back already.
+    reserved: WordMap<LockHandle, bool>,
     resources: Slab<Resource>,
     by_id: WordMap<ResourceId, u32>,
     lru: Lru,
@@ -250,6 +258,7 @@ impl LockClient {
             handles: 0,
             locks: Slab::default(),
             by_handle: WordMap::default(),
+            reserved: WordMap::default(),
             resources: Slab::default(),
             by_id: WordMap::default(),
             lru: Lru::default(),
@@ -407,6 +416,17 @@ impl LockClient {
         self.held(handle).is_some()
     }
 
+    /// True if what is cached under the lock may be used right now: it is granted and nobody has called it back.
+    pub fn is_usable(&self, handle: LockHandle) -> bool {
+        let Some(lock) = self.by_handle.get(&handle).map(|key| &self.locks[*key]) else { return false };
+        lock.state == State::Granted && lock.wanted.is_none()
+    }
+
+    /// The cached lock that serves `need`, without a reference to it.
+    pub fn serving_handle(&self, resource: &ResourceId, need: &Need) -> Option<LockHandle> {
+        self.serving(resource, need).map(|key| self.locks[key].handle)
+    }
+
     /// True if the lock exists, granted or asked for.
     pub fn knows(&self, handle: LockHandle) -> bool {
         self.by_handle.contains_key(&handle)
@@ -469,7 +489,7 @@ impl LockClient {
         self.lru.remove(&mut self.locks, key);
         let lock = &mut self.locks[key];
         let need = lock.need;
-        let keep = lock.wanted.and_then(|wanted| kept(&need, &wanted, self.config.downgrade));
+        let keep = lock.wanted.and_then(|wanted| kept(&need, &wanted, &self.config));
         if lock.state == State::Granted {
             let resource = &mut self.resources[lock.resource];
             resource.granted.remove(need.mode, &need.policy, key);
@@ -534,15 +554,15 @@ impl LockClient {
 
 /// What a holder may keep although others want `wanted`: inode bits that nobody wants; else a read lock in place of a
 /// write lock, if that is weak enough.
-fn kept(need: &Need, wanted: &Wanted, downgrade: bool) -> Option<Need> {
+fn kept(need: &Need, wanted: &Wanted, config: &ClientConfig) -> Option<Need> {
     if let (Policy::Bits(bits), Policy::Bits(others)) = (need.policy, wanted.policy) {
         let left = bits.without(others);
-        if !left.is_empty() {
+        if config.keep_parts && !left.is_empty() {
             return Some(Need { policy: Policy::Bits(left), ..*need });
         }
     }
     let weak_enough = !wanted.conflicts_with(Mode::Pr, &need.policy);
-    (downgrade && matches!(need.mode, Mode::Ex | Mode::Pw) && weak_enough)
+    (config.downgrade && matches!(need.mode, Mode::Ex | Mode::Pw) && weak_enough)
         .then_some(Need { mode: Mode::Pr, ..*need })
 }
 

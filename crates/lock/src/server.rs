@@ -485,12 +485,19 @@ impl LockServer {
     /// True if some lock of the client allows `need` on the resource: what it sends may be believed.
     pub fn is_held(&self, peer: Peer, resource: &ResourceId, need: &Need) -> bool {
         let Some(key) = self.by_id.get(resource) else { return false };
+        self.held_by(peer, resource, need).is_some()
+            || self.is_held_in_parts(&self.resources[*key].granted, peer, need)
+    }
+
+    /// A lock of the client that allows all of `need`.
+    pub fn held_by(&self, peer: Peer, resource: &ResourceId, need: &Need) -> Option<LockHandle> {
+        let key = self.by_id.get(resource)?;
         let usable = |key: u32| {
             let lock = &self.locks[key];
             lock.peer == peer && lock.granted.is_some_and(|granted| granted.serves(need))
         };
-        let granted = &self.resources[*key].granted;
-        granted.serving(need, usable).is_some() || self.is_held_in_parts(granted, peer, need)
+        let found = self.resources[*key].granted.serving(need, usable)?;
+        Some(self.locks[found].handle)
     }
 
     /// True if several locks of the client together allow `need`: a client gathers what it wrote under each of them.
@@ -595,10 +602,10 @@ impl LockServer {
         self.glimpsed_lock_is_gone(now, lock.resource, lock.peer, lock.handle, effects);
     }
 
-    /// Forgets a resource on which nothing is held or waited for, unless it is known to be contended.
+    /// Forgets a resource on which nothing is held or waited for, unless clients fight over it or may be about to.
     fn drop_if_unused(&mut self, now: Instant, key: u32) {
         let Some(resource) = self.resources.get(key) else { return };
-        let contended = |contention: &Contention| contention.left_ms(now).is_some();
+        let contended = |contention: &Contention| contention.counts_until(now, &self.config).is_some();
         if resource.granted.is_empty()
             && resource.waiting.is_empty()
             && resource.glimpses.is_empty()

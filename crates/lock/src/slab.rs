@@ -34,6 +34,10 @@ impl<T> Slab<T> {
         value
     }
 
+    pub(crate) fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+        self.slots.get_mut(key as usize)?.as_mut()
+    }
+
     pub(crate) fn get(&self, key: u32) -> Option<&T> {
         self.slots.get(key as usize)?.as_ref()
     }

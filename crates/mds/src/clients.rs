@@ -131,6 +131,7 @@ impl Mds {
         }
         let client = export.client;
         self.clients.exports.write().insert(client, export.clone());
+        self.mdlocks.connect(export)?;
         // A client in this process dies with it, so there is nothing to remember.
         if export.nid != Nid::Lo {
             self.remember_client(export)?;
@@ -200,7 +201,7 @@ impl Mds {
     }
 
     /// Runs one event of the lease engine and does what it asks for. No lock is held while clients are called.
-    fn step(&self, event: impl FnOnce(&mut LeaseEngine, &mut Vec<Effect>)) {
+    pub(crate) fn step(&self, event: impl FnOnce(&mut LeaseEngine, &mut Vec<Effect>)) {
         let mut effects = Vec::new();
         event(&mut self.clients.lease.lock(), &mut effects);
         let mut evicted = Vec::new();
@@ -228,7 +229,7 @@ impl Mds {
     }
 
     /// Sees to it that nothing of clients that may still be alive counts any more, then lets others in.
-    fn fence(&self, clients: &[ClientUuid]) {
+    pub(crate) fn fence(&self, clients: &[ClientUuid]) {
         for client in clients {
             self.clients.forget(client);
         }
@@ -255,6 +256,7 @@ impl Mds {
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.clients.release_timeout_ms.store(timeout_ms, Ordering::Relaxed);
         self.clients.lease.lock().set_release_timeout(timeout);
+        self.mdlocks.change_config(|config| config.callback_timeout = timeout);
     }
 
     /// The lease of a client, for a ping.
@@ -284,6 +286,7 @@ impl Mds {
             }
         }
         self.flocks.release_client(client);
+        self.mdlocks.evict(client);
         if let Err(status) = self.forget_records(client) {
             log::warn!("removing what is stored about client {client}: {status}");
         }
@@ -320,7 +323,10 @@ impl Mds {
         }
         let replays = match request {
             MdsRequest::Open { flags, .. } => flags.contains(OpenFlags::REPLAY),
-            MdsRequest::Ping | MdsRequest::LeaseReleased { .. } | MdsRequest::Close { .. } => true,
+            MdsRequest::Ping
+            | MdsRequest::LeaseReleased { .. }
+            | MdsRequest::Locks { .. }
+            | MdsRequest::Close { .. } => true,
             _ => false,
         };
         if !replays {

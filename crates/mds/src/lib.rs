@@ -29,6 +29,7 @@ mod config;
 mod error;
 mod flocks;
 mod locks;
+mod mdlocks;
 mod mds;
 mod names;
 mod opens;

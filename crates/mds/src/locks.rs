@@ -6,16 +6,30 @@
 
 use nacre_types::Fid;
 use parking_lot::{Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Locks in the table; a power of two. Collisions only cost waiting. Guess: many times the threads of a server.
 const LOCKS: usize = 2048;
 /// Most locks that one operation holds: rename has two directories, what is moved and what it replaces.
 const HELD_MAX: usize = 6;
 
+/// Operations that wait for nobody outside are over by then: they take tens of microseconds.
+const SHORT: Duration = Duration::from_micros(200);
+
 /// One lock on a cache line of its own, so that neighbours do not slow each other.
 #[repr(align(64))]
 #[derive(Default)]
 struct Slot(Mutex<()>);
+
+impl Slot {
+    /// Whoever holds it may be waiting for a client, whose answer another thread has to take: so a long wait is made known.
+    fn wait(&self) -> MutexGuard<'_, ()> {
+        match self.0.try_lock_for(SHORT) {
+            Some(guard) => guard,
+            None => nacre_env::blocking(|| self.0.lock()),
+        }
+    }
+}
 
 /// See the [module documentation](self).
 pub struct LockTable {
@@ -51,7 +65,7 @@ impl LockTable {
         let mut locked = Locked { table: self, held: Default::default(), len: 0 };
         for slot in wanted.into_iter().take(fids.len()) {
             if !locked.holds(slot) {
-                locked.push(slot, self.slots[slot].0.lock());
+                locked.push(slot, self.slots[slot].wait());
             }
         }
         locked
@@ -75,8 +89,8 @@ impl<'a> Locked<'a> {
             return true;
         }
         let in_order = self.held[..self.len].iter().flatten().all(|(held, _)| *held < slot);
-        let lock = &self.table.slots[slot].0;
-        let guard = if in_order { Some(lock.lock()) } else { lock.try_lock() };
+        let lock = &self.table.slots[slot];
+        let guard = if in_order { Some(lock.wait()) } else { lock.0.try_lock() };
         match guard {
             Some(guard) => {
                 self.push(slot, guard);

@@ -8,13 +8,16 @@ use crate::flocks::FileLocks;
 use crate::locks::LockTable;
 use crate::opens::OpenTable;
 use crate::osts::OstSet;
+use crate::service::Caller;
 use crate::space::SpaceGuard;
 use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
 use crate::tx::Tx;
+use nacre_dlm::{LockOwner, LockService, Timer};
 use nacre_layout::LayoutSpec;
+use nacre_lock::server::ServerConfig;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
-use nacre_rpc::{Call, OssEndpoint};
+use nacre_rpc::{Call, Export, OssEndpoint};
 use nacre_store::{MetaError, MetaStore};
 use nacre_types::acl::Acl;
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm};
@@ -76,6 +79,10 @@ pub struct Mds {
     pub(crate) locks: LockTable,
     pub(crate) opens: OpenTable,
     pub(crate) flocks: FileLocks,
+    /// What clients cache of inodes.
+    pub(crate) mdlocks: Arc<LockService>,
+    /// The thread that evicts those who do not give it up.
+    lock_timer: Mutex<Option<Timer>>,
     pub(crate) clients: Clients,
     pub(crate) osts: OstSet,
     pub(crate) space: SpaceGuard,
@@ -198,12 +205,18 @@ impl Mds {
         store.sync(transno)?;
         let (ended, known) = known_clients(&store)?;
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
+        // Clients drop what they cache when they find that the server has restarted; until then nothing changes.
+        let name = format!("MDT{:04x}", config.index);
+        let times = ServerConfig { callback_timeout: config.release_timeout, ..ServerConfig::default() };
+        let mdlocks = LockService::new(name, times, known.clone(), config.recovery_window);
         let mds = Arc::new(Mds {
             index: config.index,
             cache: InodeCache::new(config.cached_inodes),
             locks: LockTable::new(),
             opens: OpenTable::new(),
             flocks: FileLocks::new(),
+            mdlocks: Arc::new(mdlocks),
+            lock_timer: Mutex::new(None),
             clients: Clients::new(&config, record.boot_count, known, orphans),
             osts: OstSet::new(config.index, store.clone(), config.even_within_percent)?,
             space: SpaceGuard::new(dir, config.reserve_bytes),
@@ -232,6 +245,9 @@ impl Mds {
             None => mds.count_inodes_later()?,
         }
         mds.begin_recovery(&ended);
+        let owner: Weak<dyn LockOwner> = Arc::downgrade(&(mds.clone() as Arc<dyn LockOwner>));
+        let timer = Timer::start(mds.mdlocks.clone(), owner).map_err(MdsError::Thread)?;
+        *mds.lock_timer.lock() = Some(timer);
         let (weak, signal) = (Arc::downgrade(&mds), mds.signal.clone());
         let thread = std::thread::Builder::new()
             .name("mds-tick".into())
@@ -276,6 +292,7 @@ impl Mds {
                 log::error!("MDT{:04x}: the thread {name} has panicked", self.index);
             }
         }
+        drop(self.lock_timer.lock().take());
         self.osts.wait_stopped(STOP_PATIENCE);
         let mut tx = Tx::new(0);
         {
@@ -322,6 +339,7 @@ impl Mds {
         self.osts.stop();
         self.clients.wake();
         self.flocks.wake();
+        self.mdlocks.stop();
     }
 
     /// What an error of the store means to a client; told to the log too, since it is not the client's fault.
@@ -427,7 +445,13 @@ impl Mds {
     }
 
     /// Commits a transaction together with the answer to the request, and lets memory know.
-    pub(crate) fn finish(&self, call: &Call<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
+    pub(crate) fn finish(
+        &self,
+        export: Option<&Export>,
+        call: &Call<'_>,
+        mut tx: Tx,
+        reply: MdsReply,
+    ) -> StatusResult<MdsAnswer> {
         let mut answer = MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply };
         // A request that changed nothing may run again.
         if let Some(slot) = call.reply_slot.as_ref().filter(|_| !tx.is_empty()) {
@@ -437,16 +461,21 @@ impl Mds {
             ReplyRecord { xid: slot.xid, opened, answer: &bytes }.encode(scratch);
             batch.put(REPLIES, reply_key(&slot.client, slot.tag).as_slice(), scratch);
         }
-        answer.transno = self.commit(&mut tx)?;
+        answer.transno = self.commit_for(export, &mut tx)?;
         answer.last_committed = self.store.last_committed();
         Ok(answer)
     }
 
-    /// Commits a transaction and lets memory know.
+    /// Commits a transaction on the server's own account and lets memory know.
     pub(crate) fn commit(&self, tx: &mut Tx) -> StatusResult<TransNo> {
+        self.commit_for(None, tx)
+    }
+
+    fn commit_for(&self, export: Option<&Export>, tx: &mut Tx) -> StatusResult<TransNo> {
         if tx.is_empty() {
             return Ok(TransNo(0));
         }
+        self.call_back(tx, export)?;
         let transno = self.store.commit(tx.batch()).map_err(|error| self.store_failed(&error))?;
         self.space.count_inodes(tx.inode_change());
         for (fid, record) in tx.take_cached() {
@@ -476,13 +505,13 @@ impl Mds {
     }
 
     /// A sequence that nobody has.
-    pub(crate) fn allocate_sequence(&self, call: &Call<'_>) -> StatusResult<MdsAnswer> {
+    pub(crate) fn allocate_sequence(&self, caller: &Caller<'_>) -> StatusResult<MdsAnswer> {
         let mut record = self.record.lock();
         let sequence = record.next_sequence;
         let next = MdtRecord { next_sequence: sequence + 1, ..*record };
         let mut tx = self.begin();
         tx.batch().put(META, META_KEY, &next.encode());
-        let answer = self.finish(call, tx, MdsReply::Sequence(sequence))?;
+        let answer = self.finish(Some(caller.export), caller.call, tx, MdsReply::Sequence(sequence))?;
         *record = next;
         self.next_sequence.store(next.next_sequence, Ordering::Release);
         Ok(answer)

@@ -12,6 +12,7 @@ use std::time::Instant;
 #[derive(Clone, Copy)]
 pub(crate) struct Caller<'a> {
     pub client: ClientUuid,
+    pub export: &'a Export,
     pub call: &'a Call<'a>,
 }
 
@@ -40,7 +41,7 @@ impl MdsService for Mds {
         self.clients.check(&export.client)?;
         self.note_request(&export.client, request);
         let start = Instant::now();
-        let answer = self.run(&Caller { client: export.client, call }, request)?;
+        let answer = self.run(&Caller { client: export.client, export, call }, request)?;
         self.stats().count(export, call.job.as_ref(), request, start);
         Ok(answer)
     }
@@ -59,7 +60,7 @@ impl Mds {
     fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         match request {
             MdsRequest::Statfs => Ok(self.answer(MdsReply::Statfs(self.space.statfs()))),
-            MdsRequest::AllocateSequence => self.allocate_sequence(caller.call),
+            MdsRequest::AllocateSequence => self.allocate_sequence(caller),
             MdsRequest::Lookup { parent, name } => self.lookup(caller, parent, name),
             MdsRequest::GetAttr { fid } => self.get_attr(fid),
             MdsRequest::SetAttr { fid, set } => self.set_attr(caller, fid, set),
@@ -93,8 +94,8 @@ impl Mds {
             MdsRequest::SetLock { fid, lock, wait } => self.set_lock(caller, fid, lock, *wait),
             MdsRequest::GetLock { fid, lock } => self.get_lock(caller, fid, lock),
             MdsRequest::Ping => Ok(self.answer(MdsReply::Lease(self.lease_of(&caller.client)?))),
-            // Locks are not served yet, so nobody has any.
-            MdsRequest::Locks { .. } => Err(Status::EOPNOTSUPP),
+            MdsRequest::Intent { fid, name, handle } => self.intend(caller, fid, *name, *handle),
+            MdsRequest::Locks { request } => Ok(self.answer(self.serve_locks(caller, request)?)),
             MdsRequest::LeaseReleased { epoch } => {
                 Ok(self.answer(MdsReply::Lease(self.lease_released(&caller.client, *epoch)?)))
             }

@@ -46,9 +46,10 @@ fn row_of(request: &MdsRequest<'_>) -> Option<usize> {
         MdsRequest::Unlink { directory: true, .. } => const { row("rmdir") },
         MdsRequest::Unlink { .. } => const { row("unlink") },
         MdsRequest::Rename { .. } => const { row("rename") },
-        MdsRequest::GetAttr { .. } | MdsRequest::Lookup { .. } | MdsRequest::LookupMany { .. } => {
-            const { row("getattr") }
-        }
+        MdsRequest::GetAttr { .. }
+        | MdsRequest::Lookup { .. }
+        | MdsRequest::LookupMany { .. }
+        | MdsRequest::Intent { .. } => const { row("getattr") },
         MdsRequest::SetAttr { .. } => const { row("setattr") },
         MdsRequest::GetXattr { .. } | MdsRequest::ListXattr { .. } => const { row("getxattr") },
         MdsRequest::SetXattr { .. } | MdsRequest::RemoveXattr { .. } => const { row("setxattr") },

@@ -6,6 +6,7 @@ mod crash;
 mod eviction;
 mod files;
 mod layouts;
+mod mdlocks;
 mod model;
 mod namespace;
 mod permissions;

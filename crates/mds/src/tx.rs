@@ -31,6 +31,8 @@ pub struct Tx {
     destroyed: Vec<(u16, Fid)>,
     /// By how much the number of inodes changes.
     inode_change: i64,
+    /// What it changes was changed before the restart, and called back then: nobody is waited for.
+    pub is_replay: bool,
     /// Handle that the request opens, to be stored with its answer.
     pub opened: Option<OpenedRecord>,
 }
@@ -45,6 +47,7 @@ impl Tx {
             cached: Vec::with_capacity(4),
             destroyed: Vec::new(),
             inode_change: 0,
+            is_replay: false,
             opened: None,
         }
     }
@@ -114,6 +117,11 @@ impl Tx {
     /// Remembers an object whose destruction this batch logs.
     pub fn note_destroyed(&mut self, ost_index: u16, object: Fid) {
         self.destroyed.push((ost_index, object));
+    }
+
+    /// Inodes that are changed, with their records as they will be; `None` for those that go.
+    pub fn cached(&self) -> &[(Fid, Option<Arc<InodeRecord>>)] {
+        &self.cached
     }
 
     /// What the cache must learn after the commit.

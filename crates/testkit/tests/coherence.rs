@@ -6,12 +6,22 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, errno, wait};
+
+/// Lets a stopped process go on, also if the test ends early: closing a file waits for the mount that it is on.
+struct Continue(u32);
+
+impl Drop for Continue {
+    fn drop(&mut self) {
+        // SAFETY: kill touches no memory.
+        unsafe { libc::kill(self.0 as libc::pid_t, libc::SIGCONT) };
+    }
+}
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -259,4 +269,211 @@ fn a_killed_client_is_evicted_and_its_locks_are_free() {
         }
     });
     drop(lock);
+}
+
+/// Sets parameters of this file system's locks on inodes, so that fights never end in doing without locks.
+fn let_them_fight(cluster: &Cluster) {
+    let names = format!("ldlm.namespaces.mdt-{}-*.contended_locks=65535", cluster.fsname());
+    cluster.lctl(&["set_param", "-n", &names]).success();
+}
+
+/// Requests for names and attributes that the metadata server has answered.
+fn asked(cluster: &Cluster) -> u64 {
+    let text = cluster.lctl(&["get_param", "-n", &format!("mdt.{}-MDT0000.md_stats", cluster.fsname())]);
+    let text = text.success().stdout;
+    let line = text.lines().find(|line| line.starts_with("getattr"));
+    line.and_then(|line| line.split_whitespace().nth(1)).map_or(0, |count| count.parse().expect("a count"))
+}
+
+fn names_and_attributes_are_kept_until_somebody_changes_them(shape: Shape) {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start_with(shape, &Options { listen: true, ..Options::default() });
+    if cluster.is_foreign() {
+        return;
+    }
+    let first = cluster.directory("d");
+    let second = cluster.add_mount().join("d");
+    for number in 0..20 {
+        fs::write(first.join(format!("f{number}")), b"content").expect("write");
+    }
+    let look = || {
+        for number in 0..20 {
+            let metadata = fs::metadata(second.join(format!("f{number}"))).expect("there");
+            assert_eq!((metadata.len(), metadata.mode() & 0o777), (7, 0o644));
+            assert!(!second.join(format!("absent{number}")).exists());
+        }
+    };
+    // The writer's closes are answered without waiting, and a file has its locks once its size is known.
+    wait::until(LIMIT, "everything is kept", || {
+        look();
+        let before = asked(&cluster);
+        look();
+        (asked(&cluster) == before).then_some(())
+    });
+    let before = asked(&cluster);
+    (0..50).for_each(|_| look());
+    assert_eq!(asked(&cluster), before, "nobody has changed anything");
+    fs::set_permissions(first.join("f7"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    fs::write(first.join("f8"), b"more content").expect("write");
+    fs::rename(first.join("f9"), first.join("absent9")).expect("rename");
+    assert_eq!(fs::metadata(second.join("f7")).expect("there").mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(second.join("f8")).expect("there").len(), 12);
+    assert!(second.join("absent9").exists() && !second.join("f9").exists());
+    new_names_in_an_own_directory_are_not_asked_for(&cluster, &first, &second);
+    cluster.stop_and_check();
+}
+
+fn new_names_in_an_own_directory_are_not_asked_for(cluster: &Cluster, first: &Path, second: &Path) {
+    let made = second.join("made");
+    fs::create_dir(&made).expect("mkdir");
+    let create = |number: u32| File::create_new(made.join(format!("c{number}"))).map(drop).expect("create");
+    create(0);
+    let before = asked(cluster);
+    (1..30).for_each(create);
+    assert_eq!(asked(cluster), before, "what is not there is known");
+    File::create_new(first.join("made/c30")).expect("create");
+    assert_eq!(errno(File::create_new(made.join("c30"))), libc::EEXIST);
+    assert_eq!(fs::read_dir(&made).expect("directory").count(), 31);
+    fs::remove_file(first.join("made/c5")).expect("unlink");
+    create(5);
+}
+
+#[test]
+fn names_and_attributes_are_kept_until_somebody_changes_them_embedded() {
+    names_and_attributes_are_kept_until_somebody_changes_them(Shape::Embedded);
+}
+
+#[test]
+fn names_and_attributes_are_kept_until_somebody_changes_them_separate() {
+    names_and_attributes_are_kept_until_somebody_changes_them(Shape::Separate);
+}
+
+/// Changes made on one mount, one after the other, while others look: nobody may see less than what was done before he
+/// looked.
+fn what_was_done_before_a_look_is_seen_by_it(shape: Shape) {
+    const CHANGES: u64 = 400;
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start_with(shape, &Options { listen: true, ..Options::default() });
+    if cluster.is_foreign() {
+        return;
+    }
+    let first = cluster.directory("d");
+    let others = [cluster.add_mount().join("d"), cluster.add_mount().join("d"), first.clone()];
+    let_them_fight(&cluster);
+    let marked = File::create(first.join("marked")).expect("create");
+    File::create(first.join("name0")).expect("create");
+    let time = |number: u64| std::time::UNIX_EPOCH + Duration::from_secs(number);
+    marked.set_modified(time(0)).expect("utimes");
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for directory in &others {
+            let (done, open) = (&done, File::open(directory.join("marked")).expect("open"));
+            scope.spawn(move || {
+                let seconds = |metadata: fs::Metadata| metadata.mtime().unsigned_abs();
+                while done.load(Ordering::SeqCst) < CHANGES {
+                    let before = done.load(Ordering::SeqCst);
+                    let by_name = seconds(fs::metadata(directory.join("marked")).expect("there"));
+                    assert!(by_name >= before, "{by_name} < {before} by name");
+                    let before = done.load(Ordering::SeqCst);
+                    let by_handle = seconds(open.metadata().expect("open"));
+                    assert!(by_handle >= before, "{by_handle} < {before} by handle");
+                    let before = done.load(Ordering::SeqCst);
+                    assert!(before == 0 || !directory.join(format!("name{}", before - 1)).exists());
+                }
+            });
+        }
+        for number in 1..=CHANGES {
+            marked.set_modified(time(number)).expect("utimes");
+            fs::rename(first.join(format!("name{}", number - 1)), first.join(format!("name{number}")))
+                .expect("rename");
+            done.store(number, Ordering::SeqCst);
+        }
+    });
+    drop(marked);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn what_was_done_before_a_look_is_seen_by_it_embedded() {
+    what_was_done_before_a_look_is_seen_by_it(Shape::Embedded);
+}
+
+#[test]
+fn what_was_done_before_a_look_is_seen_by_it_separate() {
+    what_was_done_before_a_look_is_seen_by_it(Shape::Separate);
+}
+
+/// A mount that keeps names and attributes and stops: changes of others wait for it no longer than the operator says, and what
+/// it kept is gone when it goes on.
+#[test]
+fn a_stopped_mount_holds_changes_up_for_a_while_and_then_knows_nothing_old() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start(Shape::Separate);
+    if cluster.is_foreign() {
+        return;
+    }
+    let first = cluster.directory("d");
+    let second = cluster.add_mount().join("d");
+    cluster.lctl(&["set_param", &format!("mdt.{}-*.ldlm_timeout=2", cluster.fsname())]).success();
+    fs::write(second.join("f"), "content").expect("write");
+    wait::until(LIMIT, "it is kept", || {
+        let before = asked(&cluster);
+        let metadata = fs::metadata(first.join("f")).expect("there");
+        assert!(metadata.len() == 7 && !first.join("g").exists());
+        (asked(&cluster) == before).then_some(())
+    });
+    let stopped = Continue(cluster.pid("mount"));
+    cluster.signal(stopped.0, libc::SIGSTOP);
+    let began = Instant::now();
+    fs::set_permissions(second.join("f"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    fs::rename(second.join("f"), second.join("g")).expect("rename");
+    let waited = began.elapsed();
+    drop(stopped);
+    assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(20), "{waited:?}");
+    // Until it has heard that it was given up it may believe what it has, but not for long.
+    wait::until(LIMIT, "it finds out", || (!first.join("f").exists()).then_some(()));
+    assert_eq!(fs::metadata(first.join("g")).expect("there").mode() & 0o777, 0o600);
+    fs::set_permissions(first.join("g"), fs::Permissions::from_mode(0o640)).expect("chmod");
+    assert_eq!(fs::metadata(second.join("g")).expect("there").mode() & 0o777, 0o640);
+    cluster.stop_and_check();
+}
+
+/// A metadata server that is killed knows nothing of what its clients keep: it lets nothing be changed before they have
+/// dropped it.
+#[test]
+fn a_metadata_server_that_restarts_lets_nothing_be_changed_that_others_still_keep() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start(Shape::Separate);
+    if cluster.is_foreign() {
+        return;
+    }
+    let first = cluster.directory("d");
+    let second = cluster.add_mount().join("d");
+    fs::write(second.join("f"), "content").expect("write");
+    for round in 0..3u32 {
+        let (here, there) = if round % 2 == 0 { (&first, &second) } else { (&second, &first) };
+        let (old, new) = (here.join(format!("n{round}")), here.join(format!("n{}", round + 1)));
+        if round == 0 {
+            fs::rename(second.join("f"), second.join("n0")).expect("rename");
+        }
+        wait::until(LIMIT, "it is kept", || {
+            let before = asked(&cluster);
+            assert!(old.exists() && !new.exists());
+            (asked(&cluster) == before).then_some(())
+        });
+        cluster.kill("mdt0000");
+        cluster.start_all();
+        let names = (there.join(format!("n{round}")), there.join(format!("n{}", round + 1)));
+        fs::rename(&names.0, &names.1).expect("rename");
+        assert!(!old.exists() && new.exists(), "in round {round}");
+    }
+    cluster.stop_and_check();
 }

@@ -3,7 +3,7 @@
 use crate::lock::LockRequest;
 use bitflags::bitflags;
 use nacre_layout::{Layout, Wish};
-use nacre_lock::Outcome;
+use nacre_lock::{LockHandle, Outcome};
 use nacre_types::attr::FileKind;
 use nacre_types::{Attr, Fid, OpenHandle, SetAttr, Timestamp, TransNo};
 use std::sync::Arc;
@@ -367,6 +367,16 @@ pub enum MdsRequest<'a> {
         /// What is asked.
         request: LockRequest,
     },
+    /// Like `Lookup`, or without a name like `GetAttr`, for a client that wants to keep the answer: it asks for read locks on
+    /// what the answer says. They are granted at once or not at all. Reply: `Intent`.
+    Intent {
+        /// The directory to search, or the inode.
+        fid: Fid,
+        /// The name; neither `.` nor `..`.
+        name: Option<&'a [u8]>,
+        /// Name of the lock on the directory; the next one is that of the lock on the inode.
+        handle: LockHandle,
+    },
 }
 
 impl MdsRequest<'_> {
@@ -391,6 +401,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::Ping
                 | MdsRequest::LeaseReleased { .. }
                 | MdsRequest::Locks { .. }
+                | MdsRequest::Intent { .. }
         )
     }
 }
@@ -488,6 +499,19 @@ pub enum MdsReply {
     Lease(LeaseGrant),
     /// What became of a request for a lock.
     Locked(Outcome),
+    /// A name that was looked up, or an inode, and the locks that came with it.
+    Intent {
+        /// The inode; `None` if there is no such name.
+        attr: Option<Attr>,
+        /// As in [`MdsReply::Entry`]; false without a name.
+        public: bool,
+        /// How many names the directory that was searched has.
+        names: Option<u64>,
+        /// The lock on the content of the directory: the one that was asked for, or one that the client has already; 0 for none.
+        directory: LockHandle,
+        /// The lock on the inode.
+        inode: LockHandle,
+    },
 }
 
 /// A reply and where it stands in the target's history.

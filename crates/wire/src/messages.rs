@@ -80,6 +80,7 @@ wire_enum!(MdsRequest<'a> {
     28 = Ping,
     29 = LeaseReleased { epoch },
     30 = Locks { request },
+    31 = Intent { fid, name, handle },
     32 = LookupMany { parent, names },
 });
 
@@ -100,6 +101,7 @@ wire_enum!(MdsReply {
     13 = Lock(lock),
     14 = Lease(grant),
     15 = Locked(outcome),
+    16 = Intent { attr, public, names, directory, inode },
 });
 
 wire_enum!(OssRequest {

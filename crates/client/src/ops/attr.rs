@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use nacre_types::{Attr, Fid, SetAttr, SetAttrValid, StatusResult};
+use nacre_types::{Attr, Fid, SetAttr, SetAttrValid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 
 const TIMES: SetAttrValid = SetAttrValid::MTIME.union(SetAttrValid::MTIME_NOW);
@@ -15,14 +15,31 @@ impl Client {
     /// # Errors
     /// `ENOENT` or `ESTALE` if it is gone; what servers answer.
     pub fn getattr(&self, fid: Fid) -> StatusResult<Attr> {
+        self.stat(fid).map(|(attr, _)| attr)
+    }
+
+    /// As [`Client::getattr`], and whether the attributes may be cached until this client says otherwise.
+    ///
+    /// # Errors
+    /// As for [`Client::getattr`].
+    pub fn stat(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
+        if self.asks_with_locks() {
+            return match self.ask_with_locks(None, fid, None) {
+                Ok(answered) => {
+                    let attr = answered.attr.ok_or(Status::EPROTO)?;
+                    Ok((self.complete_attr(attr, 0)?, answered.held.inode.is_some()))
+                }
+                Err(status) => Ok((self.removed(fid, status)?, false)),
+            };
+        }
         let answer = match self.call_system(fid, &MdsRequest::GetAttr { fid }) {
             Ok(answer) => answer,
-            Err(status) => return self.removed(fid, status),
+            Err(status) => return Ok((self.removed(fid, status)?, false)),
         };
         let lease = answer.lease;
         let attr = answer.attr()?;
-        self.nodes.note(fid.inode_number(), &attr, lease);
-        self.complete_attr(attr, lease)
+        self.nodes.note(fid.inode_number(), &attr, lease.into());
+        Ok((self.complete_attr(attr, lease)?, self.keep_of(lease).attr))
     }
 
     /// Changes attributes; gives them afterwards, and whether everybody could search the directory before but cannot
@@ -42,7 +59,7 @@ impl Client {
         let lease = answer.lease;
         let attr = answer.attr()?;
         let node = fid.inode_number();
-        let was_public = self.nodes.note(node, &attr, lease).is_none_or(|old| old.public);
+        let was_public = self.nodes.note(node, &attr, lease.into()).is_none_or(|old| old.public);
         if let Some(file) = self.nodes.file(node) {
             let mut inner = file.lock();
             // A time that was set counts, not the time of writes before that.
@@ -53,6 +70,9 @@ impl Client {
             if set.valid.intersects(ACCESS_TIMES) {
                 inner.atime = None;
             }
+        }
+        if attr.is_dir() {
+            self.absences.forget(fid);
         }
         let closed = attr.is_dir() && was_public && !nacre_types::perm::searchable_by_all(&attr);
         Ok((self.complete_attr(attr, lease)?, closed))

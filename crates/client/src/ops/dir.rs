@@ -5,6 +5,7 @@ mod ahead;
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::node::node_of;
+use crate::ops::namespace::Keep;
 use ahead::{PageAhead, Wanted};
 use nacre_types::{Attr, Fid, FileKind, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
@@ -37,6 +38,8 @@ pub struct ListedEntry<'a> {
     pub attr: Option<Attr>,
     /// Everybody may search the directory.
     pub public: bool,
+    /// What may be cached until it is called back.
+    pub keep: Keep,
 }
 
 impl Client {
@@ -72,9 +75,7 @@ impl Client {
     /// True if everybody may list the directory, as far as is known: then the MDT need not be asked, which also lets
     /// programs that only want the file system's figures go on while it is away.
     fn is_listable(&self, fid: Fid) -> bool {
-        let lease = self.lease.number();
-        let hints = self.nodes.hints(fid.inode_number());
-        hints.is_some_and(|hints| hints.listable && hints.lease == lease && lease != 0)
+        self.hints(fid).is_some_and(|hints| hints.listable)
     }
 
     /// Lists names behind position `offset` (0: the beginning), about `size` bytes of them. `take` says whether it took an
@@ -137,10 +138,11 @@ impl Client {
                 next: entry.cookie,
                 attr,
                 public: page.public,
+                keep: self.keep_of(lease),
             };
             // Counted first: once taken, the entry may come back as a forget at any time.
             if let Some(attr) = &attr {
-                self.nodes.remember(node, attr, lease, 1);
+                self.nodes.remember(node, attr, lease.into(), 1);
             }
             if !take(&listed) {
                 if attr.is_some() {
@@ -178,6 +180,7 @@ impl Client {
             next: AFTER_DOT,
             attr: None,
             public: false,
+            keep: Keep::default(),
         };
         if offset == 0 && !take(&dot) {
             return Ok(false);

@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use crate::node::node_of;
+use crate::node::{Hints, node_of};
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsReply, MdsRequest, NewFile, RenameFlags};
 
@@ -15,6 +15,26 @@ pub struct Found {
     pub attr: Attr,
     /// Everybody may search the directory, so a cached name is open to all.
     pub public: bool,
+    /// What may be cached until it is called back.
+    pub keep: Keep,
+}
+
+/// What of an answer may be cached until this client says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Keep {
+    /// That the name is there, or is not, for those who may search the directory.
+    pub name: bool,
+    /// The attributes.
+    pub attr: bool,
+}
+
+/// A name that is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Absent {
+    /// Everybody may search the directory, so that its absence is open to all.
+    pub public: bool,
+    /// Its absence may be cached until it is called back.
+    pub keep: bool,
 }
 
 /// What is to be made, beside its name.
@@ -29,21 +49,48 @@ pub struct Created<'a> {
 }
 
 impl Client {
-    /// Looks a name up. Found names count as one lookup of their node (see [`Client::forget`]). `None` with whether
-    /// everybody may search the directory: there is no such name.
+    /// Looks a name up. Found names count as one lookup of their node (see [`Client::forget`]).
     ///
     /// # Errors
     /// `EACCES` without search permission; `ENOTDIR`.
-    pub fn lookup(&self, caller: &Caller, parent: Fid, name: &[u8]) -> StatusResult<Result<Found, bool>> {
+    pub fn lookup(&self, caller: &Caller, parent: Fid, name: &[u8]) -> StatusResult<Result<Found, Absent>> {
+        if self.is_absent(parent, name) {
+            return Ok(Err(Absent { public: true, keep: true }));
+        }
         if let Some(found) = self.lookup_ahead(parent, name)? {
             return Ok(Ok(found));
+        }
+        if self.asks_with_locks() && name != b".." {
+            return self.lookup_with_locks(caller, parent, name);
         }
         let answer = self.call(caller, parent, &MdsRequest::Lookup { parent, name })?;
         let MdsReply::Entry { attr, public } = answer.reply else { return Err(Status::EPROTO) };
         self.note_public(parent, public, answer.lease);
-        let Some(attr) = attr else { return Ok(Err(public)) };
-        self.note_looked_up(parent, answer.lease, name);
-        self.found(attr, answer.lease, public).map(Ok)
+        match attr {
+            Some(attr) => {
+                self.note_looked_up(parent, answer.lease, name);
+                self.found(attr, answer.lease, public).map(Ok)
+            }
+            None => Ok(Err(Absent { public, keep: self.keep_of(answer.lease).name })),
+        }
+    }
+
+    /// Looks a name up beside other clients: what comes with a lock may be kept.
+    fn lookup_with_locks(
+        &self,
+        caller: &Caller,
+        parent: Fid,
+        name: &[u8],
+    ) -> StatusResult<Result<Found, Absent>> {
+        let answered = self.ask_with_locks(Some(caller), parent, Some(name))?;
+        let Some(attr) = answered.attr else {
+            let keep = answered.keeps_name(self, parent);
+            return Ok(Err(Absent { public: answered.public, keep }));
+        };
+        let node = attr.fid.inode_number();
+        let attr = self.complete_attr(attr, 0).inspect_err(|_| self.nodes.forget(node, 1))?;
+        let keep = Keep { name: answered.keeps_name(self, parent), attr: answered.held.inode.is_some() };
+        Ok(Ok(Found { node, attr, public: answered.public, keep }))
     }
 
     /// The inode itself, as `.` of a directory names it; works for any inode, so that file handles can be opened.
@@ -86,10 +133,17 @@ impl Client {
             open: None,
             exclusive: true,
         };
+        let watch = self.watch_names(parent);
+        let _putting = self.absences.putting(parent, name);
         let answer = self.call(caller, parent, &request)?;
         let MdsReply::Created { attr, parent, .. } = answer.reply else { return Err(Status::EPROTO) };
-        self.nodes.note(parent.fid.inode_number(), &parent, answer.lease);
-        self.found(attr, answer.lease, perm::searchable_by_all(&parent))
+        if perm::searchable_by_all(&attr) {
+            self.absences.on_empty(attr.fid, answer.lease.into());
+        }
+        self.nodes.note(parent.fid.inode_number(), &parent, answer.lease.into());
+        let mut found = self.found(attr, answer.lease, perm::searchable_by_all(&parent))?;
+        found.keep.name |= found.public && watch.still();
+        Ok(found)
     }
 
     /// Gives an inode another name. Counts as one lookup.
@@ -97,9 +151,13 @@ impl Client {
     /// # Errors
     /// `EPERM` for directories, `EEXIST`, `EMLINK`, `EXDEV`, `EACCES`.
     pub fn link(&self, caller: &Caller, fid: Fid, parent: Fid, name: &[u8]) -> StatusResult<Found> {
+        let watch = self.watch_names(parent);
+        let _putting = self.absences.putting(parent, name);
         let answer = self.call(caller, parent, &MdsRequest::Link { fid, parent, name })?;
         let lease = answer.lease;
-        self.found(answer.attr()?, lease, self.is_public(parent))
+        let mut found = self.found(answer.attr()?, lease, self.is_public(parent))?;
+        found.keep.name |= found.public && watch.still();
+        Ok(found)
     }
 
     /// Removes a name; `directory` for `rmdir`. What the kernel still holds of an inode without names stays readable.
@@ -129,6 +187,7 @@ impl Client {
             to_name: to.1,
             flags,
         };
+        let _putting = self.absences.putting(to.0, to.1);
         let answer = self.call(caller, from.0, &request)?;
         self.note_removed(answer)
     }
@@ -146,7 +205,11 @@ impl Client {
         if let Some(attr) = attr {
             self.note(&attr, answer.lease);
             if attr.nlink == 0 {
+                self.absences.forget(attr.fid);
                 self.nodes.note_removed(attr.fid.inode_number(), &self.with_own_size(attr));
+                if self.asks_with_locks() {
+                    self.inode_space(attr.fid).on_removed(attr.fid);
+                }
             }
         }
         Ok(())
@@ -156,26 +219,34 @@ impl Client {
     pub(crate) fn found(&self, attr: Attr, lease: u64, public: bool) -> StatusResult<Found> {
         let node = node_of(attr.fid)?;
         let attr = self.complete_attr(attr, lease)?;
-        self.nodes.remember(node, &attr, lease, 1);
-        Ok(Found { node, attr, public })
+        self.nodes.remember(node, &attr, lease.into(), 1);
+        Ok(Found { node, attr, public, keep: self.keep_of(lease) })
+    }
+
+    /// What may be kept of an answer to a question that was sent under `lease`.
+    pub(crate) fn keep_of(&self, lease: u64) -> Keep {
+        let alone = lease != 0 && lease == self.lease.number();
+        Keep { name: alone, attr: alone }
     }
 
     /// True if everybody may search the directory, as far as is known.
     pub fn is_public(&self, directory: Fid) -> bool {
-        let lease = self.lease.number();
-        let hints = self.nodes.hints(directory.inode_number());
-        hints.is_some_and(|hints| hints.public && hints.lease == lease && lease != 0)
+        self.hints(directory).is_some_and(|hints| hints.public)
     }
 
     /// What is stored beside an inode; `None` if it has to be asked.
     pub fn flags_of(&self, fid: Fid) -> Option<AttrFlags> {
-        let lease = self.lease.number();
+        self.hints(fid).map(|hints| hints.flags)
+    }
+
+    /// What is known of an inode and still true.
+    pub(crate) fn hints(&self, fid: Fid) -> Option<Hints> {
         let hints = self.nodes.hints(fid.inode_number())?;
-        (hints.lease == lease && lease != 0).then_some(hints.flags)
+        self.is_in_force(hints.warrant, fid).then_some(hints)
     }
 
     fn note_public(&self, directory: Fid, public: bool, lease: u64) {
-        self.nodes.note_public(directory.inode_number(), public, lease);
+        self.nodes.note_public(directory.inode_number(), public, lease.into());
     }
 }
 

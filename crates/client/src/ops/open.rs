@@ -40,7 +40,7 @@ impl Client {
         let handle = self.handles.fresh();
         let answer = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags })?;
         let MdsReply::Opened { attr, layout } = answer.reply else { return Err(Status::EPROTO) };
-        self.nodes.note(node, &attr, answer.lease);
+        self.nodes.note(node, &attr, answer.lease.into());
         if flags.contains(OpenFlags::KILL_PRIV | OpenFlags::TRUNCATE) {
             self.mode_changed(fid);
         }
@@ -75,17 +75,22 @@ impl Client {
             open: Some((handle, flags)),
             exclusive,
         };
+        let watch = self.watch_names(parent);
+        let _putting = self.absences.putting(parent, name);
         let answer = self.call(caller, parent, &request)?;
         let lease = answer.lease;
         let MdsReply::Created { attr, created, layout, parent } = answer.reply else {
             return Err(Status::EPROTO);
         };
-        self.nodes.note(parent.fid.inode_number(), &parent, lease);
+        self.nodes.note(parent.fid.inode_number(), &parent, lease.into());
         let node = node_of(attr.fid)?;
         let opening = Opening { handle, flags, sync, lease, created };
         let opened = self.attach_open(attr, layout, &opening)?;
-        self.nodes.remember(node, &opened.attr, lease, 1);
-        let found = Found { node, attr: opened.attr, public: perm::searchable_by_all(&parent) };
+        self.nodes.remember(node, &opened.attr, lease.into(), 1);
+        let public = perm::searchable_by_all(&parent);
+        let mut keep = self.keep_of(lease);
+        keep.name |= public && watch.still();
+        let found = Found { node, attr: opened.attr, public, keep };
         Ok((found, opened))
     }
 

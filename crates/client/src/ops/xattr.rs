@@ -108,8 +108,12 @@ impl Client {
     fn xattr_changed(&self, fid: Fid, answer: Answer) -> StatusResult<bool> {
         let lease = answer.lease;
         let attr = answer.attr()?;
-        let was_public = self.nodes.note(fid.inode_number(), &attr, lease).is_none_or(|old| old.public);
+        let was_public =
+            self.nodes.note(fid.inode_number(), &attr, lease.into()).is_none_or(|old| old.public);
         self.note(&attr, lease);
+        if attr.is_dir() {
+            self.absences.forget(fid);
+        }
         Ok(attr.is_dir() && was_public && !perm::searchable_by_all(&attr))
     }
 }

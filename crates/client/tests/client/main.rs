@@ -44,12 +44,15 @@ impl KernelCaches for Kernel {
     fn expire_names(&self) {
         self.expired.fetch_add(1, Ordering::Relaxed);
     }
-    fn drop_attributes(&self, _node: u64) {}
+    fn drop_attributes(&self, _node: u64) -> bool {
+        true
+    }
 
     fn drop_data(&self, _node: u64, _offset: u64, _len: u64) {}
 
-    fn drop_inode(&self, _node: u64) {
+    fn drop_inode(&self, _node: u64) -> bool {
         self.dropped.fetch_add(1, Ordering::Relaxed);
+        true
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nacre_client::Found;
 use nacre_types::{SetAttr, SetAttrValid, Status, StatusResult, Timestamp};
 
 use super::{Front, caller, gone};
@@ -99,17 +100,22 @@ fn to_set(change: &request::SetAttr) -> SetAttr {
     set
 }
 
+/// For how long the kernel may use attributes.
+fn attr_timeout(keep: bool) -> Duration {
+    if keep { Duration::MAX } else { Duration::ZERO }
+}
+
 impl Front {
     pub(super) fn attr_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
         let fid = self.fid(request.node_id)?;
         match request.op {
             Operation::GetAttr { .. } => {
-                let attr = self.client.getattr(fid).map_err(gone)?;
-                reply.attr(&to_wire(&attr), self.attr_timeout());
+                let (attr, keep) = self.client.stat(fid).map_err(gone)?;
+                reply.attr(&to_wire(&attr), attr_timeout(keep));
             }
             Operation::Statx { .. } => {
-                let attr = self.client.getattr(fid).map_err(gone)?;
-                reply.statx(&to_statx(&attr), self.attr_timeout());
+                let (attr, keep) = self.client.stat(fid).map_err(gone)?;
+                reply.statx(&to_statx(&attr), attr_timeout(keep));
             }
             Operation::SetAttr(change) => {
                 let mut set = to_set(&change);
@@ -122,7 +128,7 @@ impl Front {
                 if closed {
                     self.expire_names();
                 }
-                reply.attr(&to_wire(&attr), self.attr_timeout());
+                reply.attr(&to_wire(&attr), attr_timeout(self.client.lease().exclusive()));
             }
             Operation::Access { mask } => {
                 let mask = (mask & 7) as u8;
@@ -137,14 +143,14 @@ impl Front {
     }
 
     /// The protocol's form of a name that was found or made.
-    pub(super) fn entry(&self, attr: &nacre_types::Attr, node: u64, public: bool) -> crate::reply::Entry {
+    pub(super) fn entry(&self, found: &Found) -> crate::reply::Entry {
         crate::reply::Entry {
-            node_id: node,
+            node_id: found.node,
             // FIDs are never used again, so neither are node ids.
             generation: 0,
-            entry_timeout: self.entry_timeout(public),
-            attr_timeout: self.attr_timeout(),
-            attr: to_wire(attr),
+            entry_timeout: self.entry_timeout(found.public && found.keep.name),
+            attr_timeout: attr_timeout(found.keep.attr),
+            attr: to_wire(&found.attr),
         }
     }
 

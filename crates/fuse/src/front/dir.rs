@@ -1,5 +1,6 @@
 //! Directories.
 
+use nacre_client::Found;
 use nacre_types::{Status, StatusResult};
 
 use super::{Front, caller, gone};
@@ -46,7 +47,10 @@ impl Front {
                 name: listed.name,
             };
             let full = match (&listed.attr, plus) {
-                (Some(attr), true) => buffer.push_plus(&self.entry(attr, listed.node, listed.public), &entry),
+                (Some(attr), true) => {
+                    let (node, attr, public, keep) = (listed.node, *attr, listed.public, listed.keep);
+                    buffer.push_plus(&self.entry(&Found { node, attr, public, keep }), &entry)
+                }
                 (None, true) => buffer.push_name_only(&entry),
                 (_, false) => buffer.push(&entry),
             };

@@ -1,6 +1,6 @@
 //! Names found, made, moved and removed.
 
-use nacre_client::{Created, Found, NewFile, RenameFlags};
+use nacre_client::{Created, NewFile, RenameFlags};
 use nacre_types::{FileKind, Status, StatusResult};
 
 use super::data::to_open;
@@ -20,31 +20,31 @@ impl Front {
                 let exclusive = flags as i32 & libc::O_EXCL != 0;
                 let (found, opened) =
                     self.client.create_open(&caller, fid()?, name, &what, (open, sync), exclusive)?;
-                reply.created(&self.found(&found), &self.opened(&opened, open, flags)?);
+                reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
             }
             Operation::TmpFile { flags, mode, umask } => {
                 let (open, sync) = to_open(flags, false);
                 let (found, opened) =
                     self.client.tmpfile(&caller, fid()?, regular(mode), umask, (open, sync))?;
-                reply.created(&self.found(&found), &self.opened(&opened, open, flags)?);
+                reply.created(&self.entry(&found), &self.opened(&opened, open, flags)?);
             }
             Operation::MkDir { name, mode, umask } => {
                 let mode = FileKind::Directory.mode_bits() | mode & 0o7777;
                 let what = Created { new: NewFile::Directory, mode, umask };
-                reply.entry(&self.found(&self.client.create(&caller, fid()?, name, &what)?));
+                reply.entry(&self.entry(&self.client.create(&caller, fid()?, name, &what)?));
             }
             Operation::MkNod { name, mode, rdev, umask } => {
                 let what = Created::node(mode, rdev, umask)?;
-                reply.entry(&self.found(&self.client.create(&caller, fid()?, name, &what)?));
+                reply.entry(&self.entry(&self.client.create(&caller, fid()?, name, &what)?));
             }
             Operation::Symlink { name, target } => {
                 let mode = FileKind::Symlink.mode_bits() | 0o777;
                 let what = Created { new: NewFile::Symlink { target }, mode, umask: 0 };
-                reply.entry(&self.found(&self.client.create(&caller, fid()?, name, &what)?));
+                reply.entry(&self.entry(&self.client.create(&caller, fid()?, name, &what)?));
             }
             Operation::Link { node_id, new_name } => {
                 let found = self.client.link(&caller, self.fid(node_id)?, fid()?, new_name)?;
-                reply.entry(&self.found(&found));
+                reply.entry(&self.entry(&found));
             }
             Operation::Unlink { name } => {
                 self.client.unlink(&caller, fid()?, name, false)?;
@@ -70,13 +70,13 @@ impl Front {
         let fid = self.fid(request.node_id)?;
         // Asked by those who hold a file handle: the inode need not be a directory.
         if name == b"." {
-            reply.entry(&self.found(&self.client.lookup_self(fid)?));
+            reply.entry(&self.entry(&self.client.lookup_self(fid)?));
             return Ok(());
         }
         match self.client.lookup(&caller(request), fid, name)? {
-            Ok(found) => reply.entry(&self.found(&found)),
-            Err(public) => {
-                let timeout = self.entry_timeout(public);
+            Ok(found) => reply.entry(&self.entry(&found)),
+            Err(absent) => {
+                let timeout = self.entry_timeout(absent.public && absent.keep);
                 if timeout.is_zero() {
                     return Err(Status::ENOENT);
                 }
@@ -84,10 +84,6 @@ impl Front {
             }
         }
         Ok(())
-    }
-
-    fn found(&self, found: &Found) -> crate::reply::Entry {
-        self.entry(&found.attr, found.node, found.public)
     }
 }
 

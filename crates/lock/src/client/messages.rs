@@ -1,6 +1,6 @@
 //! What comes from the target, from the cache that is being flushed, and from the clock.
 
-use super::{Effect, LockClient, State, kept};
+use super::{ClientConfig, Effect, LockClient, State, kept};
 use crate::mode::Mode;
 use crate::resource::{LockGrant, LockHandle, Need, Outcome, Refusal, ResourceId, Wanted};
 use std::time::{Duration, Instant};
@@ -69,6 +69,10 @@ impl LockClient {
     /// wanted. May come before the grant, after the cancel, and more than once.
     pub fn on_callback(&mut self, handle: LockHandle, wanted: &Wanted, effects: &mut Vec<Effect>) {
         self.stats.callbacks += 1;
+        if let Some(called_back) = self.reserved.get_mut(&handle) {
+            *called_back = true;
+            return;
+        }
         let Some(&key) = self.by_handle.get(&handle) else {
             return self.send(effects, Effect::SendCancel(handle));
         };
@@ -125,7 +129,10 @@ impl LockClient {
         let Some(&key) = self.by_handle.get(&handle) else { return false };
         let lock = &mut self.locks[key];
         let readers = Wanted::by(&Need { mode: Mode::Pr, ..lock.need });
-        if lock.state != State::Granted || lock.users > 0 || kept(&lock.need, &readers, true).is_none() {
+        if lock.state != State::Granted
+            || lock.users > 0
+            || kept(&lock.need, &readers, &ClientConfig { downgrade: true, ..self.config }).is_none()
+        {
             return false;
         }
         // As if readers had asked for it; inode bits all stay, as none are left over that nobody wants.

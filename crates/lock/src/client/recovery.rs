@@ -27,6 +27,7 @@ impl LockClient {
     pub fn on_restarted(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.connected = true;
         self.unsent.clear();
+        self.reserved.clear();
         let held = self.locks.iter().filter(|(_, lock)| !matches!(lock.state, State::Asking(_)));
         self.replaying = held.map(|(_, lock)| lock.handle).collect();
         self.replay_again = Some(now);
@@ -64,6 +65,7 @@ impl LockClient {
         self.replay_again = None;
         self.replaying.clear();
         self.unsent.clear();
+        self.reserved.clear();
         let mut all: Vec<(LockHandle, u32)> =
             self.locks.iter().map(|(key, lock)| (lock.handle, key)).collect();
         all.sort();

@@ -435,3 +435,76 @@ fn locks_of_one_mode_can_be_surrendered() {
     assert!(!world.client.has_mode(&OBJECT, Mode::Pr) && world.client.is_valid(writing));
     assert!(!world.client.surrender(&OBJECT, Mode::Pr, &mut world.effects), "none is left");
 }
+
+fn update() -> Need {
+    Need::bits(Mode::Pr, InodeBits::UPDATE)
+}
+
+#[test]
+fn a_lock_that_comes_with_an_answer_is_cached_like_any_other() {
+    let mut world = World::new();
+    let handle = world.client.reserve();
+    assert!(world.client.adopt(handle, &INODE, &update(), &mut world.effects));
+    assert_eq!(world.acquire(update()), Acquire::Held(handle));
+    world.call_back(handle, Need::bits(Mode::Pw, InodeBits::UPDATE));
+    assert_eq!(world.effects, [], "it is used twice");
+    world.release(handle);
+    world.release(handle);
+    assert_eq!(world.effects, [Effect::Flush { handle, resource: INODE, need: update(), keep: None }]);
+    world.effects.clear();
+    world.client.on_flushed(world.now, handle, &mut world.effects);
+    assert_eq!((&world.effects[..], world.client.locks()), (&[Effect::SendCancel(handle)][..], 0));
+}
+
+#[test]
+fn a_lock_that_is_called_back_before_its_answer_comes_is_not_adopted() {
+    let mut world = World::new();
+    let (handle, other) = (world.client.reserve(), world.client.reserve());
+    assert_ne!(handle, other);
+    world.call_back(handle, Need::bits(Mode::Pw, InodeBits::UPDATE));
+    assert_eq!(world.effects, [], "the request may bring it still");
+    assert!(!world.client.adopt(handle, &INODE, &update(), &mut world.effects));
+    assert_eq!(world.effects, [Effect::SendCancel(handle)]);
+    assert!(!world.client.is_covered(&INODE, &update()));
+    world.effects.clear();
+    assert!(world.client.adopt(other, &INODE, &update(), &mut world.effects));
+    assert!(world.client.is_covered(&INODE, &update()));
+}
+
+#[test]
+fn an_answer_that_never_came_leaves_nothing_and_its_lock_is_cancelled_when_it_is_called_back() {
+    let mut world = World::new();
+    let handle = world.client.reserve();
+    world.client.forget_reserved(handle);
+    world.call_back(handle, Need::bits(Mode::Pw, InodeBits::UPDATE));
+    assert_eq!(world.effects, [Effect::SendCancel(handle)]);
+    world.effects.clear();
+    assert!(!world.client.adopt(handle, &INODE, &update(), &mut world.effects), "it comes too late");
+}
+
+#[test]
+fn an_answer_of_a_life_that_has_ended_brings_no_lock() {
+    for restarted in [false, true] {
+        let mut world = World::new();
+        let handle = world.client.reserve();
+        match restarted {
+            true => world.client.on_restarted(world.now, &mut world.effects),
+            false => {
+                world.client.on_evicted(&mut world.effects);
+                world.client.on_connected(world.now, &mut world.effects);
+            }
+        }
+        world.effects.clear();
+        assert!(!world.client.adopt(handle, &INODE, &update(), &mut world.effects));
+        assert_eq!((&world.effects[..], world.client.locks()), (&[Effect::SendCancel(handle)][..], 0));
+        assert!(world.client.reserve() > handle, "handles are never used again");
+    }
+}
+
+#[test]
+fn a_grant_that_makes_no_sense_is_given_back() {
+    let mut world = World::new();
+    let handle = world.client.reserve();
+    assert!(!world.client.adopt(handle, &OBJECT, &write(pages(0, 1)), &mut world.effects));
+    assert_eq!(world.effects, [Effect::SendCancel(handle)]);
+}

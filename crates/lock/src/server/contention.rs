@@ -12,21 +12,30 @@ use std::time::Instant;
 pub(super) struct Contention {
     events: VecDeque<Instant>,
     until: Option<Instant>,
+    /// Events count also when nothing is locked in between: on an inode nobody holds anything while it changes.
+    pub(super) keeps_events: bool,
+    /// A timer runs until somebody has to look whether it is time to forget.
+    pub(super) is_watched: bool,
 }
 
 impl Contention {
-    /// A request had to call back another client. Says when the contention that this begins will be over.
-    pub(super) fn on_conflict(&mut self, now: Instant, config: &ServerConfig) -> Option<Instant> {
+    /// A request had to call back another client.
+    pub(super) fn on_conflict(&mut self, now: Instant, config: &ServerConfig) {
         while self.events.front().is_some_and(|first| now.duration_since(*first) > config.contention_window) {
             self.events.pop_front();
         }
         self.events.push_back(now);
-        if self.events.len() < config.contention_events {
-            return None;
+        if self.events.len() >= config.contention_events {
+            self.events.clear();
+            self.until = Some(now + config.contention_time);
         }
-        self.events.clear();
-        self.until = Some(now + config.contention_time);
-        self.until
+    }
+
+    /// Until when this counts for something; `None` if it does not any more.
+    pub(super) fn counts_until(&self, now: Instant, config: &ServerConfig) -> Option<Instant> {
+        let last = self.events.back().filter(|_| self.keeps_events);
+        let last = last.map(|last| *last + config.contention_window);
+        last.max(self.until).filter(|until| *until > now)
     }
 
     /// Milliseconds that the resource stays contended; `None` if it is not.

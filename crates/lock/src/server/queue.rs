@@ -124,8 +124,10 @@ impl LockServer {
             let holder = self.locks[*key].peer;
             !holder.is_local() && holder.client != peer.client
         };
-        if !peer.is_local() && holders.iter().any(foreign) {
-            self.note_conflict(now, resource);
+        // Inodes are changed by the target itself, objects by clients under their locks.
+        let of_inode = matches!(need.policy, Policy::Bits(_));
+        if (of_inode || !peer.is_local()) && holders.iter().any(foreign) {
+            self.note_conflict(now, resource, of_inode);
         }
         let wanted = Wanted::by(&need);
         for key in holders {
@@ -214,10 +216,29 @@ impl LockServer {
         }
     }
 
-    fn note_conflict(&mut self, now: Instant, resource: u32) {
+    fn note_conflict(&mut self, now: Instant, resource: u32, of_inode: bool) {
         let contention = self.resources[resource].contention.get_or_insert_with(Box::<Contention>::default);
-        if let Some(until) = contention.on_conflict(now, &self.config) {
+        contention.keeps_events = of_inode;
+        contention.on_conflict(now, &self.config);
+        if !contention.is_watched
+            && let Some(until) = contention.counts_until(now, &self.config)
+        {
+            contention.is_watched = true;
             self.timers.insert((until, Timer::Contention(resource)));
+        }
+    }
+
+    /// It may be time to forget what is known of a fight.
+    pub(super) fn on_contention_due(&mut self, now: Instant, key: u32) {
+        let Some(contention) = self.resources.get_mut(key).and_then(|known| known.contention.as_mut()) else {
+            return;
+        };
+        match contention.counts_until(now, &self.config) {
+            Some(until) => drop(self.timers.insert((until, Timer::Contention(key)))),
+            None => {
+                contention.is_watched = false;
+                self.drop_if_unused(now, key);
+            }
         }
     }
 

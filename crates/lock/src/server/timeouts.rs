@@ -73,7 +73,7 @@ impl LockServer {
             match timer {
                 Timer::Callback(key) => self.on_callback_due(now, key, &mut late, effects),
                 Timer::Glimpse(id) => self.on_glimpse_due(now, id, &mut late, effects),
-                Timer::Contention(resource) => self.drop_if_unused(now, resource),
+                Timer::Contention(resource) => self.on_contention_due(now, resource),
             }
         }
         late.sort();

@@ -43,6 +43,7 @@ impl Node {
             lru_max_age: Duration::from_secs(40),
             resend_after: Duration::from_secs(1),
             downgrade: true,
+            keep_parts: true,
         };
         Node {
             engine: LockClient::new(config),

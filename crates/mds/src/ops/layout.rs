@@ -118,7 +118,7 @@ impl Mds {
         self.instantiate(&record, layout, end, |mut changed, layout, mut tx| {
             changed.attr.size_source = SizeSource::Objects;
             tx.put_inode(changed);
-            self.finish(caller.call, tx, MdsReply::Layout(Some(Arc::new(layout))))
+            self.finish(Some(caller.export), caller.call, tx, MdsReply::Layout(Some(Arc::new(layout))))
         })
     }
 
@@ -131,6 +131,8 @@ impl Mds {
         end: u64,
         commit: impl FnOnce(InodeRecord, Layout, Tx) -> StatusResult<MdsAnswer>,
     ) -> StatusResult<MdsAnswer> {
+        // Before objects are set aside for it: others wait for those.
+        self.call_back_for_objects(record)?;
         let places: Vec<usize> = layout.to_instantiate(end).collect();
         let wanted: Vec<LayoutSpec> = places
             .iter()
@@ -193,7 +195,7 @@ impl Mds {
         }
         let store = |changed: InodeRecord, mut tx: Tx| {
             let record = tx.put_inode(changed);
-            self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+            self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
         };
         if changed.attr.is_regular() && !wish.is_empty() {
             let layout = self.wished_layout(&changed)?;

@@ -41,10 +41,15 @@ impl Mds {
             return Err(Status::ENOENT);
         }
         let mut tx = self.begin();
+        tx.is_replay = flags.contains(OpenFlags::REPLAY);
         let opened = self.open_locked(&mut tx, caller, &record, flags)?;
         tx.note_opened(*fid, handle, flags);
-        let answer =
-            self.finish(caller.call, tx, MdsReply::Opened { attr: opened.attr, layout: opened.layout })?;
+        let answer = self.finish(
+            Some(caller.export),
+            caller.call,
+            tx,
+            MdsReply::Opened { attr: opened.attr, layout: opened.layout },
+        )?;
         self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
         Ok(answer)
     }
@@ -118,7 +123,7 @@ impl Mds {
         let mut tx = self.begin();
         if closed.last && record.attr.flags.contains(AttrFlags::ORPHAN) {
             self.destroy_inode(&mut tx, &record)?;
-            return self.finish(caller.call, tx, MdsReply::Done);
+            return self.finish(Some(caller.export), caller.call, tx, MdsReply::Done);
         }
         let word = Word::of(session, &caller.client, update);
         let mut changed = InodeRecord::clone(&record);
@@ -138,7 +143,7 @@ impl Mds {
             return Ok(self.answer(MdsReply::Attr(record.shown())));
         }
         let record = tx.put_inode(changed);
-        self.finish(caller.call, tx, MdsReply::Attr(record.shown()))
+        self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
     }
 
     /// Opens what a request of an earlier run opened, as its client is about to learn of it.

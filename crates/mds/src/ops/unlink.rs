@@ -83,7 +83,12 @@ impl Mds {
             attr.ctime = now;
         }
         tx.put_inode(parent);
-        self.finish(caller.call, tx, MdsReply::Removed { fid: victim.attr.fid, attr: Some(attr) })
+        self.finish(
+            Some(caller.export),
+            caller.call,
+            tx,
+            MdsReply::Removed { fid: victim.attr.fid, attr: Some(attr) },
+        )
     }
 }
 

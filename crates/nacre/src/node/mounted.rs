@@ -9,13 +9,14 @@ use crate::control::MountStatus;
 use crate::failure::{Failure, Result};
 use crate::instance::write_private;
 use crate::process::{RunDir, request_stop};
-use nacre_client::{Client, ClientConfig, Lease};
+use nacre_client::{Client, ClientConfig, Lease, Locks};
 use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
 use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, OssEndpoint, OstEventsFactory, Recovery};
-use nacre_types::{StatusResult, TargetId, TargetKind};
-use nacre_wire::mds::LeaseGrant;
+use nacre_types::{Cred, StatusResult, TargetId, TargetKind};
+use nacre_wire::lock::{LockMessage, LockRequest};
+use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::mgs::{FsConfig, TargetConfig};
 use parking_lot::Mutex;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -313,12 +314,14 @@ fn connect(target: &TargetConfig, links: &Links, events: Arc<RemoteEvents>) -> S
 struct RemoteEvents {
     index: u16,
     lease: Arc<dyn ClientCallbacks>,
+    locks: Arc<Locks>,
     client: OnceLock<Weak<Client>>,
 }
 
 impl RemoteEvents {
     fn new(index: u16, lease: &Arc<Lease>) -> RemoteEvents {
-        RemoteEvents { index, lease: lease.callbacks(index), client: OnceLock::new() }
+        let locks = lease.locks().clone();
+        RemoteEvents { index, lease: lease.callbacks(index), locks, client: OnceLock::new() }
     }
 
     /// The client exists only after its endpoints.
@@ -331,6 +334,10 @@ impl ClientCallbacks for RemoteEvents {
     fn lease_changed(&self, grant: LeaseGrant) {
         self.lease.lease_changed(grant);
     }
+
+    fn lock_message(&self, message: LockMessage) {
+        self.lease.lock_message(message);
+    }
 }
 
 impl MdsEvents for RemoteEvents {
@@ -340,6 +347,12 @@ impl MdsEvents for RemoteEvents {
         recovery: Recovery,
         grant: LeaseGrant,
     ) -> StatusResult<()> {
+        if recovery != Recovery::None {
+            // Nothing that is cached is protected any more. Until all clients have said so, a server that has restarted lets
+            // nothing be changed; so it comes before anything that changes something.
+            self.locks.lose_inodes(self.index);
+            endpoint.call(&Cred::system(), &MdsRequest::Locks { request: LockRequest::ReplayDone })?;
+        }
         if recovery == Recovery::Evicted {
             if let Some(client) = self.client.get().and_then(Weak::upgrade) {
                 client.lose_dirty_data();

@@ -193,7 +193,10 @@ impl Params {
                 Ok(())
             },
         );
+        let namespace = format!("ldlm.namespaces.mdt-{name}_UUID");
+        ldlm::enter(&self.tree, &namespace, mds.inode_locks());
         self.apply_lasting(&below);
+        self.apply_lasting(&namespace);
     }
 
     /// Default striping, shared by the whole file system, as parameters below `below`.
@@ -262,10 +265,10 @@ impl Params {
         enter_space(&self.tree, &below, move || space.target_statfs(target));
         if target.kind == TargetKind::Ost {
             osc::enter(&self.tree, &below, client, target.index);
-            let namespace = format!("ldlm.namespaces.{name}-{kind}-{}", info.instance);
-            ldlm::enter_mount(&self.tree, &namespace, client, target.index);
-            self.apply_lasting(&namespace);
         }
+        let namespace = format!("ldlm.namespaces.{name}-{kind}-{}", info.instance);
+        ldlm::enter_mount(&self.tree, &namespace, client, target);
+        self.apply_lasting(&namespace);
         let way = client.clone();
         self.tree.add_read(&format!("{below}.import"), move || Ok(format!("{}\n", import(&way, target)?)));
         let way = client.clone();

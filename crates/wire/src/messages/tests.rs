@@ -155,6 +155,8 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::Ping,
         MdsRequest::LeaseReleased { epoch: 6 },
         MdsRequest::Locks { request: LockRequest::ReplayDone },
+        MdsRequest::Intent { fid: Fid::ROOT, name: Some(b"n"), handle: LockHandle(8) },
+        MdsRequest::Intent { fid: fid(1), name: None, handle: LockHandle(9) },
         MdsRequest::LookupMany { parent: Fid::ROOT, names: b"a\0b\0" },
     ]
 }
@@ -183,6 +185,13 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::Lock(Some(file_lock())),
         MdsReply::Lease(LeaseGrant { exclusive: true, epoch: 12 }),
         MdsReply::Locked(Outcome::Waiting),
+        MdsReply::Intent {
+            attr: Some(attr()),
+            public: true,
+            names: Some(3),
+            directory: LockHandle(8),
+            inode: LockHandle(0),
+        },
     ]
 }
 

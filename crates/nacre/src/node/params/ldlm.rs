@@ -3,13 +3,13 @@
 use nacre_client::{Client, LockCounts};
 use nacre_dlm::{LockService, ServerConfig};
 use nacre_params::{Tree, value};
-use nacre_types::StatusResult;
+use nacre_types::{StatusResult, TargetId};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest time that can be set, in seconds.
 const SECONDS_MAX: i64 = 86_400;
-/// Unused locks that a mount keeps per OST if nobody says otherwise (`lru_size=0`).
+/// Unused locks that a mount keeps per target if nobody says otherwise (`lru_size=0`).
 const LRU_SIZE_DEFAULT: usize = 32 * 1024;
 
 /// Enters the parameters of a target's locks below `below`.
@@ -56,30 +56,32 @@ pub fn enter_timeout(tree: &Tree, name: &str, locks: &Arc<LockService>, max_s: i
     );
 }
 
-/// Enters the parameters of a mount's locks at an OST below `below`.
-pub fn enter_mount(tree: &Tree, below: &str, client: &Arc<Client>, ost: u16) {
+/// Enters the parameters of a mount's locks at a target below `below`.
+pub fn enter_mount(tree: &Tree, below: &str, client: &Arc<Client>, target: TargetId) {
     type Count = fn(&LockCounts) -> u64;
     let counts: [(&str, Count); 2] =
         [("lock_count", |counts| counts.locks as u64), ("lock_unused_count", |counts| counts.unused as u64)];
     for (leaf, count) in counts {
         let client = client.clone();
         tree.add_read(&format!("{below}.{leaf}"), move || {
-            Ok(count(&client.lease().locks().counts(ost)).to_string())
+            Ok(count(&client.lease().locks().counts(target)).to_string())
         });
     }
     let stats = client.clone();
-    tree.add_read(&format!("{below}.lock_stats"), move || Ok(stats_of(&stats.lease().locks().counts(ost))));
+    tree.add_read(&format!("{below}.lock_stats"), move || {
+        Ok(stats_of(&stats.lease().locks().counts(target)))
+    });
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.lru_size"),
-        move || Ok(get.lease().locks().lru_size(ost).to_string()),
+        move || Ok(get.lease().locks().lru_size(target).to_string()),
         move |text| {
             let locks = set.lease().locks();
             match text.trim() {
-                "clear" => locks.drop_unused(ost),
+                "clear" => locks.drop_unused(target),
                 text => {
                     let wanted = value::integer(text, 0, i64::from(u32::MAX))?.unsigned_abs() as usize;
-                    locks.set_lru_size(ost, if wanted == 0 { LRU_SIZE_DEFAULT } else { wanted });
+                    locks.set_lru_size(target, if wanted == 0 { LRU_SIZE_DEFAULT } else { wanted });
                 }
             }
             Ok(())
@@ -88,10 +90,10 @@ pub fn enter_mount(tree: &Tree, below: &str, client: &Arc<Client>, ost: u16) {
     let (get, set) = (client.clone(), client.clone());
     tree.add_both(
         &format!("{below}.lru_max_age"),
-        move || Ok(get.lease().locks().lru_max_age(ost).as_millis().to_string()),
+        move || Ok(get.lease().locks().lru_max_age(target).as_millis().to_string()),
         move |text| {
             let age_ms = value::integer(text, 1, SECONDS_MAX * 1000)?.unsigned_abs();
-            set.lease().locks().set_lru_max_age(ost, Duration::from_millis(age_ms));
+            set.lease().locks().set_lru_max_age(target, Duration::from_millis(age_ms));
             Ok(())
         },
     );

@@ -266,14 +266,14 @@ impl Conn {
         }
     }
 
-    /// Puts a request into the table, waiting for room.
-    fn register(&self, xid: u64, interest: Interest) -> Result<(), NoReply> {
+    /// Puts a request into the table, waiting for room unless it is urgent.
+    fn register(&self, xid: u64, interest: Interest, is_urgent: bool) -> Result<(), NoReply> {
         let mut table = self.table.lock();
         loop {
             if table.closed {
                 return Err(NoReply::Lost);
             }
-            if table.entries.len() < self.in_flight_max {
+            if is_urgent || table.entries.len() < self.in_flight_max {
                 break;
             }
             if nacre_env::interrupted() {
@@ -327,13 +327,14 @@ impl Conn {
         body: &[u8],
         bulk: &[u8],
         place: Place,
+        is_urgent: bool,
     ) -> Result<InFlight, NoReply> {
         let data_len = bulk.len().max(place.len());
         let due = self.simulate(body.len() + bulk.len(), place.len());
         let waiter = Waiter::new(header.xid.0, place, data_len as u64, due);
         self.load.in_flight.fetch_add(1, Ordering::Relaxed);
         self.load.queued_bytes.fetch_add(data_len as u64, Ordering::Relaxed);
-        if let Err(why) = self.register(header.xid.0, Interest::Waiter(waiter.clone())) {
+        if let Err(why) = self.register(header.xid.0, Interest::Waiter(waiter.clone()), is_urgent) {
             self.release(&waiter);
             return Err(why);
         }
@@ -368,7 +369,8 @@ impl Conn {
     /// Sends a request that nobody waits for.
     pub(crate) fn post(&self, header: &Header, body: &[u8]) {
         let xid = header.xid.0;
-        let sent = self.register(xid, Interest::Posted).and_then(|()| self.transmit(header, body, &[]));
+        let sent =
+            self.register(xid, Interest::Posted, false).and_then(|()| self.transmit(header, body, &[]));
         if sent.is_err() {
             self.table.lock().take(xid);
             self.flights.post_lost(xid);

@@ -27,6 +27,13 @@ pub(super) fn round_trip(peer: &Arc<Peer>, modifying: bool, body: Body<'_>) -> S
     nacre_env::blocking(|| peer.run(Request::new(ticket, body, &[], Destination::none()), None))
 }
 
+/// The same for what others of this client may wait for at the server.
+fn urgent_round_trip(peer: &Arc<Peer>, body: Body<'_>) -> StatusResult<Reply> {
+    let ticket = peer.flights.begin(false)?;
+    let request = Request::new(ticket, body, &[], Destination::none()).urgent(true);
+    nacre_env::blocking(|| peer.run(request, None))
+}
+
 pub(super) fn undecodable(peer: &Peer, error: nacre_wire::DecodeError) -> Status {
     log::warn!("reply of {} not understood: {error}", peer.name());
     Status::EPROTO
@@ -41,7 +48,12 @@ struct MdsCalls {
 impl MdsCalls {
     fn run(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         let body = encode_call(cred, request);
-        let reply = round_trip(&self.peer, request.is_modifying(), body.as_body())?;
+        let reply = match request {
+            MdsRequest::Locks { .. } | MdsRequest::LeaseReleased { .. } => {
+                urgent_round_trip(&self.peer, body.as_body())?
+            }
+            _ => round_trip(&self.peer, request.is_modifying(), body.as_body())?,
+        };
         let answer = MdsAnswer::from_bytes(&reply.body).map_err(|error| undecodable(&self.peer, error))?;
         self.peer.note_committed(answer.last_committed.0);
         Ok(answer)

@@ -262,8 +262,9 @@ impl OssCalls {
         let (send, destination) = parts(request, bulk);
         let ticket = self.peer.flights.begin(false)?;
         let result = {
+            let is_urgent = matches!(request, OssRequest::Locks { .. });
             let request = Request::new(ticket, body.as_body(), send, destination).in_life(life_of(request));
-            nacre_env::blocking(|| self.peer.run(request, None))
+            nacre_env::blocking(|| self.peer.run(request.urgent(is_urgent), None))
         };
         self.finish(request, result)
     }

@@ -85,6 +85,8 @@ pub(crate) struct Request<'a> {
     pub(crate) resent: bool,
     /// Life of the client in which it may be sent, 0 for any.
     incarnation: u64,
+    /// Does not wait for room on its connection.
+    is_urgent: bool,
     damaged: u32,
     evictions: u32,
 }
@@ -96,7 +98,15 @@ impl<'a> Request<'a> {
         send: &'a [u8],
         destination: Destination<'a>,
     ) -> Request<'a> {
-        Request { ticket, body, send, destination, resent: false, incarnation: 0, damaged: 0, evictions: 0 }
+        let (resent, is_urgent) = (false, false);
+        let (incarnation, damaged, evictions) = (0, 0, 0);
+        Request { ticket, body, send, destination, resent, incarnation, is_urgent, damaged, evictions }
+    }
+
+    /// Others of this client may wait at the server for what it says: it goes out although as many are under way as may be. The
+    /// server has threads for some more; there are never more than a few of these.
+    pub(crate) fn urgent(self, is_urgent: bool) -> Request<'a> {
+        Request { is_urgent, ..self }
     }
 
     /// To be sent in this life of the client only; 0 for any.
@@ -273,7 +283,7 @@ impl Peer {
         let ticket = self.flights.begin(false)?;
         let header = Header::new(FrameKind::Disconnect, self.target, ticket.xid);
         // SAFETY: there is no buffer.
-        let sent = unsafe { conn.submit(&header, &[], &[], Destination::none().place()) };
+        let sent = unsafe { conn.submit(&header, &[], &[], Destination::none().place(), false) };
         match sent.and_then(|flight| flight.wait_until(Some(deadline))) {
             Ok(_) => {
                 self.flights.finish(ticket.xid.0);
@@ -396,7 +406,8 @@ impl Peer {
             return Err(status);
         }
         // SAFETY: passed on to the caller.
-        let flight = unsafe { conn.submit(&header, body, request.send, request.destination.place()) };
+        let (data, place) = (request.send, request.destination.place());
+        let flight = unsafe { conn.submit(&header, body, data, place, request.is_urgent) };
         Ok(flight.map_err(|why| (why, conn)))
     }
 

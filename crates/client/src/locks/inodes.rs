@@ -1,0 +1,460 @@
+//! Locks on inodes at one MDT: what lets the kernel, and this client, keep names and attributes beside other clients.
+//!
+//! They come with the answers to lookups and to requests for attributes (intents), on the inode that was found and on the
+//! content of the directory that was searched. They are kept until somebody else is about to change what they stand for. Then
+//! what the kernel has is dropped and the lock is given up, by a thread of its own, which waits for nobody: names expire all at
+//! once, attributes go without their pages.
+//!
+//! # Why nothing old stays
+//!
+//! - An answer is kept only if its lock came with it, or if the same lock was held when the question was sent and when the
+//!   answer came: handles are never used twice, so it was held all the time.
+//! - No reference to a lock is held while the MDT is asked: the MDT may be waiting for that very lock.
+//! - What is on its way into the kernel when its lock goes is dropped there as well: it compares the epoch of names and the
+//!   version of attributes with those at the time of the question. An inode that it does not know yet has no version; then it is
+//!   told again until it does, or has forgotten it ([`InodeSpace::leave`]).
+
+use super::Locks;
+use crate::client::Client;
+use crate::node::Warrant;
+use nacre_lock::client::{ClientConfig, ClientStats, Effect, LockClient};
+use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
+use nacre_types::{Cred, Fid};
+use nacre_wire::lock::{HANDLES_MAX, LockMessage, LockRequest};
+use nacre_wire::mds::MdsRequest;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// What a lock on an inode covers.
+const INODE: InodeBits = InodeBits::UPDATE
+    .union(InodeBits::PERM)
+    .union(InodeBits::XATTR)
+    .union(InodeBits::LAYOUT)
+    .union(InodeBits::LOOKUP);
+/// Time between two tries to reach an inode whose attributes are on their way into the kernel.
+const RETRY: Duration = Duration::from_micros(200);
+/// Cancels that nobody waits for are sent together when there are so many, or once a second.
+const CANCELS_GATHERED: usize = 256;
+/// After this time an answer is not on its way any more.
+const ARRIVED: Duration = Duration::from_secs(2);
+
+/// A lock that is given up.
+struct Leaving {
+    handle: LockHandle,
+    node: u64,
+    /// Names are kept under it.
+    names: bool,
+    since: Instant,
+}
+
+#[derive(Default)]
+struct Work {
+    leaving: Vec<Leaving>,
+    cancels: Vec<LockHandle>,
+    /// It is to be done now.
+    is_due: bool,
+}
+
+struct State {
+    engine: LockClient,
+    work: Work,
+    /// Locks under which names were given to the kernel.
+    with_names: HashSet<LockHandle>,
+    is_started: bool,
+    is_stopped: bool,
+}
+
+/// What an answer said about a lock.
+pub(crate) struct Granted {
+    /// On what.
+    pub fid: Fid,
+    /// Under which name; 0: not at all.
+    pub handle: LockHandle,
+}
+
+/// Under what an answer may be kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Held {
+    /// The lock on the content of the directory.
+    pub directory: Option<LockHandle>,
+    /// The lock on the inode.
+    pub inode: Option<LockHandle>,
+}
+
+/// See the [module documentation](self).
+pub(crate) struct InodeSpace {
+    mdt_index: u16,
+    locks: Weak<Locks>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+fn need(bits: InodeBits) -> Need {
+    Need::bits(Mode::Pr, bits)
+}
+
+impl InodeSpace {
+    pub fn new(mdt_index: u16, locks: Weak<Locks>) -> InodeSpace {
+        // What is left of a lock on an inode would be of no use.
+        let config = ClientConfig { downgrade: false, keep_parts: false, ..ClientConfig::default() };
+        let mut engine = LockClient::new(config);
+        engine.on_connected(Instant::now(), &mut Vec::new());
+        let state = State {
+            engine,
+            work: Work::default(),
+            with_names: HashSet::new(),
+            is_started: false,
+            is_stopped: false,
+        };
+        InodeSpace { mdt_index, locks, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// A name for the lock on a directory, followed by one for the lock on an inode, for a request. Given back by
+    /// [`InodeSpace::settle`] or [`InodeSpace::forget`].
+    pub fn reserve(&self) -> LockHandle {
+        let mut state = self.state.lock();
+        let first = state.engine.reserve();
+        state.engine.reserve();
+        first
+    }
+
+    /// The request has failed.
+    pub fn forget(&self, first: LockHandle) {
+        let mut state = self.state.lock();
+        state.engine.forget_reserved(first);
+        state.engine.forget_reserved(next(first));
+    }
+
+    /// The answer to a request is there. `remember` gets to know what it may be kept under, and enters it where a flush looks:
+    /// none begins before it returns.
+    pub fn settle<R>(
+        self: &Arc<Self>,
+        first: LockHandle,
+        directory: Option<Granted>,
+        inode: Option<Granted>,
+        remember: impl FnOnce(Held) -> R,
+    ) -> R {
+        let mut effects = Vec::new();
+        let mut state = self.state.lock();
+        let (directory, new_directory) =
+            state.engine_adopt(first, directory, InodeBits::UPDATE, &mut effects);
+        let (inode, new_inode) = state.engine_adopt(next(first), inode, INODE, &mut effects);
+        let result = remember(Held { directory, inode });
+        for (held, is_new) in [(directory, new_directory), (inode, new_inode)] {
+            if let Some(handle) = held.filter(|_| is_new) {
+                state.engine.release(Instant::now(), handle, &mut effects);
+            }
+        }
+        self.perform(&mut state, effects);
+        drop(state);
+        if (new_directory || new_inode)
+            && let Some(locks) = self.locks.upgrade()
+        {
+            locks.clock.wake();
+        }
+        result
+    }
+
+    /// The lock under which names in a directory may be kept, if there is one.
+    pub fn on_names(&self, directory: Fid) -> Option<LockHandle> {
+        let resource = ResourceId::of_fid(&directory);
+        self.state.lock().engine.serving_handle(&resource, &need(InodeBits::UPDATE))
+    }
+
+    /// True if the lock is there and nobody has called it back.
+    pub fn is_usable(&self, handle: LockHandle) -> bool {
+        self.state.lock().engine.is_usable(handle)
+    }
+
+    /// The kernel is about to keep a name under this lock. False if it must not.
+    pub fn keep_name(&self, handle: LockHandle) -> bool {
+        let mut state = self.state.lock();
+        let usable = state.engine.is_usable(handle);
+        if usable {
+            state.with_names.insert(handle);
+        }
+        usable
+    }
+
+    /// This client has removed the inode: nobody will ask for its locks.
+    pub fn on_removed(self: &Arc<Self>, fid: Fid) {
+        let resource = ResourceId::of_fid(&fid);
+        let mut state = self.state.lock();
+        let everything = Need::bits(Mode::Ex, INODE);
+        let cancels = state.engine.early_cancels(&resource, &everything, usize::MAX);
+        if cancels.is_empty() {
+            return;
+        }
+        // In no hurry: so they gather.
+        for cancel in cancels {
+            state.with_names.remove(&cancel.handle);
+            state.work.cancels.push(cancel.handle);
+        }
+        if state.work.cancels.len() >= CANCELS_GATHERED {
+            self.wake(&mut state);
+        }
+        drop(state);
+        if let Some(locks) = self.locks.upgrade() {
+            locks.clock.wake();
+        }
+    }
+
+    /// A message of the MDT. Returns at once.
+    pub fn on_message(self: &Arc<Self>, message: LockMessage) {
+        // Nobody waits for a lock here, and inodes are not glimpsed.
+        if let LockMessage::Blocking { handle, wanted } = message {
+            self.step(|engine, effects| engine.on_callback(handle, &wanted, effects));
+        }
+    }
+
+    /// Time has passed.
+    pub fn on_tick(self: &Arc<Self>) {
+        let mut effects = Vec::new();
+        let mut state = self.state.lock();
+        state.engine.on_tick(Instant::now(), &mut effects);
+        self.perform(&mut state, effects);
+        if !state.work.cancels.is_empty() {
+            self.wake(&mut state);
+        }
+    }
+
+    /// Locks in any state.
+    pub fn lock_count(&self) -> usize {
+        self.state.lock().engine.locks()
+    }
+
+    /// Locks that are kept.
+    pub fn unused_count(&self) -> usize {
+        self.state.lock().engine.unused()
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> ClientStats {
+        self.state.lock().engine.stats()
+    }
+
+    /// Bounds of the cache of locks.
+    pub fn config(&self) -> ClientConfig {
+        self.state.lock().engine.config()
+    }
+
+    /// Keeps at most so many locks.
+    pub fn set_lru_size(self: &Arc<Self>, count: usize) {
+        self.step(|engine, effects| engine.set_lru_size(count, effects));
+    }
+
+    /// Keeps locks at most so long.
+    pub fn set_lru_max_age(&self, age: Duration) {
+        self.state.lock().engine.set_lru_max_age(age);
+    }
+
+    /// Gives up every lock.
+    pub fn drop_unused(self: &Arc<Self>) {
+        self.step(|engine, effects| engine.drop_unused(effects));
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.state.lock().is_stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// All locks are lost. Returns when nothing is cached under them any more.
+    pub fn lose(self: &Arc<Self>) {
+        let mut lost = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let mut effects = Vec::new();
+            state.engine.on_evicted(&mut effects);
+            for effect in effects {
+                if let Effect::Discard { handle, resource, .. } = effect {
+                    lost.push(leaving(handle, &resource, true));
+                }
+            }
+            state.with_names.clear();
+            state.work = Work::default();
+            state.engine.on_connected(Instant::now(), &mut Vec::new());
+        }
+        if let Some(client) = self.locks.upgrade().and_then(|locks| locks.client()) {
+            while !lost.is_empty() {
+                lost = leave(&client, lost).1;
+                if !lost.is_empty() {
+                    std::thread::sleep(RETRY);
+                }
+            }
+        }
+    }
+
+    fn step(self: &Arc<Self>, event: impl FnOnce(&mut LockClient, &mut Vec<Effect>)) {
+        let mut effects = Vec::new();
+        let mut state = self.state.lock();
+        event(&mut state.engine, &mut effects);
+        self.perform(&mut state, effects);
+    }
+
+    /// Leaves to the thread what the engine asks for.
+    fn perform(self: &Arc<Self>, state: &mut State, effects: Vec<Effect>) {
+        let mut any = false;
+        for effect in effects {
+            match effect {
+                Effect::Flush { handle, resource, .. } => {
+                    let names = state.with_names.remove(&handle);
+                    state.work.leaving.push(leaving(handle, &resource, names));
+                    any = true;
+                }
+                Effect::SendCancel(handle) => {
+                    state.work.cancels.push(handle);
+                    any = true;
+                }
+                // Nothing is asked for, converted or brought back.
+                _ => {}
+            }
+        }
+        if any {
+            self.wake(state);
+        }
+    }
+
+    fn wake(self: &Arc<Self>, state: &mut State) {
+        state.work.is_due = true;
+        if !state.is_started && !state.is_stopped {
+            let space = Arc::downgrade(self);
+            match std::thread::Builder::new().name("inode-locks".into()).spawn(move || run(&space)) {
+                Ok(_) => state.is_started = true,
+                // The MDT calls back again.
+                Err(error) => log::warn!("no thread to give up locks: {error}"),
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits for something to do; `None` at the end.
+    fn next_work(&self) -> Option<Work> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_stopped {
+                return None;
+            }
+            if state.work.is_due {
+                return Some(std::mem::take(&mut state.work));
+            }
+            // Now and then, so that a client that has gone without a word ends this thread.
+            self.changed.wait_for(&mut state, Duration::from_secs(10));
+            if self.locks.strong_count() == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// What was cached under these locks is gone; those that are `left` are tried again.
+    fn on_left(self: &Arc<Self>, gone: &[LockHandle], left: Vec<Leaving>) -> Vec<LockHandle> {
+        let mut effects = Vec::new();
+        let mut state = self.state.lock();
+        for handle in gone {
+            state.engine.on_flushed(Instant::now(), *handle, &mut effects);
+        }
+        state.work.is_due |= !left.is_empty();
+        state.work.leaving.extend(left);
+        let cancelled = |effect| match effect {
+            Effect::SendCancel(handle) => Some(handle),
+            _ => None,
+        };
+        effects.into_iter().filter_map(cancelled).collect()
+    }
+
+    fn send_cancels(&self, client: &Client, handles: &[LockHandle]) {
+        let Some(mdt) = client.mdt_endpoint(self.mdt_index) else { return };
+        for handles in handles.chunks(HANDLES_MAX) {
+            let request = LockRequest::Cancel { handles: handles.to_vec() };
+            // The next callback for a lock brings another.
+            if let Err(status) = mdt.call(&Cred::system(), &MdsRequest::Locks { request }) {
+                log::debug!("MDT{:04x}: giving up locks: {status}", self.mdt_index);
+            }
+        }
+    }
+}
+
+impl State {
+    /// Makes what an answer brought a lock of this client, with a reference to it if it is new.
+    fn engine_adopt(
+        &mut self,
+        reserved: LockHandle,
+        granted: Option<Granted>,
+        bits: InodeBits,
+        effects: &mut Vec<Effect>,
+    ) -> (Option<LockHandle>, bool) {
+        match granted {
+            Some(granted) if granted.handle == reserved => {
+                let resource = ResourceId::of_fid(&granted.fid);
+                let is_new = self.engine.adopt(reserved, &resource, &need(bits), effects);
+                (is_new.then_some(reserved), is_new)
+            }
+            other => {
+                self.engine.forget_reserved(reserved);
+                let held = other.map(|granted| granted.handle);
+                (held.filter(|handle| self.engine.is_usable(*handle)), false)
+            }
+        }
+    }
+}
+
+fn next(handle: LockHandle) -> LockHandle {
+    LockHandle(handle.0 + 1)
+}
+
+fn leaving(handle: LockHandle, resource: &ResourceId, names: bool) -> Leaving {
+    Leaving { handle, node: resource.fid().inode_number(), names, since: Instant::now() }
+}
+
+/// Drops what is cached under locks; gives those for which that is done, and those of inodes that the kernel is about to learn
+/// of.
+fn leave(client: &Client, locks: Vec<Leaving>) -> (Vec<LockHandle>, Vec<Leaving>) {
+    let Some(kernel) = client.kernel.get() else {
+        return (locks.iter().map(|lock| lock.handle).collect(), Vec::new());
+    };
+    if locks.iter().any(|lock| lock.names) {
+        kernel.expire_names();
+    }
+    let (mut gone, mut left) = (Vec::with_capacity(locks.len()), Vec::new());
+    for mut lock in locks {
+        let is_done = kernel.drop_attributes(lock.node)
+            || !client.nodes.is_known(lock.node)
+            || lock.since.elapsed() > ARRIVED;
+        if is_done {
+            gone.push(lock.handle);
+        } else {
+            lock.names = false;
+            left.push(lock);
+        }
+    }
+    (gone, left)
+}
+
+/// Body of the thread.
+fn run(space: &Weak<InodeSpace>) {
+    loop {
+        let Some(space) = space.upgrade() else { return };
+        let Some(mut work) = space.next_work() else { return };
+        let Some(client) = space.locks.upgrade().and_then(|locks| locks.client()) else { return };
+        let (gone, left) = leave(&client, std::mem::take(&mut work.leaving));
+        let is_early = gone.is_empty() && work.cancels.is_empty() && !left.is_empty();
+        work.cancels.extend(space.on_left(&gone, left));
+        space.send_cancels(&client, &work.cancels);
+        if is_early {
+            std::thread::sleep(RETRY);
+        }
+    }
+}
+
+impl Client {
+    /// True if what was learned of an inode, or of the content of a directory, is still true.
+    pub fn is_in_force(&self, warrant: Warrant, fid: Fid) -> bool {
+        match warrant {
+            Warrant::None => false,
+            Warrant::Lease(number) => number == self.lease.number(),
+            Warrant::Lock(handle) => self.lease.locks().inodes(fid.mdt_index()).is_usable(handle),
+        }
+    }
+}

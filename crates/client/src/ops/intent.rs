@@ -1,0 +1,112 @@
+//! Questions beside other clients whose answers come with locks, so that they may be kept.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use crate::locks::inodes::{Granted, Held, InodeSpace};
+use crate::node::{Warrant, node_of};
+use nacre_lock::LockHandle;
+use nacre_types::{Attr, Fid, Status, StatusResult};
+use nacre_wire::mds::{MdsReply, MdsRequest};
+use std::sync::Arc;
+
+/// An answer.
+pub(crate) struct Answered {
+    /// The inode as the MDT knows it; it is in the table of nodes, and counts as a lookup if it was looked up by name.
+    pub attr: Option<Attr>,
+    /// Everybody may search the directory.
+    pub public: bool,
+    /// Under what it may be kept.
+    pub held: Held,
+}
+
+impl Answered {
+    /// True if the kernel may keep the name, or its absence, in this directory; it is dropped there with the lock.
+    pub fn keeps_name(&self, client: &Client, directory: Fid) -> bool {
+        let space = client.inode_space(directory);
+        self.public && self.held.directory.is_some_and(|handle| space.keep_name(handle))
+    }
+}
+
+/// Whether names in a directory stay protected while something is done there.
+pub(crate) struct Watch {
+    space: Arc<InodeSpace>,
+    handle: Option<LockHandle>,
+}
+
+impl Watch {
+    /// True if nobody else has changed the directory since the watch began, and what is known of a name in it may be given to
+    /// the kernel.
+    pub fn still(&self) -> bool {
+        self.handle.is_some_and(|handle| self.space.keep_name(handle))
+    }
+}
+
+impl Client {
+    /// True if there are other clients, so that only locks let answers be kept.
+    pub(crate) fn asks_with_locks(&self) -> bool {
+        !self.lease.exclusive()
+    }
+
+    /// The locks on inodes of the MDT of a FID.
+    pub(crate) fn inode_space(&self, fid: Fid) -> Arc<InodeSpace> {
+        self.lease.locks().inodes(fid.mdt_index())
+    }
+
+    /// Begins to watch a directory.
+    pub(crate) fn watch_names(&self, directory: Fid) -> Watch {
+        let space = self.inode_space(directory);
+        // Alone, the lease says all that is to be said.
+        let handle = if self.asks_with_locks() { space.on_names(directory) } else { None };
+        Watch { space, handle }
+    }
+
+    /// Looks a name up, or without one asks for the attributes of an inode, which needs no caller.
+    ///
+    /// # Errors
+    /// What the MDT answers; `EPROTO` for an answer that makes no sense.
+    pub(crate) fn ask_with_locks(
+        &self,
+        caller: Option<&Caller>,
+        fid: Fid,
+        name: Option<&[u8]>,
+    ) -> StatusResult<Answered> {
+        let space = self.inode_space(fid);
+        let look = self.absences.look();
+        let first = space.reserve();
+        let request = MdsRequest::Intent { fid, name, handle: first };
+        let answer = match caller {
+            Some(caller) => self.call(caller, fid, &request),
+            None => self.call_system(fid, &request),
+        };
+        let reply = answer.map(|answer| answer.reply).inspect_err(|_| space.forget(first))?;
+        let MdsReply::Intent { attr, public, names, directory, inode } = reply else {
+            space.forget(first);
+            return Err(Status::EPROTO);
+        };
+        if let Some(attr) = &attr {
+            node_of(attr.fid).inspect_err(|_| space.forget(first))?;
+        }
+        let on_directory = name.map(|_| Granted { fid, handle: directory });
+        let on_inode = attr.map(|attr| Granted { fid: attr.fid, handle: inode });
+        let held = space.settle(first, on_directory, on_inode, |held| {
+            if let Some(attr) = &attr {
+                self.enter(attr, held.inode, name.is_some());
+            }
+            held
+        });
+        if let (true, Some(0), Some(handle)) = (public, names, held.directory) {
+            self.absences.on_found_empty(look, fid, Warrant::Lock(handle));
+        }
+        Ok(Answered { attr, public, held })
+    }
+
+    fn enter(&self, attr: &Attr, lock: Option<LockHandle>, is_lookup: bool) {
+        let warrant = lock.map_or(Warrant::None, Warrant::Lock);
+        let node = attr.fid.inode_number();
+        if is_lookup {
+            self.nodes.remember(node, attr, warrant, 1);
+        } else {
+            self.nodes.note(node, attr, warrant);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What clients cache of inodes and names, and how it is called back before it changes.
+//!
+//! While several clients share the lease, answers to lookups and to requests for attributes come with read locks on parts of
+//! the inodes ([`Mds::intend`]): on what the name stands for, and on the content of the directory that it was looked up in, so
+//! that names that are not there may be remembered too. Such a lock is granted at once or not at all.
+//!
+//! A change calls back what clients have of the inodes that its transaction touches, right before the transaction is
+//! committed ([`Mds::call_back`]). So everybody sees the old state until then, and afterwards nobody has it cached. This is
+//! the only place that calls clients back.
+//!
+//! Grants and changes of an inode exclude each other by the table of inode locks ([`crate::locks`]): both hold it, so a change
+//! that finds no lock of a client cannot miss one, none comes between its callbacks and its commit, and what is read before a
+//! grant is what the lock stands for. A change waits for clients while it holds the table, so the answer to a callback must
+//! need nothing of the table: it is a cancel.
+//!
+//! The thread that evicts those who do not answer must never wait for an answer itself. It destroys inodes without names,
+//! which are not called back: nobody can come to see them again.
+
+use crate::mds::Mds;
+use crate::service::Caller;
+use crate::tx::Tx;
+use nacre_dlm::{LockOwner, LockService};
+use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
+use nacre_ondisk::InodeRecord;
+use nacre_rpc::Export;
+use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, SizeSource, Status, StatusResult};
+use nacre_wire::lock::LockRequest;
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a cached inode consists of, its names aside.
+const ATTRIBUTES: InodeBits =
+    InodeBits::UPDATE.union(InodeBits::PERM).union(InodeBits::XATTR).union(InodeBits::LAYOUT);
+/// Everything that metadata locks are taken on.
+const EVERYTHING: InodeBits = ATTRIBUTES.union(InodeBits::LOOKUP);
+/// "No lock" in an answer.
+const NO_LOCK: LockHandle = LockHandle(0);
+
+impl LockOwner for Mds {
+    fn on_evicted(&self, export: &Arc<Export>) {
+        let client = export.client;
+        log::warn!("MDT{:04x}: client {client} did not give up a lock in time and is evicted", self.index);
+        self.fence(&[client]);
+        self.step(|lease, effects| lease.on_disconnect(Instant::now(), client, effects));
+    }
+
+    fn on_given_up(&self, client: &ClientUuid) {
+        log::warn!("MDT{:04x}: client {client} did not come back to give up what it had cached", self.index);
+    }
+}
+
+/// What of an inode a transaction changes.
+fn changed(old: &InodeRecord, new: Option<&InodeRecord>) -> InodeBits {
+    let Some(new) = new else { return EVERYTHING };
+    let (before, after) = (&old.attr, &new.attr);
+    if before.ctime != after.ctime && before.mtime == after.mtime {
+        // A change of attributes, of extended ones, or of names: too many to tell apart.
+        return EVERYTHING;
+    }
+    let mut bits = InodeBits::UPDATE;
+    let rights = (before.mode, before.uid, before.gid) != (after.mode, after.uid, after.gid);
+    if rights || old.acl != new.acl || before.flags != after.flags {
+        bits = bits.union(InodeBits::PERM).union(InodeBits::XATTR);
+    }
+    let layout = AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
+    if old.body != new.body || before.flags & layout != after.flags & layout {
+        bits = bits.union(InodeBits::LAYOUT);
+    }
+    // Links of a directory are its subdirectories, which are its content.
+    let names = !after.is_dir() && before.nlink != after.nlink;
+    if names || (&old.parent, &old.name) != (&new.parent, &new.name) {
+        bits = bits.union(InodeBits::LOOKUP);
+    }
+    bits
+}
+
+/// True if from now on the file changes without the MDT being asked: then the client that makes it so is called back too.
+fn leaves_the_mdt(old: &InodeRecord, new: Option<&InodeRecord>) -> bool {
+    let is_exact = |record: &InodeRecord| record.attr.size_source == SizeSource::Exact;
+    is_exact(old) && new.is_some_and(|new| !is_exact(new))
+}
+
+impl Mds {
+    /// Locks on inodes and what clients hold of them.
+    pub fn inode_locks(&self) -> &Arc<LockService> {
+        &self.mdlocks
+    }
+
+    /// Looks a name up, or asks for the attributes of an inode, for a client that would like to keep the answer. The lock on
+    /// the directory comes under `handle` and that on the inode under the next one, or under what the client has already. The
+    /// answer is as good without locks, but nothing to be kept.
+    ///
+    /// # Errors
+    /// Those of a lookup; `EINVAL` for `.` and `..`.
+    pub(crate) fn intend(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        name: Option<&[u8]>,
+        handle: LockHandle,
+    ) -> StatusResult<MdsAnswer> {
+        let inode_handle = LockHandle(handle.0.checked_add(1).ok_or(Status::EINVAL)?);
+        let Some(name) = name else {
+            let _locked = self.locks.lock(&[*fid]);
+            let attr = self.inode(fid)?.shown();
+            let inode = self.grant_on_inode(caller, inode_handle, &attr)?;
+            let (attr, public, names, directory) = (Some(attr), false, None, NO_LOCK);
+            return Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }));
+        };
+        if name == b"." || name == b".." {
+            return Err(Status::EINVAL);
+        }
+        let hash = self.hash(name);
+        let mut child = *fid;
+        let _locked = loop {
+            let mut locked = self.locks.lock(&[*fid, child]);
+            match self.find_name(fid, hash, name)? {
+                Some(found) if !locked.add(&found.fid) => child = found.fid,
+                _ => break locked,
+            }
+        };
+        let answer = self.lookup(caller, fid, name)?;
+        let MdsReply::Entry { attr, public } = answer.reply else { return Err(Status::EPROTO) };
+        let directory = self.grant(caller, handle, fid, InodeBits::UPDATE)?;
+        let inode = match &attr {
+            Some(attr) => self.grant_on_inode(caller, inode_handle, attr)?,
+            None => NO_LOCK,
+        };
+        let names = Some(self.directory(fid)?.attr.size);
+        Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }))
+    }
+
+    /// What a client says about its locks.
+    pub(crate) fn serve_locks(&self, caller: &Caller<'_>, request: &LockRequest) -> StatusResult<MdsReply> {
+        match request {
+            // Locks come with answers; a request for one alone would have to wait while others hold inodes.
+            LockRequest::Enqueue { .. } | LockRequest::Replay { .. } | LockRequest::GlimpseAnswer { .. } => {
+                Err(Status::EOPNOTSUPP)
+            }
+            LockRequest::Cancel { .. } | LockRequest::Convert { .. } | LockRequest::ReplayDone => {
+                self.mdlocks.handle(self, caller.export, request)?;
+                Ok(MdsReply::Done)
+            }
+        }
+    }
+
+    fn grant_on_inode(
+        &self,
+        caller: &Caller<'_>,
+        handle: LockHandle,
+        attr: &Attr,
+    ) -> StatusResult<LockHandle> {
+        // Only what stays true until it is changed here.
+        let has_objects = attr.flags.contains(AttrFlags::HAS_OBJECTS);
+        let is_written = has_objects && self.opens.session(&attr.fid).is_some();
+        if attr.size_source != SizeSource::Exact || is_written {
+            return Ok(NO_LOCK);
+        }
+        self.grant(caller, handle, &attr.fid, EVERYTHING)
+    }
+
+    fn grant(
+        &self,
+        caller: &Caller<'_>,
+        handle: LockHandle,
+        fid: &Fid,
+        bits: InodeBits,
+    ) -> StatusResult<LockHandle> {
+        let (resource, need) = (ResourceId::of_fid(fid), Need::bits(Mode::Pr, bits));
+        let granted = self.mdlocks.grant_now(caller.export, handle, &resource, need)?;
+        Ok(granted.unwrap_or(NO_LOCK))
+    }
+
+    /// Calls back what clients cache of the inodes that a transaction changes, and waits until it is gone. The client that
+    /// asked for the change keeps its locks: it learns from the answer what has changed.
+    ///
+    /// # Errors
+    /// `EINTR`, `EVICTED`, `ESHUTDOWN`; what reading an inode gives.
+    pub(crate) fn call_back(&self, tx: &Tx, export: Option<&Export>) -> StatusResult<()> {
+        if tx.is_replay || !self.mdlocks.has_locks() {
+            return Ok(());
+        }
+        for (fid, new) in tx.cached() {
+            // One that did not exist is known to nobody.
+            let Some(old) = self.find_inode(fid)? else { continue };
+            self.call_back_inode(&old, new.as_deref(), export)?;
+        }
+        Ok(())
+    }
+
+    /// The same for a file that is about to get objects. Then it changes without the MDT being asked, so the client that asks
+    /// for them is called back too.
+    ///
+    /// # Errors
+    /// As for [`Mds::call_back`].
+    pub(crate) fn call_back_for_objects(&self, record: &InodeRecord) -> StatusResult<()> {
+        if !self.mdlocks.has_locks() {
+            return Ok(());
+        }
+        let resource = ResourceId::of_fid(&record.attr.fid);
+        self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, EVERYTHING), None).map(drop)
+    }
+
+    fn call_back_inode(
+        &self,
+        old: &InodeRecord,
+        new: Option<&InodeRecord>,
+        export: Option<&Export>,
+    ) -> StatusResult<()> {
+        let is_nameless = old.attr.flags.contains(AttrFlags::ORPHAN);
+        if !self.mdlocks.has_locks() || (is_nameless && new.is_none()) {
+            return Ok(());
+        }
+        let export = export.filter(|_| !leaves_the_mdt(old, new));
+        let (resource, bits) = (ResourceId::of_fid(&old.attr.fid), changed(old, new));
+        self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, bits), export).map(drop)
+    }
+}
