@@ -315,6 +315,7 @@ fn names_and_attributes_are_kept_until_somebody_changes_them(shape: Shape) {
     let before = asked(&cluster);
     (0..50).for_each(|_| look());
     assert_eq!(asked(&cluster), before, "nobody has changed anything");
+    what_is_kept_follows_the_parameters_of_locks(&cluster, &look);
     fs::set_permissions(first.join("f7"), fs::Permissions::from_mode(0o600)).expect("chmod");
     fs::write(first.join("f8"), b"more content").expect("write");
     fs::rename(first.join("f9"), first.join("absent9")).expect("rename");
@@ -323,6 +324,24 @@ fn names_and_attributes_are_kept_until_somebody_changes_them(shape: Shape) {
     assert!(second.join("absent9").exists() && !second.join("f9").exists());
     new_names_in_an_own_directory_are_not_asked_for(&cluster, &first, &second);
     cluster.stop_and_check();
+}
+
+fn what_is_kept_follows_the_parameters_of_locks(cluster: &Cluster, look: &dyn Fn()) {
+    let locks = |leaf: &str| format!("ldlm.namespaces.{}-*-mdc-*.{leaf}", cluster.fsname());
+    let count = |name: &str| {
+        let text = cluster.lctl(&["get_param", "-n", name]).success().stdout;
+        text.lines().map(|line| line.trim().parse::<u64>().expect("a number")).max().expect("a mount")
+    };
+    assert!(count(&locks("lock_count")) > 20, "one for each file");
+    assert!(count(&format!("ldlm.namespaces.mdt-{}-*.lock_count", cluster.fsname())) > 20);
+    let before = asked(cluster);
+    cluster.lctl(&["set_param", "-n", &locks("lru_size=clear")]).success();
+    wait::until(LIMIT, "locks are given up", || (count(&locks("lock_count")) == 0).then_some(()));
+    look();
+    assert!(asked(cluster) >= before + 20, "what is not locked is asked for");
+    cluster.lctl(&["set_param", "-n", &locks("lru_size=5")]).success();
+    wait::until(LIMIT, "most are given up", || (count(&locks("lock_count")) <= 5).then_some(()));
+    cluster.lctl(&["set_param", "-n", &locks("lru_size=0")]).success();
 }
 
 fn new_names_in_an_own_directory_are_not_asked_for(cluster: &Cluster, first: &Path, second: &Path) {

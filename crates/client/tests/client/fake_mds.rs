@@ -1,6 +1,7 @@
 //! An MDT in memory: enough of one to run the client against, without durability.
 
 use nacre_layout::{Layout, LayoutSpec, StripeObject};
+use nacre_lock::LockHandle;
 use nacre_rpc::{ClientCallbacks, MdsEndpoint};
 use nacre_types::perm;
 use nacre_types::{
@@ -301,6 +302,19 @@ impl FakeMds {
                 Ok(MdsReply::Entry { attr, public })
             }
             MdsRequest::GetAttr { fid } => attr_reply(inode!(fid)),
+            // Gives no locks, as one may: then nothing is kept.
+            MdsRequest::Intent { fid, name, .. } => {
+                let inode = inode!(fid);
+                let none = LockHandle(0);
+                let (mut attr, mut public, mut names) = (Some(inode.attr), false, None);
+                if let Some(name) = name {
+                    self.lookups.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    (public, names) = (perm::searchable_by_all(&inode.attr), Some(inode.names.len() as u64));
+                    let found = inode.names.get(*name).copied();
+                    attr = found.and_then(|fid| state.inodes.get(&fid)).map(|inode| inode.attr);
+                }
+                Ok(MdsReply::Intent { attr, public, names, directory: none, inode: none })
+            }
             MdsRequest::Access { fid, mask } => {
                 let inode = inode!(fid);
                 perm::access(&inode.attr, None, cred, *mask).or(Status::EACCES)?;
