@@ -405,8 +405,8 @@ impl Peer {
             self.leave_gate(data_len);
             return Err(status);
         }
-        // SAFETY: passed on to the caller.
         let (data, place) = (request.send, request.destination.place());
+        // SAFETY: passed on to the caller.
         let flight = unsafe { conn.submit(&header, body, data, place, request.is_urgent) };
         Ok(flight.map_err(|why| (why, conn)))
     }
