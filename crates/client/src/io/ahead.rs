@@ -118,7 +118,9 @@ impl Client {
                 stats.add(Counter::ZeroLength);
                 return;
             }
-            let Some(layout) = inner.layout.clone() else { return };
+            // One that lacks objects before the end is old.
+            let knows = |layout: &&Arc<Layout>| layout.is_instantiated(0, inner.size);
+            let Some(layout) = inner.layout.as_ref().filter(knows).cloned() else { return };
             (inner.size, layout, lease)
         };
         if offset >= size || !self.is_far(&layout) {

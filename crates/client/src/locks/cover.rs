@@ -169,12 +169,15 @@ impl Client {
 
     /// True if cached locks let `[start, end)` be read right now.
     pub(crate) fn is_covered(&self, layout: &Layout, (start, end): (u64, u64), mode: Mode) -> bool {
-        object_ranges(layout, start, end).all(|range| {
-            let Some(extent) = Extent::new(range.start, range.end - 1) else { return false };
-            let space = self.lease.locks().space(range.stripe.ost_index);
-            let need = Need::extent(mode, extent.aligned_to_pages());
-            space.is_covered(&ResourceId::of_fid(&range.stripe.object), &need)
-        })
+        // What has no objects is under no lock.
+        let mut ranges = object_ranges(layout, start, end);
+        layout.is_instantiated(start, end)
+            && ranges.all(|range| {
+                let Some(extent) = Extent::new(range.start, range.end - 1) else { return false };
+                let space = self.lease.locks().space(range.stripe.ost_index);
+                let need = Need::extent(mode, extent.aligned_to_pages());
+                space.is_covered(&ResourceId::of_fid(&range.stripe.object), &need)
+            })
     }
 
     /// True if locks keep others from changing the size.
