@@ -2,7 +2,7 @@
 
 use crate::io::parallel::ParallelIo;
 use nacre_types::{Status, StatusResult};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;
 /// Largest window in one RPC, in MiB; what is fetched whole is never less.
@@ -11,6 +11,11 @@ const WHOLE_MB: u64 = 4;
 const ASYNC_ACTIVE_MAX: u32 = 512;
 const STATAHEAD_MAX: u32 = 2048;
 const STATAHEAD_BATCH_MAX: u32 = 1024;
+
+/// A write of this size is a good request by itself: gathering it costs a copy and is worth that only sometimes.
+const HYBRID_WRITE_BYTES: u64 = 512 << 10;
+/// Reference 2.9. Kernels ask for 1 MiB at most, so this is for smaller settings and for programs without a kernel between.
+const HYBRID_READ_BYTES: u64 = 8 << 20;
 
 /// The parameters. Every setter checks; readers see a change with their next operation.
 #[derive(Debug)]
@@ -28,6 +33,9 @@ pub struct Tunables {
     parallel_io: AtomicU8,
     /// Requests and copies that were divided.
     divided: AtomicU64,
+    hybrid_io: AtomicBool,
+    hybrid_write_bytes: AtomicU64,
+    hybrid_read_bytes: AtomicU64,
 }
 
 impl Tunables {
@@ -47,6 +55,9 @@ impl Tunables {
             reclaims: AtomicU64::new(0),
             parallel_io: AtomicU8::new(ParallelIo::default() as u8),
             divided: AtomicU64::new(0),
+            hybrid_io: AtomicBool::new(true),
+            hybrid_write_bytes: AtomicU64::new(HYBRID_WRITE_BYTES),
+            hybrid_read_bytes: AtomicU64::new(HYBRID_READ_BYTES),
         }
     }
 
@@ -192,6 +203,46 @@ impl Tunables {
     /// Sets it.
     pub(crate) fn set_parallel_io(&self, setting: ParallelIo) {
         self.parallel_io.store(setting as u8, Ordering::Relaxed);
+    }
+
+    /// Large calls go to the servers by themselves, past what gathers writes and reads ahead (`hybrid_io`).
+    pub fn hybrid_io(&self) -> bool {
+        self.hybrid_io.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set_hybrid_io(&self, on: bool) {
+        self.hybrid_io.store(on, Ordering::Relaxed);
+    }
+
+    /// Writes of so many bytes are large: they are held back only while a CPU is idle or servers keep writers waiting.
+    pub fn hybrid_io_write_threshold_bytes(&self) -> u64 {
+        self.hybrid_write_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sets it; 0: all are.
+    pub fn set_hybrid_io_write_threshold_bytes(&self, bytes: u64) {
+        self.hybrid_write_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Reads of so many bytes are large: nothing is read ahead for them.
+    pub fn hybrid_io_read_threshold_bytes(&self) -> u64 {
+        self.hybrid_read_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sets it; 0: all are.
+    pub fn set_hybrid_io_read_threshold_bytes(&self, bytes: u64) {
+        self.hybrid_read_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// True if a write of `len` bytes is large.
+    pub(crate) fn is_large_write(&self, len: u64) -> bool {
+        self.hybrid_io() && len >= self.hybrid_io_write_threshold_bytes()
+    }
+
+    /// True if a read of `len` bytes is large.
+    pub(crate) fn is_large_read(&self, len: u64) -> bool {
+        self.hybrid_io() && len >= self.hybrid_io_read_threshold_bytes()
     }
 
     /// Requests and copies that were divided since the start.

@@ -9,6 +9,9 @@
 //! | `process`, `control`, `registry`, `ports` | background processes and how they are found and asked |
 //! | `lfs`, `lctl`, `mount_helper` | Lustre's commands and what mount(8) calls |
 
+// First, because the others print.
+#[macro_use]
+mod output;
 mod cli;
 mod control;
 mod failure;

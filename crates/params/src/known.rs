@@ -13,6 +13,9 @@ const SETTABLE: &[(&str, &[&str])] = &[
         &[
             "extents_stats",
             "extents_stats_per_process",
+            "hybrid_io",
+            "hybrid_io_read_threshold_bytes",
+            "hybrid_io_write_threshold_bytes",
             "max_cached_mb",
             "max_read_ahead_async_active",
             "max_read_ahead_mb",

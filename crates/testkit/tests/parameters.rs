@@ -305,6 +305,62 @@ fn read_ahead_and_statahead_do_what_their_parameters_say() {
 }
 
 #[test]
+fn large_calls_go_past_what_gathers_and_reads_ahead_as_parameters_say() {
+    on_each_shape("phyb", |cluster, fs| {
+        let name = |leaf: &str| format!("llite.{fs}-*.{leaf}");
+        let set =
+            |leaf: &str, value: &str| cluster.lctl(&["set_param", "-n", &format!("{}={value}", name(leaf))]);
+        set("hybrid_io", "2").fails_with(libc::EINVAL);
+        set("hybrid_io_write_threshold_bytes", "-1").fails_with(libc::EINVAL);
+        assert_eq!(get(cluster, &name("hybrid_io_write_threshold_bytes")), "524288");
+        // Large writes are held back for no reason, and what is held back stays.
+        set("write_back_idle_percent", "101").success();
+        set("write_back_age_ms", "600000").success();
+        let held_back = |number: u32| {
+            let path = cluster.mount().join(format!("written{number}"));
+            let file = fs::File::create(&path).expect("create");
+            let before = dirty_bytes(cluster, fs);
+            for piece in 0..4u64 {
+                file.write_all_at(&vec![5; 600 << 10], piece * (600 << 10)).expect("write");
+            }
+            let held = dirty_bytes(cluster, fs) > before;
+            file.sync_all().expect("fsync");
+            held
+        };
+        assert!(!held_back(0), "600 KiB are large");
+        set("hybrid_io", "0").success();
+        assert!(held_back(1), "nothing is large");
+        set("hybrid_io", "1").success();
+        set("hybrid_io_write_threshold_bytes", "1M").success();
+        assert!(held_back(2), "1 MiB is large");
+        if cluster.shape() == Shape::Embedded {
+            return;
+        }
+        let path = cluster.mount().join("read");
+        fs::write(&path, vec![7; 9 << 20]).expect("written");
+        let hits = || {
+            set("read_ahead_stats", "0").success();
+            let file =
+                fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
+            let mut piece = vec![0; 64 << 10];
+            for offset in (0..9u64 << 20).step_by(64 << 10) {
+                file.read_exact_at(&mut piece, offset).expect("read");
+            }
+            get(cluster, &name("read_ahead_stats")).contains("hits")
+        };
+        assert!(hits());
+        set("hybrid_io_read_threshold_bytes", "64K").success();
+        assert!(!hits(), "64 KiB are large");
+    });
+}
+
+fn dirty_bytes(cluster: &Cluster, fs: &str) -> u64 {
+    let text = get(cluster, &format!("llite.{fs}-*.write_back_stats"));
+    let line = text.lines().find_map(|line| line.strip_prefix("dirty_bytes")).expect("a row");
+    line.trim().parse().expect("a number")
+}
+
+#[test]
 fn ways_to_targets_stay_within_their_bounds() {
     on_each_shape("pway", |cluster, fs| {
         let osc = format!("osc.{fs}-OST0000-osc-*");
@@ -563,4 +619,23 @@ fn settings_of_this_host_are_applied_by_its_next_mounts() {
         cluster.lctl(&["set_param", "-C../x", "osc.*.checksums=1"]).fails_with(4);
         cluster.lctl(&["set_param", "-d", "osc.*.checksums"]).fails_with(4);
     });
+}
+
+#[test]
+fn a_command_whose_reader_goes_away_ends_without_a_word() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let cluster = Cluster::start(Shape::Embedded);
+    if cluster.is_foreign() {
+        return;
+    }
+    let mut command = cluster.command();
+    command.args(["lctl", "get_param", "-R", "*"]);
+    // Far more than a pipe holds, into one that nobody reads from.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let ended = command.stdout(writer).output().expect("it starts");
+    assert_eq!(ended.status.code(), Some(128 + libc::SIGPIPE));
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
 }

@@ -44,8 +44,7 @@ use table::{Fill, Key, Scope, Table, Taken, Window};
 pub(crate) const WINDOW_BYTES: u64 = 1 << 20;
 /// How often a wait asks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(10);
-/// A write of this size is a good request by itself, so holding it back only makes sense while a CPU is idle or while servers
-/// keep the writer waiting. Of a stream of them about half the time of a CPU goes into the copies.
+/// A write of this size tells how fast servers are: the request itself is a small part of it.
 pub(crate) const LARGE_BYTES: u64 = 512 << 10;
 /// A write that begins no farther than this from where the last one through the same open ended continues a stream:
 /// several processes that write interleaved records leave gaps for each other.
@@ -68,7 +67,7 @@ impl Client {
             return false;
         }
         let is_stream = before != u64::MAX && at.abs_diff(before) <= STREAM_SLACK;
-        if len >= LARGE_BYTES {
+        if self.tunables.is_large_write(len) {
             let wanted = self.dirty.tunables.idle_per_cent();
             let is_worth_it = || self.dirty.pace.is_slow() || self.dirty.idle.per_cent() >= wanted;
             return is_stream && wanted <= 100 && is_worth_it();

@@ -48,7 +48,8 @@ impl Client {
         buffer: &mut [u8],
         for_pages: bool,
     ) -> StatusResult<usize> {
-        if !self.is_in_windows(open, offset, buffer.len() as u64) {
+        let is_large = !for_pages && self.tunables.is_large_read(buffer.len() as u64);
+        if !is_large && !self.is_in_windows(open, offset, buffer.len() as u64) {
             self.plan_ahead(open, offset, buffer.len() as u64);
         }
         match self.read_alone(open, offset, buffer)? {

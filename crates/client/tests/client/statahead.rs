@@ -102,6 +102,12 @@ fn numbered_names_come_in_batches_without_a_listing() {
     // What is there changes at once.
     client.unlink(&root(), Fid::ROOT, name(3).as_bytes(), false).expect("removed");
     assert!((0..4).all(|number| size(&client, &name(number)).is_some() == (number < 3)));
+    // A request brings no more than one may.
+    client.tunables().set_statahead_batch_max(5).expect("in range");
+    let before = requests(&world);
+    assert!((104..204).all(|number| size(&client, &name(number)) == Some(0)));
+    let batched = requests(&world) - before;
+    assert!((20..40).contains(&batched), "{batched} requests");
     client.tunables().set_statahead_max(0).expect("in range");
     let before = requests(&world);
     assert!((4..104).all(|number| size(&client, &name(number)) == Some(0)));

@@ -62,6 +62,22 @@ const NUMBERS: &[Number] = &[
     },
 ];
 
+type Threshold = (&'static str, fn(&Tunables) -> u64, fn(&Tunables, u64));
+
+/// From which size on a call is large.
+const HYBRID_THRESHOLDS: [Threshold; 2] = [
+    (
+        "hybrid_io_write_threshold_bytes",
+        Tunables::hybrid_io_write_threshold_bytes,
+        Tunables::set_hybrid_io_write_threshold_bytes,
+    ),
+    (
+        "hybrid_io_read_threshold_bytes",
+        Tunables::hybrid_io_read_threshold_bytes,
+        Tunables::set_hybrid_io_read_threshold_bytes,
+    ),
+];
+
 /// Enters the parameters below `below`.
 pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
     for number in NUMBERS {
@@ -102,6 +118,26 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>) {
             Ok(())
         },
     );
+    let (get, set) = (client.clone(), client.clone());
+    tree.add_both(
+        &format!("{below}.hybrid_io"),
+        move || Ok(u8::from(get.tunables().hybrid_io()).to_string()),
+        move |text| {
+            set.tunables().set_hybrid_io(value::truth(text)?);
+            Ok(())
+        },
+    );
+    for (leaf, get, set) in HYBRID_THRESHOLDS {
+        let (reader, writer) = (client.clone(), client.clone());
+        tree.add_both(
+            &format!("{below}.{leaf}"),
+            move || Ok(get(reader.tunables()).to_string()),
+            move |text| {
+                set(writer.tunables(), value::bytes(text, 1)?);
+                Ok(())
+            },
+        );
+    }
     let get = client.clone();
     tree.add_read(&format!("{below}.parallel_io_stats"), move || {
         Ok(format!("divided                   {}\n", get.tunables().divided()))
