@@ -271,6 +271,13 @@ fn a_killed_client_is_evicted_and_its_locks_are_free() {
     drop(lock);
 }
 
+/// A file system whose name no other test has, since parameters are asked for and set by it.
+fn start_named(shape: Shape, name: &str) -> Cluster {
+    let of_shape = if shape == Shape::Embedded { "e" } else { "s" };
+    let options = Options { listen: true, fsname: format!("{name}{of_shape}"), ..Options::default() };
+    Cluster::start_with(shape, &options)
+}
+
 /// Sets parameters of this file system's locks on inodes, so that fights never end in doing without locks.
 fn let_them_fight(cluster: &Cluster) {
     let names = format!("ldlm.namespaces.mdt-{}-*.contended_locks=65535", cluster.fsname());
@@ -289,7 +296,7 @@ fn names_and_attributes_are_kept_until_somebody_changes_them(shape: Shape) {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
     }
-    let mut cluster = Cluster::start_with(shape, &Options { listen: true, ..Options::default() });
+    let mut cluster = start_named(shape, "kept");
     if cluster.is_foreign() {
         return;
     }
@@ -376,7 +383,7 @@ fn what_was_done_before_a_look_is_seen_by_it(shape: Shape) {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
     }
-    let mut cluster = Cluster::start_with(shape, &Options { listen: true, ..Options::default() });
+    let mut cluster = start_named(shape, "fight");
     if cluster.is_foreign() {
         return;
     }
@@ -433,7 +440,7 @@ fn a_stopped_mount_holds_changes_up_for_a_while_and_then_knows_nothing_old() {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
     }
-    let mut cluster = Cluster::start(Shape::Separate);
+    let mut cluster = start_named(Shape::Separate, "halt");
     if cluster.is_foreign() {
         return;
     }
@@ -470,7 +477,7 @@ fn a_metadata_server_that_restarts_lets_nothing_be_changed_that_others_still_kee
     if !have(&["/dev/fuse"]) || !have_root() {
         return;
     }
-    let mut cluster = Cluster::start(Shape::Separate);
+    let mut cluster = start_named(Shape::Separate, "again");
     if cluster.is_foreign() {
         return;
     }
