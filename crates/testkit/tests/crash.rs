@@ -426,6 +426,70 @@ fn object_bytes(cluster: &Cluster) -> u64 {
     output.stdout.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
+/// Resident memory of a process in bytes.
+fn resident_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a row");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+/// Writers and readers of more than a mount may keep, an OST that is away for a while, and another mount that wants the same
+/// files: none of it makes a process grow beyond what its parameters say.
+#[test]
+fn memory_stays_within_its_bounds_under_load_and_while_a_server_is_away() {
+    const BOUND_MB: u64 = 64;
+    /// Requests under way with their buffers, stacks and what the allocator keeps: 64 threads of 1 MiB.
+    const WORKING_MB: u64 = 64;
+    const FILES: usize = 6;
+    let Some(mut cluster) = start_named(Shape::Separate, "bounds") else { return };
+    let directory = cluster.directory("d");
+    let other = cluster.add_mount().join("d");
+    cluster.lctl(&["set_param", &format!("llite.bounds-*.max_cached_mb={BOUND_MB}")]).success();
+    let pids: Vec<(String, u32)> =
+        cluster.processes().into_iter().filter(|(role, _)| role != "ost0001").collect();
+    let before: Vec<u64> = pids.iter().map(|(_, pid)| resident_bytes(*pid)).collect();
+    let (done, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let work = {
+        let (done, written) = (done.clone(), written.clone());
+        std::thread::spawn(move || {
+            let piece = vec![7; 1 << 20];
+            for index in 0..FILES {
+                let file = File::create(directory.join(index.to_string())).expect("create");
+                for _ in 0..48 {
+                    (&file).write_all(&piece).expect("write");
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+                // Not synced: what is held back is read by the other mount.
+                let mut there = File::open(other.join(index.to_string())).expect("open");
+                let mut found = Vec::new();
+                there.read_to_end(&mut found).expect("read");
+                assert!(found.len() == 48 << 20 && found.iter().all(|byte| *byte == 7));
+            }
+            done.store(true, Ordering::Relaxed);
+        })
+    };
+    let mut most = before.clone();
+    let mut killed = false;
+    wait::until(LIMIT, "the work is done", || {
+        for (most, (_, pid)) in most.iter_mut().zip(&pids) {
+            *most = (*most).max(resident_bytes(*pid));
+        }
+        if !killed && written.load(Ordering::Relaxed) > 70 {
+            killed = true;
+            cluster.kill("ost0001");
+            cluster.start_all();
+        }
+        (done.load(Ordering::Relaxed) || work.is_finished()).then_some(())
+    });
+    work.join().expect("everything was written and read");
+    for ((role, _), (most, before)) in pids.iter().zip(most.iter().zip(&before)) {
+        let grown_mb = most.saturating_sub(*before) >> 20;
+        assert!(grown_mb <= BOUND_MB + WORKING_MB, "{role} has grown by {grown_mb} MiB");
+        println!("{role}: {grown_mb} MiB");
+    }
+    cluster.stop_and_check();
+}
+
 #[test]
 fn space_of_removed_files_comes_back_after_crashes() {
     let Some(mut cluster) = start(Shape::Separate) else { return };
