@@ -4,6 +4,7 @@ use crate::caller::Caller;
 use crate::config::ClientConfig;
 use crate::handles::HandleTable;
 use crate::io::ahead::Ahead;
+use crate::io::dirty::idle::Pace;
 use crate::io::dirty::writers::WriteBack;
 use crate::io::ranges::Use;
 use crate::jobs::Jobs;
@@ -45,6 +46,8 @@ pub struct Client {
     pub(crate) ahead: Ahead,
     pub(crate) statahead: Statahead,
     pub(crate) absences: Absences,
+    /// How long large reads take.
+    pub(crate) read_pace: Pace,
     pub(crate) tasks: Arc<Tasks>,
     /// For work that goes on on other threads than the caller's.
     pub(crate) me: OnceLock<Weak<Client>>,
@@ -147,6 +150,7 @@ impl Client {
             ahead: Ahead::default(),
             statahead: Statahead::default(),
             absences: Absences::default(),
+            read_pace: Pace::default(),
             tasks: Tasks::of_process(),
             me: OnceLock::new(),
             dirty,

@@ -7,6 +7,7 @@
 //! begun ([`crate::tasks`]).
 
 use crate::client::Client;
+use crate::io::dirty::idle::Pace;
 use nacre_layout::Chunk;
 use nacre_rpc::{Helpers, IoCall, run_all_by};
 use nacre_types::{Status, StatusResult};
@@ -108,16 +109,29 @@ impl Client {
         helpers
     }
 
-    /// Runs requests that move `bytes` together; see [`nacre_rpc::run_all`].
-    pub(crate) fn run_calls(&self, calls: Vec<IoCall<'_>>, bytes: u64) -> Vec<StatusResult<OssReply>> {
-        let helpers = if calls.len() > 1 { self.helpers_for(bytes) } else { 0 };
+    /// Runs requests that move `bytes` together; see [`nacre_rpc::run_all`]. `pace` is that of calls of this kind.
+    pub(crate) fn run_calls(
+        &self,
+        calls: Vec<IoCall<'_>>,
+        bytes: u64,
+        pace: Option<&Pace>,
+    ) -> Vec<StatusResult<OssReply>> {
+        let gains = calls.len() > 1 && pace.is_none_or(|pace| self.gains_by_division(|| pace.is_slow()));
+        let helpers = if gains { self.helpers_for(bytes) } else { 0 };
         run_all_by(calls, &Pool { client: self, helpers })
     }
 
     /// Cuts a chunk that is large enough for several threads; `None` if it is to stay whole.
-    pub(crate) fn divided(&self, chunk: &Chunk) -> Option<Vec<Chunk>> {
+    pub(crate) fn divided(&self, chunk: &Chunk, pace: &Pace) -> Option<Vec<Chunk>> {
         let is_large = chunk.object.is_some() && chunk.len >= 2 * REQUEST_PIECE;
-        (is_large && self.helpers_for(chunk.len) > 0).then(|| cut(chunk).collect())
+        let gains = is_large && self.gains_by_division(|| pace.wants_division());
+        (gains && self.helpers_for(chunk.len) > 0).then(|| cut(chunk).collect())
+    }
+
+    /// Left to itself, a request to servers in other processes is divided only if they keep callers waiting: over a loopback
+    /// the wake-ups cost more than a second CPU brings (0.7 to 0.9 of the throughput).
+    fn gains_by_division(&self, is_slow: impl FnOnce() -> bool) -> bool {
+        self.tunables.parallel_io() != ParallelIo::Auto || self.is_embedded() || is_slow()
     }
 
     /// Copies bytes; the slices are of one length.

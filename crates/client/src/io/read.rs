@@ -2,6 +2,8 @@
 
 use crate::client::Client;
 use crate::file::{FileInner, OpenFile};
+use crate::io::dirty::LARGE_BYTES;
+use crate::io::dirty::idle::Pace;
 use crate::io::ranges::Use;
 use crate::locks::cover::{Fill, Want};
 use nacre_layout::{Chunk, Layout, chunks};
@@ -12,6 +14,7 @@ use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// A reader counts as sequential if it goes on within this distance from where it stopped: the kernel's read-ahead
 /// sends several requests at once, and they arrive in any order.
@@ -213,16 +216,29 @@ impl Client {
         let (first, second) = (parts.next(), parts.next());
         match (first, second) {
             (None, _) => buffer.fill(0),
-            (Some(chunk), None) if let Some(pieces) = self.divided(&chunk) => {
-                self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], (ahead, lock))?;
+            (Some(chunk), None) if let Some(pieces) = self.divided(&chunk, &self.read_pace) => {
+                self.read_chunks(layout, &mut [(offset, buffer)], &[pieces], (ahead, lock), None)?;
             }
             (Some(chunk), None) => {
                 let (mine, rest) = buffer.split_at_mut(chunk.len as usize);
                 rest.fill(0);
+                let begin = (chunk.len >= LARGE_BYTES).then(Instant::now);
                 self.read_chunk(&chunk, mine, (ahead, lock))?;
+                if let Some(begin) = begin {
+                    self.read_pace.note(chunk.len, begin.elapsed());
+                }
             }
             // A second chunk.
-            _ => self.read_parts(layout, &mut [(offset, buffer)], (ahead, lock))?,
+            _ => {
+                let pieces = chunks(layout, offset, buffer.len() as u64).collect();
+                self.read_chunks(
+                    layout,
+                    &mut [(offset, buffer)],
+                    &[pieces],
+                    (ahead, lock),
+                    Some(&self.read_pace),
+                )?;
+            }
         }
         Ok(())
     }
@@ -246,7 +262,7 @@ impl Client {
     ) -> StatusResult<()> {
         let pieces: Vec<Vec<Chunk>> =
             parts.iter().map(|(at, buffer)| chunks(layout, *at, buffer.len() as u64).collect()).collect();
-        self.read_chunks(layout, parts, &pieces, how)
+        self.read_chunks(layout, parts, &pieces, how, None)
     }
 
     /// The same with the chunks of each part.
@@ -256,6 +272,7 @@ impl Client {
         parts: &mut [(u64, &mut [u8])],
         pieces: &[Vec<Chunk>],
         (ahead, lock): (u32, IoLock),
+        pace: Option<&Pace>,
     ) -> StatusResult<()> {
         // The hint is for the file; each object holds its share of what follows.
         let share = ahead / (layout.objects().count().max(1) as u32);
@@ -277,7 +294,7 @@ impl Client {
             rest.fill(0);
         }
         let bytes = pieces.iter().flatten().map(|chunk| chunk.len).sum();
-        let mut replies = self.run_calls(calls, bytes).into_iter();
+        let mut replies = self.run_calls(calls, bytes, pace).into_iter();
         for ((_, buffer), chunks) in parts.iter_mut().zip(pieces) {
             let mut rest = &mut **buffer;
             for chunk in chunks {

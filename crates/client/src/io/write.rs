@@ -411,7 +411,7 @@ impl Client {
                 let Some(stripe) = chunk.object else { return (Err(Status::EIO), &[]) };
                 one[0] = (stripe.ost_index, stripe.object, self.epoch_of(stripe.ost_index));
                 // Durable writes stay whole: several would be several flushes of a disk.
-                let pieces = if how.0 { None } else { self.divided(&chunk) };
+                let pieces = if how.0 { None } else { self.divided(&chunk, &self.dirty.pace) };
                 let outcome = self.with_space(fid, || match &pieces {
                     Some(pieces) => self.write_chunks(pieces, data, how),
                     None => self.write_chunk(&chunk, data, how),
@@ -472,7 +472,9 @@ impl Client {
             });
         }
         let mut total = 0;
-        for (reply, chunk) in self.run_calls(calls, data.len() as u64).into_iter().zip(parts) {
+        for (reply, chunk) in
+            self.run_calls(calls, data.len() as u64, Some(&self.dirty.pace)).into_iter().zip(parts)
+        {
             match reply.and_then(written) {
                 Ok(bytes) if bytes as u64 == chunk.len => total += bytes,
                 Ok(bytes) => return Ok(total + bytes),

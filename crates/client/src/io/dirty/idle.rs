@@ -14,14 +14,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// a window (100 us) is a tenth of it. One connection over loopback takes 350 to 500 us.
 const SLOW_NS_PER_MIB: u64 = 1_000_000;
 
-/// How long large writes take that are not held back: a moving average over about four of them.
+/// While large calls are divided, every so many-th is not, so that a change for the better is noticed.
+const PROBE_EVERY: u32 = 64;
+
+/// How long large calls take that are neither divided nor served from memory: a moving average over about four of them.
 #[derive(Default)]
 pub(crate) struct Pace {
     ns_per_mib: AtomicU64,
+    calls: AtomicU32,
 }
 
 impl Pace {
-    /// A write of `bytes` took so long.
+    /// A call of `bytes` took so long.
     pub fn note(&self, bytes: u64, took: Duration) {
         let sample = (took.as_nanos() << 20) / u128::from(bytes.max(1));
         let sample = u64::try_from(sample).unwrap_or(u64::MAX).max(1);
@@ -30,7 +34,12 @@ impl Pace {
         let _ = self.ns_per_mib.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Writers wait for servers or for what lies between, so it pays to go on meanwhile, whatever the CPUs do.
+    /// True if the next large call is to be divided: servers keep callers waiting, so more of them at once help.
+    pub fn wants_division(&self) -> bool {
+        self.is_slow() && !self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY)
+    }
+
+    /// Callers wait for servers or for what lies between, so it pays to go on meanwhile, whatever the CPUs do.
     pub fn is_slow(&self) -> bool {
         self.ns_per_mib.load(Ordering::Relaxed) > SLOW_NS_PER_MIB
     }
@@ -89,6 +98,15 @@ fn idle_share(before: Ticks, after: Ticks) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_calls_are_divided_while_servers_are_slow_but_for_a_look_now_and_then() {
+        let pace = Pace::default();
+        assert!(!pace.wants_division(), "nothing is known");
+        pace.note(1 << 20, Duration::from_millis(2));
+        let divided = (0..10 * PROBE_EVERY).filter(|_| pace.wants_division()).count();
+        assert_eq!(divided, 10 * (PROBE_EVERY as usize - 1));
+    }
 
     #[test]
     fn idle_is_what_the_kernel_counts_as_idle_or_waiting_for_disks() {

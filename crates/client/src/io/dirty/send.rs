@@ -67,7 +67,7 @@ impl Client {
         counters.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         counters.in_flight_bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut results: Vec<StatusResult<()>> = self
-            .run_calls(calls, bytes)
+            .run_calls(calls, bytes, None)
             .into_iter()
             .zip(pieces)
             .map(|(reply, piece)| check(reply.and_then(written), piece))
