@@ -9,6 +9,7 @@ use crate::io::dirty::writers::WriteBack;
 use crate::io::ranges::Use;
 use crate::jobs::Jobs;
 use crate::lease::{KernelCaches, Lease, serve_releases};
+use crate::locks::inodes::RETRY;
 use crate::node::{self, NodeTable};
 use crate::ops::absent::Absences;
 use crate::ops::statahead::Statahead;
@@ -23,12 +24,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant, SystemTime};
-
-/// After this time an answer about an inode has reached the kernel, or never will.
-const ARRIVED: Duration = Duration::from_millis(500);
-/// Time between two looks.
-const ARRIVED_POLL: Duration = Duration::from_micros(500);
+use std::time::{Instant, SystemTime};
 
 /// A mount. Any thread may call any method.
 pub struct Client {
@@ -354,16 +350,16 @@ impl Client {
 
     /// Has the kernel drop attributes and data of all inodes, those included that it is about to learn of.
     fn drop_known_inodes(&self, kernel: &dyn KernelCaches) {
-        let mut unknown = Vec::new();
+        let (began, mut unknown) = (Instant::now(), Vec::new());
+        let is_dropped = |node| self.reaches_kernel(node, began, |node| kernel.drop_inode(node));
         self.nodes.for_each_known(|node| {
-            if !kernel.drop_inode(node) {
+            if !is_dropped(node) {
                 unknown.push(node);
             }
         });
-        let began = Instant::now();
-        while !unknown.is_empty() && began.elapsed() < ARRIVED {
-            std::thread::sleep(ARRIVED_POLL);
-            unknown.retain(|node| self.nodes.is_known(*node) && !kernel.drop_inode(*node));
+        while !unknown.is_empty() {
+            std::thread::sleep(RETRY);
+            unknown.retain(|node| !is_dropped(*node));
         }
     }
 

@@ -16,6 +16,7 @@
 //! The thread that evicts those who do not answer must never wait for an answer itself. It destroys inodes without names,
 //! which are not called back: nobody can come to see them again.
 
+use crate::locks::Locked;
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tx::Tx;
@@ -23,17 +24,20 @@ use nacre_dlm::{LockOwner, LockService};
 use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::Export;
-use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, SizeSource, Status, StatusResult};
+use nacre_types::limits::NAME_MAX;
+use nacre_types::{Attr, AttrFlags, ClientUuid, Fid, SizeSource, Status, StatusResult, perm};
 use nacre_wire::lock::LockRequest;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a cached inode consists of, its names aside.
-const ATTRIBUTES: InodeBits =
-    InodeBits::UPDATE.union(InodeBits::PERM).union(InodeBits::XATTR).union(InodeBits::LAYOUT);
-/// Everything that metadata locks are taken on.
-const EVERYTHING: InodeBits = ATTRIBUTES.union(InodeBits::LOOKUP);
+/// What a lock on an inode covers, and what a change of it calls back. Locks on the content of a directory alone have UPDATE of it,
+/// which every change of an inode touches: there is nothing that a client could keep.
+const EVERYTHING: InodeBits = InodeBits::UPDATE
+    .union(InodeBits::PERM)
+    .union(InodeBits::XATTR)
+    .union(InodeBits::LAYOUT)
+    .union(InodeBits::LOOKUP);
 /// "No lock" in an answer.
 const NO_LOCK: LockHandle = LockHandle(0);
 
@@ -48,31 +52,6 @@ impl LockOwner for Mds {
     fn on_given_up(&self, client: &ClientUuid) {
         log::warn!("MDT{:04x}: client {client} did not come back to give up what it had cached", self.index);
     }
-}
-
-/// What of an inode a transaction changes.
-fn changed(old: &InodeRecord, new: Option<&InodeRecord>) -> InodeBits {
-    let Some(new) = new else { return EVERYTHING };
-    let (before, after) = (&old.attr, &new.attr);
-    if before.ctime != after.ctime && before.mtime == after.mtime {
-        // A change of attributes, of extended ones, or of names: too many to tell apart.
-        return EVERYTHING;
-    }
-    let mut bits = InodeBits::UPDATE;
-    let rights = (before.mode, before.uid, before.gid) != (after.mode, after.uid, after.gid);
-    if rights || old.acl != new.acl || before.flags != after.flags {
-        bits = bits.union(InodeBits::PERM).union(InodeBits::XATTR);
-    }
-    let layout = AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
-    if old.body != new.body || before.flags & layout != after.flags & layout {
-        bits = bits.union(InodeBits::LAYOUT);
-    }
-    // Links of a directory are its subdirectories, which are its content.
-    let names = !after.is_dir() && before.nlink != after.nlink;
-    if names || (&old.parent, &old.name) != (&new.parent, &new.name) {
-        bits = bits.union(InodeBits::LOOKUP);
-    }
-    bits
 }
 
 /// True if from now on the file changes without the MDT being asked: then the client that makes it so is called back too.
@@ -92,7 +71,7 @@ impl Mds {
     /// answer is as good without locks, but nothing to be kept.
     ///
     /// # Errors
-    /// Those of a lookup; `EINVAL` for `.` and `..`.
+    /// Those of a lookup; `EINVAL` for `.`, `..` and no name at all.
     pub(crate) fn intend(
         &self,
         caller: &Caller<'_>,
@@ -108,27 +87,43 @@ impl Mds {
             let (attr, public, names, directory) = (Some(attr), false, None, NO_LOCK);
             return Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }));
         };
-        if name == b"." || name == b".." {
+        if matches!(name, b"" | b"." | b"..") {
             return Err(Status::EINVAL);
         }
-        let hash = self.hash(name);
-        let mut child = *fid;
-        let _locked = loop {
-            let mut locked = self.locks.lock(&[*fid, child]);
-            match self.find_name(fid, hash, name)? {
-                Some(found) if !locked.add(&found.fid) => child = found.fid,
-                _ => break locked,
-            }
-        };
-        let answer = self.lookup(caller, fid, name)?;
-        let MdsReply::Entry { attr, public } = answer.reply else { return Err(Status::EPROTO) };
+        let (_locked, record, attr) = self.find_locked(caller, fid, name)?;
+        let (public, names) = (perm::searchable_by_all(&record.attr), Some(record.attr.size));
         let directory = self.grant(caller, handle, fid, InodeBits::UPDATE)?;
         let inode = match &attr {
             Some(attr) => self.grant_on_inode(caller, inode_handle, attr)?,
             None => NO_LOCK,
         };
-        let names = Some(self.directory(fid)?.attr.size);
         Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }))
+    }
+
+    /// A directory that the caller may search, what a name in it stands for, and the locks on both.
+    fn find_locked(
+        &self,
+        caller: &Caller<'_>,
+        directory: &Fid,
+        name: &[u8],
+    ) -> StatusResult<(Locked<'_>, Arc<InodeRecord>, Option<Attr>)> {
+        if name.len() > NAME_MAX {
+            return Err(Status::ENAMETOOLONG);
+        }
+        let (hash, mut child) = (self.hash(name), *directory);
+        loop {
+            let mut locked = self.locks.lock(&[*directory, child]);
+            let record = self.directory(directory)?;
+            self.check_access(&record, caller.cred(), perm::EXEC)?;
+            let Some(found) = self.find_name(directory, hash, name)? else {
+                return Ok((locked, record, None));
+            };
+            if locked.add(&found.fid) {
+                let attr = self.inode(&found.fid)?.shown();
+                return Ok((locked, record, Some(attr)));
+            }
+            child = found.fid;
+        }
     }
 
     /// What a client says about its locks.
@@ -184,7 +179,10 @@ impl Mds {
         for (fid, new) in tx.cached() {
             // One that did not exist is known to nobody.
             let Some(old) = self.find_inode(fid)? else { continue };
-            self.call_back_inode(&old, new.as_deref(), export)?;
+            if new.is_some() || !old.attr.flags.contains(AttrFlags::ORPHAN) {
+                let except = export.filter(|_| !leaves_the_mdt(&old, new.as_deref()));
+                self.call_back_all(&old, except)?;
+            }
         }
         Ok(())
     }
@@ -195,25 +193,11 @@ impl Mds {
     /// # Errors
     /// As for [`Mds::call_back`].
     pub(crate) fn call_back_for_objects(&self, record: &InodeRecord) -> StatusResult<()> {
-        if !self.mdlocks.has_locks() {
-            return Ok(());
-        }
-        let resource = ResourceId::of_fid(&record.attr.fid);
-        self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, EVERYTHING), None).map(drop)
+        if self.mdlocks.has_locks() { self.call_back_all(record, None) } else { Ok(()) }
     }
 
-    fn call_back_inode(
-        &self,
-        old: &InodeRecord,
-        new: Option<&InodeRecord>,
-        export: Option<&Export>,
-    ) -> StatusResult<()> {
-        let is_nameless = old.attr.flags.contains(AttrFlags::ORPHAN);
-        if !self.mdlocks.has_locks() || (is_nameless && new.is_none()) {
-            return Ok(());
-        }
-        let export = export.filter(|_| !leaves_the_mdt(old, new));
-        let (resource, bits) = (ResourceId::of_fid(&old.attr.fid), changed(old, new));
-        self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, bits), export).map(drop)
+    fn call_back_all(&self, record: &InodeRecord, except: Option<&Export>) -> StatusResult<()> {
+        let resource = ResourceId::of_fid(&record.attr.fid);
+        self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, EVERYTHING), except).map(drop)
     }
 }

@@ -17,7 +17,7 @@ use nacre_dlm::{LockOwner, LockService, Timer};
 use nacre_layout::LayoutSpec;
 use nacre_lock::server::ServerConfig;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
-use nacre_rpc::{Call, Export, OssEndpoint};
+use nacre_rpc::{Export, OssEndpoint};
 use nacre_store::{MetaError, MetaStore};
 use nacre_types::acl::Acl;
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm};
@@ -445,23 +445,17 @@ impl Mds {
     }
 
     /// Commits a transaction together with the answer to the request, and lets memory know.
-    pub(crate) fn finish(
-        &self,
-        export: Option<&Export>,
-        call: &Call<'_>,
-        mut tx: Tx,
-        reply: MdsReply,
-    ) -> StatusResult<MdsAnswer> {
+    pub(crate) fn finish(&self, caller: &Caller<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
         let mut answer = MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply };
         // A request that changed nothing may run again.
-        if let Some(slot) = call.reply_slot.as_ref().filter(|_| !tx.is_empty()) {
+        if let Some(slot) = caller.call.reply_slot.as_ref().filter(|_| !tx.is_empty()) {
             let bytes = answer.to_bytes();
             let opened = tx.opened;
             let (scratch, batch) = tx.scratch();
             ReplyRecord { xid: slot.xid, opened, answer: &bytes }.encode(scratch);
             batch.put(REPLIES, reply_key(&slot.client, slot.tag).as_slice(), scratch);
         }
-        answer.transno = self.commit_for(export, &mut tx)?;
+        answer.transno = self.commit_for(Some(caller.export), &mut tx)?;
         answer.last_committed = self.store.last_committed();
         Ok(answer)
     }
@@ -511,7 +505,7 @@ impl Mds {
         let next = MdtRecord { next_sequence: sequence + 1, ..*record };
         let mut tx = self.begin();
         tx.batch().put(META, META_KEY, &next.encode());
-        let answer = self.finish(Some(caller.export), caller.call, tx, MdsReply::Sequence(sequence))?;
+        let answer = self.finish(caller, tx, MdsReply::Sequence(sequence))?;
         *record = next;
         self.next_sequence.store(next.next_sequence, Ordering::Release);
         Ok(answer)

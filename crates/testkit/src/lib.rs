@@ -26,9 +26,13 @@ pub mod mounts;
 pub mod program;
 pub mod requirements;
 pub mod run;
+mod shapes;
+mod stopped;
 pub mod wait;
 
 pub use cluster::{Cluster, Shape};
+pub use shapes::on_each_shape;
+pub use stopped::Stopped;
 
 /// The error number of a failed call; panics when it did not fail, saying what it returned.
 ///

@@ -11,17 +11,7 @@ use std::time::{Duration, Instant};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, errno, wait};
-
-/// Lets a stopped process go on, also if the test ends early: closing a file waits for the mount that it is on.
-struct Continue(u32);
-
-impl Drop for Continue {
-    fn drop(&mut self) {
-        // SAFETY: kill touches no memory.
-        unsafe { libc::kill(self.0 as libc::pid_t, libc::SIGCONT) };
-    }
-}
+use nacre_testkit::{Cluster, Shape, Stopped, errno, wait};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -272,10 +262,12 @@ fn a_killed_client_is_evicted_and_its_locks_are_free() {
 }
 
 /// A file system whose name no other test has, since parameters are asked for and set by it.
-fn start_named(shape: Shape, name: &str) -> Cluster {
+fn start_named(shape: Shape, name: &str) -> Option<Cluster> {
     let of_shape = if shape == Shape::Embedded { "e" } else { "s" };
     let options = Options { listen: true, fsname: format!("{name}{of_shape}"), ..Options::default() };
-    Cluster::start_with(shape, &options)
+    let ready = have(&["/dev/fuse"]) && have_root();
+    let cluster = ready.then(|| Cluster::start_with(shape, &options));
+    cluster.filter(|cluster| !cluster.is_foreign())
 }
 
 /// Sets parameters of this file system's locks on inodes, so that fights never end in doing without locks.
@@ -293,13 +285,7 @@ fn asked(cluster: &Cluster) -> u64 {
 }
 
 fn names_and_attributes_are_kept_until_somebody_changes_them(shape: Shape) {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    let mut cluster = start_named(shape, "kept");
-    if cluster.is_foreign() {
-        return;
-    }
+    let Some(mut cluster) = start_named(shape, "kept") else { return };
     let first = cluster.directory("d");
     let second = cluster.add_mount().join("d");
     for number in 0..20 {
@@ -380,13 +366,7 @@ fn names_and_attributes_are_kept_until_somebody_changes_them_separate() {
 /// looked.
 fn what_was_done_before_a_look_is_seen_by_it(shape: Shape) {
     const CHANGES: u64 = 400;
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    let mut cluster = start_named(shape, "fight");
-    if cluster.is_foreign() {
-        return;
-    }
+    let Some(mut cluster) = start_named(shape, "fight") else { return };
     let first = cluster.directory("d");
     let others = [cluster.add_mount().join("d"), cluster.add_mount().join("d"), first.clone()];
     let_them_fight(&cluster);
@@ -437,13 +417,7 @@ fn what_was_done_before_a_look_is_seen_by_it_separate() {
 /// it kept is gone when it goes on.
 #[test]
 fn a_stopped_mount_holds_changes_up_for_a_while_and_then_knows_nothing_old() {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    let mut cluster = start_named(Shape::Separate, "halt");
-    if cluster.is_foreign() {
-        return;
-    }
+    let Some(mut cluster) = start_named(Shape::Separate, "halt") else { return };
     let first = cluster.directory("d");
     let second = cluster.add_mount().join("d");
     cluster.lctl(&["set_param", &format!("mdt.{}-*.ldlm_timeout=2", cluster.fsname())]).success();
@@ -454,8 +428,7 @@ fn a_stopped_mount_holds_changes_up_for_a_while_and_then_knows_nothing_old() {
         assert!(metadata.len() == 7 && !first.join("g").exists());
         (asked(&cluster) == before).then_some(())
     });
-    let stopped = Continue(cluster.pid("mount"));
-    cluster.signal(stopped.0, libc::SIGSTOP);
+    let stopped = Stopped::begin(&cluster, cluster.pid("mount"));
     let began = Instant::now();
     fs::set_permissions(second.join("f"), fs::Permissions::from_mode(0o600)).expect("chmod");
     fs::rename(second.join("f"), second.join("g")).expect("rename");
@@ -474,13 +447,7 @@ fn a_stopped_mount_holds_changes_up_for_a_while_and_then_knows_nothing_old() {
 /// dropped it.
 #[test]
 fn a_metadata_server_that_restarts_lets_nothing_be_changed_that_others_still_keep() {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    let mut cluster = start_named(Shape::Separate, "again");
-    if cluster.is_foreign() {
-        return;
-    }
+    let Some(mut cluster) = start_named(Shape::Separate, "again") else { return };
     let first = cluster.directory("d");
     let second = cluster.add_mount().join("d");
     fs::write(second.join("f"), "content").expect("write");

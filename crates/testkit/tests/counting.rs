@@ -4,26 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 
-use nacre_testkit::cluster::Options;
-use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, wait};
-
-/// A file system of each shape whose name nobody else on this host has, as `lctl` reaches all.
-fn on_each_shape(name: &str, test: fn(&mut Cluster, &str)) {
-    if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
-        return;
-    }
-    for (shape, letter) in [(Shape::Embedded, 'e'), (Shape::Separate, 's')] {
-        let fsname = format!("{name}{letter}");
-        let options = Options { osts: 2, fsname: fsname.clone(), ..Options::default() };
-        let mut cluster = Cluster::start_with(shape, &options);
-        if cluster.is_foreign() {
-            return;
-        }
-        test(&mut cluster, &fsname);
-        cluster.stop_and_check();
-    }
-}
+use nacre_testkit::{Cluster, Shape, on_each_shape, wait};
 
 fn get(cluster: &Cluster, pattern: &str) -> String {
     cluster.lctl(&["get_param", "-n", pattern]).success().stdout

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, errno, wait};
+use nacre_testkit::{Cluster, Shape, Stopped, errno};
 
 /// One test at a time: a process that one of them starts has copies of the files of the other until it runs its program, and
 /// closing those waits for a mount that is stopped, or is told of lost data in place of the test.
@@ -19,34 +19,6 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Far above the timeout that is set, far below those that are not: who waits so long waits for the wrong thing.
 const LIMIT: Duration = Duration::from_secs(15);
-
-/// A process that is stopped; it goes on with the end of this, also if the test ends early: closing a file waits for the mount
-/// that it is on.
-struct Stopped(u32);
-
-impl Stopped {
-    /// Stops a process and waits until the last of its threads has: until then they work as before.
-    fn begin(cluster: &Cluster, pid: u32) -> Stopped {
-        let stopped = Stopped(pid);
-        cluster.signal(pid, libc::SIGSTOP);
-        wait::until(wait::SOON, "all threads are stopped", || {
-            let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
-            let mut states =
-                threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok());
-            states
-                .all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
-                .then_some(())
-        });
-        stopped
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        // SAFETY: kill touches no memory.
-        unsafe { libc::kill(self.0 as libc::pid_t, libc::SIGCONT) };
-    }
-}
 
 /// What is written in one piece after the other and held back: more than the windows in which it is gathered.
 const PIECE: usize = 256 << 10;

@@ -3,27 +3,10 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
-use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, wait};
-
-/// A file system of each shape whose name nobody else on this host has, as `lctl` reaches all.
-fn on_each_shape(name: &str, test: fn(&mut Cluster, &str)) {
-    if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
-        return;
-    }
-    for (shape, letter) in [(Shape::Embedded, 'e'), (Shape::Separate, 's')] {
-        let fsname = format!("{name}{letter}");
-        let options = Options { osts: 2, fsname: fsname.clone(), ..Options::default() };
-        let mut cluster = Cluster::start_with(shape, &options);
-        if cluster.is_foreign() {
-            return;
-        }
-        test(&mut cluster, &fsname);
-        cluster.stop_and_check();
-    }
-}
+use nacre_testkit::{Cluster, Shape, on_each_shape, wait};
 
 fn get(cluster: &Cluster, pattern: &str) -> String {
     cluster.lctl(&["get_param", "-n", pattern]).success().stdout.trim().to_owned()
@@ -259,6 +242,28 @@ fn ways_to_targets_are_tuned_and_their_requests_counted() {
     });
 }
 
+const FILE_BYTES: u64 = 9 << 20;
+
+/// A file whose bytes are all 7.
+fn file_to_read(cluster: &Cluster) -> PathBuf {
+    let path = cluster.mount().join("read");
+    fs::write(&path, vec![7; FILE_BYTES as usize]).expect("written");
+    path
+}
+
+/// Reads the file from its start to its end in pieces; whether some were fetched ahead.
+fn reads_are_served_ahead(cluster: &Cluster, fsname: &str, path: &Path, piece_bytes: usize) -> bool {
+    let stats = format!("llite.{fsname}-*.read_ahead_stats");
+    cluster.lctl(&["set_param", "-n", &format!("{stats}=0")]).success();
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("open");
+    let mut piece = vec![0; piece_bytes];
+    for offset in (0..FILE_BYTES).step_by(piece_bytes) {
+        file.read_exact_at(&mut piece, offset).expect("read");
+        assert!(piece.iter().all(|byte| *byte == 7));
+    }
+    get(cluster, &stats).contains("hits")
+}
+
 #[test]
 fn read_ahead_and_statahead_do_what_their_parameters_say() {
     on_each_shape("pahd", |cluster, fs| {
@@ -279,19 +284,8 @@ fn read_ahead_and_statahead_do_what_their_parameters_say() {
         if cluster.shape() == Shape::Embedded {
             return;
         }
-        let path = cluster.mount().join("file");
-        fs::write(&path, vec![7; 9 << 20]).expect("written");
-        let hits = || {
-            set("read_ahead_stats", "0").success();
-            let file =
-                fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
-            for offset in (0..9 << 20).step_by(4096) {
-                let mut page = [0; 4096];
-                file.read_exact_at(&mut page, offset).expect("read");
-                assert!(page == [7; 4096]);
-            }
-            get(cluster, &name("read_ahead_stats")).contains("hits")
-        };
+        let file = file_to_read(cluster);
+        let hits = || reads_are_served_ahead(cluster, fs, &file, 4096);
         assert!(hits());
         for (leaf, usual) in [("max_read_ahead_async_active", "1"), ("max_read_ahead_per_file_mb", "64")] {
             set(leaf, "0").success();
@@ -336,18 +330,8 @@ fn large_calls_go_past_what_gathers_and_reads_ahead_as_parameters_say() {
         if cluster.shape() == Shape::Embedded {
             return;
         }
-        let path = cluster.mount().join("read");
-        fs::write(&path, vec![7; 9 << 20]).expect("written");
-        let hits = || {
-            set("read_ahead_stats", "0").success();
-            let file =
-                fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
-            let mut piece = vec![0; 64 << 10];
-            for offset in (0..9u64 << 20).step_by(64 << 10) {
-                file.read_exact_at(&mut piece, offset).expect("read");
-            }
-            get(cluster, &name("read_ahead_stats")).contains("hits")
-        };
+        let file = file_to_read(cluster);
+        let hits = || reads_are_served_ahead(cluster, fs, &file, 64 << 10);
         assert!(hits());
         set("hybrid_io_read_threshold_bytes", "64K").success();
         assert!(!hits(), "64 KiB are large");

@@ -33,8 +33,9 @@ const INODE: InodeBits = InodeBits::UPDATE
     .union(InodeBits::XATTR)
     .union(InodeBits::LAYOUT)
     .union(InodeBits::LOOKUP);
-/// Time between two tries to reach an inode whose attributes are on their way into the kernel.
-const RETRY: Duration = Duration::from_micros(200);
+/// Time between two tries to reach an inode whose attributes are on their way into the kernel, which tells nobody when they
+/// have come.
+pub(crate) const RETRY: Duration = Duration::from_micros(200);
 /// Cancels that nobody waits for are sent together when there are so many, or once a second.
 const CANCELS_GATHERED: usize = 256;
 /// After this time an answer is not on its way any more.
@@ -348,6 +349,11 @@ impl InodeSpace {
         }
     }
 
+    /// Waits a little, or until there is something new to do.
+    fn rest(&self) {
+        self.changed.wait_for(&mut self.state.lock(), RETRY);
+    }
+
     /// What was cached under these locks is gone; those that are `left` are tried again.
     fn on_left(self: &Arc<Self>, gone: &[LockHandle], left: Vec<Leaving>) -> Vec<LockHandle> {
         let mut effects = Vec::new();
@@ -419,10 +425,7 @@ fn leave(client: &Client, locks: Vec<Leaving>) -> (Vec<LockHandle>, Vec<Leaving>
     }
     let (mut gone, mut left) = (Vec::with_capacity(locks.len()), Vec::new());
     for mut lock in locks {
-        let is_done = kernel.drop_attributes(lock.node)
-            || !client.nodes.is_known(lock.node)
-            || lock.since.elapsed() > ARRIVED;
-        if is_done {
+        if client.reaches_kernel(lock.node, lock.since, |node| kernel.drop_attributes(node)) {
             gone.push(lock.handle);
         } else {
             lock.names = false;
@@ -443,12 +446,17 @@ fn run(space: &Weak<InodeSpace>) {
         work.cancels.extend(space.on_left(&gone, left));
         space.send_cancels(&client, &work.cancels);
         if is_early {
-            std::thread::sleep(RETRY);
+            space.rest();
         }
     }
 }
 
 impl Client {
+    /// Has `drop` reach an inode in the kernel. False if the kernel is about to learn of it, so that it is to be tried again.
+    pub(crate) fn reaches_kernel(&self, node: u64, since: Instant, drop: impl FnOnce(u64) -> bool) -> bool {
+        drop(node) || !self.nodes.is_known(node) || since.elapsed() > ARRIVED
+    }
+
     /// True if what was learned of an inode, or of the content of a directory, is still true.
     pub fn is_in_force(&self, warrant: Warrant, fid: Fid) -> bool {
         match warrant {

@@ -65,29 +65,21 @@ impl Absences {
 
     /// A directory that everybody may search was found empty, and this client has put nothing anywhere since `look`.
     pub fn on_found_empty(&self, look: Option<Look>, dir: Fid, warrant: Warrant) {
-        // Registered first: whoever begins to put a name there now finds it.
-        self.on_empty(dir, warrant);
-        if look.is_none_or(|Look(begun)| self.begun.load(Ordering::SeqCst) != begun) {
-            self.forget(dir);
+        let mut dirs = self.dirs.lock();
+        // Before the look is judged: whoever begins to put a name somewhere after that sees it, waits for the lock, and finds
+        // the directory.
+        self.count.store(dirs.len() + 1, Ordering::SeqCst);
+        if look.is_some_and(|Look(begun)| self.begun.load(Ordering::SeqCst) == begun) {
+            enter(&mut dirs, dir, warrant);
         }
+        self.count.store(dirs.len(), Ordering::SeqCst);
     }
 
     /// A directory that everybody may search was made by this client, and nobody knows of it yet.
     pub fn on_empty(&self, dir: Fid, warrant: Warrant) {
-        if warrant == Warrant::None {
-            return;
-        }
         let mut dirs = self.dirs.lock();
-        if dirs.iter().any(|known| known.dir == dir && known.warrant == warrant) {
-            // What it has been filled with meanwhile counts.
-            return;
-        }
-        dirs.retain(|known| known.dir != dir);
-        if dirs.len() == DIRS_MAX {
-            dirs.pop_front();
-        }
-        dirs.push_back(Known { dir, warrant, names: Hashes::default() });
-        self.count.store(dirs.len(), Ordering::Release);
+        enter(&mut dirs, dir, warrant);
+        self.count.store(dirs.len(), Ordering::SeqCst);
     }
 
     /// This client is about to put a name into a directory, and has done so or failed when the result is dropped.
@@ -98,7 +90,7 @@ impl Absences {
     }
 
     fn on_name(&self, dir: Fid, name: &[u8]) {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
         let hash = self.hasher.hash_one(name);
@@ -107,7 +99,7 @@ impl Absences {
         dirs[place].names.insert(hash);
         if dirs[place].names.len() > NAMES_MAX {
             dirs.remove(place);
-            self.count.store(dirs.len(), Ordering::Release);
+            self.count.store(dirs.len(), Ordering::SeqCst);
         }
     }
 
@@ -118,7 +110,7 @@ impl Absences {
         }
         let mut dirs = self.dirs.lock();
         dirs.retain(|known| known.dir != dir);
-        self.count.store(dirs.len(), Ordering::Release);
+        self.count.store(dirs.len(), Ordering::SeqCst);
     }
 
     /// What says that the name is not in the directory, if that is known.
@@ -130,6 +122,20 @@ impl Absences {
         let known = dirs.iter().find(|known| known.dir == dir)?;
         (!known.names.contains(&self.hasher.hash_one(name))).then_some(known.warrant)
     }
+}
+
+/// Enters a directory without names.
+fn enter(dirs: &mut VecDeque<Known>, dir: Fid, warrant: Warrant) {
+    // What one that is known already has been filled with counts.
+    let is_known = |known: &Known| known.dir == dir && known.warrant == warrant;
+    if warrant == Warrant::None || dirs.iter().any(is_known) {
+        return;
+    }
+    dirs.retain(|known| known.dir != dir);
+    if dirs.len() == DIRS_MAX {
+        dirs.pop_front();
+    }
+    dirs.push_back(Known { dir, warrant, names: Hashes::default() });
 }
 
 impl Client {
@@ -192,6 +198,21 @@ mod tests {
             known.on_found_empty(look, dir(1), Warrant::Lease(1));
             assert_eq!(known.warrant(dir(1), b"a"), None);
         }
+        // Nor is the directory known for a moment, to somebody who looks a name up meanwhile.
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(known.warrant(dir(1), b"a"), None);
+                }
+            });
+            for _ in 0..20_000 {
+                let look = known.look();
+                drop(known.putting(dir(1), b"a"));
+                known.on_found_empty(look, dir(1), Warrant::Lease(1));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
         known.on_found_empty(known.look(), dir(1), Warrant::Lease(1));
         drop(known.putting(dir(1), b"a"));
         assert_eq!(known.warrant(dir(1), b"a"), None);

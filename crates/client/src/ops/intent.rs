@@ -28,16 +28,13 @@ impl Answered {
 }
 
 /// Whether names in a directory stay protected while something is done there.
-pub(crate) struct Watch {
-    space: Arc<InodeSpace>,
-    handle: Option<LockHandle>,
-}
+pub(crate) struct Watch(Option<(Arc<InodeSpace>, LockHandle)>);
 
 impl Watch {
     /// True if nobody else has changed the directory since the watch began, and what is known of a name in it may be given to
     /// the kernel.
     pub fn still(&self) -> bool {
-        self.handle.is_some_and(|handle| self.space.keep_name(handle))
+        self.0.as_ref().is_some_and(|(space, handle)| space.keep_name(*handle))
     }
 }
 
@@ -54,10 +51,13 @@ impl Client {
 
     /// Begins to watch a directory.
     pub(crate) fn watch_names(&self, directory: Fid) -> Watch {
-        let space = self.inode_space(directory);
         // Alone, the lease says all that is to be said.
-        let handle = if self.asks_with_locks() { space.on_names(directory) } else { None };
-        Watch { space, handle }
+        if !self.asks_with_locks() {
+            return Watch(None);
+        }
+        let space = self.inode_space(directory);
+        let handle = space.on_names(directory);
+        Watch(handle.map(|handle| (space, handle)))
     }
 
     /// Looks a name up, or without one asks for the attributes of an inode, which needs no caller.

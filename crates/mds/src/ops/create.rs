@@ -128,7 +128,7 @@ impl Mds {
             parent: directory.shown(),
         };
         tx.note_opened(*fid, handle, flags);
-        let answer = self.finish(Some(caller.export), caller.call, tx, reply)?;
+        let answer = self.finish(caller, tx, reply)?;
         self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
         Ok(answer)
     }
@@ -180,7 +180,7 @@ impl Mds {
         if let Some((handle, flags)) = open {
             tx.note_opened(wanted.fid, handle, flags);
         }
-        let answer = self.finish(Some(caller.export), caller.call, tx, reply)?;
+        let answer = self.finish(caller, tx, reply)?;
         if let Some((handle, flags)) = open {
             self.opens.add(wanted.fid, caller.client, handle, flags, true);
         }

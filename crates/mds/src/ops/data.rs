@@ -43,6 +43,6 @@ impl Mds {
         }
         let mut tx = self.begin();
         let record = tx.put_inode(changed);
-        self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
+        self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 }

@@ -118,7 +118,7 @@ impl Mds {
         self.instantiate(&record, layout, end, |mut changed, layout, mut tx| {
             changed.attr.size_source = SizeSource::Objects;
             tx.put_inode(changed);
-            self.finish(Some(caller.export), caller.call, tx, MdsReply::Layout(Some(Arc::new(layout))))
+            self.finish(caller, tx, MdsReply::Layout(Some(Arc::new(layout))))
         })
     }
 
@@ -195,7 +195,7 @@ impl Mds {
         }
         let store = |changed: InodeRecord, mut tx: Tx| {
             let record = tx.put_inode(changed);
-            self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
+            self.finish(caller, tx, MdsReply::Attr(record.shown()))
         };
         if changed.attr.is_regular() && !wish.is_empty() {
             let layout = self.wished_layout(&changed)?;

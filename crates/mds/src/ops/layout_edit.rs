@@ -101,7 +101,7 @@ impl Mds {
         };
         let mut tx = self.begin();
         let record = tx.put_inode(changed);
-        self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
+        self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
     /// What the wish of a file comes to, with what its record, the root and the file system say where it is silent.

@@ -57,7 +57,7 @@ impl Mds {
         directory.attr.size += 1;
         tx.put_inode(directory);
         let record = tx.put_inode(record);
-        self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
+        self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
     fn orphan_kind(&self, fid: &Fid) -> StatusResult<Option<OrphanKind>> {

@@ -44,12 +44,8 @@ impl Mds {
         tx.is_replay = flags.contains(OpenFlags::REPLAY);
         let opened = self.open_locked(&mut tx, caller, &record, flags)?;
         tx.note_opened(*fid, handle, flags);
-        let answer = self.finish(
-            Some(caller.export),
-            caller.call,
-            tx,
-            MdsReply::Opened { attr: opened.attr, layout: opened.layout },
-        )?;
+        let answer =
+            self.finish(caller, tx, MdsReply::Opened { attr: opened.attr, layout: opened.layout })?;
         self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
         Ok(answer)
     }
@@ -123,7 +119,7 @@ impl Mds {
         let mut tx = self.begin();
         if closed.last && record.attr.flags.contains(AttrFlags::ORPHAN) {
             self.destroy_inode(&mut tx, &record)?;
-            return self.finish(Some(caller.export), caller.call, tx, MdsReply::Done);
+            return self.finish(caller, tx, MdsReply::Done);
         }
         let word = Word::of(session, &caller.client, update);
         let mut changed = InodeRecord::clone(&record);
@@ -143,7 +139,7 @@ impl Mds {
             return Ok(self.answer(MdsReply::Attr(record.shown())));
         }
         let record = tx.put_inode(changed);
-        self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
+        self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
     /// Opens what a request of an earlier run opened, as its client is about to learn of it.

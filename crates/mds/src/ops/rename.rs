@@ -88,7 +88,7 @@ impl Mds {
             true => self.exchange(&mut tx, &m, now),
             false => self.move_over(&mut tx, &m, now)?,
         };
-        self.finish(Some(caller.export), caller.call, tx, reply)
+        self.finish(caller, tx, reply)
     }
 
     /// A directory must not come to lie inside itself.

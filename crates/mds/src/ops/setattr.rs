@@ -31,7 +31,7 @@ impl Mds {
         let mut changed = InodeRecord::clone(&record);
         self.apply_set_attr(caller, &mut tx, &mut changed, set, now)?;
         let record = tx.put_inode(changed);
-        let answer = self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))?;
+        let answer = self.finish(caller, tx, MdsReply::Attr(record.shown()))?;
         if set.valid.contains(SetAttrValid::SIZE) {
             self.opens.note_unsure(fid);
         }

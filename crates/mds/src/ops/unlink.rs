@@ -83,12 +83,7 @@ impl Mds {
             attr.ctime = now;
         }
         tx.put_inode(parent);
-        self.finish(
-            Some(caller.export),
-            caller.call,
-            tx,
-            MdsReply::Removed { fid: victim.attr.fid, attr: Some(attr) },
-        )
+        self.finish(caller, tx, MdsReply::Removed { fid: victim.attr.fid, attr: Some(attr) })
     }
 }
 

@@ -183,7 +183,7 @@ impl Mds {
         XattrRecord { value }.encode(scratch);
         batch.put(XATTRS, xattr_key(fid, name).as_slice(), scratch);
         let record = tx.put_inode(changed);
-        self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
+        self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
     pub(crate) fn remove_xattr(
@@ -216,7 +216,7 @@ impl Mds {
         tx.batch().delete(XATTRS, xattr_key(fid, name).as_slice());
         tx.batch().set_releasing(true);
         let record = tx.put_inode(changed);
-        self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
+        self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
     fn each_stored_name(&self, fid: &Fid, f: &mut dyn FnMut(&[u8])) -> StatusResult<()> {

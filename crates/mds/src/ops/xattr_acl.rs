@@ -66,7 +66,7 @@ impl Mds {
             apply_access_acl(caller, &mut changed, acl, flags)?;
         }
         let record = tx.put_inode(changed);
-        self.finish(Some(caller.export), caller.call, tx, MdsReply::Attr(record.shown()))
+        self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 }
 

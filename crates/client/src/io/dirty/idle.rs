@@ -17,7 +17,8 @@ const SLOW_NS_PER_MIB: u64 = 1_000_000;
 /// While large calls are divided, every so many-th is not, so that a change for the better is noticed.
 const PROBE_EVERY: u32 = 64;
 
-/// How long large calls take that are neither divided nor served from memory: a moving average over about four of them.
+/// How long large calls take that are not served from memory: a moving average over about four of them. Of reads only those
+/// count that are not divided, of writes all.
 #[derive(Default)]
 pub(crate) struct Pace {
     ns_per_mib: AtomicU64,
