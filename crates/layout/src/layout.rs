@@ -3,7 +3,7 @@
 use crate::stripe::StripeMath;
 use bitflags::bitflags;
 use nacre_types::Fid;
-use nacre_types::limits::POOL_NAME_MAX;
+use nacre_types::limits::{POOL_NAME_MAX, TARGET_INDEX_MAX};
 use std::fmt;
 
 /// A range of file offsets `[start, end)`; `end == u64::MAX` means "to the end of the file, wherever that is".
@@ -66,6 +66,51 @@ pub struct StripeObject {
     pub object: Fid,
 }
 
+impl StripeObject {
+    /// The object that holds the data of a component on an MDT. It has the FID of the file that it was made for, and its
+    /// "OST" is the data part of the MDT that owns this FID: indexes from [`TARGET_INDEX_MAX`] on, which no OST has.
+    ///
+    /// No index reaches a disk; the highest one stands for all MDTs beyond it, which have no data part yet.
+    pub fn on_mdt(object: Fid) -> StripeObject {
+        let index = object.mdt_index().min(u16::MAX - 1 - TARGET_INDEX_MAX);
+        StripeObject { ost_index: TARGET_INDEX_MAX + index, object }
+    }
+
+    /// True if an MDT holds it, not an OST.
+    pub const fn is_on_mdt(&self) -> bool {
+        self.ost_index >= TARGET_INDEX_MAX
+    }
+}
+
+/// How a component's bytes are spread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pattern {
+    /// Striped over objects, each on another OST.
+    #[default]
+    Raid0,
+    /// In one object on the MDT: only the first component, which then has no stripes.
+    Mdt,
+}
+
+impl Pattern {
+    /// Lustre's bits (`lmm_pattern`).
+    pub const fn bits(self) -> u32 {
+        match self {
+            Pattern::Raid0 => 0x1,
+            Pattern::Mdt => 0x100,
+        }
+    }
+
+    /// The pattern with these bits; 0 is the default. `None` for kinds that do not exist here.
+    pub const fn from_bits(bits: u32) -> Option<Pattern> {
+        match bits {
+            0 | 0x1 => Some(Pattern::Raid0),
+            0x100 => Some(Pattern::Mdt),
+            _ => None,
+        }
+    }
+}
+
 bitflags! {
     /// State of a component and wishes for it, with the bits of Lustre's `lcme_flags`. Bits for kinds of components that
     /// do not exist here yet are not in the set, so that they are refused where they come in.
@@ -98,9 +143,11 @@ pub struct Component {
     pub extent: Extent,
     /// State.
     pub flags: ComponentFlags,
-    /// Bytes on one object before the next; a multiple of 64 KiB, never 0.
+    /// How its bytes are spread.
+    pub pattern: Pattern,
+    /// Bytes on one object before the next; a multiple of 64 KiB, never 0. On an MDT: the component's size.
     pub stripe_size: u32,
-    /// Stripes: the number wanted until instantiated (0xffff = all OSTs), then exactly `objects.len()`.
+    /// Stripes: the number wanted until instantiated (0xffff = all OSTs), then exactly `objects.len()`. On an MDT: 0.
     pub stripe_count: u16,
     /// OST wanted for the first stripe, `None` to let the server choose.
     pub first_ost: Option<u16>,
@@ -108,7 +155,7 @@ pub struct Component {
     pub pool: Option<PoolName>,
     /// Layout generation of this component, counts changes.
     pub generation: u16,
-    /// The objects in stripe order; empty until instantiated.
+    /// The objects in stripe order; empty until instantiated. On an MDT: one, see [`StripeObject::on_mdt`].
     pub objects: Vec<StripeObject>,
 }
 
@@ -188,6 +235,20 @@ impl Layout {
         component.first_ost = objects.first().map(|object| object.ost_index);
         component.flags |= ComponentFlags::INIT;
         component.objects = objects;
+    }
+
+    /// Gives the component on an MDT, if there is one, its object, which is `file`'s own. It needs no other server and no
+    /// room, so that files have it from the beginning.
+    pub fn place_on_mdt(&mut self, file: Fid) {
+        if let Some(component) = self.components.first_mut().filter(|c| c.pattern == Pattern::Mdt) {
+            component.flags |= ComponentFlags::INIT;
+            component.objects = vec![StripeObject::on_mdt(file)];
+        }
+    }
+
+    /// The object on an MDT, if there is one.
+    pub fn object_on_mdt(&self) -> Option<&StripeObject> {
+        self.components.first()?.objects.first().filter(|object| object.is_on_mdt())
     }
 
     /// All objects, in component and stripe order.

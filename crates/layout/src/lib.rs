@@ -14,7 +14,7 @@ pub mod stripe;
 pub mod user;
 pub mod wish;
 
-pub use layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, PoolName, StripeObject};
+pub use layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, PoolName, StripeObject};
 pub use ranges::{ObjectRange, object_ranges, object_sizes};
 pub use spec::{LayoutSpec, SpecError};
 pub use stripe::{Chunk, chunks};

@@ -1,6 +1,8 @@
 //! What a user asks for: a layout before objects exist, and the rules it must meet.
 
-use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, PoolName, STRIPE_COUNT_ALL};
+use crate::layout::{
+    Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, PoolName, STRIPE_COUNT_ALL,
+};
 use nacre_types::limits::{
     STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, TARGET_INDEX_MAX, XATTR_VALUE_MAX,
 };
@@ -16,6 +18,8 @@ pub struct LayoutSpec {
     pub first_ost: Option<u16>,
     /// Pool to allocate from.
     pub pool: Option<PoolName>,
+    /// How bytes are spread; never inherited. What is on an MDT has no other wish.
+    pub pattern: Pattern,
 }
 
 /// A wish that no layout can meet.
@@ -45,17 +49,41 @@ pub enum SpecError {
     /// A component ends within a stripe.
     #[error("The component end must be aligned by the stripe size")]
     EndUnaligned,
+    /// A component on an MDT that is not the first.
+    #[error("Data-on-MDT component must be the first one")]
+    MdtNotFirst,
+    /// A component on an MDT that is too large, or has no end; its end.
+    #[error("Data-on-MDT component of {0} bytes is over the limit of {MDT_SIZE_MAX}")]
+    MdtSize(u64),
+    /// A whole file on an MDT, or OSTs, stripes or a pool asked for there.
+    #[error("Data on MDT needs a component of its own, without stripes, OSTs or pool")]
+    MdtStriping,
     /// Its bytes would not fit an attribute value even with one stripe for each wish for "all".
     #[error("The layout needs {0} bytes, over the limit of {XATTR_VALUE_MAX}")]
     TooLarge(usize),
 }
 
+/// Largest component on an MDT in bytes. Source: reference 5.1.
+pub const MDT_SIZE_MAX: u64 = 1 << 30;
+
 impl LayoutSpec {
+    /// The wish for a component on an MDT.
+    pub const ON_MDT: LayoutSpec = LayoutSpec {
+        stripe_size: None,
+        stripe_count: None,
+        first_ost: None,
+        pool: None,
+        pattern: Pattern::Mdt,
+    };
+
     /// Checks the wishes that are given.
     ///
     /// # Errors
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), SpecError> {
+        if self.pattern == Pattern::Mdt && *self != LayoutSpec::ON_MDT {
+            return Err(SpecError::MdtStriping);
+        }
         match self.stripe_size {
             Some(size) if size == 0 || size % STRIPE_SIZE_MIN != 0 => {
                 return Err(SpecError::StripeSize(u64::from(size)));
@@ -82,7 +110,11 @@ impl LayoutSpec {
 
     /// These wishes, completed by `inherited` where they are silent. A wish for a first OST is not inherited.
     pub fn or(&self, inherited: &LayoutSpec) -> LayoutSpec {
+        if self.pattern == Pattern::Mdt {
+            return *self;
+        }
         LayoutSpec {
+            pattern: self.pattern,
             stripe_size: self.stripe_size.or(inherited.stripe_size),
             stripe_count: self.stripe_count.or(inherited.stripe_count),
             first_ost: self.first_ost.or(inherited.first_ost),
@@ -99,6 +131,7 @@ impl LayoutSpec {
                 id: 0,
                 extent: Extent::WHOLE,
                 flags: ComponentFlags::default(),
+                pattern: Pattern::Raid0,
                 stripe_size: self.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT),
                 stripe_count: self.stripe_count.unwrap_or(1),
                 first_ost: self.first_ost,

@@ -113,7 +113,7 @@ fn next_chunk(component: &Component, position: u64, end: u64) -> Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{ComponentFlags, LayoutForm};
+    use crate::layout::{ComponentFlags, LayoutForm, Pattern};
     use nacre_types::Fid;
     use proptest::prelude::*;
 
@@ -128,6 +128,7 @@ mod tests {
                 id: 0,
                 extent: Extent::WHOLE,
                 flags: ComponentFlags::INIT,
+                pattern: Pattern::Raid0,
                 stripe_size,
                 stripe_count: count,
                 first_ost: None,

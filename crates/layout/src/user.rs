@@ -5,10 +5,13 @@
 //! [`composite`] puts several of them behind a table of components.
 //!
 //! ```text
-//!  0 magic u32     4 pattern u32 (1 = raid0)    8 oid u64 and sequence u64 of the file
+//!  0 magic u32     4 pattern u32                8 oid u64 and sequence u64 of the file
 //! 24 stripe size   28 stripe count u16          30 layout generation (read) or first OST (wish), u16
 //! 32 pool, 16 bytes (version 3 only)            then 24 bytes per object: FID 16, generation u32, OST index u32
 //! ```
+//!
+//! The pattern is 1 for stripes over objects, 0x100 for data on the MDT. The latter has a count of 0 and no objects: the file
+//! that is named in the header is the object, so that data can change its owner with the layout.
 //!
 //! What is written is little-endian; what is read may have the other byte order, which the magic tells. In wishes 0 means "the
 //! default", a count of 0xffff all OSTs, an offset of 0xffff any OST.
@@ -16,7 +19,7 @@
 pub mod composite;
 mod raw;
 
-use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, PoolName, StripeObject};
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, PoolName, StripeObject};
 use crate::spec::LayoutSpec;
 use crate::wish::{ComponentSpec, Wish};
 use nacre_types::Fid;
@@ -29,8 +32,6 @@ pub use composite::{MAGIC_COMPOSITE, Selector, decode_selector, encode_selector}
 pub const MAGIC_V1: u32 = 0x0BD1_0BD0;
 /// Magic of version 3: with a pool.
 pub const MAGIC_V3: u32 = 0x0BD3_0BD0;
-/// Striping over objects, the only pattern so far.
-pub const PATTERN_RAID0: u32 = 1;
 /// "Any OST" in a wish.
 pub const OFFSET_ANY: u16 = u16::MAX;
 /// Bytes of an object.
@@ -48,7 +49,7 @@ pub enum UserMdError {
     /// Not `lov_user_md_v1`, `_v3` or `lov_comp_md_v1`.
     #[error("layout magic {0:#x} is not supported")]
     Magic(u32),
-    /// Neither raid0 nor the default.
+    /// Neither raid0 nor mdt nor the default.
     #[error("layout pattern {0:#x} is not supported")]
     Pattern(u32),
     /// Kinds of components that do not exist here.
@@ -70,6 +71,9 @@ pub fn composite_len(components: impl Iterator<Item = usize>) -> usize {
 }
 
 struct Header<'a> {
+    pattern: Pattern,
+    /// The file that the layout is or was of.
+    file: Fid,
     stripe_size: u32,
     stripe_count: u16,
     offset: u16,
@@ -93,22 +97,28 @@ fn header(raw: Raw<'_>) -> Result<Header<'_>, UserMdError> {
         other => return Err(UserMdError::Magic(other)),
     };
     let objects = raw.part(len, raw.bytes.len())?;
-    match raw.u32(4)? {
-        0 | PATTERN_RAID0 => {}
-        other => return Err(UserMdError::Pattern(other)),
-    }
-    Ok(Header { stripe_size: raw.u32(24)?, stripe_count: raw.u16(28)?, offset: raw.u16(30)?, pool, objects })
+    let pattern = raw.u32(4)?;
+    Ok(Header {
+        pattern: Pattern::from_bits(pattern).ok_or(UserMdError::Pattern(pattern))?,
+        // Object ids of files have 32 bits; others name no file, which matters only where it is an object.
+        file: Fid::new(raw.u64(16)?, u32::try_from(raw.u64(8)?).unwrap_or(0), 0),
+        stripe_size: raw.u32(24)?,
+        stripe_count: raw.u16(28)?,
+        offset: raw.u16(30)?,
+        pool,
+        objects,
+    })
 }
 
 fn put_header(
     out: &mut Vec<u8>,
     fid: &Fid,
-    stripe_size: u32,
+    (pattern, stripe_size): (Pattern, u32),
     (count, offset): (u16, u16),
     pool: Option<PoolName>,
 ) {
     out.extend_from_slice(&if pool.is_some() { MAGIC_V3 } else { MAGIC_V1 }.to_le_bytes());
-    out.extend_from_slice(&PATTERN_RAID0.to_le_bytes());
+    out.extend_from_slice(&pattern.bits().to_le_bytes());
     out.extend_from_slice(&u64::from(fid.oid).to_le_bytes());
     out.extend_from_slice(&fid.seq.to_le_bytes());
     out.extend_from_slice(&stripe_size.to_le_bytes());
@@ -131,11 +141,15 @@ pub fn decode_spec(bytes: &[u8]) -> Result<LayoutSpec, UserMdError> {
 
 fn read_spec(raw: Raw<'_>) -> Result<LayoutSpec, UserMdError> {
     let header = header(raw)?;
+    if header.pattern == Pattern::Mdt {
+        return spec_on_mdt(&header);
+    }
     let spec = LayoutSpec {
         stripe_size: (header.stripe_size != 0).then_some(header.stripe_size),
         stripe_count: (header.stripe_count != 0).then_some(header.stripe_count),
         first_ost: (header.offset != OFFSET_ANY).then_some(header.offset),
         pool: header.pool,
+        pattern: header.pattern,
     };
     spec.check().map_err(|_| UserMdError::Field("stripe size, count or offset"))?;
     Ok(spec)
@@ -160,13 +174,25 @@ pub fn decode_wish(bytes: &[u8]) -> Result<Wish, UserMdError> {
     Ok(Wish::Plain(spec))
 }
 
+/// The wish for a component on an MDT, whose size field only repeats its end.
+fn spec_on_mdt(header: &Header<'_>) -> Result<LayoutSpec, UserMdError> {
+    match header.stripe_count == 0 && header.pool.is_none() && header.objects.bytes.is_empty() {
+        true => Ok(LayoutSpec::ON_MDT),
+        false => Err(UserMdError::Field("stripe count, pool or objects on an MDT")),
+    }
+}
+
 fn read_spec_of_objects(raw: Raw<'_>) -> Result<LayoutSpec, UserMdError> {
     let header = header(raw)?;
+    if header.pattern == Pattern::Mdt {
+        return spec_on_mdt(&header);
+    }
     let spec = LayoutSpec {
         stripe_size: (header.stripe_size != 0).then_some(header.stripe_size),
         stripe_count: (header.stripe_count != 0).then_some(header.stripe_count),
         first_ost: None,
         pool: header.pool,
+        pattern: header.pattern,
     };
     spec.check().map_err(|_| UserMdError::Field("stripe size or count"))?;
     Ok(spec)
@@ -204,7 +230,7 @@ pub fn encode_spec(fid: &Fid, spec: &LayoutSpec) -> Vec<u8> {
 
 fn put_spec(out: &mut Vec<u8>, fid: &Fid, spec: &LayoutSpec) {
     let place = (spec.stripe_count.unwrap_or(0), spec.first_ost.unwrap_or(OFFSET_ANY));
-    put_header(out, fid, spec.stripe_size.unwrap_or(0), place, spec.pool);
+    put_header(out, fid, (spec.pattern, spec.stripe_size.unwrap_or(0)), place, spec.pool);
 }
 
 /// The bytes of a wish of either form.
@@ -224,7 +250,11 @@ pub fn decode_layout(bytes: &[u8]) -> Result<Layout, UserMdError> {
     if raw.u32(0)? == MAGIC_COMPOSITE {
         return composite::read_layout(raw);
     }
-    if header(raw)?.objects.bytes.is_empty() {
+    let first = header(raw)?;
+    if first.pattern == Pattern::Mdt {
+        return Err(UserMdError::Pattern(first.pattern.bits()));
+    }
+    if first.objects.bytes.is_empty() {
         return Ok(read_spec(raw)?.to_layout());
     }
     let component = read_component(raw)?;
@@ -240,6 +270,9 @@ fn read_component(raw: Raw<'_>) -> Result<Component, UserMdError> {
     let header = header(raw)?;
     if header.stripe_size == 0 || !header.stripe_size.is_multiple_of(STRIPE_SIZE_MIN) {
         return Err(UserMdError::Field("stripe size"));
+    }
+    if header.pattern == Pattern::Mdt {
+        return component_on_mdt(&header);
     }
     if header.stripe_count == 0 || header.stripe_count > STRIPE_COUNT_MAX {
         return Err(UserMdError::Field("stripe count"));
@@ -261,12 +294,33 @@ fn read_component(raw: Raw<'_>) -> Result<Component, UserMdError> {
         id: 0,
         extent: Extent::WHOLE,
         flags: ComponentFlags::INIT,
+        pattern: header.pattern,
         stripe_size: header.stripe_size,
         stripe_count: header.stripe_count,
         first_ost: objects.first().map(|o| o.ost_index),
         pool: header.pool,
         generation: header.offset,
         objects,
+    })
+}
+
+/// A component whose object is on an MDT.
+fn component_on_mdt(header: &Header<'_>) -> Result<Component, UserMdError> {
+    spec_on_mdt(header)?;
+    if header.file.seq == 0 || header.file.oid == 0 {
+        return Err(UserMdError::Field("file id"));
+    }
+    Ok(Component {
+        id: 0,
+        extent: Extent::WHOLE,
+        flags: ComponentFlags::INIT,
+        pattern: Pattern::Mdt,
+        stripe_size: header.stripe_size,
+        stripe_count: 0,
+        first_ost: None,
+        pool: None,
+        generation: header.offset,
+        objects: vec![StripeObject::on_mdt(header.file)],
     })
 }
 
@@ -283,11 +337,16 @@ pub fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
 }
 
 fn put_component(out: &mut Vec<u8>, fid: &Fid, component: &Component, generation: u16) {
+    let shape = (component.pattern, component.stripe_size);
+    if component.pattern == Pattern::Mdt {
+        let object = component.objects.first().map_or(fid, |object| &object.object);
+        return put_header(out, object, shape, (0, generation), None);
+    }
     let place = match component.is_instantiated() {
         true => (component.objects.len() as u16, generation),
         false => (component.stripe_count, component.first_ost.unwrap_or(OFFSET_ANY)),
     };
-    put_header(out, fid, component.stripe_size, place, component.pool);
+    put_header(out, fid, shape, place, component.pool);
     for object in &component.objects {
         out.extend_from_slice(&object.object.to_le_bytes());
         out.extend_from_slice(&0u32.to_le_bytes());
@@ -359,7 +418,7 @@ mod tests {
         assert!(with(28, &2001u16.to_le_bytes()).is_err());
         assert!(with(30, &0xffe0u16.to_le_bytes()).is_err());
         assert_eq!(with(0, &[0]), Err(UserMdError::Magic(0x0BD1_0B00)));
-        assert_eq!(with(4, &[0, 1]), Err(UserMdError::Pattern(0x100)));
+        assert_eq!(with(4, &[0, 4]), Err(UserMdError::Pattern(0x400)));
         assert_eq!(decode_spec(&good[..31]), Err(UserMdError::Short));
     }
 
@@ -374,6 +433,7 @@ mod tests {
             stripe_count: Some(2),
             first_ost: None,
             pool: PoolName::new(b"flash"),
+            pattern: Pattern::Raid0,
         };
         assert_eq!(decode_wish(&bytes), Ok(Wish::Plain(spec)));
     }

@@ -1,8 +1,9 @@
 //! What a user asks for with any number of components, how what is not said is filled in, and the rules. Source: reference
 //! 2.1 and 4.8.
 
-use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, STRIPE_COUNT_ALL};
-use crate::spec::{LayoutSpec, SpecError};
+use crate::layout::StripeObject;
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, STRIPE_COUNT_ALL};
+use crate::spec::{LayoutSpec, MDT_SIZE_MAX, SpecError};
 use crate::user;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
 
@@ -39,6 +40,7 @@ impl Wish {
     /// The first rule that is broken.
     pub fn check(&self) -> Result<(), SpecError> {
         let components = match self {
+            Wish::Plain(spec) if spec.pattern == Pattern::Mdt => return Err(SpecError::MdtStriping),
             Wish::Plain(spec) => return spec.check(),
             Wish::Composite(components) => components,
         };
@@ -54,6 +56,13 @@ impl Wish {
                 return Err(SpecError::EndBeforeStart);
             }
             spec.check()?;
+            if spec.pattern == Pattern::Mdt {
+                match (extent.start, extent.end) {
+                    (0, ..=MDT_SIZE_MAX) => {}
+                    (0, end) => return Err(SpecError::MdtSize(end)),
+                    _ => return Err(SpecError::MdtNotFirst),
+                }
+            }
             let unit = u64::from(spec.stripe_size.unwrap_or(STRIPE_SIZE_MIN));
             if extent.end != Extent::EOF && !extent.end.is_multiple_of(unit) {
                 return Err(SpecError::EndUnaligned);
@@ -69,6 +78,7 @@ impl Wish {
     /// Bytes of the layout when all components have as many objects as they ask for ("all" and "the default" count as one).
     fn size_with_objects(&self) -> usize {
         let stripes = |spec: &LayoutSpec| match spec.stripe_count {
+            _ if spec.pattern == Pattern::Mdt => 0,
             Some(STRIPE_COUNT_ALL) | None => 1,
             Some(count) => usize::from(count),
         };
@@ -113,12 +123,15 @@ impl Wish {
         }
     }
 
-    /// The striping that a wish hands on to others that are silent: its own, or that of its first component. A wish for a first
+    /// The striping that a wish hands on to others that are silent: its own, or that of its first component with stripes. A wish for a first
     /// OST holds for the file that was made with it, not for what inherits.
     pub fn inherited(&self) -> LayoutSpec {
         let spec = match self {
             Wish::Plain(spec) => *spec,
-            Wish::Composite(components) => components.first().map_or(LayoutSpec::default(), |c| c.spec),
+            Wish::Composite(components) => {
+                let striped = components.iter().find(|c| c.spec.pattern != Pattern::Mdt);
+                striped.map_or(LayoutSpec::default(), |c| c.spec)
+            }
         };
         LayoutSpec { first_ost: None, ..spec }
     }
@@ -133,16 +146,21 @@ impl Wish {
             Wish::Composite(components) => components,
         };
         let component = |(place, wish): (usize, &ComponentSpec)| {
+            let on_mdt = wish.spec.pattern == Pattern::Mdt;
             let spec = wish.spec.or(&LayoutSpec { first_ost: None, ..*base });
+            let stripe_size = match on_mdt {
+                true => wish.extent.end as u32,
+                false => {
+                    fitting_stripe_size(spec.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT), wish.extent.end)
+                }
+            };
             Component {
                 id: place as u32 + 1,
                 extent: wish.extent,
                 flags: wish.flags & ComponentFlags::WISHES,
-                stripe_size: fitting_stripe_size(
-                    spec.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT),
-                    wish.extent.end,
-                ),
-                stripe_count: spec.stripe_count.unwrap_or(1),
+                pattern: spec.pattern,
+                stripe_size,
+                stripe_count: if on_mdt { 0 } else { spec.stripe_count.unwrap_or(1) },
                 first_ost: spec.first_ost,
                 pool: spec.pool,
                 generation: 0,
@@ -169,11 +187,15 @@ pub fn fitting_stripe_size(wanted: u32, end: u64) -> u32 {
 impl Layout {
     /// The wish that would make such a layout again, without what was chosen by the server.
     pub fn to_wish(&self) -> Wish {
-        let spec = |component: &Component| LayoutSpec {
-            stripe_size: Some(component.stripe_size),
-            stripe_count: Some(component.stripe_count).filter(|count| *count != 0),
-            first_ost: component.first_ost.filter(|_| !component.is_instantiated()),
-            pool: component.pool,
+        let spec = |component: &Component| match component.pattern {
+            Pattern::Mdt => LayoutSpec::ON_MDT,
+            pattern => LayoutSpec {
+                stripe_size: Some(component.stripe_size),
+                stripe_count: Some(component.stripe_count).filter(|count| *count != 0),
+                first_ost: component.first_ost.filter(|_| !component.is_instantiated()),
+                pool: component.pool,
+                pattern,
+            },
         };
         match (self.form, self.components.as_slice()) {
             (LayoutForm::Plain, [only]) => Wish::Plain(spec(only)),
@@ -198,7 +220,7 @@ impl Layout {
         }
         let stripes = |(other, component): (usize, &Component)| {
             let count = match component.is_instantiated() {
-                _ if other == place => 0,
+                _ if other == place || component.pattern == Pattern::Mdt => 0,
                 true => component.objects.len(),
                 false if component.stripe_count == STRIPE_COUNT_ALL => 1,
                 false => usize::from(component.stripe_count),
@@ -219,7 +241,21 @@ impl Layout {
                 && c.stripe_size != 0
                 && c.stripe_size.is_multiple_of(STRIPE_SIZE_MIN)
                 && c.is_instantiated() != c.objects.is_empty()
-                && (!c.is_instantiated() || c.objects.len() == usize::from(c.stripe_count))
+                && match c.pattern {
+                    Pattern::Raid0 => {
+                        c.objects.iter().all(|object| !object.is_on_mdt())
+                            && (!c.is_instantiated() || c.objects.len() == usize::from(c.stripe_count))
+                    }
+                    Pattern::Mdt => {
+                        c.extent.start == 0
+                            && c.extent.end == u64::from(c.stripe_size)
+                            && c.extent.end <= MDT_SIZE_MAX
+                            && c.stripe_count == 0
+                            && c.objects.len() <= 1
+                            && c.objects.iter().all(|object| *object == StripeObject::on_mdt(object.object))
+                            && self.form == LayoutForm::Composite
+                    }
+                }
         };
         !self.components.is_empty()
             && self.components.iter().all(|c| {
@@ -279,6 +315,27 @@ mod tests {
         assert_eq!((layout.generation, layout.end()), (2, Extent::EOF));
         assert_eq!(fitting_stripe_size(3 * 65536, 1 << 40), 1 << 31);
         assert_eq!(wish.inherited(), LayoutSpec::default());
+    }
+
+    #[test]
+    fn data_on_an_mdt_comes_first_has_an_end_and_nothing_of_osts() {
+        let on_mdt = LayoutSpec::ON_MDT;
+        let check = |parts: Vec<ComponentSpec>| Wish::Composite(parts).check();
+        let rest = |start| part(start, Extent::EOF, LayoutSpec::default());
+        assert_eq!(check(vec![part(0, MIB, on_mdt), rest(MIB)]), Ok(()));
+        assert_eq!(check(vec![part(0, MDT_SIZE_MAX, on_mdt)]), Ok(()));
+        assert_eq!(check(vec![part(0, 2 << 30, on_mdt), rest(2 << 30)]), Err(SpecError::MdtSize(2 << 30)));
+        assert_eq!(check(vec![part(0, Extent::EOF, on_mdt)]), Err(SpecError::MdtSize(Extent::EOF)));
+        let second = vec![part(0, MIB, LayoutSpec::default()), part(MIB, 2 * MIB, on_mdt)];
+        assert_eq!(check(second), Err(SpecError::MdtNotFirst));
+        let striped = LayoutSpec { stripe_count: Some(2), ..on_mdt };
+        assert_eq!(check(vec![part(0, MIB, striped)]), Err(SpecError::MdtStriping));
+        assert_eq!(Wish::Plain(on_mdt).check(), Err(SpecError::MdtStriping));
+        // What is silent inherits stripes, not the place.
+        let wide = LayoutSpec { stripe_count: Some(4), ..LayoutSpec::default() };
+        let wish = Wish::Composite(vec![part(0, MIB, on_mdt), part(MIB, Extent::EOF, wide)]);
+        assert_eq!(wish.inherited(), wide);
+        assert_eq!(wish.to_layout(&LayoutSpec::default()).to_wish().specs().next(), Some(&on_mdt));
     }
 
     #[test]

@@ -38,8 +38,9 @@ struct File {
 
 impl File {
     fn new(wish: &Wish) -> File {
-        let layout =
+        let mut layout =
             wish.to_layout(&LayoutSpec { stripe_size: Some(2 * UNIT as u32), ..LayoutSpec::default() });
+        layout.place_on_mdt(Fid::new(0x2_0000_0401, 1, 0));
         File { layout, objects: Objects::default(), flat: Vec::new() }
     }
 
@@ -139,7 +140,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 prop_compose! {
     fn wish()(
-        parts in proptest::collection::vec((1u64..7, 0u32..4, 0u16..4), 1..5), open: bool, plain: bool,
+        parts in proptest::collection::vec((1u64..7, 0u32..4, 0u16..4), 1..5), open: bool, plain: bool, on_mdt: bool,
     ) -> Wish {
         let spec = |size: u32, count: u16| LayoutSpec {
             stripe_size: (size == 1).then_some(UNIT as u32),
@@ -154,7 +155,11 @@ prop_compose! {
             let end = if open && place == last { Extent::EOF } else { start + units * UNIT };
             let extent = Extent { start, end };
             start = end;
-            ComponentSpec { extent, flags: ComponentFlags::default(), spec: spec(size, count) }
+            let spec = match on_mdt && extent.start == 0 && end != Extent::EOF {
+                true => LayoutSpec::ON_MDT,
+                false => spec(size, count),
+            };
+            ComponentSpec { extent, flags: ComponentFlags::default(), spec }
         }).collect())
     }
 }

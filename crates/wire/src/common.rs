@@ -5,8 +5,8 @@ use crate::codec::{
     wire_struct,
 };
 use nacre_layout::{
-    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, PoolName, StripeObject,
-    Wish,
+    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
+    StripeObject, Wish,
 };
 use nacre_types::limits::{GROUPS_MAX, POOL_NAME_MAX, STRIPE_COUNT_MAX};
 use nacre_types::{
@@ -19,9 +19,9 @@ use std::sync::Arc;
 /// Components of one layout. Lustre has no limit but the size of an attribute value; this is far above any use.
 pub const COMPONENTS_MAX: usize = 1024;
 /// Bytes of an encoded component without objects, pool and first OST.
-const COMPONENT_BYTES_MIN: usize = 38;
+const COMPONENT_BYTES_MIN: usize = 39;
 /// Bytes of an encoded wish for a component that asks for nothing.
-const COMPONENT_SPEC_BYTES_MIN: usize = 24;
+const COMPONENT_SPEC_BYTES_MIN: usize = 25;
 /// Bytes of an encoded stripe object.
 const STRIPE_OBJECT_BYTES: usize = 18;
 
@@ -29,6 +29,7 @@ wire_newtype!(TransNo, Xid, ClientUuid, OpenHandle, Status);
 wire_flags!(AttrFlags, ComponentFlags, SetAttrValid);
 wire_code!(SizeSource { 0 = Exact, 1 = Objects });
 wire_code!(TargetKind { 0 = Mgt, 1 = Mdt, 2 = Ost });
+wire_code!(Pattern { 0 = Raid0, 1 = Mdt });
 wire_code!(LayoutForm { 0 = Plain, 1 = Composite });
 wire_code!(FileKind {
     1 = Fifo,
@@ -41,7 +42,7 @@ wire_code!(FileKind {
 });
 wire_struct!(SetAttr { valid, mode, uid, gid, projid, size, atime, mtime, ctime });
 wire_struct!(Extent { start, end });
-wire_struct!(LayoutSpec { stripe_size, stripe_count, first_ost, pool });
+wire_struct!(LayoutSpec { stripe_size, stripe_count, first_ost, pool, pattern });
 wire_struct!(ComponentSpec { extent, flags, spec });
 wire_struct!(ProcessIdentity { machine, boot, namespaces, pid, started });
 wire_struct!(StripeObject { ost_index, object });
@@ -167,6 +168,7 @@ impl Encode for Component {
         self.id.encode(out);
         self.extent.encode(out);
         self.flags.encode(out);
+        self.pattern.encode(out);
         self.stripe_size.encode(out);
         self.stripe_count.encode(out);
         self.generation.encode(out);
@@ -182,6 +184,7 @@ impl Decode<'_> for Component {
             id: Decode::decode(reader)?,
             extent: Decode::decode(reader)?,
             flags: Decode::decode(reader)?,
+            pattern: Decode::decode(reader)?,
             stripe_size: Decode::decode(reader)?,
             stripe_count: Decode::decode(reader)?,
             generation: Decode::decode(reader)?,

@@ -11,7 +11,7 @@ use super::raw::Raw;
 use super::{
     Header, OFFSET_ANY, UserMdError, header, plain_len, put_component, put_spec, read_component, read_spec,
 };
-use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm};
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern};
 use crate::spec::LayoutSpec;
 use crate::wish::{ComponentSpec, Wish};
 use nacre_types::Fid;
@@ -176,15 +176,20 @@ pub(super) fn read_layout(raw: Raw<'_>) -> Result<Layout, UserMdError> {
 
 /// A component that waits for its first write; what it wants has been settled.
 fn without_objects(raw: Raw<'_>) -> Result<Component, UserMdError> {
-    let Header { objects, .. } = header(raw)?;
+    let Header { objects, stripe_size, .. } = header(raw)?;
     let spec = read_spec(raw)?;
     if !objects.bytes.is_empty() {
         return Err(UserMdError::Field("component size"));
     }
+    let spec = match spec.pattern {
+        Pattern::Mdt => LayoutSpec { stripe_size: Some(stripe_size), stripe_count: Some(0), ..spec },
+        Pattern::Raid0 => spec,
+    };
     Ok(Component {
         id: 0,
         extent: Extent::WHOLE,
         flags: ComponentFlags::default(),
+        pattern: spec.pattern,
         stripe_size: spec.stripe_size.ok_or(UserMdError::Field("stripe size"))?,
         stripe_count: spec.stripe_count.ok_or(UserMdError::Field("stripe count"))?,
         first_ost: spec.first_ost,
@@ -222,12 +227,24 @@ fn table(generation: u32, components: &[(u32, ComponentFlags, Extent, usize)]) -
 pub(super) fn encode_wish(fid: &Fid, components: &[ComponentSpec]) -> Vec<u8> {
     let row = |c: &ComponentSpec| (0, c.flags, c.extent, plain_len(c.spec.pool.is_some(), 0));
     let mut out = table(0, &components.iter().map(row).collect::<Vec<_>>());
-    components.iter().for_each(|component| put_spec(&mut out, fid, &component.spec));
+    for ComponentSpec { extent, spec, .. } in components {
+        match spec.pattern {
+            // Shown as its size, as in the layout of a file.
+            Pattern::Mdt => {
+                put_spec(&mut out, fid, &LayoutSpec { stripe_size: Some(extent.end as u32), ..*spec })
+            }
+            Pattern::Raid0 => put_spec(&mut out, fid, spec),
+        }
+    }
     out
 }
 
 pub(super) fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
-    let row = |c: &Component| (c.id, c.flags, c.extent, plain_len(c.pool.is_some(), c.objects.len()));
+    let len = |c: &Component| match c.pattern {
+        Pattern::Raid0 => plain_len(c.pool.is_some(), c.objects.len()),
+        Pattern::Mdt => plain_len(false, 0),
+    };
+    let row = |c: &Component| (c.id, c.flags, c.extent, len(c));
     let mut out = table(layout.generation, &layout.components.iter().map(row).collect::<Vec<_>>());
     for component in &layout.components {
         match component.is_instantiated() {
@@ -244,6 +261,7 @@ fn spec_of(component: &Component) -> LayoutSpec {
         stripe_count: Some(component.stripe_count),
         first_ost: component.first_ost.filter(|index| *index != OFFSET_ANY),
         pool: component.pool,
+        pattern: component.pattern,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tx::Tx;
-use nacre_layout::{Layout, LayoutForm, LayoutSpec, Wish, user};
+use nacre_layout::{Layout, LayoutForm, LayoutSpec, Pattern, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
@@ -64,8 +64,10 @@ impl Mds {
     /// True if a wish breaks no rule and names nothing that does not exist.
     pub(super) fn can_be_met(&self, wish: &Wish) -> bool {
         let possible = |spec: &LayoutSpec| {
-            // Pools do not exist yet, so no pool has this name.
-            spec.pool.is_none() && spec.first_ost.is_none_or(|index| self.osts.exists(index))
+            // Pools do not exist yet, so no pool has this name. Neither has an MDT a place for data.
+            spec.pattern == Pattern::Raid0
+                && spec.pool.is_none()
+                && spec.first_ost.is_none_or(|index| self.osts.exists(index))
         };
         wish.check().is_ok() && wish.specs().all(possible)
     }

@@ -192,7 +192,10 @@ fn file_lines(view: &LayoutView, facts: &Facts, fields: &Fields) -> Vec<Line> {
     add(fields.size, "lmm_stripe_size:", view.stripe_size.to_string());
     add(fields.pattern, "lmm_pattern:", view.pattern_text());
     add(fields.generation, "lmm_layout_gen:", view.generation().to_string());
-    add(fields.offset, "lmm_stripe_offset:", view.file_offset().to_string());
+    match view.is_on_mdt() {
+        true => add(fields.offset, "lmm_mdt_index:", facts.mdt_index.to_string()),
+        false => add(fields.offset, "lmm_stripe_offset:", view.file_offset().to_string()),
+    }
     // The pool line appears only if one is set, except where it alone was asked for.
     let pool_alone = fields.pool && fields.len() == 1;
     add(

@@ -34,13 +34,15 @@ usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
       --component-flags FLAGS
                              prefer, prefrd, prefwr, nosync, nocompr of the component
   -p, --pool NAME            ignore, inherit: no pool
-  -L, --layout raid0         striping over objects
+  -L, --layout raid0|mdt     striping over objects, or data of the first component on the MDT, up to 1 GiB;
+                             goes with -E alone
   -d, --delete               remove the default layout of a directory
       --mode MODE            permissions of a new file, octal
       --copy SOURCE          take the layout of SOURCE
   -y, --yaml TEMPLATE        take the layout from what 'lfs getstripe -y' printed
 Example: lfs setstripe -c 4 -S 1M /mnt/nacre/wide
          lfs setstripe -E 4M -c 1 -E 1G -c 4 -E -1 -c -1 /mnt/nacre/progressive
+         lfs setstripe -E 64K -L mdt -E -1 -c 1 /mnt/nacre/small
 ";
 
 const OPTIONS: &[OptionSpec] = &[
@@ -337,6 +339,12 @@ mod tests {
                  lfs setstripe: lfs setstripe: cannot create composite file 'q1': Invalid argument (22)",
             ),
             (
+                "-E 1M -L mdt -c 2 -E -1 q1",
+                22,
+                "lfs setstripe: '-c' cannot be specified with '-L mdt': Invalid argument (22)",
+            ),
+            ("-E -1 -L mdt q1", 27, "error: 'mdt' layout size is too big"),
+            (
                 "-E -1 -z 64K q1",
                 22,
                 "Set stripe size 65536 failed: Invalid argument\nerror: lfs setstripe: invalid layout",
@@ -356,7 +364,7 @@ mod tests {
 
     #[test]
     fn layouts_of_later_versions_are_refused_by_name() {
-        for line in ["-E 1M -L mdt -E -1 f", "-E -1 -z 64M f", "-N2 f", "-o 0,1 f", "-C 4 f"] {
+        for line in ["-E -1 -z 64M f", "-N2 f", "-o 0,1 f", "-C 4 f"] {
             let (exit, message) = refusal(line);
             assert_eq!(exit, libc::EOPNOTSUPP, "{line}");
             assert!(message.contains("not supported yet"), "{message}");
@@ -374,6 +382,13 @@ mod tests {
                 (64 * MIB, Some(2), Some(1 << 20), None),
                 (Extent::EOF, Some(STRIPE_COUNT_ALL), Some(1 << 20), None),
             ]
+        );
+        let Wish::Composite(head) = wish("-E 1M -L mdt -E 64M -S 1M -E -1 f").expect("good").wish else {
+            panic!("composite")
+        };
+        assert_eq!(head[0].spec, LayoutSpec::ON_MDT);
+        assert!(
+            head[1..].iter().all(|c| c.spec.stripe_size == Some(1 << 20) && c.spec.stripe_count.is_none())
         );
         let one = parts("-E 4095M -c 3 f");
         assert_eq!(one, [(4095 * MIB, Some(3), None, None)]);

@@ -4,7 +4,7 @@
 //! passed over. Keys that nobody knows are refused, so that a misspelt one does not go unnoticed.
 
 use nacre_layout::layout::STRIPE_COUNT_ALL;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, PoolName, Wish};
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, PoolName, Wish};
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
 
 /// Reads a template.
@@ -114,6 +114,11 @@ impl Reading {
             }
             "pool" => spec.pool = Some(PoolName::new(value.as_bytes())?),
             "pattern" if value == "raid0" => {}
+            "pattern" if value == "mdt" => spec.pattern = Pattern::Mdt,
+            // Where the data is, not what it looks like.
+            "mdt_index" => {
+                value.parse::<u16>().ok()?;
+            }
             "pattern" => return Some(Err(format!("pattern '{value}' is not supported yet"))),
             _ => return Some(Err(format!("unknown key '{key}'"))),
         }
@@ -129,11 +134,9 @@ impl Reading {
             let (Some(start), Some(end)) = (part.start, part.end) else {
                 return Err("a component without extent".to_owned());
             };
-            components.push(ComponentSpec {
-                extent: Extent { start, end },
-                flags: part.flags,
-                spec: part.spec,
-            });
+            // On an MDT the numbers only repeat the component's size.
+            let spec = if part.spec.pattern == Pattern::Mdt { LayoutSpec::ON_MDT } else { part.spec };
+            components.push(ComponentSpec { extent: Extent { start, end }, flags: part.flags, spec });
         }
         Ok(Wish::Composite(components))
     }

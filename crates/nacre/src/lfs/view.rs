@@ -14,6 +14,7 @@ const HEADER_V1: usize = 32;
 const HEADER_V3: usize = 48;
 const OBJECT: usize = 24;
 const PATTERN_RELEASED: u32 = 0x8000_0000;
+const PATTERN_MDT: u32 = 0x100;
 const POOL: std::ops::Range<usize> = 32..48;
 
 /// Sequences below this are not FIDs but the old object group number.
@@ -119,7 +120,7 @@ impl LayoutView {
         const BITS: [(u32, &str); 8] = [
             (0x1, "raid0"),
             (0x4, "parity"),
-            (0x100, "mdt"),
+            (PATTERN_MDT, "mdt"),
             (0x200, "overstriped"),
             (0x400, "foreign"),
             (0x800, "compress"),
@@ -151,6 +152,11 @@ impl LayoutView {
         self.objects.is_empty() && self.pattern & PATTERN_RELEASED == 0
     }
 
+    /// True for data on the MDT, which has no OST.
+    pub fn is_on_mdt(&self) -> bool {
+        self.pattern & PATTERN_MDT != 0
+    }
+
     /// First OST of a file: that of its first object, or the one wished for; -1 for any.
     pub fn file_offset(&self) -> i64 {
         match self.objects.first() {
@@ -162,12 +168,13 @@ impl LayoutView {
 
     /// Layout generation of a file: counts changes of its objects, so 0 before there are any.
     pub fn generation(&self) -> u16 {
-        if self.is_wish() { 0 } else { self.offset_or_generation }
+        if self.is_wish() && !self.is_on_mdt() { 0 } else { self.offset_or_generation }
     }
 
     /// First OST that a wish names, -1 for any.
     pub fn wish_offset(&self) -> i64 {
         match self.offset_or_generation {
+            _ if self.is_on_mdt() => -1,
             u16::MAX => -1,
             index => i64::from(index),
         }

@@ -5,8 +5,8 @@ use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
 use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
 use crate::mds::{DirEntry, DirPage};
 use nacre_layout::{
-    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, PoolName, StripeObject,
-    Wish,
+    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
+    StripeObject, Wish,
 };
 use nacre_lock::{
     Enqueue, EnqueueFlags, InodeBits, LockGrant, LockHandle, Lvb, Mode, Need, Outcome, ResourceId, Wanted,
@@ -52,6 +52,7 @@ fn layout() -> Arc<Layout> {
             id: 0,
             extent: Extent::WHOLE,
             flags: ComponentFlags::INIT,
+            pattern: Pattern::Raid0,
             stripe_size: 1 << 20,
             stripe_count: 2,
             first_ost: Some(1),
@@ -95,8 +96,8 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
     let spec = LayoutSpec {
         stripe_size: Some(1 << 20),
         stripe_count: Some(4),
-        first_ost: None,
         pool: PoolName::new(b"disk"),
+        ..LayoutSpec::default()
     };
     let set = SetAttr {
         valid: SetAttrValid::MODE | SetAttrValid::SIZE,

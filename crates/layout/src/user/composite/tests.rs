@@ -137,9 +137,49 @@ fn each_field_that_cannot_be_is_refused() {
     assert_eq!(with(56, &[0xff, 0xff, 0xff, 0xff]), Err(UserMdError::Short));
     assert_eq!(with(60, &[0xff, 0xff, 0xff, 0xff]), Err(UserMdError::Short));
     assert_eq!(with(60, &[57]), Err(UserMdError::Field("component offset")));
-    assert_eq!(with(180, &[0, 1]), Err(UserMdError::Pattern(0x100)));
+    assert_eq!(with(180, &[0, 4]), Err(UserMdError::Pattern(0x400)));
+    assert!(with(180, &[0, 1]).is_err(), "stripes on an MDT");
     assert_eq!(with(176, &[0]), Err(UserMdError::Magic(0x0BD1_0B00)));
     assert_eq!(decode_layout(&good[..20]), Err(UserMdError::Short));
+}
+
+/// What `lfs setstripe -E 1M -L mdt -E -1` asks for, and the file that was made with it.
+fn on_mdt() -> (Wish, Layout) {
+    let first = ComponentSpec { spec: LayoutSpec::ON_MDT, ..component(0, MIB, 1) };
+    let wish = Wish::Composite(vec![first, component(MIB, Extent::EOF, 1)]);
+    let mut layout = wish.to_layout(&LayoutSpec::default());
+    layout.place_on_mdt(FILE);
+    (wish, layout)
+}
+
+#[test]
+fn data_on_an_mdt_has_no_stripes_and_the_size_of_its_component() {
+    let (wish, layout) = on_mdt();
+    let bytes = encode_layout(&FILE, &layout);
+    // As in the transcript of `lfs getstripe -v dom`.
+    assert_eq!(bytes.len(), 192);
+    let head: Vec<u8> = [
+        &[0xd0, 0x0b, 0xd1, 0x0b, 0, 1, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 2, 0, 0, 0][..],
+        &[0, 0, 0x10, 0, 0, 0, 0, 0],
+    ]
+    .concat();
+    assert_eq!(&bytes[128..160], head);
+    assert!(has_objects(&bytes));
+    assert_eq!(decode_layout(&bytes), Ok(layout.clone()));
+    assert_eq!(layout.object_on_mdt(), Some(&StripeObject::on_mdt(FILE)));
+    assert_eq!(layout.to_instantiate(u64::MAX).collect::<Vec<_>>(), [1]);
+    let Ok(Wish::Composite(copied)) = decode_wish(&bytes) else { panic!("a wish") };
+    assert_eq!(copied[0].spec, LayoutSpec::ON_MDT);
+    // A directory's default shows the size as well.
+    assert_eq!(&encode_wish(&FILE, &wish)[152..160], [0, 0, 0x10, 0, 0, 0, 0xff, 0xff]);
+    let with = |at: usize, value: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + value.len()].copy_from_slice(value);
+        decode_layout(&bytes)
+    };
+    for (at, value) in [(152, &[0, 0, 0x20][..]), (156, &[1]), (136, &[0]), (164, &[0, 1]), (132, &[1])] {
+        assert!(with(at, value).is_err(), "{at}");
+    }
 }
 
 #[test]
@@ -169,6 +209,7 @@ prop_compose! {
             stripe_count: if all { Some(STRIPE_COUNT_ALL) } else { (count > 0).then_some(count) },
             first_ost: (first > 0).then_some(first),
             pool: (pool == 1).then(|| PoolName::new(b"flash")).flatten(),
+            pattern: Pattern::Raid0,
         }
     }
 }
@@ -177,6 +218,7 @@ prop_compose! {
     /// Any wish of one to eight components.
     pub(crate) fn any_wish()(
         parts in proptest::collection::vec((any_spec(), 1u64..64, 0u32..4), 1..8), open: bool, plain in 0u8..4,
+        on_mdt: bool,
     ) -> Wish {
         if plain == 0 {
             return Wish::Plain(parts[0].0);
@@ -188,6 +230,7 @@ prop_compose! {
             let extent = Extent { start, end };
             start = end;
             let flags = ComponentFlags::from_bits_truncate(flags << 1);
+            let spec = if on_mdt && place == 0 && end != Extent::EOF { LayoutSpec::ON_MDT } else { spec };
             ComponentSpec { extent, flags, spec }
         }).collect())
     }
@@ -197,7 +240,11 @@ prop_compose! {
     /// Any layout of a file, with its components up to some place instantiated.
     pub(crate) fn any_layout()(wish in any_wish(), until in 0usize..9, generation in 0u16..9) -> Layout {
         let mut layout = wish.to_layout(&LayoutSpec::default());
+        layout.place_on_mdt(FILE);
         for place in 0..layout.components.len().min(until) {
+            if layout.components[place].pattern == Pattern::Mdt {
+                continue;
+            }
             let count = layout.components[place].stripe_count.min(5);
             layout.instantiate(place, objects(place as u16, count, 40 + place as u32));
             layout.components[place].generation = generation;

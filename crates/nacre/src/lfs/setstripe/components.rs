@@ -8,11 +8,10 @@ use crate::lfs::Failure;
 use crate::lfs::number::{parse_signed, parse_stripe_size};
 use crate::lfs::view::parse_flags;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
+use nacre_layout::spec::MDT_SIZE_MAX;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, SpecError, Wish};
 use nacre_types::limits::{POOL_NAME_MAX, STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 
-/// Largest component on an MDT in bytes.
-const MDT_SIZE_MAX: u64 = 1 << 30;
 /// Steps of self-extending components are multiples of this, in bytes.
 const EXTENSION_UNIT: u64 = 64 << 20;
 
@@ -25,6 +24,8 @@ pub struct Builder {
     spec: LayoutSpec,
     flags: ComponentFlags,
     on_mdt: bool,
+    /// The first option of this component that says something about OSTs.
+    about_osts: Option<&'static str>,
     is_striped: bool,
 }
 
@@ -36,10 +37,22 @@ impl Builder {
                 self.finish_component()?;
                 self.end = Some(component_end(value)?);
             }
-            'c' => self.spec.stripe_count = stripe_count(value)?,
-            'S' => self.spec.stripe_size = stripe_size(value)?,
-            'i' => self.spec.first_ost = stripe_index(value)?,
-            'p' => check_pool(value)?,
+            'c' => {
+                self.spec.stripe_count = stripe_count(value)?;
+                self.about_osts.get_or_insert("-c");
+            }
+            'S' => {
+                self.spec.stripe_size = stripe_size(value)?;
+                self.about_osts.get_or_insert("-S");
+            }
+            'i' => {
+                self.spec.first_ost = stripe_index(value)?;
+                self.about_osts.get_or_insert("-i");
+            }
+            'p' => {
+                check_pool(value)?;
+                self.about_osts.get_or_insert("-p");
+            }
             'L' => self.on_mdt = is_on_mdt(value)?,
             'z' => check_extension(value)?,
             '1' => self.flags |= component_flags(value)?,
@@ -66,11 +79,13 @@ impl Builder {
                 ),
             ));
         }
-        if self.on_mdt {
-            return Err(on_mdt_refused(!self.components.is_empty(), end));
-        }
+        let about_osts = self.about_osts.take();
+        let spec = match std::mem::take(&mut self.on_mdt) {
+            true => on_mdt(start, end, about_osts)?,
+            false => self.spec,
+        };
         let extent = Extent { start, end };
-        self.components.push(ComponentSpec { extent, flags: self.flags, spec: self.spec });
+        self.components.push(ComponentSpec { extent, flags: self.flags, spec });
         self.spec.first_ost = None;
         self.flags = ComponentFlags::default();
         Ok(())
@@ -182,14 +197,22 @@ fn is_on_mdt(text: &str) -> Result<bool, Failure> {
     }
 }
 
-fn on_mdt_refused(is_later: bool, end: u64) -> Failure {
-    if is_later {
-        return Failure::new(libc::EINVAL, "error: 'mdt' layout can be only the first one".to_owned());
+/// The wish for a component `[start, end)` on an MDT. `about_osts` is an option that it cannot have.
+fn on_mdt(start: u64, end: u64, about_osts: Option<&'static str>) -> Result<LayoutSpec, Failure> {
+    if start > 0 {
+        return Err(Failure::new(libc::EINVAL, "error: 'mdt' layout can be only the first one".to_owned()));
     }
     if end > MDT_SIZE_MAX {
-        return Failure::new(libc::EFBIG, "error: 'mdt' layout size is too big".to_owned());
+        return Err(Failure::new(libc::EFBIG, "error: 'mdt' layout size is too big".to_owned()));
     }
-    Failure::unsupported(NAME, "option '-L mdt' (data on an MDT)")
+    match about_osts {
+        Some(option) => {
+            let message =
+                format!("{NAME}: '{option}' cannot be specified with '-L mdt': Invalid argument (22)");
+            Err(Failure::new(libc::EINVAL, message))
+        }
+        None => Ok(LayoutSpec::ON_MDT),
+    }
 }
 
 fn check_extension(text: &str) -> Result<(), Failure> {

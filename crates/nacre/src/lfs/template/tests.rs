@@ -1,7 +1,7 @@
 use super::*;
 use crate::lfs::render::{self, Facts, Fields, Filter, Style};
 use crate::lfs::view::View;
-use nacre_layout::{Layout, StripeObject, user};
+use nacre_layout::{Layout, Pattern, StripeObject, user};
 use nacre_types::Fid;
 use proptest::prelude::*;
 
@@ -37,6 +37,8 @@ fn parsed(text: &str) -> Vec<ComponentSpec> {
             "lcme_flags" => last.flags = flags(&value(line)).expect("flags"),
             "lcme_extent.e_start" => last.extent.start = value(line).parse().expect("start"),
             "lcme_extent.e_end" => last.extent.end = value(line).parse().unwrap_or(Extent::EOF),
+            "lmm_pattern" if value(line) == "mdt" => last.spec = LayoutSpec::ON_MDT,
+            _ if last.spec.pattern == Pattern::Mdt => {}
             "lmm_stripe_count" => {
                 last.spec.stripe_count = Some(value(line).parse::<i32>().expect("count") as u16)
             }
@@ -53,12 +55,14 @@ prop_compose! {
     fn any_wish()(
         parts in proptest::collection::vec((0u32..4, 1u16..6, any::<bool>(), 0u16..4, 0u8..3, 1u64..64), 1..8),
         open: bool, plain in 0u8..4,
+        on_mdt: bool,
     ) -> Wish {
         let spec = |(size, count, all, first, pool): (u32, u16, bool, u16, u8)| LayoutSpec {
             stripe_size: Some(65536 << size),
             stripe_count: Some(if all { STRIPE_COUNT_ALL } else { count }),
             first_ost: (first > 0).then_some(first),
             pool: (pool == 1).then(|| PoolName::new(b"flash")).flatten(),
+            pattern: Pattern::Raid0,
         };
         let (mut start, last) = (0, parts.len() - 1);
         let mut components = Vec::new();
@@ -70,6 +74,7 @@ prop_compose! {
             let end = if open && place == last { Extent::EOF } else { start + len * MIB };
             let extent = Extent { start, end };
             start = end;
+            let spec = if on_mdt && place == 0 && end != Extent::EOF { LayoutSpec::ON_MDT } else { spec };
             let flags = if pool == 2 { ComponentFlags::PREFER_READ } else { ComponentFlags::default() };
             components.push(ComponentSpec { extent, flags, spec });
         }
@@ -86,7 +91,11 @@ proptest! {
             prop_assert_eq!(&parsed(&shown(&layout, false)), components);
         }
         // With objects: where they are is where the first stripe is wanted.
+        layout.place_on_mdt(FILE);
         for place in 0..layout.components.len().min(until) {
+            if layout.components[place].pattern == Pattern::Mdt {
+                continue;
+            }
             let first = layout.components[place].first_ost.unwrap_or(2);
             let count = layout.components[place].stripe_count.min(5);
             let object = |i| StripeObject { ost_index: first + i, object: Fid::ost_object(first + i, 9) };
@@ -96,6 +105,11 @@ proptest! {
         let read = parse(&text).expect("a template");
         prop_assert_eq!(read.specs().count(), layout.components.len());
         for (spec, component) in read.specs().zip(&layout.components) {
+            prop_assert_eq!(spec.pattern, component.pattern);
+            if spec.pattern == Pattern::Mdt {
+                prop_assert_eq!(*spec, LayoutSpec::ON_MDT);
+                continue;
+            }
             let own = (spec.stripe_size, spec.stripe_count, spec.first_ost, spec.pool);
             let wanted = (Some(component.stripe_size), Some(component.stripe_count), component.first_ost, component.pool);
             prop_assert_eq!(own, wanted);
@@ -115,7 +129,7 @@ fn misspelt_keys_and_impossible_values_are_refused_with_their_line() {
     assert_eq!(refused("lmm_stripe_count: 5000"), "line 1: '5000' is no value of 'lmm_stripe_count'");
     assert_eq!(refused("hello"), "line 1: 'hello' has no key");
     assert_eq!(refused("components:\n- lcme_id: 1"), "a component without extent");
-    assert_eq!(refused("lmm_pattern: mdt"), "line 1: pattern 'mdt' is not supported yet");
+    assert_eq!(refused("lmm_pattern: parity"), "line 1: pattern 'parity' is not supported yet");
     assert_eq!(refused("lcm_mirror_count: 2"), "line 1: mirrors are not supported yet");
     assert_eq!(refused("lcme_extent.e_end: 5"), "line 1: 'lcme_extent.e_end' outside of a component");
 }

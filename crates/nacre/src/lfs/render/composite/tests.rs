@@ -3,7 +3,7 @@ use crate::lfs::render::tests::plain;
 use crate::lfs::view::View;
 use nacre_layout::user::{MAGIC_V3, encode_layout, encode_wish};
 use nacre_layout::{
-    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, PoolName,
+    Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
 };
 use nacre_layout::{StripeObject, Wish};
 use nacre_types::Fid;
@@ -18,6 +18,7 @@ fn component(id: u32, end: u64, count: u16, size: u32, objects: &[(u16, u32)]) -
         id,
         extent: Extent { start, end },
         flags: if objects.is_empty() { ComponentFlags::default() } else { ComponentFlags::INIT },
+        pattern: Pattern::Raid0,
         stripe_size: size,
         stripe_count: count,
         first_ost: None,
@@ -49,7 +50,12 @@ fn dpfl() -> CompositeView {
     let part = |start, end, count, size, pool| ComponentSpec {
         extent: Extent { start, end },
         flags: ComponentFlags::default(),
-        spec: LayoutSpec { stripe_size: Some(size), stripe_count: Some(count), first_ost: None, pool },
+        spec: LayoutSpec {
+            stripe_size: Some(size),
+            stripe_count: Some(count),
+            pool,
+            ..LayoutSpec::default()
+        },
     };
     let pool = PoolName::new(b"hdd");
     let parts = vec![part(0, 4 * MIB, 1, 1 << 20, None), part(4 * MIB, Extent::EOF, 0xffff, 4 << 20, pool)];
@@ -69,6 +75,50 @@ fn whole() -> Style {
 
 fn file(style: &Style, filter: &Filter) -> String {
     composite("pfl", &pfl(), &FACTS, style, filter, false)
+}
+
+/// The file of the transcripts whose first component is on the MDT.
+fn dom() -> CompositeView {
+    let first = Component { pattern: Pattern::Mdt, ..component(1, MIB, 0, 1 << 20, &[]) };
+    let second =
+        Component { extent: Extent { start: MIB, end: Extent::EOF }, ..component(2, 0, 1, 4 << 20, &[]) };
+    let mut layout = Layout { form: LayoutForm::Composite, generation: 2, components: vec![first, second] };
+    layout.place_on_mdt(FILE);
+    view(&encode_layout(&FILE, &layout))
+}
+
+#[test]
+fn golden_data_on_an_mdt() {
+    let head = "    lcme_id:             1\n    lcme_mirror_id:      0\n    lcme_flags:          init\n    \
+        lcme_extent.e_start: 0\n    lcme_extent.e_end:   1048576\n      lmm_stripe_count:  0\n      \
+        lmm_stripe_size:   1048576\n      lmm_pattern:       mdt\n      lmm_layout_gen:    0\n      \
+        lmm_mdt_index:     0\n\n    lcme_id:             2\n";
+    let text = composite("dom", &dom(), &FACTS, &whole(), &Filter::default(), false);
+    assert!(
+        text.starts_with("dom\n  lcm_layout_gen:    2\n  lcm_mirror_count:  1\n  lcm_entry_count:   2\n")
+    );
+    assert!(text.contains(head), "{text}");
+    let yaml = composite("dom", &dom(), &FACTS, &Style { yaml: true, ..whole() }, &Filter::default(), false);
+    assert!(yaml.contains(
+        "      lmm_pattern:       mdt\n      lmm_layout_gen:    0\n      lmm_mdt_index:     0\n  - "
+    ));
+    let parts = vec![
+        ComponentSpec {
+            extent: Extent { start: 0, end: MIB },
+            flags: ComponentFlags::default(),
+            spec: LayoutSpec::ON_MDT,
+        },
+        ComponentSpec {
+            extent: Extent { start: MIB, end: Extent::EOF },
+            flags: ComponentFlags::default(),
+            spec: LayoutSpec::default(),
+        },
+    ];
+    let template = view(&encode_wish(&FILE, &Wish::Composite(parts)));
+    let text = composite("d", &template, &FACTS, &whole(), &Filter::default(), true);
+    let line =
+        "stripe_count:  0       stripe_size:   1048576       pattern:       mdt       stripe_offset: -1\n";
+    assert!(text.contains(line), "{text}");
 }
 
 #[test]
