@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use crate::client::{self, ClientArguments};
 use crate::error::Error;
 use crate::limits::{Limits, row_of};
+use crate::mdtest::{self, MdtestArguments};
 use crate::null::{self, NullArguments, ServeArguments};
 use crate::programs::{self, ProgramsArguments};
 use crate::report::{Against, Report};
@@ -43,6 +44,8 @@ pub enum Command {
     Programs(ProgramsArguments),
     /// The client's I/O engine with its features off and on, over loopback and over a simulated fabric
     Client(ClientArguments),
+    /// Names and attributes over processes, with the options and the summary of mdtest
+    Mdtest(MdtestArguments),
     /// The figures of docs/performance.md, each against its bound, in one run
     Slice(SliceArguments),
     /// One phase of one worker process
@@ -54,12 +57,31 @@ pub enum Command {
         /// The work as JSON
         work: String,
     },
+    /// One process of a team
+    #[command(hide = true)]
+    Task {
+        /// CPU to stay on
+        #[arg(long)]
+        cpu: Option<usize>,
+        /// Of which kind
+        #[arg(value_enum)]
+        kind: TaskKind,
+        /// What it knows from the start, as JSON
+        setup: String,
+    },
     /// Serves a file system that does nothing until it is unmounted
     #[command(hide = true)]
     NullServer(ServeArguments),
     /// Answers small messages on a loopback port until standard input ends
     #[command(hide = true)]
     EchoServer,
+}
+
+/// Teams whose tasks are processes of this program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum TaskKind {
+    /// `bench mdtest`
+    Mdtest,
 }
 
 /// What all measuring sub-commands share.
@@ -185,6 +207,8 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
     let myself = Myself::new(prefix)?;
     match command {
         Command::Worker { phase, work } => serve(phase, &work),
+        Command::Task { cpu, kind, setup } => task(cpu, kind, &setup),
+        Command::Mdtest(arguments) => mdtest::run(&arguments, &myself),
         Command::NullServer(arguments) => null::serve(&arguments),
         Command::EchoServer => null::serve_echo(),
         Command::Limits(arguments) => {
@@ -216,6 +240,15 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         }
         Command::Meta(arguments) => meta(&arguments, &myself),
         Command::Io(arguments) => io(&arguments, &myself),
+    }
+}
+
+fn task(cpu: Option<usize>, kind: TaskKind, setup: &str) -> Result<(), Error> {
+    if let Some(cpu) = cpu {
+        nacre_env::pin_to_cpu(cpu).map_err(Error::io("pin to a CPU", "/proc/self"))?;
+    }
+    match kind {
+        TaskKind::Mdtest => mdtest::serve(setup),
     }
 }
 

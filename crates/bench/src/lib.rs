@@ -8,6 +8,7 @@
 //! - [`cli`]: the sub-commands of `nacre bench`; [`cli::run`] is all that a binary needs.
 //! - [`work`]: what is measured: operations on metadata and data of any mounted path.
 //! - [`worker`]: processes that do the work; they start together and answer with counts and times.
+//! - [`team`]: processes that go through phases together, with barriers; [`mdtest`] is made of them.
 //! - [`sample`], [`report`], [`machine`]: medians and spreads; tables and JSON; what the machine is and how busy.
 //! - [`limits`]: what the machine can do without any file system of ours.
 //! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
@@ -22,11 +23,15 @@ mod error;
 mod instance;
 pub mod limits;
 pub mod machine;
+pub mod mdtest;
 pub mod null;
+mod place;
 pub mod programs;
+mod random;
 pub mod report;
 pub mod sample;
 pub mod slice;
+pub mod team;
 pub mod work;
 pub mod worker;
 

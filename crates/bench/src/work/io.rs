@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::{Done, Operation, Work, timed};
 use crate::error::Error;
+use crate::random::Random;
 
 pub(super) fn prepare(work: &Work) -> Result<(), Error> {
     check(work)?;
@@ -132,21 +133,5 @@ impl Buffer {
 
     fn slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
-    }
-}
-
-/// Marsaglia's xorshift64: repeatable, and cheap beside any system call.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(0x9e37_79b9_7f4a_7c15 ^ (seed << 33))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
     }
 }

@@ -1,0 +1,303 @@
+//! `nacre bench mdtest`: names and attributes over processes, with the options and the summary of mdtest.
+//!
+//! Every task makes, looks at, reads and removes its items, one phase after the other, and nobody begins a phase before
+//! all have ended the one before. A rate is all tasks' operations by the time from the first task's start to the last
+//! one's end. Works in any directory of any file system.
+
+mod plan;
+mod summary;
+mod task;
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::place;
+use crate::team::Team;
+use crate::worker::Myself;
+use plan::{Kind, Plan};
+use summary::Row;
+use task::{Order, Phase, Setup, Span};
+
+pub(crate) use task::serve;
+
+/// `nacre bench mdtest`
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Example: nacre bench mdtest -P 2 -i 3 -I 10000 -z 1 -b 1 -L -u -F -w 4096 -d /mnt/nacre/d"
+)]
+pub struct MdtestArguments {
+    /// Directory to work in; made if it is missing
+    #[arg(short = 'd', value_name = "DIR", default_value = "./out")]
+    directory: PathBuf,
+    /// Tasks: processes that work at the same time
+    #[arg(short = 'P', long, value_name = "N", default_value_t = 1)]
+    processes: u64,
+    /// Iterations
+    #[arg(short = 'i', value_name = "N", default_value_t = 1)]
+    iterations: u64,
+    /// Items of each task, spread over the directories of the tree
+    #[arg(short = 'n', value_name = "N")]
+    items: Option<u64>,
+    /// Items of each task in each directory of the tree; -l is the same
+    #[arg(short = 'I', short_alias = 'l', value_name = "N")]
+    items_per_directory: Option<u64>,
+    /// Levels of directories below the tree's root
+    #[arg(short = 'z', value_name = "DEPTH", default_value_t = 0)]
+    depth: u32,
+    /// Directories in each directory of the tree
+    #[arg(short = 'b', value_name = "N", default_value_t = 1)]
+    branch: u64,
+    /// Items in directories of the last level only
+    #[arg(short = 'L')]
+    leaf_only: bool,
+    /// A tree for each task instead of one for all
+    #[arg(short = 'u')]
+    unique: bool,
+    /// Files only
+    #[arg(short = 'F', conflicts_with = "directories_only")]
+    files_only: bool,
+    /// Directories only
+    #[arg(short = 'D')]
+    directories_only: bool,
+    /// Create; without any of -C -T -E -r all of them
+    #[arg(short = 'C')]
+    create: bool,
+    /// Stat
+    #[arg(short = 'T')]
+    stat: bool,
+    /// Read files
+    #[arg(short = 'E')]
+    read: bool,
+    /// Remove
+    #[arg(short = 'r')]
+    remove: bool,
+    /// Bytes written to each new file
+    #[arg(short = 'w', value_name = "BYTES", default_value_t = 0)]
+    write_bytes: usize,
+    /// Bytes read from each file
+    #[arg(short = 'e', value_name = "BYTES", default_value_t = 0)]
+    read_bytes: usize,
+    /// fsync each file that was written
+    #[arg(short = 'y')]
+    sync: bool,
+    /// Stat what the task N further on made, read what the one 2 N further on made, remove that of the one 3 N further on
+    #[arg(short = 'N', value_name = "N", default_value_t = 0)]
+    stride: u64,
+    /// Stat in a random order
+    #[arg(short = 'R')]
+    random: bool,
+    /// Seed of -R; otherwise one is taken from the clock and shown
+    #[arg(long, value_name = "N")]
+    random_seed: Option<u64>,
+    /// Seconds to wait before each iteration
+    #[arg(short = 'p', value_name = "SECONDS", default_value_t = 0)]
+    pause: u64,
+    /// Keep task i on the i-th CPU
+    #[arg(long)]
+    pin: bool,
+    /// Print JSON with every iteration instead of the summary
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    program: &'static str,
+    command: String,
+    machine: Machine,
+    path: PathBuf,
+    tasks: u64,
+    items_per_task: u64,
+    iterations: u64,
+    random_seed: Option<u64>,
+    operations: Vec<Row>,
+}
+
+impl MdtestArguments {
+    fn kinds(&self) -> Vec<Kind> {
+        match (self.directories_only, self.files_only) {
+            (true, _) => vec![Kind::Directory],
+            (_, true) => vec![Kind::File],
+            _ => vec![Kind::Directory, Kind::File],
+        }
+    }
+
+    /// The phases of an iteration in their order.
+    fn phases(&self) -> Vec<Phase> {
+        let all = !(self.create || self.stat || self.read || self.remove);
+        let (create, remove) = (all || self.create, all || self.remove);
+        let mut phases = Vec::new();
+        phases.extend(create.then_some(Phase::TreeCreate));
+        for kind in self.kinds() {
+            phases.extend(create.then_some(Phase::Create(kind)));
+            phases.extend((all || self.stat).then_some(Phase::Stat(kind)));
+            phases.extend((kind == Kind::File && (all || self.read)).then_some(Phase::Read));
+            phases.extend(remove.then_some(Phase::Remove(kind)));
+        }
+        phases.extend(remove.then_some(Phase::TreeRemove));
+        phases
+    }
+
+    fn seed(&self) -> Option<u64> {
+        let of_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.random.then(|| self.random_seed.unwrap_or_else(of_clock))
+    }
+
+    fn plan(&self) -> Result<Plan, Error> {
+        Plan::new(
+            &self.directory,
+            (self.depth, self.branch),
+            (self.leaf_only, self.unique),
+            self.items,
+            self.items_per_directory,
+        )
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+///
+/// Wishes that make no sense, and what the file system says. What was made until then stays.
+pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Error> {
+    let plan = arguments.plan()?;
+    let tasks = arguments.processes.max(1);
+    let made = !plan.directory.exists();
+    std::fs::create_dir_all(&plan.directory).map_err(Error::io("create directory", &plan.directory))?;
+    let seed = arguments.seed();
+    let head = format!(
+        "nacre bench mdtest was launched with {tasks} total task(s) on 1 node(s)\nCommand line used: {}\n\
+         Path                : {}\nFS                  : {}\n{}{tasks} tasks, {} {}\n",
+        place::command_line(),
+        plan.directory.display(),
+        place::capacity(&plan.directory)?,
+        seed.map_or(String::new(), |seed| format!("random seed: {seed}\n")),
+        plan.items() * tasks,
+        match arguments.kinds()[..] {
+            [Kind::File] => "files",
+            [Kind::Directory] => "directories",
+            _ => "files/directories",
+        },
+    );
+    if !arguments.json {
+        println!("{head}");
+    }
+    let results = iterations(arguments, myself, &plan, (tasks, seed))?;
+    if made && arguments.phases().contains(&Phase::TreeRemove) {
+        // Others may have put something there.
+        let _ = std::fs::remove_dir(&plan.directory);
+    }
+    let operations = summary::rows(&arguments.kinds(), &results);
+    if !arguments.json {
+        print!("{}", summary::table(&operations, arguments.iterations));
+        return Ok(());
+    }
+    let outcome = Outcome {
+        program: "mdtest",
+        command: place::command_line(),
+        machine: Machine::look(),
+        tasks,
+        items_per_task: plan.items(),
+        path: plan.directory,
+        iterations: arguments.iterations,
+        random_seed: seed,
+        operations,
+    };
+    println!("{}", serde_json::to_string(&outcome).map_err(|error| Error::Usage(error.to_string()))?);
+    Ok(())
+}
+
+/// All phases of all iterations.
+fn iterations(
+    arguments: &MdtestArguments,
+    myself: &Myself,
+    plan: &Plan,
+    (tasks, seed): (u64, Option<u64>),
+) -> Result<Vec<(Phase, summary::Result)>, Error> {
+    let setup = |rank| Setup {
+        plan: plan.clone(),
+        rank,
+        tasks,
+        stride: arguments.stride,
+        seed,
+        write_bytes: arguments.write_bytes,
+        read_bytes: arguments.read_bytes,
+        sync: arguments.sync,
+    };
+    let mut team = Team::start(myself, "mdtest", &(0..tasks).map(setup).collect::<Vec<_>>(), arguments.pin)?;
+    let mut results = Vec::new();
+    for iteration in 0..arguments.iterations {
+        std::thread::sleep(Duration::from_secs(arguments.pause));
+        let top = plan.top(iteration);
+        for phase in arguments.phases() {
+            if phase == Phase::TreeCreate {
+                std::fs::create_dir(&top).map_err(Error::io("create directory", &top))?;
+            }
+            let spans: Vec<Span> = team.run(&Order { phase, iteration })?;
+            results.push((phase, summary::Result::of(&spans)));
+            if phase == Phase::TreeRemove {
+                std::fs::remove_dir(&top).map_err(Error::io("remove directory", &top))?;
+            }
+        }
+    }
+    Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        arguments: MdtestArguments,
+    }
+
+    fn parse(line: &str) -> MdtestArguments {
+        Program::try_parse_from(line.split(' ')).map(|program| program.arguments).expect("understood")
+    }
+
+    #[test]
+    fn the_command_lines_of_the_talks_are_understood() {
+        let metadata = parse("mdtest -i 3 -l 10000 -F -C -T -r -u -d /d");
+        assert_eq!((metadata.iterations, metadata.items_per_directory), (3, Some(10_000)));
+        assert_eq!(
+            metadata.phases(),
+            [
+                Phase::TreeCreate,
+                Phase::Create(Kind::File),
+                Phase::Stat(Kind::File),
+                Phase::Remove(Kind::File),
+                Phase::TreeRemove
+            ]
+        );
+        let small = parse("mdtest -i 3 -l 10000 -z 1 -b 1 -L -u -F -w 4096 -d /d");
+        assert_eq!(small.phases().len(), 6, "all phases without a choice");
+        assert_eq!(small.plan().expect("a plan").items(), 10_000);
+        assert_eq!(small.write_bytes, 4096);
+    }
+
+    #[test]
+    fn directories_come_first_and_are_not_read() {
+        let both = parse("mdtest -n 10").phases();
+        assert_eq!(both.len(), 9);
+        assert_eq!(both.iter().filter(|phase| **phase == Phase::Read).count(), 1);
+        assert_eq!(both[1], Phase::Create(Kind::Directory));
+        assert_eq!(parse("mdtest -n 10 -D -T").phases(), [Phase::Stat(Kind::Directory)]);
+        assert!(Program::try_parse_from(["mdtest", "-D", "-F"]).is_err());
+    }
+
+    #[test]
+    fn seeds_are_for_random_order_only() {
+        assert_eq!(parse("mdtest --random-seed 7").seed(), None);
+        assert_eq!(parse("mdtest -R --random-seed 7").seed(), Some(7));
+        assert!(parse("mdtest -R").seed().is_some());
+    }
+}

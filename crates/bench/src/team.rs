@@ -1,0 +1,207 @@
+//! Processes that go through phases together.
+//!
+//! A [`Team`] is a set of processes of this same program, called with the hidden sub-command `task`. Each is told what to do
+//! line by line on its standard input (JSON), and answers on its standard output. Inside a phase all wait for each other as
+//! often as they like ([`Barrier`]): the last to arrive lets all go on. Barriers go through pipes and their keeper, this
+//! process, so that a task that dies ends the others' wait with an error. Times are read by the tasks themselves, after a
+//! barrier has let them go, from a clock that all processes of a host share ([`now_ns`]).
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+use crate::worker::Myself;
+
+const AT_BARRIER: &str = "barrier";
+const GO_ON: &str = "go";
+const DONE: &str = "done ";
+
+/// Nanoseconds of the host's monotonic clock, the same in all its processes.
+pub fn now_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Whom a task waits for: all others of its team.
+#[derive(Debug)]
+pub struct Barrier(());
+
+impl Barrier {
+    /// Returns when every task of the team has called this as often as this one.
+    ///
+    /// # Errors
+    ///
+    /// When the process that keeps the team is gone, or another task has ended.
+    pub fn wait(&mut self) -> Result<(), Error> {
+        say(AT_BARRIER)?;
+        match hear()?.as_deref() {
+            Some(GO_ON) => Ok(()),
+            _ => Err(Error::Worker("the team has ended".to_owned())),
+        }
+    }
+}
+
+/// The task's side: carries out each order with `act` until there are no more.
+///
+/// # Errors
+///
+/// Those of `act`, and lines that are no orders.
+pub fn serve<O: DeserializeOwned, A: Serialize>(
+    mut act: impl FnMut(O, &mut Barrier) -> Result<A, Error>,
+) -> Result<(), Error> {
+    let mut barrier = Barrier(());
+    while let Some(line) = hear()? {
+        let order = serde_json::from_str(&line).map_err(|error| Error::Usage(error.to_string()))?;
+        let answer = act(order, &mut barrier)?;
+        say(&format!("{DONE}{}", json(&answer)?))?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> Result<(), Error> {
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{line}").and_then(|()| output.flush()).map_err(|error| Error::Worker(error.to_string()))
+}
+
+/// The next line, without its end; `None` at the end of the input.
+fn hear() -> Result<Option<String>, Error> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(0) => Ok(None),
+        Ok(_) => Ok(Some(line.trim_end().to_owned())),
+        Err(error) => Err(Error::Worker(error.to_string())),
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|_| Error::Usage("paths must be UTF-8".to_owned()))
+}
+
+/// The keeper's side; all tasks end with this value.
+#[derive(Debug)]
+pub struct Team {
+    tasks: Vec<Task>,
+}
+
+impl Team {
+    /// Starts one task for each of `setups`; `kind` says of which kind ([`crate::cli`]). With `pin` task i stays on the i-th
+    /// CPU, round and round.
+    ///
+    /// # Errors
+    ///
+    /// When a process cannot be started.
+    pub fn start<S: Serialize>(myself: &Myself, kind: &str, setups: &[S], pin: bool) -> Result<Team, Error> {
+        let cpus = nacre_env::online_cpus();
+        let cpu = |rank: usize| pin.then(|| cpus.get(rank % cpus.len().max(1)).copied()).flatten();
+        let tasks = setups
+            .iter()
+            .enumerate()
+            .map(|(rank, setup)| Task::start(myself, kind, &json(setup)?, cpu(rank)))
+            .collect::<Result<_, Error>>()?;
+        Ok(Team { tasks })
+    }
+
+    /// Gives all tasks the same order, keeps their barriers, and returns their answers in the order of the tasks.
+    ///
+    /// # Errors
+    ///
+    /// When a task fails; its own message is on standard error.
+    pub fn run<A: DeserializeOwned>(&mut self, order: &impl Serialize) -> Result<Vec<A>, Error> {
+        let order = json(order)?;
+        for task in &mut self.tasks {
+            task.busy = true;
+            task.tell(&order)?;
+        }
+        loop {
+            let lines = self.tasks.iter_mut().map(Task::line).collect::<Result<Vec<_>, Error>>()?;
+            if lines.iter().all(|line| line == AT_BARRIER) {
+                self.tasks.iter_mut().try_for_each(|task| task.tell(GO_ON))?;
+                continue;
+            }
+            let answers = lines.iter().map(|line| answer(line)).collect::<Result<_, Error>>()?;
+            self.tasks.iter_mut().for_each(|task| task.busy = false);
+            return Ok(answers);
+        }
+    }
+}
+
+fn answer<A: DeserializeOwned>(line: &str) -> Result<A, Error> {
+    let text = line.strip_prefix(DONE).ok_or_else(|| Error::Worker(format!("said {line:?} out of turn")))?;
+    serde_json::from_str(text)
+        .map_err(|error| Error::Worker(format!("answer {text:?} is not understood: {error}")))
+}
+
+#[derive(Debug)]
+struct Task {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    /// It has an order that it has not answered.
+    busy: bool,
+}
+
+impl Task {
+    fn start(myself: &Myself, kind: &str, setup: &str, cpu: Option<usize>) -> Result<Task, Error> {
+        let mut child = myself
+            .command("task")
+            .args(cpu.map(|cpu| format!("--cpu={cpu}")))
+            .args([kind, setup])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(Error::io("start", myself.program()))?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("standard output was asked to be a pipe"));
+        Ok(Task { child, input, output, busy: false })
+    }
+
+    fn tell(&mut self, line: &str) -> Result<(), Error> {
+        let input = self.input.as_mut().expect("the input is there until the task is dropped");
+        input.write_all(format!("{line}\n").as_bytes()).map_err(|_| ended())
+    }
+
+    fn line(&mut self) -> Result<String, Error> {
+        let mut line = String::new();
+        match self.output.read_line(&mut line) {
+            Ok(0) | Err(_) => Err(ended()),
+            Ok(_) => Ok(line.trim_end().to_owned()),
+        }
+    }
+}
+
+fn ended() -> Error {
+    Error::Worker("a task ended early, see its message above".to_owned())
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        // Without input a task ends by itself. In the middle of an order, which another could not carry out, nobody waits for it.
+        self.input = None;
+        if self.busy {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_told_from_words_out_of_turn() {
+        assert_eq!(answer::<u32>("done 7").expect("an answer"), 7);
+        assert!(answer::<u32>("barrier").is_err());
+        assert!(answer::<u32>("done x").is_err());
+    }
+
+    #[test]
+    fn the_clock_advances() {
+        let before = now_ns();
+        while now_ns() == before {}
+    }
+}
