@@ -4,7 +4,8 @@ use super::create::ACL_DEFAULT;
 use super::setattr::CAPABILITY;
 use super::xattr_acl::ACL_ACCESS;
 use super::xattr_system::{
-    LMA, LOV_ADD, LOV_DEL, LOV_SET_FLAGS, LUSTRE_LOV, System, TRUSTED_LINK, TRUSTED_LOV,
+    LMA, LOV_ADD, LOV_CHANGE, LOV_DEL, LOV_SET_FLAGS, LUSTRE_LOV, System, TRUSTED_LINK, TRUSTED_LOV,
+    has_links,
 };
 use crate::mds::Mds;
 use crate::service::Caller;
@@ -55,7 +56,9 @@ fn class_of(name: &[u8]) -> Class {
         TRUSTED_LINK => Class::System(System::Link),
         CAPABILITY => Class::Capability,
         _ if longer_than(name, b"user.") => Class::User,
-        b"trusted.fid" | b"trusted.som" | b"trusted.version" => Class::System(System::Internal),
+        b"trusted.fid" | b"trusted.som" | b"trusted.version" | b"trusted.hsm" | b"trusted.lmv"
+        | b"trusted.dmv" | b"lustre.lmv" => Class::System(System::Internal),
+        _ if longer_than(name, LOV_CHANGE) => Class::System(System::LovUnknown),
         _ if longer_than(name, b"trusted.") => Class::Trusted,
         _ if longer_than(name, b"security.") => Class::Security,
         _ => Class::Unknown,
@@ -154,7 +157,7 @@ impl Mds {
         }
         if let Class::System(system) = class {
             self.check_write(caller, &*self.inode(fid)?, class)?;
-            return self.set_system_xattr(caller, fid, system, value);
+            return self.set_system_xattr(caller, fid, system, value, flags);
         }
         let _locked = self.locks.lock(&[*fid]);
         let record = self.inode(fid)?;
@@ -252,6 +255,12 @@ impl Mds {
     pub(crate) fn list_xattr(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<MdsAnswer> {
         let record = self.inode(fid)?;
         let flags = record.attr.flags;
+        let is_admin = match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
+            Verdict::Granted => true,
+            Verdict::Denied => false,
+            // Each inode has some that only administrators see.
+            Verdict::NeedFull => return Err(Status::NEED_CREDENTIALS),
+        };
         let mut list = Vec::new();
         let mut add = |name: &[u8]| {
             list.extend_from_slice(name);
@@ -260,22 +269,23 @@ impl Mds {
         if flags.contains(AttrFlags::HAS_ACL) {
             add(ACL_ACCESS);
         }
-        if flags.contains(AttrFlags::HAS_LAYOUT) {
-            add(LUSTRE_LOV);
-        }
         let stored = AttrFlags::HAS_XATTRS | AttrFlags::HAS_DEFAULT_ACL | AttrFlags::HAS_CAPABILITY;
         if flags.intersects(stored) {
             let names = self.stored_names(fid)?;
-            for name in names.split(|&b| b == 0).filter(|name| !name.is_empty()) {
-                if class_of(name) == Class::Trusted {
-                    match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
-                        Verdict::Granted => {}
-                        Verdict::Denied => continue,
-                        Verdict::NeedFull => return Err(Status::NEED_CREDENTIALS),
-                    }
-                }
-                add(name);
+            let names = names.split(|&b| b == 0).filter(|name| !name.is_empty());
+            names.filter(|name| is_admin || class_of(name) != Class::Trusted).for_each(&mut add);
+        }
+        if is_admin {
+            if flags.contains(AttrFlags::HAS_LAYOUT) {
+                add(TRUSTED_LOV);
             }
+            add(LMA);
+            if has_links(&record) {
+                add(TRUSTED_LINK);
+            }
+        }
+        if flags.contains(AttrFlags::HAS_LAYOUT) {
+            add(LUSTRE_LOV);
         }
         Ok(self.answer(MdsReply::Bytes(list)))
     }

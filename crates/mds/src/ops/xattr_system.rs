@@ -5,7 +5,7 @@ use crate::service::Caller;
 use nacre_layout::{LayoutForm, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
-use nacre_wire::mds::MdsAnswer;
+use nacre_wire::mds::{MdsAnswer, XattrFlags};
 
 /// Layout of a file or default layout of a directory.
 pub(super) const LUSTRE_LOV: &[u8] = b"lustre.lov";
@@ -21,6 +21,8 @@ pub(super) const TRUSTED_LOV: &[u8] = b"trusted.lov";
 pub(super) const LMA: &[u8] = b"trusted.lma";
 /// Names of the inode.
 pub(super) const TRUSTED_LINK: &[u8] = b"trusted.link";
+/// What changes of components begin with.
+pub(super) const LOV_CHANGE: &[u8] = b"lustre.lov.";
 
 /// First word of `trusted.link`.
 const LINK_MAGIC: u32 = 0x11EA_F1DF;
@@ -46,6 +48,8 @@ pub(super) enum System {
     Lma,
     /// `trusted.link`.
     Link,
+    /// A change of components that does not exist.
+    LovUnknown,
     /// Lustre's own, of which we have no counterpart: setting them is ignored, as restoring a backup does it.
     Internal,
 }
@@ -53,7 +57,10 @@ pub(super) enum System {
 impl System {
     /// Only administrators may see or set it.
     pub(super) fn is_trusted(self) -> bool {
-        !matches!(self, System::Lov | System::LovAdd | System::LovDel | System::LovSetFlags)
+        !matches!(
+            self,
+            System::Lov | System::LovAdd | System::LovDel | System::LovSetFlags | System::LovUnknown
+        )
     }
 }
 
@@ -84,9 +91,10 @@ impl Mds {
                 value.extend_from_slice(&attr.fid.to_le_bytes());
                 Ok(Some(value))
             }
-            System::Link if attr.flags.contains(AttrFlags::ORPHAN) || record.name.is_empty() => Ok(None),
-            System::Link => self.link_xattr(record).map(Some),
-            System::Internal | System::LovAdd | System::LovDel | System::LovSetFlags => Ok(None),
+            System::Link => has_links(record).then(|| self.link_xattr(record)).transpose(),
+            System::Internal | System::LovAdd | System::LovDel | System::LovSetFlags | System::LovUnknown => {
+                Ok(None)
+            }
         }
     }
 
@@ -126,34 +134,53 @@ impl Mds {
         fid: &Fid,
         system: System,
         value: &[u8],
+        flags: XattrFlags,
     ) -> StatusResult<MdsAnswer> {
         let impossible = |_| Status::EINVAL;
         match system {
-            System::Lov | System::TrustedLov => {}
+            // An empty value removes, as with Lustre.
+            System::Lov | System::TrustedLov if value.is_empty() => {
+                self.remove_system_xattr(caller, fid, system)
+            }
+            System::Lov | System::TrustedLov => self.set_layout_xattr(caller, fid, value, flags),
             System::LovAdd => {
-                return self.add_components(caller, fid, user::decode_added(value).map_err(impossible)?);
+                self.add_components(caller, fid, user::decode_added(value).map_err(impossible)?)
             }
             System::LovDel => {
-                return self.delete_components(
-                    caller,
-                    fid,
-                    user::decode_selector(value).map_err(impossible)?,
-                );
+                self.delete_components(caller, fid, user::decode_selector(value).map_err(impossible)?)
             }
             // Flags can only be changed where there are mirrors to choose from.
-            System::LovSetFlags => return Err(Status::EINVAL),
-            System::Lma | System::Link | System::Internal => return self.get_attr(fid),
+            System::LovSetFlags | System::LovUnknown => Err(Status::EINVAL),
+            System::Lma | System::Link | System::Internal => self.get_attr(fid),
         }
-        let wish = user::decode_wish(value).map_err(|_| Status::EINVAL)?;
-        // A value with objects was copied from another file: only its shape counts.
-        let copied = user::has_objects(value);
+    }
+
+    /// A value with objects was copied from another file, maybe of another file system: only its shape counts, and not a pool that
+    /// is not here. Programs that copy attributes must not fail because data has come first: with [`XattrFlags::CREATE`] a file
+    /// that has objects gives `EEXIST`, otherwise it stays as it is.
+    fn set_layout_xattr(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> StatusResult<MdsAnswer> {
+        let mut wish = user::decode_wish(value).map_err(|error| match error {
+            user::UserMdError::Short => Status::ERANGE,
+            _ => Status::EINVAL,
+        })?;
+        if user::has_objects(value) && !self.can_be_met(&wish) {
+            wish = wish.without_pools();
+        }
         match self.set_layout(caller, fid, &wish) {
-            // A copy must not fail because the data was copied before the attributes.
-            Err(Status::EALREADY) if copied => self.get_attr(fid),
+            Err(Status::EALREADY) if flags.contains(XattrFlags::CREATE) => Err(Status::EEXIST),
+            Err(Status::EALREADY) => self.get_attr(fid),
             result => result,
         }
     }
 
+    /// Removes what can be: the default of a directory. All else stays, and programs that make a copy's attributes those of
+    /// the original need not know it.
     pub(super) fn remove_system_xattr(
         &self,
         caller: &Caller<'_>,
@@ -162,12 +189,22 @@ impl Mds {
     ) -> StatusResult<MdsAnswer> {
         match system {
             System::Lov | System::TrustedLov => {
-                if self.inode(fid)?.body.is_empty() {
-                    return Err(Status::ENODATA);
+                // One may have been removed under its other name just before.
+                let record = self.inode(fid)?;
+                if record.body.is_empty() || !record.attr.is_dir() {
+                    return self.get_attr(fid);
                 }
                 self.set_layout(caller, fid, &Wish::default())
             }
-            _ => Err(Status::EPERM),
+            System::Lma | System::Link | System::Internal => self.get_attr(fid),
+            System::LovAdd | System::LovDel | System::LovSetFlags | System::LovUnknown => {
+                Err(Status::ENODATA)
+            }
         }
     }
+}
+
+/// True if the names of an inode are told: it has one, and is not the root.
+pub(super) fn has_links(record: &InodeRecord) -> bool {
+    !record.attr.flags.contains(AttrFlags::ORPHAN) && !record.name.is_empty()
 }

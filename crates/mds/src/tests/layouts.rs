@@ -4,7 +4,7 @@ use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Wi
 use nacre_types::{AttrFlags, SizeSource};
 
 impl Fixture {
-    fn intent(&self, fid: Fid) -> StatusResult<Arc<Layout>> {
+    pub(super) fn intent(&self, fid: Fid) -> StatusResult<Arc<Layout>> {
         self.intent_for(fid, 0, 4096)
     }
 
@@ -259,15 +259,47 @@ fn lustres_layout_attribute_reads_and_sets_striping() {
     let layout = f.intent(file).expect("objects");
     let bytes = get(file).expect("has a layout");
     assert_eq!(user_md::decode_layout(&bytes).as_ref(), Ok(&*layout));
-    // A wish for a file with data is refused; a copy of another file's layout is not an error.
-    assert_eq!(set(file, &user_md::encode_spec(&file, &spec)), Err(Status::EALREADY));
-    assert!(set(file, &bytes).is_ok());
+    // A file with objects keeps its layout; programs that copy attributes after the data must not fail for it.
+    let wider = user_md::encode_spec(&file, &LayoutSpec { stripe_count: Some(1), ..spec });
+    assert!(set(file, &wider).is_ok() && set(file, &bytes).is_ok());
+    assert_eq!(get(file).as_ref(), Ok(&bytes));
+    let exclusive = MdsRequest::SetXattr {
+        fid: file,
+        name: b"lustre.lov",
+        value: &wider,
+        flags: nacre_wire::mds::XattrFlags::CREATE,
+    };
+    assert_eq!(f.attr(&exclusive), Err(Status::EEXIST), "who wants to know is told");
     let copy = f.file(Fid::ROOT, "copy").expect("made").fid;
     set(copy, &bytes).expect("set");
     assert_eq!(indexes(&f.intent(copy).expect("objects")).len(), 2);
     assert_eq!(set(copy, b"nonsense"), Err(Status::EINVAL));
+    assert_eq!(set(copy, &bytes[..30]), Err(Status::ERANGE));
+    f.run(&MdsRequest::RemoveXattr { fid: copy, name: b"lustre.lov" }).expect("nothing happens");
+    assert!(f.layout(copy).has_objects());
     f.run(&MdsRequest::RemoveXattr { fid: dir, name: b"lustre.lov" }).expect("removed");
     assert_eq!(get(dir), Err(Status::ENODATA));
+    set(dir, &user_md::encode_spec(&dir, &spec)).expect("set");
+    set(dir, b"").expect("an empty value removes");
+    set(dir, b"").expect("what is not there");
+    assert_eq!(get(dir), Err(Status::ENODATA));
+    f.check();
+}
+
+#[test]
+fn a_layout_that_was_copied_from_elsewhere_loses_pools_that_are_not_here() {
+    let f = Fixture::with_osts(2);
+    let file = f.file(Fid::ROOT, "f").expect("made").fid;
+    let mut layout = nacre_layout::Layout::clone(&*f.intent(file).expect("objects"));
+    layout.components[0].pool = nacre_layout::PoolName::new(b"nowhere");
+    let value = user_md::encode_layout(&file, &layout);
+    let copy = f.file(Fid::ROOT, "copy").expect("made").fid;
+    let flags = nacre_wire::mds::XattrFlags::empty();
+    let set = |value: &[u8]| f.attr(&MdsRequest::SetXattr { fid: copy, name: b"lustre.lov", value, flags });
+    assert_eq!(set(&user_md::encode_wish(&copy, &layout.to_wish())).err(), Some(Status::EINVAL), "a wish");
+    set(&value).expect("set");
+    assert_eq!(f.layout(copy).components[0].pool, None);
+    assert!(f.layout(copy).has_objects());
     f.check();
 }
 

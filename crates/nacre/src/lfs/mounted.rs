@@ -286,7 +286,8 @@ pub fn remove_layout(path: &Path) -> io::Result<()> {
 pub fn create_with_layout(path: &Path, mode: u32, value: &[u8]) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode))?;
-    rustix::fs::fsetxattr(&file, LAYOUT, value, XattrFlags::empty()).map_err(not_lustre)
+    // Without `CREATE`, a file that has objects would stay as it is, and nobody would be told.
+    rustix::fs::fsetxattr(&file, LAYOUT, value, XattrFlags::CREATE).map_err(not_lustre)
 }
 
 /// Other file systems do not know the name space `lustre`.

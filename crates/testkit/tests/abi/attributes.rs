@@ -1,0 +1,110 @@
+//! Attributes of Lustre: who sees them, who may set them, and values that make no sense.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nacre_testkit::exerciser::Random;
+use nacre_testkit::identity::Identity;
+use nacre_testkit::{errno, on_every_shape};
+use rustix::fs::{XattrFlags, listxattr, removexattr, setxattr};
+
+use super::{attribute, lfs, text};
+
+const LOV: &str = "lustre.lov";
+const ANY: XattrFlags = XattrFlags::empty();
+
+fn listed(path: &Path) -> Vec<String> {
+    let mut names = vec![0; 4096];
+    let length = listxattr(path, &mut names[..]).expect("list");
+    let names = String::from_utf8(names[..length].to_vec()).expect("ASCII");
+    let mut names: Vec<String> = names.split_terminator('\0').map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+on_every_shape! {
+    fn administrators_see_and_set_what_others_do_not(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).expect("chmod");
+        let path = root.join("f");
+        fs::write(&path, "text").expect("write");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("chmod");
+        assert_eq!(listed(&path), [LOV, "trusted.link", "trusted.lma", "trusted.lov"]);
+        let all: Vec<Vec<u8>> = listed(&path).iter().map(|name| attribute(&path, name).expect("get")).collect();
+        assert_eq!(all[0], all[3]);
+        assert!(all[1].ends_with(b"f"));
+        let value = all[0].clone();
+        Identity::user(1000).act(|| {
+            assert_eq!(listed(&path), [LOV]);
+            assert_eq!(attribute(&path, LOV).as_ref(), Ok(&value));
+            for name in ["trusted.lov", "trusted.lma", "trusted.link"] {
+                assert_eq!(attribute(&path, name), Err(libc::ENODATA), "{name}");
+                assert_eq!(errno(setxattr(&path, name, &value, ANY)), libc::EPERM, "{name}");
+            }
+            // Not the owner, and may not write.
+            assert_eq!(errno(setxattr(&path, LOV, &value, ANY)), libc::EACCES);
+            let own = root.join("own");
+            fs::write(&own, "").expect("write");
+            setxattr(&own, LOV, &value, XattrFlags::CREATE).expect("the owner may");
+            assert_eq!(errno(setxattr(&own, LOV, &value, XattrFlags::CREATE)), libc::EEXIST);
+            setxattr(&own, LOV, &value, ANY).expect("ignored");
+            removexattr(&own, LOV).expect("ignored");
+            assert!(attribute(&own, LOV).is_ok());
+        });
+        for name in ["trusted.lma", "trusted.link", "trusted.hsm", "trusted.lmv"] {
+            setxattr(&path, name, b"restored", ANY).expect("ignored");
+            removexattr(&path, name).expect("ignored");
+        }
+        assert_eq!(attribute(&path, "trusted.lma").as_ref(), Ok(&all[2]));
+        assert_eq!(errno(setxattr(&path, "lustre.lov.other", &value, ANY)), libc::EINVAL);
+        lfs(cluster, &["setstripe", "-c", "2", text(&root)]);
+        removexattr(&root, LOV).expect("remove");
+        assert_eq!(attribute(&root, LOV), Err(libc::ENODATA));
+    }
+
+    fn values_that_make_no_sense_are_refused_and_change_nothing(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        let path = root.join("good");
+        lfs(cluster, &["setstripe", "-E", "1M", "-c", "1", "-E", "2M", "-c", "2", "-E", "-1", "-c", "3", text(&path)]);
+        let good = attribute(&path, LOV).expect("get");
+        let target = root.join("target");
+        fs::create_dir(&target).expect("mkdir");
+        let mut random = Random::new(11);
+        let mut accepted = 0;
+        for round in 0..600 {
+            let mut value = good.clone();
+            for _ in 0..=round % 5 {
+                let at = random.below(value.len());
+                value[at] = [0, 1, 0x10, 0x7f, 0xff][random.below(5)];
+            }
+            if round % 7 == 0 {
+                value.truncate(random.below(value.len()));
+            }
+            match setxattr(&target, LOV, &value, ANY) {
+                Ok(()) => {
+                    accepted += 1;
+                    // What was taken can be shown, and a file can be made with it.
+                    if !value.is_empty() {
+                        lfs(cluster, &["getstripe", "-d", text(&target)]);
+                    }
+                    let _ = removexattr(&target, LOV);
+                }
+                Err(error) => {
+                    let error = error.raw_os_error();
+                    assert!([libc::EINVAL, libc::ERANGE].contains(&error), "{error}: {value:02x?}");
+                    assert_eq!(attribute(&target, LOV), Err(libc::ENODATA));
+                }
+            }
+        }
+        assert!(accepted > 0, "some changes make no difference");
+        assert_eq!(errno(setxattr(&target, LOV, &[0xff; 65536], ANY)), libc::EINVAL);
+        assert_eq!(attribute(&path, LOV), Ok(good));
+    }
+}
