@@ -20,7 +20,8 @@ use nacre_rpc::{MdsEndpoint, OssEndpoint};
 use nacre_types::fid::OIDS_PER_SEQUENCE;
 use nacre_types::{Attr, Cred, Fid, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
-use parking_lot::Mutex;
+use nacre_wire::mgs::PoolConfig;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -47,6 +48,8 @@ pub struct Client {
     pub(crate) tasks: Arc<Tasks>,
     /// For work that goes on on other threads than the caller's.
     pub(crate) me: OnceLock<Weak<Client>>,
+    /// Pools of the file system, for those who ask.
+    pub(crate) pools: RwLock<Vec<PoolConfig>>,
     /// Written data that has not reached its objects.
     pub(crate) dirty: Arc<WriteBack>,
 }
@@ -149,6 +152,7 @@ impl Client {
             read_pace: Pace::default(),
             tasks: Tasks::of_process(),
             me: OnceLock::new(),
+            pools: RwLock::default(),
             dirty,
         });
         client.dirty.attach(&client);

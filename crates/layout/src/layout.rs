@@ -1,10 +1,10 @@
 //! The layout of a file: components, their stripes, and the objects behind them.
 
+use crate::pool::PoolName;
 use crate::stripe::StripeMath;
 use bitflags::bitflags;
 use nacre_types::Fid;
-use nacre_types::limits::{POOL_NAME_MAX, TARGET_INDEX_MAX};
-use std::fmt;
+use nacre_types::limits::TARGET_INDEX_MAX;
 
 /// A range of file offsets `[start, end)`; `end == u64::MAX` means "to the end of the file, wherever that is".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,36 +24,6 @@ impl Extent {
     /// True if `offset` lies inside.
     pub const fn contains(&self, offset: u64) -> bool {
         self.start <= offset && (offset < self.end || self.end == Extent::EOF)
-    }
-}
-
-/// A pool's name: up to 15 bytes, no NUL.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PoolName {
-    bytes: [u8; POOL_NAME_MAX],
-    len: u8,
-}
-
-impl PoolName {
-    /// Builds a name; `None` if it is empty, too long, or has bytes other than printable ASCII without space.
-    pub fn new(name: &[u8]) -> Option<PoolName> {
-        if name.is_empty() || name.len() > POOL_NAME_MAX || !name.iter().all(u8::is_ascii_graphic) {
-            return None;
-        }
-        let mut bytes = [0u8; POOL_NAME_MAX];
-        bytes[..name.len()].copy_from_slice(name);
-        Some(PoolName { bytes, len: name.len() as u8 })
-    }
-
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or("")
-    }
-}
-
-impl fmt::Debug for PoolName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

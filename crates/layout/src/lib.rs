@@ -8,13 +8,15 @@
 //! have several, each for a part of the file, which get their objects when somebody first writes there.
 
 pub mod layout;
+pub mod pool;
 pub mod ranges;
 pub mod spec;
 pub mod stripe;
 pub mod user;
 pub mod wish;
 
-pub use layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, PoolName, StripeObject};
+pub use layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, StripeObject};
+pub use pool::{PoolName, PoolNameError};
 pub use ranges::{ObjectRange, object_ranges, object_sizes};
 pub use spec::{LayoutSpec, SpecError};
 pub use stripe::{Chunk, chunks};

@@ -1,8 +1,7 @@
 //! What a user asks for: a layout before objects exist, and the rules it must meet.
 
-use crate::layout::{
-    Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, PoolName, STRIPE_COUNT_ALL,
-};
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, STRIPE_COUNT_ALL};
+use crate::pool::PoolName;
 use nacre_types::limits::{
     STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, TARGET_INDEX_MAX, XATTR_VALUE_MAX,
 };
@@ -16,7 +15,7 @@ pub struct LayoutSpec {
     pub stripe_count: Option<u16>,
     /// OST of the first stripe.
     pub first_ost: Option<u16>,
-    /// Pool to allocate from.
+    /// Pool to allocate from; [`PoolName::ignore`] for none and none inherited.
     pub pool: Option<PoolName>,
     /// How bytes are spread; never inherited. What is on an MDT has no other wish.
     pub pattern: Pattern,
@@ -122,6 +121,11 @@ impl LayoutSpec {
         }
     }
 
+    /// The pool that objects are to come from.
+    pub fn real_pool(&self) -> Option<PoolName> {
+        self.pool.filter(|pool| !pool.is_ignore())
+    }
+
     /// The layout that a file with these wishes starts with: one component without objects.
     pub fn to_layout(&self) -> Layout {
         Layout {
@@ -135,7 +139,7 @@ impl LayoutSpec {
                 stripe_size: self.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT),
                 stripe_count: self.stripe_count.unwrap_or(1),
                 first_ost: self.first_ost,
-                pool: self.pool,
+                pool: self.real_pool(),
                 generation: 0,
                 objects: Vec::new(),
             }],

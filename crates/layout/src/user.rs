@@ -19,7 +19,8 @@
 pub mod composite;
 mod raw;
 
-use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, PoolName, StripeObject};
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, StripeObject};
+use crate::pool::PoolName;
 use crate::spec::LayoutSpec;
 use crate::wish::{ComponentSpec, Wish};
 use nacre_types::Fid;

@@ -3,6 +3,7 @@
 
 use crate::layout::StripeObject;
 use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, STRIPE_COUNT_ALL};
+use crate::pool::PoolName;
 use crate::spec::{LayoutSpec, MDT_SIZE_MAX, SpecError};
 use crate::user;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
@@ -132,6 +133,18 @@ impl Wish {
         }
     }
 
+    /// This wish, with `pool` where it names none.
+    pub fn with_pool(mut self, pool: Option<PoolName>) -> Wish {
+        match &mut self {
+            Wish::Plain(spec) => spec.pool = spec.pool.or(pool),
+            Wish::Composite(components) => {
+                let striped = components.iter_mut().filter(|c| c.spec.pattern != Pattern::Mdt);
+                striped.for_each(|c| c.spec.pool = c.spec.pool.or(pool));
+            }
+        }
+        self
+    }
+
     /// The striping that a wish hands on to others that are silent: its own, or that of its first component with stripes. A wish for a first
     /// OST holds for the file that was made with it, not for what inherits.
     pub fn inherited(&self) -> LayoutSpec {
@@ -171,7 +184,7 @@ impl Wish {
                 stripe_size,
                 stripe_count: if on_mdt { 0 } else { spec.stripe_count.unwrap_or(1) },
                 first_ost: spec.first_ost,
-                pool: spec.pool,
+                pool: spec.real_pool(),
                 generation: 0,
                 objects: Vec::new(),
             }

@@ -23,6 +23,7 @@ use nacre_types::acl::Acl;
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm};
 use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::mgs::PoolConfig;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
@@ -264,6 +265,16 @@ impl Mds {
     /// If a thread cannot be started or the store cannot be read.
     pub fn set_osts(&self, osts: Osts) -> Result<(), MdsError> {
         self.osts.set(osts)
+    }
+
+    /// Tells which pools there are from now on.
+    pub fn set_pools(&self, pools: &[PoolConfig]) {
+        self.osts.set_pools(pools);
+    }
+
+    /// The pools that it knows, in the order of names.
+    pub fn pools(&self) -> Vec<PoolConfig> {
+        self.osts.pools()
     }
 
     /// Uses another striping from now on for files whose directories say nothing.

@@ -7,19 +7,22 @@
 
 mod choose;
 mod ost;
+mod pools;
 mod worker;
 
 use crate::error::MdsError;
 use crate::mds::Osts;
 use crate::tables::OST_MARKS;
 use choose::Candidate;
-use nacre_layout::{LayoutSpec, StripeObject};
+use nacre_layout::{LayoutSpec, PoolName, StripeObject};
 use nacre_ondisk::OstMarkRecord;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
 use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
+use nacre_wire::mgs::PoolConfig;
 use ost::{Ost, OstState};
 use parking_lot::{MutexGuard, RwLock};
+use pools::Pools;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -39,6 +42,7 @@ pub struct OstSet {
     store: Arc<MetaStore>,
     even_within_percent: u8,
     osts: RwLock<Vec<Arc<Ost>>>,
+    pools: Pools,
     /// Position of the next round-robin allocation, and the source of random numbers for the weighted one.
     turn: AtomicU64,
 }
@@ -61,7 +65,14 @@ impl OstSet {
     /// # Errors
     /// None yet; marks are read as OSTs are added.
     pub fn new(mdt_index: u16, store: Arc<MetaStore>, even_within_percent: u8) -> Result<OstSet, MdsError> {
-        Ok(OstSet { mdt_index, store, even_within_percent, osts: RwLock::default(), turn: AtomicU64::new(0) })
+        Ok(OstSet {
+            mdt_index,
+            store,
+            even_within_percent,
+            osts: RwLock::default(),
+            pools: Pools::default(),
+            turn: AtomicU64::new(0),
+        })
     }
 
     /// Adds OSTs, or gives known ones a new endpoint.
@@ -91,9 +102,20 @@ impl OstSet {
         }
     }
 
-    /// True if there is an OST with this index.
-    pub fn exists(&self, index: u16) -> bool {
+    /// Uses these pools from now on.
+    pub fn set_pools(&self, pools: &[PoolConfig]) {
+        self.pools.set(pools);
+    }
+
+    /// The pools that it knows.
+    pub fn pools(&self) -> Vec<PoolConfig> {
+        self.pools.all()
+    }
+
+    /// True if there is an OST with this index, in the pool if one is named that has OSTs.
+    pub fn exists(&self, index: u16, pool: Option<PoolName>) -> bool {
         self.osts.read().iter().any(|ost| ost.index == index)
+            && self.pools.members(pool).is_none_or(|members| members.contains(&index))
     }
 
     /// Waits for the threads to end, but no longer than `patience`.
@@ -142,11 +164,27 @@ impl OstSet {
         }
     }
 
+    /// The OSTs that `spec` is to get, in stripe order; none if nothing can be used now but something may soon.
+    fn choose(&self, candidates: &[Candidate], spec: &LayoutSpec, used: &[u16]) -> StatusResult<Vec<u16>> {
+        let members = self.pools.members(spec.real_pool());
+        let is_member = |c: &&Candidate| members.as_ref().is_none_or(|members| members.contains(&c.index));
+        let candidates: Vec<Candidate> = candidates.iter().filter(is_member).copied().collect();
+        if spec.first_ost.is_some_and(|first| !candidates.iter().any(|c| c.index == first)) {
+            return Err(Status::EINVAL);
+        }
+        if candidates.iter().all(|c| c.full) && (members.is_some() || !candidates.is_empty()) {
+            return Err(Status::ENOSPC);
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let places = choose::choose_apart(&candidates, spec, used, self.even_within_percent, turn);
+        Ok(places.into_iter().map(|place| candidates[place].index).collect())
+    }
+
     /// Picks OSTs and object ids for each of `wanted`, on other OSTs than `used` and each other's as far as there are enough, and
     /// runs `commit` with them, which must store the layout and the marks in one transaction. If it fails, the ids go back.
     ///
     /// # Errors
-    /// `EINVAL` if a wanted first OST does not exist, `ENOSPC` if all OSTs are full, `EIO` if none can be reached in
+    /// `EINVAL` if a wanted first OST does not exist or is not in the pool, `ENOSPC` if all OSTs that may be used are full, `EIO` if none can be reached in
     /// time, `EINTR`, or what `commit` says.
     pub fn with_objects<R>(
         &self,
@@ -158,21 +196,15 @@ impl OstSet {
         let deadline = Instant::now() + patience;
         loop {
             let all = self.osts.read().clone();
-            let unknown = |index| !all.iter().any(|ost| ost.index == index);
-            if wanted.iter().any(|spec| spec.first_ost.is_some_and(unknown)) {
-                return Err(Status::EINVAL);
-            }
             let candidates: Vec<Candidate> = all.iter().map(|ost| ost.candidate()).collect();
-            if !candidates.is_empty() && candidates.iter().all(|candidate| candidate.full) {
-                return Err(Status::ENOSPC);
-            }
             let mut used = used.to_vec();
             let mut chosen: Vec<Vec<&Arc<Ost>>> = Vec::with_capacity(wanted.len());
             for spec in wanted {
-                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-                let places = choose::choose_apart(&candidates, spec, &used, self.even_within_percent, turn);
-                used.extend(places.iter().map(|place| all[*place].index));
-                chosen.push(places.into_iter().map(|place| &all[place]).collect());
+                let osts = self.choose(&candidates, spec, &used)?;
+                used.extend(&osts);
+                chosen.push(
+                    osts.iter().filter_map(|index| all.iter().find(|ost| ost.index == *index)).collect(),
+                );
             }
             if let Some(mut taken) = Taken::take(&chosen) {
                 let objects = std::mem::take(&mut taken.objects);

@@ -10,6 +10,7 @@ mod mdlocks;
 mod model;
 mod namespace;
 mod permissions;
+mod pools;
 mod recovery;
 mod renames;
 mod xattrs;

@@ -8,13 +8,16 @@
 //! target MDT0000 active 0@lo
 //! target OST0000 inactive 127.0.0.1:7991@tcp,10.0.0.1@tcp
 //! param lov.stripesize 1048576
+//! pool flash OST0001,OST0000
 //! crc32c 0123abcd
 //! ```
 //!
 //! The checksum is over all bytes before its line.
 
+use nacre_layout::PoolName;
 use nacre_types::nid::check_fsname;
-use nacre_wire::mgs::{FsConfig, TargetConfig};
+use nacre_types::{TargetId, TargetKind};
+use nacre_wire::mgs::{FsConfig, PoolConfig, TargetConfig};
 use std::fmt::Write;
 
 const HEADER: &str = "nacre-config 1";
@@ -44,6 +47,10 @@ pub fn encode(config: &FsConfig) -> String {
     for (name, value) in &config.params {
         writeln!(text, "param {name} {value}").expect("writing to a string cannot fail");
     }
+    for PoolConfig { name, osts } in &config.pools {
+        let osts: Vec<String> = osts.iter().map(|index| TargetId::ost(*index).to_string()).collect();
+        writeln!(text, "pool {name} {}", osts.join(",")).expect("writing to a string cannot fail");
+    }
     let crc = crc32c(text.as_bytes());
     writeln!(text, "crc32c {crc:08x}").expect("writing to a string cannot fail");
     text
@@ -67,6 +74,7 @@ pub fn decode(text: &str) -> Result<FsConfig, RecordError> {
             "fsname" => check_fsname(rest).map(|()| config.fsname = rest.to_owned()).is_ok(),
             "uuid" => parse_uuid(rest).map(|uuid| config.fs_uuid = uuid).is_some(),
             "target" => parse_target(rest).map(|target| config.targets.push(target)).is_some(),
+            "pool" => parse_pool(rest).map(|pool| config.pools.push(pool)).is_some(),
             "param" => {
                 rest.split_once(' ').map(|(n, v)| config.params.push((n.to_owned(), v.to_owned()))).is_some()
             }
@@ -116,6 +124,16 @@ fn parse_target(text: &str) -> Option<TargetConfig> {
     Some(TargetConfig { target: target.parse().ok()?, nids, active })
 }
 
+fn parse_pool(text: &str) -> Option<PoolConfig> {
+    let (name, osts) = text.split_once(' ')?;
+    let index = |word: &str| {
+        let target: TargetId = word.parse().ok()?;
+        (target.kind == TargetKind::Ost).then_some(target.index)
+    };
+    let osts = osts.split(',').filter(|word| !word.is_empty()).map(index).collect::<Option<Vec<u16>>>()?;
+    Some(PoolConfig { name: PoolName::for_pool(name).ok()?, osts })
+}
+
 fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -123,7 +141,10 @@ fn crc32c(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_types::TargetId;
+
+    fn pool(name: &str, osts: &[u16]) -> PoolConfig {
+        PoolConfig { name: PoolName::for_pool(name).expect("a name"), osts: osts.to_vec() }
+    }
 
     fn example() -> FsConfig {
         let nids = |text: &str| text.split(',').map(|n| n.parse().expect("a NID")).collect();
@@ -140,6 +161,7 @@ mod tests {
                 },
             ],
             params: vec![("lov.stripesize".to_owned(), "1048576".to_owned())],
+            pools: vec![pool("disk", &[]), pool("flash", &[1, 0])],
         }
     }
 
@@ -148,7 +170,7 @@ mod tests {
         let text = encode(&example());
         let expected = "nacre-config 1\nversion 3\nfsname nacre\nuuid 30313233343536373839616263646566\n\
             target MDT0000 active 0@lo\ntarget OST0000 inactive 127.0.0.1:7991@tcp,10.0.0.1@tcp\n\
-            param lov.stripesize 1048576\ncrc32c ";
+            param lov.stripesize 1048576\npool disk \npool flash OST0001,OST0000\ncrc32c ";
         assert!(text.starts_with(expected), "{text}");
         assert_eq!(decode(&text), Ok(example()));
     }
@@ -174,8 +196,18 @@ mod tests {
             let body = format!("{body}{line}\n");
             format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))
         };
-        for bad in ["target OST0000 active", "target X active 0@lo", "what", "uuid zz", "version x"] {
-            assert_eq!(decode(&with(bad)), Err(RecordError { line: 8, what: "not understood" }), "{bad}");
+        for bad in [
+            "pool a",
+            "pool none OST0000",
+            "pool a MDT0000",
+            "pool a 1",
+            "target OST0000 active",
+            "target X active 0@lo",
+            "what",
+            "uuid zz",
+            "version x",
+        ] {
+            assert_eq!(decode(&with(bad)), Err(RecordError { line: 10, what: "not understood" }), "{bad}");
         }
     }
 }

@@ -137,6 +137,9 @@ impl MgsService for Mgs {
             MgsRequest::SetParam { name, value } => {
                 self.change(|config| state::plan_set_param(config, name, value))
             }
+            MgsRequest::ChangePool { pool, change } => {
+                self.change(|config| state::plan_change_pool(config, pool, *change).map(Some))
+            }
             MgsRequest::Ping => Ok(MgsReply::Done),
         }
     }

@@ -1,17 +1,25 @@
 //! The rules of the configuration: what a registration or a parameter changes, and what is refused. Pure.
 
 use crate::params::Param;
+use nacre_layout::PoolName;
 use nacre_params::known;
 use nacre_types::limits::TARGET_INDEX_MAX;
-use nacre_types::{Status, StatusResult, TargetKind};
-use nacre_wire::mgs::{FsConfig, TargetConfig};
+use nacre_types::{Status, StatusResult, TargetId, TargetKind};
+use nacre_wire::mgs::{FsConfig, PoolChange, PoolConfig, TargetConfig};
 
 /// NIDs that one target may have.
 pub const NIDS_MAX: usize = 32;
 
 /// A fresh configuration of a file system without targets.
 pub fn new_config(fsname: &str, fs_uuid: [u8; 16]) -> FsConfig {
-    FsConfig { version: 1, fsname: fsname.to_owned(), fs_uuid, targets: Vec::new(), params: Vec::new() }
+    FsConfig {
+        version: 1,
+        fsname: fsname.to_owned(),
+        fs_uuid,
+        targets: Vec::new(),
+        params: Vec::new(),
+        pools: Vec::new(),
+    }
 }
 
 /// The configuration after a server said that it serves `target`; `None` if that was known.
@@ -44,6 +52,54 @@ pub fn plan_register(
     }
     next.version += 1;
     Ok(Some(next))
+}
+
+/// Pools of one file system; as many as a message can carry. Guess: far above any use.
+pub const POOLS_MAX: usize = 4096;
+
+/// The configuration after a pool was made, changed or taken away.
+///
+/// # Errors
+/// `EINVAL` for a name that no pool can have, `EEXIST` for a pool that is there or an OST that it has, `ENOENT` without the
+/// pool, `ENOTEMPTY` if one with OSTs is to go, `ENODEV` for an OST that the file system or the pool does not have, `ENOSPC`
+/// for more pools than there can be.
+pub fn plan_change_pool(config: &FsConfig, pool: &PoolName, change: PoolChange) -> StatusResult<FsConfig> {
+    PoolName::for_pool(pool.as_str()).map_err(|_| Status::EINVAL)?;
+    let known = config.pools.iter().position(|known| known.name == *pool);
+    let mut next = config.clone();
+    next.version += 1;
+    if change == PoolChange::Create {
+        if known.is_some() {
+            return Err(Status::EEXIST);
+        }
+        if config.pools.len() >= POOLS_MAX {
+            return Err(Status::ENOSPC);
+        }
+        next.pools.push(PoolConfig { name: *pool, osts: Vec::new() });
+        next.pools.sort_by_key(|pool| pool.name);
+        return Ok(next);
+    }
+    let place = known.ok_or(Status::ENOENT)?;
+    let osts = &mut next.pools[place].osts;
+    match change {
+        PoolChange::Create => {}
+        PoolChange::Destroy if !osts.is_empty() => return Err(Status::ENOTEMPTY),
+        PoolChange::Destroy => drop(next.pools.remove(place)),
+        PoolChange::Add { ost } => {
+            if !config.targets.iter().any(|known| known.target == TargetId::ost(ost)) {
+                return Err(Status::ENODEV);
+            }
+            if osts.contains(&ost) {
+                return Err(Status::EEXIST);
+            }
+            osts.push(ost);
+        }
+        PoolChange::Remove { ost } => {
+            let at = osts.iter().position(|known| *known == ost).ok_or(Status::ENODEV)?;
+            osts.remove(at);
+        }
+    }
+    Ok(next)
 }
 
 /// Longest name and longest value of a parameter in bytes.
@@ -136,6 +192,38 @@ mod tests {
         assert_eq!(register(&config, &ost(TARGET_INDEX_MAX, "0@lo")), Err(Status::EINVAL));
         let mgt = TargetConfig { target: TargetId::mgt(), ..target };
         assert_eq!(register(&config, &mgt), Err(Status::EINVAL));
+    }
+
+    #[test]
+    fn pools_are_made_filled_emptied_and_taken_away() {
+        let mut config = new_config("nacre", UUID);
+        for index in [0, 1] {
+            config = register(&config, &ost(index, "0@lo")).expect("accepted").expect("changed");
+        }
+        let name = |text: &str| PoolName::new(text.as_bytes()).expect("a name");
+        let flash = name("flash");
+        let change = |config: &FsConfig, change| plan_change_pool(config, &flash, change);
+        assert_eq!(change(&config, PoolChange::Add { ost: 0 }), Err(Status::ENOENT));
+        assert_eq!(change(&config, PoolChange::Destroy), Err(Status::ENOENT));
+        assert_eq!(plan_change_pool(&config, &name("a.b"), PoolChange::Create), Err(Status::EINVAL));
+        assert_eq!(plan_change_pool(&config, &name("none"), PoolChange::Create), Err(Status::EINVAL));
+        let made = change(&config, PoolChange::Create).expect("made");
+        assert_eq!((made.version, change(&made, PoolChange::Create)), (4, Err(Status::EEXIST)));
+        let one = change(&made, PoolChange::Add { ost: 1 }).expect("added");
+        let both = change(&one, PoolChange::Add { ost: 0 }).expect("added");
+        assert_eq!(both.pools[0].osts, [1, 0], "in the order in which they came");
+        assert_eq!(change(&both, PoolChange::Add { ost: 0 }), Err(Status::EEXIST));
+        assert_eq!(change(&both, PoolChange::Add { ost: 9 }), Err(Status::ENODEV));
+        assert_eq!(change(&both, PoolChange::Destroy), Err(Status::ENOTEMPTY));
+        let two = plan_change_pool(&both, &name("disk"), PoolChange::Create).expect("made");
+        let names: Vec<&str> = two.pools.iter().map(|pool| pool.name.as_str()).collect();
+        assert_eq!(names, ["disk", "flash"]);
+        let shared = plan_change_pool(&two, &name("disk"), PoolChange::Add { ost: 1 }).expect("in both");
+        let less = change(&shared, PoolChange::Remove { ost: 1 }).expect("removed");
+        assert_eq!(change(&less, PoolChange::Remove { ost: 1 }), Err(Status::ENODEV));
+        let empty = change(&less, PoolChange::Remove { ost: 0 }).expect("removed");
+        let gone = change(&empty, PoolChange::Destroy).expect("destroyed");
+        assert_eq!((gone.pools.len(), gone.pools[0].osts.as_slice()), (1, &[1][..]));
     }
 
     #[test]

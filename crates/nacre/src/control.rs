@@ -56,6 +56,35 @@ pub enum Request {
     },
     /// What is set for good. Answer: `settings`.
     LastingParams,
+    /// OST pools, and which OSTs there are. Answer: `pools`.
+    Pools,
+    /// Changes an OST pool. Answer: `done`.
+    ChangePool {
+        /// Its name.
+        pool: String,
+        /// What is to be done.
+        step: PoolStep,
+    },
+}
+
+/// A change of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum PoolStep {
+    /// It is made.
+    Create,
+    /// It goes.
+    Destroy,
+    /// It gets an OST.
+    Add {
+        /// Which.
+        ost: u16,
+    },
+    /// It loses an OST.
+    Remove {
+        /// Which.
+        ost: u16,
+    },
 }
 
 /// What is answered.
@@ -80,6 +109,13 @@ pub enum Answer {
     Settings {
         /// In the order in which they count.
         settings: Vec<(String, String)>,
+    },
+    /// OST pools.
+    Pools {
+        /// Names and members, in the order of names.
+        pools: Vec<(String, Vec<u16>)>,
+        /// OSTs of the file system.
+        osts: Vec<u16>,
     },
     /// It cannot be.
     Error {

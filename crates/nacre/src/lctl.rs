@@ -2,6 +2,7 @@
 //! what runs on this host, and reaching a server.
 
 mod params;
+mod pools;
 
 use crate::control::{self, Answer, ProcessStatus, Request};
 use crate::process::RunDir;
@@ -34,6 +35,11 @@ usage: lctl dl                                  list devices: targets and mounts
        lctl llog_print [FSNAME-]params          what is set for good
        lctl conf_param [-d] FSNAME[-TARGET].KIND.NAME=VALUE...
                                                 an older way to write set_param -P
+       lctl pool_new [-n] FSNAME.POOL           make an OST pool; -n does not wait until this host has seen it
+       lctl pool_add|pool_remove [-n] FSNAME.POOL OST...
+                                                change its OSTs: 1, OST0001, FSNAME-OST[0-3/2], [0-3,5]
+       lctl pool_destroy [-n] FSNAME.POOL       take an empty pool away
+       lctl pool_list FSNAME[.POOL]|PATH        list pools, or the OSTs of one
        lctl ping NID [TIMEOUT]                  does a server answer there
        lctl list_nids                           addresses of this host's servers
 Patterns have *, ?, [abc] and {one,two}; the instance may be left out. Run -P where the management server runs.
@@ -84,6 +90,11 @@ fn run(words: &[String]) -> i32 {
         "llog_print" => params::llog_print(args),
         "set_param" => params::set(args),
         "conf_param" => params::conf(args),
+        "pool_new" => pools::new(args),
+        "pool_add" => pools::members(args, true),
+        "pool_remove" => pools::members(args, false),
+        "pool_destroy" => pools::destroy(args),
+        "pool_list" => pools::list(args),
         "ping" => ping(args),
         "list_nids" => list_nids(),
         "--version" | "version" => {
@@ -92,7 +103,7 @@ fn run(words: &[String]) -> i32 {
         }
         "--list-commands" => {
             println!(
-                "dl device_list get_param set_param conf_param list_param find_param llog_print ping list_nids version help"
+                "dl device_list get_param set_param conf_param list_param find_param llog_print pool_new pool_add pool_remove pool_destroy pool_list ping list_nids version help"
             );
             Ok(())
         }
@@ -114,6 +125,11 @@ fn run(words: &[String]) -> i32 {
             code
         }
     }
+}
+
+/// Names that a pattern stands for in the processes of this host, with their control sockets.
+fn find_names(pattern: &str) -> Vec<(std::path::PathBuf, String)> {
+    params::names_of(pattern)
 }
 
 fn processes() -> Vec<ProcessStatus> {

@@ -10,6 +10,7 @@ mod getopt;
 mod getstripe;
 mod mounted;
 mod number;
+mod pools;
 mod query;
 mod render;
 mod setstripe;
@@ -99,6 +100,12 @@ const COMMANDS: &[Command] = &[
         usage: query::TARGETS_USAGE,
         run: |args| query::targets(TargetKind::Mdt, args),
     },
+    Command {
+        name: "pool_list",
+        summary: "list OST pools, or the OSTs of one",
+        usage: pools::LIST_USAGE,
+        run: pools::list,
+    },
     Command { name: "df", summary: "space and inodes by target", usage: query::DF_USAGE, run: query::df },
     Command {
         name: "getname",
@@ -128,7 +135,6 @@ const NOT_YET: &[&str] = &[
     "rm_entry",
     "rmentry",
     "unlink_foreign",
-    "pool_list",
     "find",
     "setquota",
     "quota",

@@ -4,14 +4,19 @@ use crate::cluster::Options;
 use crate::requirements::{have, have_root};
 use crate::{Cluster, Shape};
 
-/// A file system of each shape whose name nobody else on this host has, as `lctl` reaches all.
+/// As [`on_each_shape_of`] with two OSTs.
 pub fn on_each_shape(name: &str, test: fn(&mut Cluster, &str)) {
+    on_each_shape_of(name, 2, test);
+}
+
+/// A file system of each shape whose name nobody else on this host has, as `lctl` reaches all.
+pub fn on_each_shape_of(name: &str, osts: usize, test: fn(&mut Cluster, &str)) {
     if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
         return;
     }
     for (shape, letter) in [(Shape::Embedded, 'e'), (Shape::Separate, 's')] {
         let fsname = format!("{name}{letter}");
-        let options = Options { osts: 2, fsname: fsname.clone(), ..Options::default() };
+        let options = Options { osts, fsname: fsname.clone(), ..Options::default() };
         let mut cluster = Cluster::start_with(shape, &options);
         if cluster.is_foreign() {
             return;

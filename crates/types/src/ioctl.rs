@@ -11,6 +11,8 @@ use crate::ids::{TargetId, TargetKind};
 pub const MAGIC: u8 = b'N';
 /// Longest path that [`FidToPath`] gives, in bytes.
 pub const PATH_MAX: usize = 4096;
+/// Pool names in one [`PoolList`].
+pub const POOLS_MAX: usize = 512;
 /// Target indexes in one [`TargetList`].
 pub const LIST_MAX: usize = 4096;
 
@@ -86,6 +88,26 @@ pub struct TargetStatfs {
     pub files: [u64; 2],
     /// State bits (Lustre `OS_STATFS_*`).
     pub state: u32,
+}
+
+/// Names of pools, in order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PoolList {
+    /// Give names from this place in their order on.
+    pub from: u32,
+    /// The answer, at most [`POOLS_MAX`], each up to 15 bytes; if it is full, ask again from behind the last.
+    pub names: Vec<String>,
+}
+
+/// OSTs of a pool, in the order in which they were added. `ENOENT` if there is no such pool.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PoolMembers {
+    /// Name of the pool, up to 15 bytes.
+    pub pool: String,
+    /// Give indexes from this place in their order on.
+    pub from: u32,
+    /// The answer, at most [`LIST_MAX`]; if it is full, ask again from behind the last.
+    pub indexes: Vec<u16>,
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -229,6 +251,55 @@ impl Payload for TargetStatfs {
     }
 }
 
+/// Bytes of a pool's name in a structure, the last always 0.
+const POOL_BYTES: usize = 16;
+
+impl Payload for PoolList {
+    const COMMAND: u32 = number(READ_WRITE, 6, Self::SIZE);
+    const SIZE: usize = 8 + POOL_BYTES * POOLS_MAX;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let names = &self.names[..self.names.len().min(POOLS_MAX)];
+        let mut out = self.from.to_le_bytes().to_vec();
+        out.extend_from_slice(&(names.len() as u32).to_le_bytes());
+        names.iter().for_each(|name| put_text(&mut out, name, POOL_BYTES));
+        out.resize(Self::SIZE, 0);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<PoolList> {
+        let len = u32_at(bytes, 4)? as usize;
+        if bytes.len() < Self::SIZE || len > POOLS_MAX {
+            return None;
+        }
+        let names = (0..len).map(|place| text_at(bytes, 8 + POOL_BYTES * place, POOL_BYTES));
+        Some(PoolList { from: u32_at(bytes, 0)?, names: names.collect::<Option<Vec<String>>>()? })
+    }
+}
+
+impl Payload for PoolMembers {
+    const COMMAND: u32 = number(READ_WRITE, 7, Self::SIZE);
+    const SIZE: usize = POOL_BYTES + 8 + 2 * LIST_MAX;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let indexes = &self.indexes[..self.indexes.len().min(LIST_MAX)];
+        let mut out = Vec::with_capacity(Self::SIZE);
+        put_text(&mut out, &self.pool, POOL_BYTES);
+        out.extend_from_slice(&self.from.to_le_bytes());
+        out.extend_from_slice(&(indexes.len() as u32).to_le_bytes());
+        out.extend(indexes.iter().flat_map(|index| index.to_le_bytes()));
+        out.resize(Self::SIZE, 0);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<PoolMembers> {
+        let len = u32_at(bytes, POOL_BYTES + 4)? as usize;
+        let (pairs, _) = bytes.get(POOL_BYTES + 8..Self::SIZE)?.as_chunks::<2>();
+        let indexes = pairs.get(..len)?.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+        Some(PoolMembers { pool: text_at(bytes, 0, POOL_BYTES)?, from: u32_at(bytes, POOL_BYTES)?, indexes })
+    }
+}
+
 impl TargetStatfs {
     /// A question about `target`.
     pub fn question(target: TargetId) -> TargetStatfs {
@@ -254,6 +325,8 @@ mod tests {
         round_trip(PathToFid { fid: Fid::new(0x2_0000_0400, 3, 0) });
         round_trip(FidToPath { fid: Fid::ROOT, link: 2, path: b"a/b c".to_vec() });
         round_trip(TargetList { kind: TargetKind::Ost, from: 1, indexes: vec![1, 5, 0xffdf] });
+        round_trip(PoolList { from: 2, names: vec!["flash".into(), "123456789012345".into()] });
+        round_trip(PoolMembers { pool: "flash".into(), from: 0, indexes: vec![3, 0] });
         let mut statfs = TargetStatfs::question(TargetId::mdt(3));
         (statfs.blocks, statfs.files, statfs.block_size) = ([1, 2, u64::MAX], [4, 5], 4096);
         round_trip(statfs);
@@ -262,6 +335,8 @@ mod tests {
     #[test]
     fn damaged_structures_are_refused() {
         assert_eq!(TargetList::from_bytes(&[0xff; TargetList::SIZE]), None);
+        assert_eq!(PoolList::from_bytes(&[0xff; PoolList::SIZE]), None);
+        assert_eq!(PoolMembers::from_bytes(&[0xff; PoolMembers::SIZE]), None);
         assert_eq!(FidToPath::from_bytes(&[0xff; FidToPath::SIZE]), None);
         assert_eq!(MountInfo::from_bytes(&[0xff; MountInfo::SIZE]), None);
     }

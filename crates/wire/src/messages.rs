@@ -10,7 +10,7 @@ use crate::mds::{
     DataUpdate, FileLock, LeaseGrant, LockFamily, LockMode, LockOwner, MdsAnswer, MdsReply, MdsRequest,
     NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
 };
-use crate::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
+use crate::mgs::{FsConfig, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig};
 use crate::oss::{FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
 use nacre_types::Fid;
 
@@ -22,6 +22,8 @@ pub const TARGETS_MAX: usize = 2 * nacre_types::limits::TARGET_INDEX_MAX as usiz
 pub const NIDS_MAX: usize = 64;
 /// Persistent parameters in one configuration.
 pub const PARAMS_MAX: usize = 65536;
+/// Pools in one configuration.
+pub const POOLS_MAX: usize = 4096;
 
 wire_newtype!(LockOwner);
 wire_flags!(OpenFlags, RenameFlags, XattrFlags);
@@ -139,6 +141,14 @@ wire_enum!(MgsRequest {
     2 = RegisterTarget { fsname, fs_uuid, target },
     3 = SetParam { name, value },
     4 = Ping,
+    5 = ChangePool { pool, change },
+});
+
+wire_enum!(PoolChange {
+    0 = Create,
+    1 = Destroy,
+    2 = Add { ost },
+    3 = Remove { ost },
 });
 
 wire_enum!(MgsReply {
@@ -177,6 +187,20 @@ impl Decode<'_> for TargetConfig {
     }
 }
 
+impl Encode for PoolConfig {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.name.encode(out);
+        put_list(out, &self.osts);
+    }
+}
+
+impl Decode<'_> for PoolConfig {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<PoolConfig> {
+        let osts_max = usize::from(nacre_types::limits::TARGET_INDEX_MAX);
+        Ok(PoolConfig { name: Decode::decode(reader)?, osts: reader.list(osts_max, 2, "OSTs of a pool")? })
+    }
+}
+
 impl Encode for FsConfig {
     fn encode(&self, out: &mut Vec<u8>) {
         self.version.encode(out);
@@ -184,6 +208,7 @@ impl Encode for FsConfig {
         self.fs_uuid.encode(out);
         put_list(out, &self.targets);
         put_list(out, &self.params);
+        put_list(out, &self.pools);
     }
 }
 
@@ -195,6 +220,7 @@ impl Decode<'_> for FsConfig {
             fs_uuid: Decode::decode(reader)?,
             targets: reader.list(TARGETS_MAX, 9, "targets")?,
             params: reader.list(PARAMS_MAX, 8, "parameters")?,
+            pools: reader.list(POOLS_MAX, 9, "pools")?,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Requests to the management server: the file system's name, targets and parameters.
 
+use nacre_layout::PoolName;
 use nacre_types::{Nid, TargetId};
 
 /// A target of the file system and where it is served.
@@ -11,6 +12,34 @@ pub struct TargetConfig {
     pub nids: Vec<Nid>,
     /// False if an administrator has taken it out of use.
     pub active: bool,
+}
+
+/// A named set of OSTs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolConfig {
+    /// Its name, unique in the file system.
+    pub name: PoolName,
+    /// Indexes of its OSTs, in the order in which they were added, none twice.
+    pub osts: Vec<u16>,
+}
+
+/// A change of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolChange {
+    /// It is made, without OSTs; `EEXIST` if there is one.
+    Create,
+    /// It goes; `ENOTEMPTY` while it has OSTs.
+    Destroy,
+    /// It gets an OST more; `ENODEV` if there is no such OST, `EEXIST` if the pool has it.
+    Add {
+        /// Which.
+        ost: u16,
+    },
+    /// It loses an OST; `ENODEV` if it does not have it.
+    Remove {
+        /// Which.
+        ost: u16,
+    },
 }
 
 /// What every node of a file system shares. Versioned as a whole.
@@ -26,6 +55,8 @@ pub struct FsConfig {
     pub targets: Vec<TargetConfig>,
     /// Persistent parameters as (name, value), for example `lov.stripesize`; ordered by name.
     pub params: Vec<(String, String)>,
+    /// OST pools, ordered by name.
+    pub pools: Vec<PoolConfig>,
 }
 
 /// One request to the management server.
@@ -56,6 +87,14 @@ pub enum MgsRequest {
         name: String,
         /// Value.
         value: String,
+    },
+    /// Changes a pool. `ENOENT` if there is none of this name where one is needed, `EINVAL` for a name that no pool can have,
+    /// and what [`PoolChange`] says. Reply: `Config`.
+    ChangePool {
+        /// Its name.
+        pool: PoolName,
+        /// What is to be done.
+        change: PoolChange,
     },
     /// Still here. Reply: `Done`.
     Ping,

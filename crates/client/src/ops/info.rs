@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::ops::patience::ask_all;
 use nacre_types::{Caps, Fid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{MdsReply, MdsRequest, Statfs};
+use nacre_wire::mgs::PoolConfig;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
 /// Directories between a file and the root at most; deeper ones have no path that a program could use.
@@ -39,6 +40,16 @@ impl Client {
     pub fn targets(&self) -> Vec<TargetId> {
         let mdts = (0..self.mdts.len()).map(|index| TargetId::mdt(index as u16));
         mdts.chain(self.osts.iter().map(|(index, _)| TargetId::ost(index))).collect()
+    }
+
+    /// Uses these pools from now on, which only tell people what there is: files are placed by MDTs.
+    pub fn set_pools(&self, pools: &[PoolConfig]) {
+        *self.pools.write() = pools.to_vec();
+    }
+
+    /// OST pools of the file system, in the order of names.
+    pub fn pools(&self) -> Vec<PoolConfig> {
+        self.pools.read().clone()
     }
 
     /// Space of one target, if it answers soon.

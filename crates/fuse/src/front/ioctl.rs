@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nacre_types::ioctl::{
-    FidToPath, LIST_MAX, MountInfo, PATH_MAX, PathToFid, Payload, TargetList, TargetStatfs,
+    FidToPath, LIST_MAX, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
+    TargetList, TargetStatfs,
 };
 use nacre_types::{SetAttr, SetAttrValid, Status, StatusResult};
 
@@ -86,8 +87,30 @@ impl Front {
                 ask.state = space.state;
                 answer(&ask, call, reply)
             }
+            PoolList::COMMAND => {
+                let ask: PoolList = question(call)?;
+                answer(&self.pool_list(ask), call, reply)
+            }
+            PoolMembers::COMMAND => {
+                let ask: PoolMembers = question(call)?;
+                answer(&self.pool_members(ask)?, call, reply)
+            }
             _ => self.foreign_ioctl(request, call, reply),
         }
+    }
+
+    fn pool_list(&self, mut ask: PoolList) -> PoolList {
+        let pools = self.client.pools();
+        let names = pools.iter().skip(ask.from as usize).take(POOLS_MAX);
+        ask.names = names.map(|pool| pool.name.to_string()).collect();
+        ask
+    }
+
+    fn pool_members(&self, mut ask: PoolMembers) -> StatusResult<PoolMembers> {
+        let pools = self.client.pools();
+        let pool = pools.iter().find(|pool| pool.name.as_str() == ask.pool).ok_or(Status::ENOENT)?;
+        ask.indexes = pool.osts.iter().skip(ask.from as usize).take(LIST_MAX).copied().collect();
+        Ok(ask)
     }
 
     fn foreign_ioctl(

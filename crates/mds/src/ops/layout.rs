@@ -3,7 +3,7 @@
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tx::Tx;
-use nacre_layout::{Layout, LayoutForm, LayoutSpec, Pattern, Wish, user};
+use nacre_layout::{Layout, LayoutForm, LayoutSpec, Pattern, PoolName, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
@@ -63,13 +63,24 @@ impl Mds {
 
     /// True if a wish breaks no rule and names nothing that does not exist.
     pub(super) fn can_be_met(&self, wish: &Wish) -> bool {
+        // A pool that does not exist is no reason to refuse: it may be gone since somebody took this layout down. An MDT has
+        // no place for data yet.
         let possible = |spec: &LayoutSpec| {
-            // Pools do not exist yet, so no pool has this name. Neither has an MDT a place for data.
             spec.pattern == Pattern::Raid0
-                && spec.pool.is_none()
-                && spec.first_ost.is_none_or(|index| self.osts.exists(index))
+                && spec.first_ost.is_none_or(|index| self.osts.exists(index, spec.real_pool()))
         };
         wish.check().is_ok() && wish.specs().all(possible)
+    }
+
+    /// The pool that the directory above has for what is made in it.
+    fn pool_of_parent(&self, record: &InodeRecord) -> StatusResult<Option<PoolName>> {
+        if record.attr.fid == Fid::ROOT {
+            return Ok(None);
+        }
+        match self.find_inode(&record.parent)? {
+            Some(parent) if parent.attr.is_dir() => Ok(stored_wish(&parent)?.inherited().pool),
+            _ => Ok(None),
+        }
     }
 
     /// Whether the caller may change the layout of an inode.
@@ -190,7 +201,7 @@ impl Mds {
             let wish = match record.attr.is_regular() {
                 // What a file was made with came from its directory, which helps out where the wish is silent.
                 true => wish.clone().or(&stored_wish(&record)?.inherited()),
-                false => wish.clone(),
+                false => wish.clone().with_pool(self.pool_of_parent(&record)?),
             };
             changed.body = user::encode_wish(fid, &wish);
             changed.attr.flags |= AttrFlags::HAS_LAYOUT;

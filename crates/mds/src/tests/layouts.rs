@@ -419,10 +419,6 @@ fn composite_wishes_that_cannot_be_met_are_refused() {
     assert_eq!(with(|parts| parts[0].extent.start = MIB / 2), Some(Status::EINVAL));
     assert_eq!(with(|parts| parts[1].extent.start = 2 * MIB), Some(Status::EINVAL));
     assert_eq!(with(|parts| parts[1].spec.first_ost = Some(7)), Some(Status::EINVAL));
-    assert_eq!(
-        with(|parts| parts[2].spec.pool = nacre_layout::PoolName::new(b"none-such")),
-        Some(Status::EINVAL)
-    );
     assert_eq!(with(|parts| parts[2].spec.stripe_size = Some(1000)), Some(Status::EINVAL));
     assert_eq!(counts(&f.intent(fid).expect("still plain")), [1]);
     assert_eq!(f.wish(fid, pfl()).err(), Some(Status::EALREADY));

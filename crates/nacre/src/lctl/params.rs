@@ -108,6 +108,11 @@ fn ask_all(pattern: &str, recursive: bool) -> Vec<Found> {
     found
 }
 
+/// Names that a pattern stands for in the processes of this host, with their control sockets.
+pub fn names_of(pattern: &str) -> Vec<(PathBuf, String)> {
+    ask_all(pattern, false).into_iter().map(|found| (found.socket, found.param.name)).collect()
+}
+
 /// Runs `act` for all, also after errors; gives the last error.
 fn for_all<T>(items: &[T], mut act: impl FnMut(&T) -> Outcome) -> Outcome {
     let mut outcome = Ok(());

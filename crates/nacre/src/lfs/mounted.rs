@@ -3,7 +3,10 @@
 use super::view::LayoutView;
 use nacre_layout::wish::fitting_stripe_size;
 use nacre_layout::{LayoutSpec, user};
-use nacre_types::ioctl::{FidToPath, MountInfo, PathToFid, Payload, TargetList, TargetStatfs};
+use nacre_types::ioctl::{
+    FidToPath, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, TargetList,
+    TargetStatfs,
+};
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use nacre_types::{Fid, TargetId, TargetKind};
 use rustix::fs::{Mode, OFlags, XattrFlags};
@@ -125,6 +128,45 @@ impl Mounted {
     /// Those of ioctl(2).
     pub fn osts(&self) -> io::Result<Vec<TargetRow>> {
         Ok(self.targets()?.into_iter().filter(|row| row.target.kind == TargetKind::Ost).collect())
+    }
+
+    /// Names of the OST pools, in order.
+    ///
+    /// # Errors
+    /// Those of ioctl(2).
+    pub fn pools(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        loop {
+            let from = u32::try_from(names.len()).unwrap_or(u32::MAX);
+            let some = ask(self.directory.as_fd(), &PoolList { from, names: Vec::new() })?.names;
+            let is_last = some.len() < POOLS_MAX;
+            names.extend(some);
+            if is_last {
+                return Ok(names);
+            }
+        }
+    }
+
+    /// Indexes of the OSTs of a pool, in the order in which they were added; `None` if there is no such pool.
+    ///
+    /// # Errors
+    /// Those of ioctl(2).
+    pub fn pool_members(&self, pool: &str) -> io::Result<Option<Vec<u16>>> {
+        let mut all = Vec::new();
+        loop {
+            let from = u32::try_from(all.len()).unwrap_or(u32::MAX);
+            let question = PoolMembers { pool: pool.to_owned(), from, indexes: Vec::new() };
+            let some = match ask(self.directory.as_fd(), &question) {
+                Ok(answer) => answer.indexes,
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let is_last = some.len() < LIST_MAX;
+            all.extend(some);
+            if is_last {
+                return Ok(Some(all));
+            }
+        }
     }
 
     /// All targets with the space of those that answer.

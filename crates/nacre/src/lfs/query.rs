@@ -4,7 +4,7 @@
 use super::getopt::{OptionSpec, Takes, long, opt};
 use super::mounted::{self, Mounted, TargetRow};
 use super::table::{self, DfStyle};
-use super::{Failure, Outcome};
+use super::{Failure, Outcome, pools};
 use crate::mounts::{self, MountEntry};
 use nacre_types::{Fid, TargetKind};
 use std::ffi::OsString;
@@ -13,13 +13,14 @@ use std::path::{Path, PathBuf};
 
 /// Usage of `lfs df`.
 pub const DF_USAGE: &str = "\
-usage: lfs df [-i] [-h|-H] [-m] [-o] [-s] [-v] [PATH]
+usage: lfs df [-i] [-h|-H] [-m] [-o] [-s] [-p [FSNAME.]POOL] [-v] [PATH]
   -i, --inodes           inodes instead of space
   -h, --human-readable   sizes with suffixes, powers of 1024
   -H, --si               sizes with suffixes, powers of 1000
   -m, --mdt              only MDTs
   -o, --ost              only OSTs
   -s, --summary          only the summary
+  -p, --pool POOL        of the OSTs only those of a pool
   -v, --verbose          all state letters
 Example: lfs df -h /mnt/nacre
 ";
@@ -57,7 +58,7 @@ usage: lfs fid2path [-0] [-f] [-n] [-l LINK] FSNAME|MOUNT_POINT FID...
 Example: lfs fid2path /mnt/nacre '[0x200000401:0x1:0x0]'
 ";
 
-const HELP: OptionSpec = long('?', "help", Takes::Nothing);
+pub const HELP: OptionSpec = long('?', "help", Takes::Nothing);
 
 /// `lfs df`.
 pub fn df(args: &[OsString]) -> Outcome {
@@ -69,6 +70,7 @@ pub fn df(args: &[OsString]) -> Outcome {
         opt('m', "mdt", Takes::MaybeValue),
         opt('o', "ost", Takes::MaybeValue),
         opt('s', "summary", Takes::Nothing),
+        opt('p', "pool", Takes::Value),
         opt('v', "verbose", Takes::Nothing),
         HELP,
     ];
@@ -96,7 +98,12 @@ pub fn df(args: &[OsString]) -> Outcome {
     };
     for mount in chosen(wanted, "df", not_ours)? {
         let opened = open(&mount, "df")?;
-        let rows = opened.targets_with_space().map_err(|error| failed("df", &mount.mount_point, &error))?;
+        let mut rows =
+            opened.targets_with_space().map_err(|error| failed("df", &mount.mount_point, &error))?;
+        if let Some(word) = parsed.value('p') {
+            let members = pools::members_of(&opened, pools::name_in(word, mount.fsname()), "df")?;
+            rows.retain(|row| row.target.kind != TargetKind::Ost || members.contains(&row.target.index));
+        }
         super::print(&table::df(&mount.mount_point.display().to_string(), &rows, mount.fsname(), &style));
     }
     Ok(())
@@ -250,7 +257,7 @@ pub fn fid2path(args: &[OsString]) -> Outcome {
             Failure::usage(format!("lfs fid2path: invalid link number '{text}'"), FID2PATH_USAGE)
         })?),
     };
-    let mount = by_name_or_path(Path::new(device))?;
+    let mount = by_name_or_path(Path::new(device), "fid2path")?;
     let opened = open(&mount, "fid2path")?;
     let end = if parsed.has('0') { "\0" } else { "\n" };
     super::for_each(fids, |word| {
@@ -281,13 +288,18 @@ fn parse_fid(word: &Path) -> Result<Fid, Failure> {
     })
 }
 
-fn by_name_or_path(device: &Path) -> Result<MountEntry, Failure> {
-    let mounts = mounts::nacre_mounts().map_err(|error| failed("fid2path", device, &error))?;
-    if let Some(mount) = mounts.into_iter().find(|mount| Path::new(mount.fsname()) == device) {
+/// A mount of the file system with this name.
+pub fn by_name(fsname: &str) -> Option<MountEntry> {
+    mounts::nacre_mounts().ok()?.into_iter().find(|mount| mount.fsname() == fsname)
+}
+
+/// A mount of the file system that is named, or that a path lies in.
+pub fn by_name_or_path(device: &Path, command: &str) -> Result<MountEntry, Failure> {
+    if let Some(mount) = device.to_str().and_then(by_name) {
         return Ok(mount);
     }
-    let found = chosen(Some(device), "fid2path", |path| not_on_lustre("fid2path", path))?;
-    found.into_iter().next().ok_or_else(|| not_on_lustre("fid2path", device))
+    let found = chosen(Some(device), command, |path| not_on_lustre(command, path))?;
+    found.into_iter().next().ok_or_else(|| not_on_lustre(command, device))
 }
 
 /// The mount that `path` lies in, or without a path all mounts.
@@ -322,7 +334,8 @@ fn on_a_mount_below(path: &Path, mount: &MountEntry) -> bool {
     }
 }
 
-fn open(mount: &MountEntry, command: &str) -> Result<Mounted, Failure> {
+/// Opens a mount for questions.
+pub fn open(mount: &MountEntry, command: &str) -> Result<Mounted, Failure> {
     Mounted::open(&mount.mount_point).map_err(|error| failed(command, &mount.mount_point, &error))
 }
 
@@ -338,7 +351,8 @@ fn not_on_lustre(command: &str, path: &Path) -> Failure {
     Failure::new(libc::ENODEV, message)
 }
 
-fn failed(command: &str, path: &Path, error: &io::Error) -> Failure {
+/// The failure that an error on a path comes to.
+pub fn failed(command: &str, path: &Path, error: &io::Error) -> Failure {
     let errno = super::errno_of(error);
     let text = super::error_text(errno);
     Failure::new(errno, format!("lfs {command}: '{}': {text} ({errno})", path.display()))

@@ -33,7 +33,7 @@ usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
                              of the file; multiples of 64 KiB, each after the one before
       --component-flags FLAGS
                              prefer, prefrd, prefwr, nosync, nocompr of the component
-  -p, --pool NAME            ignore, inherit: no pool
+  -p, --pool NAME            OSTs of this pool; inherit: that of the directory, ignore: none
   -L, --layout raid0|mdt     striping over objects, or data of the first component on the MDT, up to 1 GiB;
                              goes with -E alone
   -d, --delete               remove the default layout of a directory
@@ -202,7 +202,7 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
         }
         return mounted::remove_layout(path).map_err(|error| failed(path, &error));
     }
-    check_index(&mount, &plan.wish)?;
+    check_targets(&mount, &plan.wish)?;
     let value = user::encode_wish(&Fid::ZERO, &plan.wish);
     let result = match directory {
         true => mounted::set_layout(path, &value),
@@ -211,7 +211,17 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
     result.map_err(|error| failed(path, &error))
 }
 
-/// The server would refuse an OST that does not exist; saying which there are helps more than its errno.
+/// The server would refuse an OST that does not exist, and take all OSTs for a pool that does not: what is meant is there.
+fn check_targets(mount: &Mounted, wish: &Wish) -> Outcome {
+    for spec in wish.specs() {
+        if let Some(pool) = spec.real_pool() {
+            super::pools::check_wished(NAME, mount, pool, spec.first_ost.into_iter())?;
+        }
+    }
+    check_index(mount, wish)
+}
+
+/// Saying which OSTs there are helps more than the server's errno.
 fn check_index(mount: &Mounted, wish: &Wish) -> Result<(), Failure> {
     let mut wanted = wish.specs().filter_map(|spec| spec.first_ost).peekable();
     if wanted.peek().is_none() {
@@ -350,7 +360,6 @@ mod tests {
                 "Set stripe size 65536 failed: Invalid argument\nerror: lfs setstripe: invalid layout",
             ),
             ("-L foo q1", 22, "error: layout 'foo' is unknown, supported layouts are: 'mdt', 'raid0'"),
-            ("-p flash q1", 22, "lfs setstripe: pool 'flash' does not exist: No such file or directory (2)"),
             (
                 "-L mdt q2",
                 22,

@@ -119,6 +119,7 @@ impl Mounted {
         let endpoints = Mutex::new(osts.values().cloned().collect());
         let client = Client::new(client_config, lease, mdts, osts)
             .map_err(|status| Failure::new(format!("the client could not start: {status}")))?;
+        client.set_pools(&config.pools);
         for listener in events {
             listener.attach(&client);
         }
@@ -135,8 +136,9 @@ impl Mounted {
         params.enter_mount(&self.client, &self.front, links);
     }
 
-    /// Uses OSTs that have joined.
+    /// Uses OSTs that have joined, and pools as they are now.
     pub fn use_configuration(&self, config: &FsConfig, links: &Links, params: &Params) {
+        self.client.set_pools(&config.pools);
         let is_known = |index: u16| self.client.ost_endpoint(index).is_some();
         for (index, endpoint) in links.osts_of_mount(config, is_known, &*self.ost_events) {
             if self.client.add_ost(index, endpoint.clone()) {

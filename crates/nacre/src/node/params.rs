@@ -9,11 +9,13 @@ mod jobs;
 mod ldlm;
 mod llite;
 mod osc;
+mod pools;
 
 use super::links::Links;
 use crate::local_params::Setting;
 use nacre_client::Client;
 use nacre_fuse::front::Front;
+use nacre_layout::PoolName;
 use nacre_mds::Mds;
 use nacre_mgs::params::PARAMS;
 use nacre_oss::ObjectServer;
@@ -21,7 +23,7 @@ use nacre_params::{Kind, Pattern, Tree, known, value};
 use nacre_rpc::{ImportInfo, OssService};
 use nacre_types::{Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
-use nacre_wire::mgs::{FsConfig, MgsRequest};
+use nacre_wire::mgs::{FsConfig, MgsRequest, PoolChange};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,7 +184,10 @@ impl Params {
             let clients = nids.iter().filter_map(|nid| Some(exports.find(nid)?.1.len()));
             Ok(clients.sum::<usize>().to_string())
         });
-        self.enter_layout_defaults(&format!("lod.{name}-mdtlov"), links);
+        let lod = format!("lod.{name}-mdtlov");
+        self.enter_layout_defaults(&lod, links);
+        let known = mds.clone();
+        pools::enter(&self.tree, &lod, fsname, move || known.pools());
         let (get, set) = (mds.clone(), mds.clone());
         self.tree.add_both(
             &format!("{below}.ldlm_timeout"),
@@ -243,6 +248,8 @@ impl Params {
         self.apply_lasting("jobid_");
         let lov = format!("lov.{fsname}-clilov-{instance}");
         self.enter_layout_defaults(&lov, links);
+        let known = client.clone();
+        pools::enter(&self.tree, &lov, &fsname, move || known.pools());
         enter_targets(&self.tree, &lov, client, TargetKind::Ost);
         enter_targets(&self.tree, &format!("lmv.{fsname}-clilmv-{instance}"), client, TargetKind::Mdt);
         self.apply_lasting(&llite);
@@ -290,6 +297,15 @@ pub fn set_for_good(links: &Links, name: &str, value: &str) -> StatusResult<()> 
         None => return Err(Status::ENOENT),
     };
     links.mgs().call(&MgsRequest::SetParam { name, value: value.to_owned() }).map(drop)
+}
+
+/// Has the management server change a pool.
+///
+/// # Errors
+/// `EINVAL` for a name that no pool can have; what the management server answers.
+pub fn change_pool(links: &Links, pool: &str, change: PoolChange) -> StatusResult<()> {
+    let pool = PoolName::new(pool.as_bytes()).ok_or(Status::EINVAL)?;
+    links.mgs().call(&MgsRequest::ChangePool { pool, change }).map(drop)
 }
 
 /// The parameter of the whole file system that a name of one of its faces stands for: `lov.stripesize`,

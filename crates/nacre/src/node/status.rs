@@ -1,12 +1,15 @@
 //! What a process answers on its control socket.
 
 use super::Node;
-use super::params::set_for_good;
-use crate::control::{Answer, Handler, ParamName, ProcessStatus, Request, SpaceStatus, TargetStatus};
+use super::params::{change_pool, set_for_good};
+use crate::control::{
+    Answer, Handler, ParamName, PoolStep, ProcessStatus, Request, SpaceStatus, TargetStatus,
+};
 use crate::process::request_stop;
 use nacre_params::{Access, Found, Kind, Pattern, Tree};
 use nacre_types::{Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
+use nacre_wire::mgs::{FsConfig, PoolChange};
 
 impl Handler for Node {
     fn handle(&self, request: &Request) -> Answer {
@@ -29,6 +32,11 @@ impl Handler for Node {
             },
             Request::WriteParam { name, value } => done(self.params.tree().write(name, value)),
             Request::SetForGood { name, value } => done(set_for_good(&self.links, name, value)),
+            Request::ChangePool { pool, step } => done(change_pool(&self.links, pool, pool_change(*step))),
+            Request::Pools => match self.links.config(0, 0) {
+                Ok(config) => pools(config),
+                Err(status) => refused(status),
+            },
             Request::LastingParams => match self.links.config(0, 0) {
                 Ok(config) => Answer::Settings { settings: config.params },
                 Err(status) => refused(status),
@@ -86,6 +94,23 @@ impl Node {
             }
             TargetKind::Mgt => None,
         }
+    }
+}
+
+fn pool_change(step: PoolStep) -> PoolChange {
+    match step {
+        PoolStep::Create => PoolChange::Create,
+        PoolStep::Destroy => PoolChange::Destroy,
+        PoolStep::Add { ost } => PoolChange::Add { ost },
+        PoolStep::Remove { ost } => PoolChange::Remove { ost },
+    }
+}
+
+fn pools(config: FsConfig) -> Answer {
+    let osts = config.targets.iter().filter(|known| known.target.kind == TargetKind::Ost);
+    Answer::Pools {
+        osts: osts.map(|known| known.target.index).collect(),
+        pools: config.pools.into_iter().map(|pool| (pool.name.to_string(), pool.osts)).collect(),
     }
 }
 

@@ -162,6 +162,7 @@ impl Services {
             let osts = self.ways_to_osts(links, config)?;
             let mds = Mds::open(&instance.target_dir(target), config_of_mdt(target.index, config), osts)
                 .map_err(Failure::because(format!("open {target}")))?;
+            mds.set_pools(&config.pools);
             self.mdts.insert(target.index, mds);
         }
         Ok(())
@@ -213,6 +214,7 @@ impl Services {
     pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
         for (index, mds) in &self.mdts {
             mds.set_default_layout(default_layout(config));
+            mds.set_pools(&config.pools);
             mds.set_osts(self.ways_to_osts(links, config)?)
                 .map_err(Failure::because(format!("tell MDT{index:04x} of new OSTs")))?;
         }

@@ -317,12 +317,20 @@ fn target() -> TargetConfig {
     TargetConfig { target: TargetId::ost(3), nids, active: true }
 }
 
+fn pool() -> PoolName {
+    PoolName::new(b"flash").expect("a name")
+}
+
 fn mgs_requests() -> Vec<MgsRequest> {
     vec![
         MgsRequest::GetConfig { fsname: "nacre".into(), newer_than: 4, wait_ms: 60_000 },
         MgsRequest::RegisterTarget { fsname: "nacre".into(), fs_uuid: [9; 16], target: target() },
         MgsRequest::SetParam { name: "lov.stripesize".into(), value: "4M".into() },
         MgsRequest::Ping,
+        MgsRequest::ChangePool { pool: pool(), change: PoolChange::Create },
+        MgsRequest::ChangePool { pool: pool(), change: PoolChange::Destroy },
+        MgsRequest::ChangePool { pool: pool(), change: PoolChange::Add { ost: 7 } },
+        MgsRequest::ChangePool { pool: pool(), change: PoolChange::Remove { ost: 7 } },
     ]
 }
 
@@ -333,6 +341,7 @@ fn mgs_replies() -> Vec<MgsReply> {
         fs_uuid: [9; 16],
         targets: vec![target()],
         params: vec![("a.b".into(), "c".into())],
+        pools: vec![PoolConfig { name: pool(), osts: vec![3, 0] }],
     };
     vec![MgsReply::Done, MgsReply::Config(config)]
 }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::layout::{PoolName, STRIPE_COUNT_ALL, StripeObject};
+use crate::layout::{STRIPE_COUNT_ALL, StripeObject};
+use crate::pool::PoolName;
 use crate::user::{
     decode_added, decode_layout, decode_wish, encode_added, encode_layout, encode_wish, has_objects,
 };

@@ -4,13 +4,13 @@
 //! over what it does not say itself, other than the OST index and flags, from the one before it.
 
 use super::{NAME, usage};
-use crate::lfs::Failure;
 use crate::lfs::number::{parse_signed, parse_stripe_size};
 use crate::lfs::view::parse_flags;
+use crate::lfs::{Failure, pools};
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_layout::spec::MDT_SIZE_MAX;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, SpecError, Wish};
-use nacre_types::limits::{POOL_NAME_MAX, STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
+use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 
 /// Steps of self-extending components are multiples of this, in bytes.
 const EXTENSION_UNIT: u64 = 64 << 20;
@@ -50,7 +50,7 @@ impl Builder {
                 self.about_osts.get_or_insert("-i");
             }
             'p' => {
-                check_pool(value)?;
+                self.spec.pool = pools::wished(NAME, value)?;
                 self.about_osts.get_or_insert("-p");
             }
             'L' => self.on_mdt = is_on_mdt(value)?,
@@ -171,19 +171,6 @@ fn stripe_index(text: &str) -> Result<Option<u16>, Failure> {
         Some(index @ 0..) if index < i64::from(TARGET_INDEX_MAX) => Ok(Some(index as u16)),
         _ => Err(usage(format!("invalid stripe offset '{text}'"))),
     }
-}
-
-/// There are no pools yet, so that only the words for "no pool" name one that exists.
-fn check_pool(text: &str) -> Result<(), Failure> {
-    if matches!(text, "" | "ignore" | "inherit" | "none") {
-        return Ok(());
-    }
-    if text.len() > POOL_NAME_MAX {
-        let message = format!("{NAME}: Invalid Poolname '{text}': Invalid argument (22)");
-        return Err(Failure::new(libc::EINVAL, message));
-    }
-    let message = format!("{NAME}: pool '{text}' does not exist: No such file or directory (2)");
-    Err(Failure::new(libc::EINVAL, message))
 }
 
 fn is_on_mdt(text: &str) -> Result<bool, Failure> {

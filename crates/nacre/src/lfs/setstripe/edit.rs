@@ -73,7 +73,12 @@ pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
         return Err(Failure::new(libc::EINVAL, message));
     };
     match edit {
-        Edit::Add => add(&plan.wish, layout.end(), path),
+        Edit::Add => {
+            let place = mounted::directory_of(path);
+            let mount = mounted::Mounted::open(place).map_err(|error| super::failed(path, &error))?;
+            super::check_targets(&mount, &plan.wish)?;
+            add(&plan.wish, layout.end(), path)
+        }
         Edit::Delete(selector) => {
             let value = user::encode_selector(*selector);
             mounted::edit_layout(path, LAYOUT_DELETE, &value)

@@ -1,0 +1,108 @@
+//! Files in pools of OSTs.
+
+use super::*;
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, PoolName, Wish};
+use nacre_wire::mgs::PoolConfig;
+
+fn name(text: &str) -> PoolName {
+    PoolName::new(text.as_bytes()).expect("a name")
+}
+
+fn pool(text: &str, osts: &[u16]) -> PoolConfig {
+    PoolConfig { name: name(text), osts: osts.to_vec() }
+}
+
+fn in_pool(text: &str) -> LayoutSpec {
+    LayoutSpec { pool: Some(name(text)), ..LayoutSpec::default() }
+}
+
+impl Fixture {
+    fn wish_for(&self, fid: Fid, wish: Wish) -> StatusResult<Attr> {
+        self.attr(&MdsRequest::SetLayout { fid, wish })
+    }
+
+    /// The layout of a new file after its first byte was written.
+    fn placed(&self, directory: Fid, file: &str) -> Arc<Layout> {
+        let fid = self.file(directory, file).expect("made").fid;
+        self.write_at(fid, 0)
+    }
+
+    fn write_at(&self, fid: Fid, start: u64) -> Arc<Layout> {
+        match self.run(&MdsRequest::LayoutIntent { fid, start, end: start + 1 }) {
+            Ok(MdsReply::Layout(Some(layout))) => layout,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn osts(layout: &Layout) -> Vec<u16> {
+    layout.objects().map(|object| object.ost_index).collect()
+}
+
+#[test]
+fn files_are_placed_in_their_pool_and_fall_back_when_it_is_gone_or_empty() {
+    let f = Fixture::with_osts(4);
+    f.mds.set_pools(&[pool("empty", &[]), pool("flash", &[1, 3])]);
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    f.wish_for(dir, Wish::Plain(LayoutSpec { stripe_count: Some(9), ..in_pool("flash") })).expect("set");
+    for number in 0..5 {
+        let layout = f.placed(dir, &format!("f{number}"));
+        let mut used = osts(&layout);
+        used.sort_unstable();
+        assert_eq!((used, layout.components[0].pool), (vec![1, 3], Some(name("flash"))));
+    }
+    f.mds.set_pools(&[pool("flash", &[])]);
+    assert_eq!(osts(&f.placed(dir, "empty")).len(), 4);
+    f.mds.set_pools(&[]);
+    assert_eq!(osts(&f.placed(dir, "gone")).len(), 4);
+    f.check();
+}
+
+#[test]
+fn a_first_ost_has_to_be_in_the_pool_and_a_full_pool_is_not_left() {
+    let f = Fixture::with_osts(3);
+    f.mds.set_pools(&[pool("flash", &[1, 2])]);
+    let fid = f.file(Fid::ROOT, "f").expect("made").fid;
+    let first = |index| Wish::Plain(LayoutSpec { first_ost: Some(index), ..in_pool("flash") });
+    assert_eq!(f.wish_for(fid, first(0)).err(), Some(Status::EINVAL));
+    f.wish_for(fid, first(2)).expect("in the pool");
+    for ost in &f.osts[1..] {
+        ost.statfs.lock().blocks_available = 0;
+    }
+    let f = f.restart();
+    f.mds.set_pools(&[pool("flash", &[1, 2])]);
+    eventually("the MDT knows of it", || {
+        let fid = f.fid();
+        let made = f.file(Fid::ROOT, &fid.to_string()).expect("made").fid;
+        f.wish_for(made, Wish::Plain(in_pool("flash"))).err() == Some(Status::ENOSPC)
+    });
+    assert_eq!(osts(&f.placed(Fid::ROOT, "elsewhere")), [0]);
+}
+
+#[test]
+fn directories_take_the_pool_of_the_one_above_unless_they_ignore_it() {
+    let f = Fixture::with_osts(3);
+    f.mds.set_pools(&[pool("flash", &[1]), pool("disk", &[2])]);
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    f.wish_for(dir, Wish::Plain(in_pool("flash"))).expect("set");
+    let sub = f.dir(dir, "sub").expect("made").fid;
+    let part = |start, end, spec| ComponentSpec {
+        extent: Extent { start, end },
+        flags: ComponentFlags::default(),
+        spec,
+    };
+    let wish = Wish::Composite(vec![
+        part(0, 1 << 20, LayoutSpec::default()),
+        part(1 << 20, Extent::EOF, in_pool("disk")),
+    ]);
+    f.wish_for(sub, wish).expect("set");
+    let fid = f.file(sub, "f").expect("made").fid;
+    assert_eq!(osts(&f.write_at(fid, 2 << 20)), [1, 2]);
+    let free = f.dir(dir, "free").expect("made").fid;
+    f.wish_for(free, Wish::Plain(in_pool("ignore"))).expect("set");
+    let found: std::collections::BTreeSet<u16> =
+        (0..9).flat_map(|number| osts(&f.placed(free, &format!("f{number}")))).collect();
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(f.placed(free, "none").components[0].pool, None);
+    f.check();
+}

@@ -1,0 +1,256 @@
+//! `lctl pool_new`, `pool_add`, `pool_remove`, `pool_destroy`, `pool_list`: OST pools, kept by the management server.
+//! Messages go to standard error as Lustre's do. Source: reference 2.8.
+
+use super::{EXIT_USAGE, Outcome, find_names, management};
+use crate::control::{self, Answer, PoolStep, Request};
+use crate::ost_list;
+use nacre_layout::PoolName;
+use nacre_types::TargetId;
+use nacre_types::nid::check_fsname;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a change may take to reach the mounts and metadata servers of this host (Lustre waits as long for a client).
+const SEEN_LIMIT: Duration = Duration::from_secs(12);
+/// How often it is looked whether it has.
+const SEEN_STEP: Duration = Duration::from_millis(20);
+
+/// A pool as it is kept: its name and its OSTs.
+type Pool = (String, Vec<u16>);
+
+/// What the management server of a file system knows of pools.
+struct Known {
+    socket: PathBuf,
+    pools: Vec<Pool>,
+    osts: Vec<u16>,
+}
+
+impl Known {
+    fn of(fsname: &str) -> Result<Known, (i32, String)> {
+        let socket = management(Some(fsname))?;
+        match control::ask(&socket, &Request::Pools) {
+            Ok(Answer::Pools { pools, osts }) => Ok(Known { socket, pools, osts }),
+            Ok(Answer::Error { errno, message }) => Err((errno, format!("lctl: pools: {message}"))),
+            other => Err((libc::EIO, format!("lctl: the management server gave no pools: {other:?}"))),
+        }
+    }
+
+    fn pool(&self, name: &str) -> Option<&Pool> {
+        self.pools.iter().find(|(known, _)| known == name)
+    }
+}
+
+/// The words of a command, and whether it is not to wait (`-n`).
+fn words<'a>(command: &str, args: &'a [String]) -> Result<(bool, &'a [String]), (i32, String)> {
+    match args.split_first() {
+        Some((word, rest)) if word == "-n" || word == "--nowait" => Ok((true, rest)),
+        Some((word, _)) if word.starts_with('-') => {
+            Err((EXIT_USAGE, format!("lctl {command}: unrecognized option '{word}'")))
+        }
+        _ => Ok((false, args)),
+    }
+}
+
+/// File system and pool of `FSNAME.POOL`, by the rules for new names if `is_new`.
+fn names<'a>(command: &str, word: &'a str, is_new: bool) -> Result<(&'a str, &'a str), (i32, String)> {
+    let bad = |text: String| (libc::EINVAL, format!("{command}: {text}: Invalid argument"));
+    let split =
+        word.split_once('.').ok_or_else(|| bad(format!("argument {word} must be <fsname>.<poolname>")));
+    let (fsname, pool) = split?;
+    check_fsname(fsname).map_err(|error| bad(error.to_string()))?;
+    if is_new {
+        PoolName::for_pool(pool).map_err(|error| bad(error.to_string()))?;
+    }
+    Ok((fsname, pool))
+}
+
+/// Makes one change; what the server refuses is told with `text`.
+fn change(known: &Known, pool: &str, step: PoolStep) -> Outcome {
+    match control::ask(&known.socket, &Request::ChangePool { pool: pool.to_owned(), step }) {
+        Ok(Answer::Done) => Ok(()),
+        Ok(Answer::Error { errno, message }) => Err((errno, message)),
+        other => Err((libc::EIO, format!("the management server did not answer: {other:?}"))),
+    }
+}
+
+/// Waits until every mount and metadata server of this host knows the pool as it is now.
+fn wait_until_seen(fsname: &str, pool: &str) -> Outcome {
+    let deadline = Instant::now() + SEEN_LIMIT;
+    let wanted: Option<Vec<u16>> = Known::of(fsname)?.pool(pool).map(|(_, osts)| osts.clone());
+    let wanted = wanted.map(|osts| osts.iter().map(|index| uuid(fsname, *index) + "\n").collect::<String>());
+    while !is_seen(fsname, pool, wanted.as_deref()) {
+        if Instant::now() >= deadline {
+            eprintln!("Warning, pool {fsname}.{pool}: not all of this host have seen the change yet");
+            return Ok(());
+        }
+        std::thread::sleep(SEEN_STEP);
+    }
+    Ok(())
+}
+
+fn is_seen(fsname: &str, pool: &str, wanted: Option<&str>) -> bool {
+    let patterns = [format!("lov.{fsname}-clilov-*"), format!("lod.{fsname}-MDT*-mdtlov")];
+    patterns.iter().flat_map(|above| find_names(above)).all(|(socket, above)| {
+        let read = Request::ReadParam { name: format!("{above}.pools.{pool}") };
+        match control::ask_if_there(&socket, &read) {
+            Some(Ok(Answer::Value { value })) => wanted == Some(value.as_str()),
+            Some(Ok(Answer::Error { errno: libc::ENOENT, .. })) => wanted.is_none(),
+            // What does not answer would not for as long as we wait.
+            _ => true,
+        }
+    })
+}
+
+fn uuid(fsname: &str, index: u16) -> String {
+    TargetId::ost(index).uuid(fsname)
+}
+
+fn not_found(command: &str, fsname: &str, pool: &str) -> (i32, String) {
+    (libc::ENOENT, format!("Pool {fsname}.{pool} not found\n{command}: No such file or directory"))
+}
+
+/// `lctl pool_new FSNAME.POOL`.
+pub fn new(args: &[String]) -> Outcome {
+    let (no_wait, rest) = words("pool_new", args)?;
+    let [word] = rest else { return Err((EXIT_USAGE, "lctl pool_new: FSNAME.POOL is needed".to_owned())) };
+    let (fsname, pool) = names("pool_new", word, true)?;
+    let known = Known::of(fsname)?;
+    if known.pool(pool).is_some() {
+        return Err((libc::EEXIST, format!("Pool {fsname}.{pool} already exists\npool_new: File exists")));
+    }
+    change(&known, pool, PoolStep::Create).map_err(|(errno, text)| (errno, format!("pool_new: {text}")))?;
+    if !no_wait {
+        wait_until_seen(fsname, pool)?;
+    }
+    eprintln!("Pool {fsname}.{pool} created");
+    Ok(())
+}
+
+/// `lctl pool_destroy FSNAME.POOL`.
+pub fn destroy(args: &[String]) -> Outcome {
+    let (no_wait, rest) = words("pool_destroy", args)?;
+    let [word] = rest else {
+        return Err((EXIT_USAGE, "lctl pool_destroy: FSNAME.POOL is needed".to_owned()));
+    };
+    let (fsname, pool) = names("pool_destroy", word, false)?;
+    let known = Known::of(fsname)?;
+    let (_, osts) = known.pool(pool).ok_or_else(|| not_found("pool_destroy", fsname, pool))?;
+    if !osts.is_empty() {
+        let text = format!(
+            "Pool {fsname}.{pool} not empty, please remove all members\npool_destroy: Directory not empty"
+        );
+        return Err((libc::ENOTEMPTY, text));
+    }
+    change(&known, pool, PoolStep::Destroy)
+        .map_err(|(errno, text)| (errno, format!("pool_destroy: {text}")))?;
+    if !no_wait {
+        wait_until_seen(fsname, pool)?;
+    }
+    eprintln!("Pool {fsname}.{pool} destroyed");
+    Ok(())
+}
+
+/// `lctl pool_add FSNAME.POOL OST...` and `lctl pool_remove FSNAME.POOL OST...`.
+pub fn members(args: &[String], adds: bool) -> Outcome {
+    let command = if adds { "pool_add" } else { "pool_remove" };
+    let (no_wait, rest) = words(command, args)?;
+    let [word, lists @ ..] = rest else {
+        return Err((EXIT_USAGE, format!("lctl {command}: FSNAME.POOL and OSTs are needed")));
+    };
+    if lists.is_empty() {
+        return Err((EXIT_USAGE, format!("lctl {command}: OSTs are needed")));
+    }
+    let (fsname, pool) = names(command, word, false)?;
+    let known = Known::of(fsname)?;
+    let (_, before) = known.pool(pool).ok_or_else(|| not_found(command, fsname, pool))?;
+    let mut outcome = Ok(());
+    let mut fail = |errno: i32, text: String| {
+        eprintln!("{text}");
+        outcome = Err((errno, String::new()));
+    };
+    for list in lists {
+        let indexes = match ost_list::parse(list, fsname) {
+            Ok(indexes) => indexes,
+            Err(text) => {
+                fail(libc::EINVAL, text);
+                continue;
+            }
+        };
+        for index in indexes {
+            let name = uuid(fsname, index);
+            if adds && !known.osts.contains(&index) {
+                fail(libc::ENOENT, format!("OST {name} is not part of the '{fsname}' fs."));
+                continue;
+            }
+            let (step, done) = match adds {
+                true => (PoolStep::Add { ost: index }, "added to"),
+                false => (PoolStep::Remove { ost: index }, "removed from"),
+            };
+            match change(&known, pool, step) {
+                Ok(()) => eprintln!("OST {name} {done} pool {fsname}.{pool}"),
+                Err((libc::EEXIST, _)) => {
+                    fail(libc::EEXIST, format!("OST {name} is already in pool {fsname}.{pool}"));
+                }
+                Err((libc::ENODEV, _)) if !before.contains(&index) => {
+                    fail(libc::ENOENT, format!("OST {name} not found in pool {fsname}.{pool}"));
+                }
+                Err((errno, text)) => fail(errno, format!("{command}: OST {name}: {text}")),
+            }
+        }
+    }
+    if !no_wait {
+        wait_until_seen(fsname, pool)?;
+    }
+    if let Err((errno, _)) = &outcome {
+        let text = std::io::Error::from_raw_os_error(*errno).to_string();
+        return Err((*errno, format!("{command}: {}", text.split(" (os error").next().unwrap_or(&text))));
+    }
+    outcome
+}
+
+/// `lctl pool_list FSNAME[.POOL]|PATH`: where the management server runs elsewhere, what a mount knows.
+pub fn list(args: &[String]) -> Outcome {
+    let [word] = args else {
+        return Err((EXIT_USAGE, "lctl pool_list: FSNAME[.POOL] or a path is needed".to_owned()));
+    };
+    let (fsname, pool) = word.split_once('.').map_or((word.as_str(), None), |(fs, pool)| (fs, Some(pool)));
+    let known = match Path::new(word).is_absolute() {
+        true => None,
+        false => Known::of(fsname).ok(),
+    };
+    let Some(known) = known else {
+        return match crate::lfs::main(&["pool_list".into(), word.into()]) {
+            0 => Ok(()),
+            code => Err((code, String::new())),
+        };
+    };
+    match pool {
+        None => {
+            println!("Pools from {fsname}:");
+            known.pools.iter().for_each(|(name, _)| println!("{fsname}.{name}"));
+        }
+        Some(pool) => {
+            let (_, osts) = known.pool(pool).ok_or_else(|| not_found("pool_list", fsname, pool))?;
+            println!("Pool: {fsname}.{pool}");
+            osts.iter().for_each(|index| println!("{}", uuid(fsname, *index)));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_pools_have_a_file_system_before_them() {
+        assert_eq!(names("pool_new", "testfs.flash", true), Ok(("testfs", "flash")));
+        let says = |word: &str| names("pool_new", word, true).expect_err(word).1;
+        assert_eq!(says("flash"), "pool_new: argument flash must be <fsname>.<poolname>: Invalid argument");
+        assert!(says("testfs.").contains("empty"), "{}", says("testfs."));
+        assert!(says("testfs.none").contains("reserved"));
+        assert!(says("testfs.a.b").contains("'.'"));
+        assert!(says("toolongname.a").contains("Invalid argument"));
+        assert!(names("pool_add", "testfs.a.b", false).is_ok(), "one that was never made is not found");
+    }
+}

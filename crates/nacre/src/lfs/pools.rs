@@ -1,0 +1,144 @@
+//! `lfs pool_list`, and OST pools as other commands need them. Source: reference 2.5 and 2.8.
+
+use super::mounted::Mounted;
+use super::{Failure, Outcome, query};
+use nacre_layout::PoolName;
+use nacre_types::TargetId;
+use nacre_types::limits::POOL_NAME_MAX;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Usage of `lfs pool_list`.
+pub const LIST_USAGE: &str = "\
+usage: lfs pool_list FSNAME[.POOL] | PATH
+Lists the OST pools of a file system, or the OSTs of one pool.
+Example: lfs pool_list nacre.flash
+";
+
+/// `lfs pool_list`.
+pub fn list(args: &[OsString]) -> Outcome {
+    let parsed = super::parse("lfs pool_list", args, &[query::HELP], LIST_USAGE)?;
+    if parsed.has('?') {
+        return super::print_usage(LIST_USAGE);
+    }
+    let [word] = parsed.operands.as_slice() else {
+        let text = "lfs pool_list: FSNAME[.POOL] or a path is needed";
+        return Err(Failure::usage(text.to_owned(), LIST_USAGE));
+    };
+    let word = word.to_string_lossy();
+    // A path begins with a slash; anything else names a file system.
+    let is_path = word.starts_with('/');
+    let (device, pool) = match word.split_once('.') {
+        Some((fsname, pool)) if !is_path => (fsname, Some(pool)),
+        _ => (&*word, None),
+    };
+    let mount = match is_path {
+        true => query::by_name_or_path(Path::new(device), "pool_list")?,
+        false => query::by_name(device).ok_or_else(|| {
+            let text =
+                format!("lfs pool_list: cannot find file system '{device}': No such file or directory (2)");
+            Failure::new(libc::ENOENT, text)
+        })?,
+    };
+    let fsname = mount.fsname().to_owned();
+    let opened = query::open(&mount, "pool_list")?;
+    match pool {
+        None => {
+            let names = opened.pools().map_err(|error| query::failed("pool_list", opened.path(), &error))?;
+            let lines: String = names.iter().map(|name| format!("{fsname}.{name}\n")).collect();
+            super::print(&format!("Pools from {fsname}:\n{lines}"));
+        }
+        Some(pool) => {
+            let members = members_of(&opened, pool, "pool_list")?;
+            let lines: String =
+                members.iter().map(|index| TargetId::ost(*index).uuid(&fsname) + "\n").collect();
+            super::print(&format!("Pool: {fsname}.{pool}\n{lines}"));
+        }
+    }
+    Ok(())
+}
+
+/// The OSTs of a pool, which has to exist.
+pub fn members_of(mount: &Mounted, pool: &str, command: &str) -> Result<Vec<u16>, Failure> {
+    let found = mount.pool_members(pool).map_err(|error| query::failed(command, mount.path(), &error))?;
+    found.ok_or_else(|| {
+        let fsname = mount.fsname();
+        let text = format!(
+            "lfs {command}: pool '{pool} fsname {fsname}' does not exist: No such file or directory (2)"
+        );
+        Failure::new(libc::ENOENT, text)
+    })
+}
+
+/// The pool part of `POOL` or `FSNAME.POOL`.
+pub fn name_in<'a>(word: &'a str, fsname: &str) -> &'a str {
+    word.split_once('.').filter(|(known, _)| *known == fsname).map_or(word, |(_, pool)| pool)
+}
+
+/// A pool in the words of `setstripe -p`: `None` inherits.
+pub fn wished(command: &str, text: &str) -> Result<Option<PoolName>, Failure> {
+    match text {
+        "" | "inherit" | "none" => return Ok(None),
+        "ignore" => return Ok(Some(PoolName::ignore())),
+        _ => {}
+    }
+    // The file system's name before it is looked at where the file system is known.
+    let pool = text.rsplit_once('.').map_or(text, |(_, pool)| pool);
+    let invalid =
+        || Failure::new(libc::EINVAL, format!("{command}: Invalid Poolname '{text}': Invalid argument (22)"));
+    if pool.len() > POOL_NAME_MAX {
+        return Err(invalid());
+    }
+    PoolName::for_pool(pool).map(Some).map_err(|_| invalid())
+}
+
+/// Refuses a pool that does not exist or has no OSTs, or that lacks an OST that is wanted.
+pub fn check_wished(
+    command: &str,
+    mount: &Mounted,
+    pool: PoolName,
+    wanted: impl Iterator<Item = u16>,
+) -> Outcome {
+    let failed = |text: String| Err(Failure::new(libc::EINVAL, format!("{command}: {text}")));
+    let fsname = mount.fsname();
+    let members = mount.pool_members(pool.as_str());
+    match members.map_err(|error| query::failed(command, mount.path(), &error))? {
+        None => {
+            failed(format!("pool '{pool} fsname {fsname}' does not exist: No such file or directory (2)"))
+        }
+        Some(members) if members.is_empty() => {
+            failed(format!("pool '{pool} fsname {fsname}' has no OSTs: Invalid argument (22)"))
+        }
+        Some(members) => match wanted.into_iter().find(|index| !members.contains(index)) {
+            Some(index) => failed(format!(
+                "OST index {index} is not in pool '{pool} fsname {fsname}': Invalid argument (22)"
+            )),
+            None => Ok(()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_are_wished_for_by_name_or_by_word() {
+        let wish = |text: &str| wished("lfs setstripe", text).expect(text);
+        for word in ["", "inherit", "none"] {
+            assert_eq!(wish(word), None);
+        }
+        assert_eq!(wish("ignore"), Some(PoolName::ignore()));
+        assert_eq!(wish("flash").map(|pool| pool.to_string()).as_deref(), Some("flash"));
+        assert_eq!(wish("testfs.flash").map(|pool| pool.to_string()).as_deref(), Some("flash"));
+        for bad in ["toolongpoolname123", "a b", "a/b"] {
+            let failure = wished("lfs setstripe", bad).expect_err(bad);
+            let text = format!("lfs setstripe: Invalid Poolname '{bad}': Invalid argument (22)");
+            assert_eq!((failure.exit, failure.message), (22, text));
+        }
+        assert_eq!(
+            (name_in("fs.a", "fs"), name_in("a", "fs"), name_in("other.a", "fs")),
+            ("a", "a", "other.a")
+        );
+    }
+}
