@@ -9,7 +9,7 @@ mod link;
 mod lookup;
 mod misc;
 mod open_close;
-mod readdir;
+pub(crate) mod readdir;
 mod rename;
 mod setattr;
 mod unlink;

@@ -1,6 +1,7 @@
 //! The requests of the protocol, one by one.
 
 use crate::mds::Mds;
+use crate::ops::readdir::Details;
 use nacre_rpc::{Call, Export, MdsService, ReplySlot};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
@@ -78,7 +79,11 @@ impl Mds {
             MdsRequest::SetLayout { fid, wish } => self.set_layout(caller, fid, wish),
             MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),
             MdsRequest::ReadDir { fid, cookie, max_bytes, plus } => {
-                self.read_dir(fid, *cookie, *max_bytes, *plus)
+                let details = if *plus { Details::Attributes } else { Details::Names };
+                self.read_dir(fid, *cookie, *max_bytes, details)
+            }
+            MdsRequest::Scan { fid, cookie, max_bytes, layouts } => {
+                self.scan(caller, fid, *cookie, *max_bytes, *layouts)
             }
             MdsRequest::LookupMany { parent, names } => self.lookup_many(caller, parent, names),
             MdsRequest::ReadLink { fid } => self.read_link(fid),

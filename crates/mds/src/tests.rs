@@ -11,6 +11,7 @@ mod model;
 mod namespace;
 mod permissions;
 mod pools;
+mod projects;
 mod recovery;
 mod renames;
 mod xattrs;

@@ -6,11 +6,15 @@
 //! `getopt` and `number` read the command line; `mounted` talks to the mount (attributes and ioctls); `view`, `render`,
 //! `table` and `template` make text or read it and touch nothing.
 
+mod find;
 mod getopt;
 mod getstripe;
+mod identity;
+mod listing;
 mod mounted;
 mod number;
 mod pools;
+mod project;
 mod query;
 mod render;
 mod setstripe;
@@ -83,6 +87,12 @@ const COMMANDS: &[Command] = &[
     },
     Command { name: "getstripe", summary: "show layouts", usage: getstripe::USAGE, run: getstripe::run },
     Command {
+        name: "find",
+        summary: "list files by attributes and layouts",
+        usage: find::USAGE,
+        run: find::run,
+    },
+    Command {
         name: "check",
         summary: "say which targets answer",
         usage: query::CHECK_USAGE,
@@ -125,6 +135,12 @@ const COMMANDS: &[Command] = &[
         usage: query::PATH2FID_USAGE,
         run: query::path2fid,
     },
+    Command {
+        name: "project",
+        summary: "projects of files: list, set, check, clear",
+        usage: project::USAGE,
+        run: project::run,
+    },
 ];
 
 /// Lustre's other sub-commands: known, so that they are told from typing errors.
@@ -135,10 +151,8 @@ const NOT_YET: &[&str] = &[
     "rm_entry",
     "rmentry",
     "unlink_foreign",
-    "find",
     "setquota",
     "quota",
-    "project",
     "flushctx",
     "changelog",
     "changelog_clear",
@@ -315,7 +329,6 @@ mod tests {
         let unknown = run("foo");
         assert_eq!(unknown.exit, 1);
         assert_eq!(unknown.message, "lfs: 'foo' is not a valid command. See 'lfs --list-commands'.");
-        assert_eq!(run("find").exit, libc::EOPNOTSUPP);
         assert_eq!(run("migrate").exit, libc::EOPNOTSUPP);
     }
 

@@ -77,6 +77,8 @@ bitflags! {
         const HAS_CAPABILITY = 32;
         /// The file has no name left; it lives until its last close.
         const ORPHAN = 64;
+        /// What is made in this directory gets its project, and directories this flag (`FS_PROJINHERIT_FL`).
+        const PROJECT_INHERIT = 128;
     }
 }
 
@@ -173,6 +175,10 @@ bitflags! {
         const KILL_PRIV = 1024;
         /// The caller holds the file open for writing, so a size change needs no permission check.
         const OPEN_FOR_WRITE = 2048;
+        /// New entries of the directory are to inherit its project (owner only).
+        const PROJECT_INHERIT = 4096;
+        /// They are not (owner only).
+        const NO_PROJECT_INHERIT = 8192;
     }
 }
 

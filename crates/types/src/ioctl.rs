@@ -16,6 +16,9 @@ pub const POOLS_MAX: usize = 512;
 /// Target indexes in one [`TargetList`].
 pub const LIST_MAX: usize = 4096;
 
+/// Bytes of entries in one [`ScanDirectory`]: what the kernel's bound on the whole leaves.
+pub const SCAN_BYTES_MAX: usize = 16_360;
+
 const READ: u32 = 2;
 const READ_WRITE: u32 = 3;
 
@@ -108,6 +111,33 @@ pub struct PoolMembers {
     pub from: u32,
     /// The answer, at most [`LIST_MAX`]; if it is full, ask again from behind the last.
     pub indexes: Vec<u16>,
+}
+
+/// Some entries of a directory with their attributes and layouts; needs the directory open for reading, and permission to
+/// search it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScanDirectory {
+    /// Entries behind this position; 0 for the beginning.
+    pub cookie: u64,
+    /// What is wanted beside the attributes that the MDT has.
+    pub wanted: ScanWanted,
+    /// The answer: nothing follows these entries.
+    pub end: bool,
+    /// The answer: entries as a listing has them between client and MDT (`nacre_wire::mds::DirPage`), at most
+    /// [`SCAN_BYTES_MAX`] bytes.
+    pub entries: Vec<u8>,
+}
+
+bitflags::bitflags! {
+    /// What [`ScanDirectory`] is to find out.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct ScanWanted: u32 {
+        /// Layouts of files and default layouts of directories.
+        const LAYOUTS = 1;
+        /// Sizes, blocks and times of files that this mount has open. Those that other mounts write to stay as the MDT has
+        /// them (`SizeSource::Objects`).
+        const SIZES = 2;
+    }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -300,6 +330,33 @@ impl Payload for PoolMembers {
     }
 }
 
+impl Payload for ScanDirectory {
+    const COMMAND: u32 = number(READ_WRITE, 8, Self::SIZE);
+    const SIZE: usize = 20 + SCAN_BYTES_MAX;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let entries = &self.entries[..self.entries.len().min(SCAN_BYTES_MAX)];
+        let mut out = Vec::with_capacity(Self::SIZE);
+        out.extend_from_slice(&self.cookie.to_le_bytes());
+        for word in [self.wanted.bits(), u32::from(self.end), entries.len() as u32] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(entries);
+        out.resize(Self::SIZE, 0);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<ScanDirectory> {
+        let len = u32_at(bytes, 16)? as usize;
+        Some(ScanDirectory {
+            cookie: u64_at(bytes, 0)?,
+            wanted: ScanWanted::from_bits(u32_at(bytes, 8)?)?,
+            end: u32_at(bytes, 12)? != 0,
+            entries: bytes.get(20..Self::SIZE)?.get(..len)?.to_vec(),
+        })
+    }
+}
+
 impl TargetStatfs {
     /// A question about `target`.
     pub fn question(target: TargetId) -> TargetStatfs {
@@ -327,6 +384,8 @@ mod tests {
         round_trip(TargetList { kind: TargetKind::Ost, from: 1, indexes: vec![1, 5, 0xffdf] });
         round_trip(PoolList { from: 2, names: vec!["flash".into(), "123456789012345".into()] });
         round_trip(PoolMembers { pool: "flash".into(), from: 0, indexes: vec![3, 0] });
+        let wanted = ScanWanted::LAYOUTS;
+        round_trip(ScanDirectory { cookie: u64::MAX, wanted, end: true, entries: vec![7; SCAN_BYTES_MAX] });
         let mut statfs = TargetStatfs::question(TargetId::mdt(3));
         (statfs.blocks, statfs.files, statfs.block_size) = ([1, 2, u64::MAX], [4, 5], 4096);
         round_trip(statfs);
@@ -337,6 +396,7 @@ mod tests {
         assert_eq!(TargetList::from_bytes(&[0xff; TargetList::SIZE]), None);
         assert_eq!(PoolList::from_bytes(&[0xff; PoolList::SIZE]), None);
         assert_eq!(PoolMembers::from_bytes(&[0xff; PoolMembers::SIZE]), None);
+        assert_eq!(ScanDirectory::from_bytes(&[0xff; ScanDirectory::SIZE]), None);
         assert_eq!(FidToPath::from_bytes(&[0xff; FidToPath::SIZE]), None);
         assert_eq!(MountInfo::from_bytes(&[0xff; MountInfo::SIZE]), None);
     }

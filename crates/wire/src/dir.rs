@@ -1,11 +1,12 @@
 //! Building and reading the pages of a directory.
 //!
-//! Bytes of an entry: cookie u64, FID 16 bytes, kind u8, has-attributes u8 (0 or 1), name length u16, name, then the
-//! attributes (120 bytes) if present. Entries follow each other without padding.
+//! Bytes of an entry: cookie u64, FID 16 bytes, kind u8, what follows u8 (bits: 1 attributes, 2 a layout, 4 a layout that was
+//! too long), name length u16, name, then the attributes (120 bytes) and the layout (length u32, bytes) if present. Entries
+//! follow each other without padding.
 
 use crate::codec::{Decode, DecodeError, DecodeResult, Encode, Reader};
-use crate::mds::{DirEntry, DirPage};
-use nacre_types::limits::NAME_MAX;
+use crate::mds::{DirEntry, DirPage, ListedLayout};
+use nacre_types::limits::{NAME_MAX, XATTR_VALUE_MAX};
 use nacre_types::name::COOKIE_FIRST;
 use nacre_types::{Attr, Fid, FileKind};
 
@@ -15,11 +16,30 @@ pub const DIR_PAGE_MAX: usize = 1 << 20;
 const ENTRY_HEAD_BYTES: usize = 28;
 /// Bytes of encoded attributes.
 pub const ATTR_BYTES: usize = 120;
+/// Bytes before a layout.
+const LAYOUT_LEN_BYTES: usize = 4;
+/// Bits of what follows an entry's name.
+const HAS_ATTR: u8 = 1;
+const HAS_LAYOUT: u8 = 2;
+const LAYOUT_TOO_LONG: u8 = 4;
 
 impl DirEntry<'_> {
     /// Bytes that this entry takes in a page.
     pub fn encoded_len(&self) -> usize {
-        ENTRY_HEAD_BYTES + self.name.len() + if self.attr.is_some() { ATTR_BYTES } else { 0 }
+        let layout = match self.layout {
+            ListedLayout::Bytes(bytes) => LAYOUT_LEN_BYTES + bytes.len(),
+            ListedLayout::None | ListedLayout::TooLong => 0,
+        };
+        ENTRY_HEAD_BYTES + self.name.len() + if self.attr.is_some() { ATTR_BYTES } else { 0 } + layout
+    }
+
+    fn contents(&self) -> u8 {
+        let attr = if self.attr.is_some() { HAS_ATTR } else { 0 };
+        attr | match self.layout {
+            ListedLayout::None => 0,
+            ListedLayout::Bytes(_) => HAS_LAYOUT,
+            ListedLayout::TooLong => LAYOUT_TOO_LONG,
+        }
     }
 }
 
@@ -37,11 +57,14 @@ impl DirPage {
         entry.cookie.encode(out);
         entry.fid.encode(out);
         entry.kind.encode(out);
-        entry.attr.is_some().encode(out);
+        entry.contents().encode(out);
         (entry.name.len() as u16).encode(out);
         out.extend_from_slice(entry.name);
         if let Some(attr) = &entry.attr {
             attr.encode(out);
+        }
+        if let ListedLayout::Bytes(bytes) = entry.layout {
+            bytes.encode(out);
         }
         true
     }
@@ -100,14 +123,28 @@ fn decode_entry<'a>(reader: &mut Reader<'a>) -> DecodeResult<DirEntry<'a>> {
     }
     let fid = Fid::decode(reader)?;
     let kind = FileKind::decode(reader)?;
-    let has_attr = bool::decode(reader)?;
+    let contents = u8::decode(reader)?;
+    if contents & !(HAS_ATTR | HAS_LAYOUT | LAYOUT_TOO_LONG) != 0 || contents >= HAS_LAYOUT | LAYOUT_TOO_LONG
+    {
+        return Err(DecodeError::Unknown {
+            what: "content of a directory entry",
+            value: u64::from(contents),
+        });
+    }
     let name_len = usize::from(u16::decode(reader)?);
     if name_len == 0 || name_len > NAME_MAX {
         return Err(DecodeError::TooLong { what: "file name", len: name_len as u64, max: NAME_MAX as u64 });
     }
     let name = reader.take(name_len, "file name")?;
-    let attr = if has_attr { Some(Attr::decode(reader)?) } else { None };
-    Ok(DirEntry { cookie, fid, kind, name, attr })
+    let attr = if contents & HAS_ATTR != 0 { Some(Attr::decode(reader)?) } else { None };
+    let layout = match contents {
+        bits if bits & HAS_LAYOUT != 0 => {
+            ListedLayout::Bytes(reader.bytes(XATTR_VALUE_MAX, "listed layout")?)
+        }
+        bits if bits & LAYOUT_TOO_LONG != 0 => ListedLayout::TooLong,
+        _ => ListedLayout::None,
+    };
+    Ok(DirEntry { cookie, fid, kind, name, attr, layout })
 }
 
 impl Encode for DirPage {
@@ -134,7 +171,8 @@ mod tests {
     use super::*;
 
     fn entry(name: &[u8], attr: Option<Attr>) -> DirEntry<'_> {
-        DirEntry { cookie: 77, fid: Fid::new(5, 6, 0), kind: FileKind::Regular, name, attr }
+        let layout = ListedLayout::None;
+        DirEntry { cookie: 77, fid: Fid::new(5, 6, 0), kind: FileKind::Regular, name, attr, layout }
     }
 
     #[test]
@@ -148,6 +186,27 @@ mod tests {
         assert_eq!(back, vec![entry(b"a", Some(attr)), entry(b"bc", None)]);
         assert_eq!(page.bytes.len(), 28 + 1 + ATTR_BYTES + 28 + 2);
         assert_eq!(DirPage::from_bytes(&page.to_bytes()), Ok(page));
+    }
+
+    #[test]
+    fn layouts_come_back_and_are_bounded() {
+        let attr = Attr { mode: FileKind::Regular.mode_bits() | 0o644, ..Attr::default() };
+        let with = |layout| DirEntry { layout, ..entry(b"a", Some(attr)) };
+        let entries = [
+            with(ListedLayout::Bytes(b"layout")),
+            with(ListedLayout::TooLong),
+            DirEntry { layout: ListedLayout::Bytes(b""), ..entry(b"b", None) },
+        ];
+        let mut page = DirPage::default();
+        assert!(entries.iter().all(|entry| page.push(entry, 4096)));
+        assert_eq!(page.bytes.len(), entries.iter().map(DirEntry::encoded_len).sum::<usize>());
+        assert_eq!(page.entries().collect::<Vec<_>>(), entries);
+        assert_eq!(DirPage::from_bytes(&page.to_bytes()), Ok(page.clone()));
+        assert!(!page.push(&with(ListedLayout::Bytes(&[0; 100])), page.bytes.len() as u32 + 200));
+        for contents in [8, 6, 7] {
+            page.bytes[25] = contents;
+            assert!(page.check().is_err(), "{contents}");
+        }
     }
 
     #[test]

@@ -275,6 +275,18 @@ pub enum MdsRequest<'a> {
         /// With attributes of each entry.
         plus: bool,
     },
+    /// A page of a directory with the attributes of each entry, for programs that look at all of them: needs permission to
+    /// search, as each entry's attributes would. Reply: `Directory`.
+    Scan {
+        /// The directory.
+        fid: Fid,
+        /// As in `ReadDir`.
+        cookie: u64,
+        /// As in `ReadDir`.
+        max_bytes: u32,
+        /// With the layouts of files and the default layouts of directories.
+        layouts: bool,
+    },
     /// Many names of one directory, looked up as `Lookup` does it. Reply: `Directory` with those that exist, in the order
     /// of the request and with attributes, as many as a page has room for.
     LookupMany {
@@ -390,6 +402,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::GetLayout { .. }
                 | MdsRequest::GetDefaultLayout { .. }
                 | MdsRequest::ReadDir { .. }
+                | MdsRequest::Scan { .. }
                 | MdsRequest::LookupMany { .. }
                 | MdsRequest::ReadLink { .. }
                 | MdsRequest::GetXattr { .. }
@@ -527,7 +540,7 @@ pub struct MdsAnswer {
 
 /// Entries of a directory in encoded form, so that a page costs one allocation.
 ///
-/// Each entry: cookie u64, FID 16 bytes, kind u8, has-attributes u8, name length u16, name, then the attributes
+/// Each entry: cookie u64, FID 16 bytes, kind u8, what follows u8, name length u16, name, then the attributes and the layout
 /// (see `docs/protocol`) if present. Little-endian.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DirPage {
@@ -552,4 +565,18 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
     /// Its attributes, if they were asked for and the inode still exists.
     pub attr: Option<Attr>,
+    /// Its layout, if that was asked for.
+    pub layout: ListedLayout<'a>,
+}
+
+/// The layout of an entry of a [`DirPage`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ListedLayout<'a> {
+    /// It has none, or was not asked for it.
+    #[default]
+    None,
+    /// Lustre's form of it, as the attribute `lustre.lov` has it.
+    Bytes(&'a [u8]),
+    /// It has one that does not fit into a page: the attribute tells.
+    TooLong,
 }

@@ -84,6 +84,7 @@ wire_enum!(MdsRequest<'a> {
     30 = Locks { request },
     31 = Intent { fid, name, handle },
     32 = LookupMany { parent, names },
+    33 = Scan { fid, cookie, max_bytes, layouts },
 });
 
 wire_enum!(MdsReply {

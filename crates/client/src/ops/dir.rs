@@ -1,6 +1,7 @@
 //! Directories read.
 
 mod ahead;
+mod scan;
 
 use crate::caller::Caller;
 use crate::client::Client;

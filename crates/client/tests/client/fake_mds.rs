@@ -9,7 +9,8 @@ use nacre_types::{
     TransNo,
 };
 use nacre_wire::mds::{
-    DataUpdate, DirEntry, DirPage, LeaseGrant, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags, Statfs,
+    DataUpdate, DirEntry, DirPage, LeaseGrant, ListedLayout, MdsAnswer, MdsReply, MdsRequest, NewFile,
+    OpenFlags, Statfs,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -258,8 +259,9 @@ impl FakeMds {
         for (rank, (name, fid)) in inode.names.iter().rev().enumerate() {
             let position = rank as u64 + 4;
             let attr = state.inodes[fid].attr;
+            let (kind, layout) = (attr.kind(), ListedLayout::None);
             let entry =
-                DirEntry { cookie: position, fid: *fid, kind: attr.kind(), name, attr: plus.then_some(attr) };
+                DirEntry { cookie: position, fid: *fid, kind, name, attr: plus.then_some(attr), layout };
             if position > cookie && !page.push(&entry, max_bytes) {
                 page.end = false;
                 break;
@@ -384,7 +386,8 @@ impl FakeMds {
                     .collect();
                 for (name, fid) in found {
                     let attr = inode!(&fid).attr;
-                    let entry = DirEntry { cookie: 4, fid, kind: attr.kind(), name, attr: Some(attr) };
+                    let (kind, layout) = (attr.kind(), ListedLayout::None);
+                    let entry = DirEntry { cookie: 4, fid, kind, name, attr: Some(attr), layout };
                     assert!(page.push(&entry, 1 << 20));
                 }
                 Ok(MdsReply::Directory(page))

@@ -5,15 +5,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nacre_types::ioctl::{
     FidToPath, LIST_MAX, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
-    TargetList, TargetStatfs,
+    SCAN_BYTES_MAX, ScanDirectory, TargetList, TargetStatfs,
 };
-use nacre_types::{SetAttr, SetAttrValid, Status, StatusResult};
+use nacre_types::{AttrFlags, SetAttr, SetAttrValid, Status, StatusResult};
 
 use super::{Front, caller};
 use crate::reply::Reply;
 use crate::request::{Ioctl, Request};
 
-/// Inode flags (`lsattr`): we have none. The kernel asks for 4 bytes whatever the number says.
+/// Inode flags (`lsattr`), of which we have one. The kernel asks for 4 bytes whatever the number says.
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 /// Extended inode flags and the project: 28 bytes, flags at 0 and project at 12.
@@ -21,6 +21,10 @@ const GET_XATTR: u32 = 0x801c_581f;
 const SET_XATTR: u32 = 0x401c_5820;
 const XATTR_BYTES: usize = 28;
 const XATTR_PROJECT: usize = 12;
+/// What is made in a directory gets its project: as inode flag (`FS_PROJINHERIT_FL`) and as extended one
+/// (`FS_XFLAG_PROJINHERIT`).
+const FLAG_PROJECT_INHERIT: u32 = 0x2000_0000;
+const XFLAG_PROJECT_INHERIT: u32 = 0x200;
 
 /// Calls a native ioctl on an open file or directory of a mount; the answer takes the place of `payload`.
 ///
@@ -50,7 +54,33 @@ fn answer<T: Payload>(payload: &T, call: &Ioctl<'_>, reply: &mut Reply<'_>) -> S
     Ok(())
 }
 
+fn u32_at(data: &[u8], at: usize) -> StatusResult<u32> {
+    let bytes = data.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Status::EINVAL)?;
+    Ok(u32::from_le_bytes(*bytes))
+}
+
+/// What flags that may contain only `known` say of the inheritance of a project.
+fn inherit_of(flags: u32, known: u32) -> StatusResult<SetAttrValid> {
+    match flags {
+        0 => Ok(SetAttrValid::NO_PROJECT_INHERIT),
+        flags if flags == known => Ok(SetAttrValid::PROJECT_INHERIT),
+        _ => Err(Status::EOPNOTSUPP),
+    }
+}
+
 impl Front {
+    /// Sets a project or its inheritance, unless nothing would change.
+    fn set_project(&self, request: &Request<'_>, set: SetAttr) -> StatusResult<()> {
+        let fid = self.fid(request.node_id)?;
+        let attr = self.client.getattr(fid)?;
+        let inherits = attr.flags.contains(AttrFlags::PROJECT_INHERIT);
+        let same_flag = set.valid.contains(SetAttrValid::PROJECT_INHERIT) == inherits;
+        if same_flag && (!set.valid.contains(SetAttrValid::PROJID) || set.projid == attr.projid) {
+            return Ok(());
+        }
+        self.client.setattr(&caller(request), fid, set).map(|_| ())
+    }
+
     pub(super) fn ioctl(
         &self,
         request: &Request<'_>,
@@ -95,6 +125,13 @@ impl Front {
                 let ask: PoolMembers = question(call)?;
                 answer(&self.pool_members(ask)?, call, reply)
             }
+            ScanDirectory::COMMAND => {
+                let mut ask: ScanDirectory = question(call)?;
+                let fid = self.fid(request.node_id)?;
+                let page = self.client.scan(&caller(request), fid, ask.cookie, SCAN_BYTES_MAX, ask.wanted)?;
+                (ask.end, ask.entries) = (page.end, page.bytes);
+                answer(&ask, call, reply)
+            }
             _ => self.foreign_ioctl(request, call, reply),
         }
     }
@@ -120,26 +157,31 @@ impl Front {
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
         match call.cmd {
-            GET_FLAGS => reply.ioctl(0, &[0; 8][..(call.out_size as usize).min(8)]),
-            SET_FLAGS if call.data.iter().all(|&byte| byte == 0) => reply.ioctl(0, &[]),
-            SET_FLAGS => return Err(Status::EOPNOTSUPP),
+            GET_FLAGS => {
+                let attr = self.client.getattr(self.fid(request.node_id)?)?;
+                let inherit = attr.flags.contains(AttrFlags::PROJECT_INHERIT);
+                let mut bytes = [0; 8];
+                bytes[..4].copy_from_slice(&(FLAG_PROJECT_INHERIT * u32::from(inherit)).to_le_bytes());
+                reply.ioctl(0, &bytes[..(call.out_size as usize).min(8)]);
+            }
+            SET_FLAGS => {
+                let valid = inherit_of(u32_at(call.data, 0)?, FLAG_PROJECT_INHERIT)?;
+                self.set_project(request, SetAttr { valid, ..SetAttr::default() })?;
+                reply.ioctl(0, &[]);
+            }
             GET_XATTR => {
                 let mut bytes = [0; XATTR_BYTES];
-                let project = self.client.getattr(self.fid(request.node_id)?)?.projid;
-                bytes[XATTR_PROJECT..XATTR_PROJECT + 4].copy_from_slice(&project.to_le_bytes());
+                let attr = self.client.getattr(self.fid(request.node_id)?)?;
+                let inherit = attr.flags.contains(AttrFlags::PROJECT_INHERIT);
+                bytes[..4].copy_from_slice(&(XFLAG_PROJECT_INHERIT * u32::from(inherit)).to_le_bytes());
+                bytes[XATTR_PROJECT..XATTR_PROJECT + 4].copy_from_slice(&attr.projid.to_le_bytes());
                 reply.ioctl(0, &bytes[..(call.out_size as usize).min(XATTR_BYTES)]);
             }
             SET_XATTR => {
-                let bytes: &[u8; XATTR_BYTES] = call.data.first_chunk().ok_or(Status::EINVAL)?;
-                let [f0, f1, f2, f3, ..] = *bytes;
-                if [f0, f1, f2, f3] != [0; 4] {
-                    return Err(Status::EOPNOTSUPP);
-                }
-                let mut project = [0; 4];
-                project.copy_from_slice(&bytes[XATTR_PROJECT..XATTR_PROJECT + 4]);
-                let projid = u32::from_le_bytes(project);
-                let set = SetAttr { valid: SetAttrValid::PROJID, projid, ..SetAttr::default() };
-                self.client.setattr(&caller(request), self.fid(request.node_id)?, set)?;
+                let inherit = inherit_of(u32_at(call.data, 0)?, XFLAG_PROJECT_INHERIT)?;
+                let projid = u32_at(call.data, XATTR_PROJECT)?;
+                let valid = inherit | SetAttrValid::PROJID;
+                self.set_project(request, SetAttr { valid, projid, ..SetAttr::default() })?;
                 reply.ioctl(0, &[]);
             }
             _ => return Err(Status::ENOTTY),

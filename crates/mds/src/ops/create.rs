@@ -206,6 +206,9 @@ impl Mds {
                 mode &= !S_ISGID;
             }
         }
+        let inherits_project = directory.attr.flags.contains(AttrFlags::PROJECT_INHERIT);
+        let mut flags = AttrFlags::empty();
+        flags.set(AttrFlags::PROJECT_INHERIT, inherits_project && is_dir);
         let attr = Attr {
             fid: wanted.fid,
             mode: wanted.kind.mode_bits() | mode,
@@ -218,6 +221,8 @@ impl Mds {
             mtime: now,
             ctime: now,
             btime: now,
+            projid: if inherits_project { directory.attr.projid } else { 0 },
+            flags,
             ..Attr::default()
         };
         Ok(InodeRecord { attr, body: wanted.target.to_vec(), ..InodeRecord::default() })
@@ -273,6 +278,13 @@ impl Mds {
             }),
         }
     }
+}
+
+/// A name in a directory whose project is inherited must not lead to an inode of another project, or it would be counted
+/// where it is not (as in ext4).
+pub(super) fn check_same_project(directory: &Attr, inode: &Attr) -> StatusResult<()> {
+    let inherits = directory.flags.contains(AttrFlags::PROJECT_INHERIT);
+    if inherits && directory.projid != inode.projid { Err(Status::EXDEV) } else { Ok(()) }
 }
 
 /// Whether the caller may give a file the set-group-id bit for `gid`.

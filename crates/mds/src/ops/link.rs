@@ -1,5 +1,6 @@
 //! Hard links, and finding the names of an inode.
 
+use super::create::check_same_project;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
@@ -31,6 +32,7 @@ impl Mds {
         if record.attr.is_dir() {
             return Err(Status::EPERM);
         }
+        check_same_project(&directory.attr, &record.attr)?;
         if record.attr.nlink >= LINK_MAX {
             return Err(Status::EMLINK);
         }

@@ -6,7 +6,7 @@ use nacre_ondisk::InodeRecord;
 use nacre_types::limits::NAME_MAX;
 use nacre_types::{Attr, Fid, Status, StatusResult, perm};
 use nacre_wire::dir::DIR_PAGE_MAX;
-use nacre_wire::mds::{DirEntry, DirPage, LOOKUP_MANY_MAX, MdsAnswer, MdsReply};
+use nacre_wire::mds::{DirEntry, DirPage, LOOKUP_MANY_MAX, ListedLayout, MdsAnswer, MdsReply};
 
 /// How often a name may change its inode under a lookup before it gives up.
 const ATTEMPTS: usize = 100;
@@ -42,7 +42,8 @@ impl Mds {
             let Some(found) = self.find_name(&directory.attr.fid, cookie, name)? else { continue };
             let Some(record) = self.find_inode(&found.fid)? else { continue };
             let attr = Some(record.shown());
-            let entry = DirEntry { cookie, fid: found.fid, kind: found.kind, name, attr };
+            let layout = ListedLayout::None;
+            let entry = DirEntry { cookie, fid: found.fid, kind: found.kind, name, attr, layout };
             if !page.push(&entry, DIR_PAGE_MAX as u32) {
                 break;
             }

@@ -1,12 +1,14 @@
 //! Listing directories.
 
+use super::xattr_system::System;
 use crate::mds::Mds;
+use crate::service::Caller;
 use crate::tables::{DIRENTS, split_dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::name::COOKIE_MAX;
 use nacre_types::{Fid, Status, StatusResult, perm};
 use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX};
-use nacre_wire::mds::{DirEntry, DirPage, MdsAnswer, MdsReply};
+use nacre_wire::mds::{DirEntry, DirPage, ListedLayout, MdsAnswer, MdsReply};
 use std::ops::{Bound, ControlFlow};
 
 /// Access times older than this many seconds are renewed even if nothing changed (as `relatime` of Linux does).
@@ -14,6 +16,14 @@ const ATIME_AGE_MAX: i64 = 24 * 3600;
 
 /// Bytes of an entry without attributes and with a name of common length, to reserve memory for a page.
 const ENTRY_BYTES: u64 = 28 + 20;
+
+/// What a page says of each entry beside its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Details {
+    Names,
+    Attributes,
+    Layouts,
+}
 
 /// A page in the making. Names of equal hash share a cookie, so they are never parted.
 struct PageBuilder {
@@ -44,19 +54,36 @@ impl PageBuilder {
 }
 
 impl Mds {
+    /// A page with attributes, for a caller who may search the directory.
+    pub(crate) fn scan(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        cookie: u64,
+        max_bytes: u32,
+        layouts: bool,
+    ) -> StatusResult<MdsAnswer> {
+        self.check_access(&*self.directory(fid)?, caller.cred(), perm::EXEC)?;
+        let details = if layouts { Details::Layouts } else { Details::Attributes };
+        self.read_dir(fid, cookie, max_bytes, details)
+    }
+
     pub(crate) fn read_dir(
         &self,
         fid: &Fid,
         cookie: u64,
         max_bytes: u32,
-        plus: bool,
+        details: Details,
     ) -> StatusResult<MdsAnswer> {
         let directory = self.directory(fid)?;
         let public = perm::searchable_by_all(&directory.attr);
         if cookie == 0 {
             self.touch_directory(&directory)?;
         }
-        let each = if plus { ENTRY_BYTES + ATTR_BYTES as u64 } else { ENTRY_BYTES };
+        let each = match details {
+            Details::Names => ENTRY_BYTES,
+            Details::Attributes | Details::Layouts => ENTRY_BYTES + ATTR_BYTES as u64,
+        };
         let capacity = (directory.entries().saturating_mul(each)).min(u64::from(max_bytes)) as usize;
         let capacity = capacity.min(DIR_PAGE_MAX);
         let page = DirPage { bytes: Vec::with_capacity(capacity), end: false, public };
@@ -67,7 +94,7 @@ impl Mds {
             let mut failed = None;
             self.store
                 .scan(DIRENTS, &prefix, Bound::Included(from.as_slice()), &mut |key, value| match self
-                    .add_entry(&mut builder, key, value, plus)
+                    .add_entry(&mut builder, key, value, details)
                 {
                     Ok(true) => ControlFlow::Continue(()),
                     Ok(false) => ControlFlow::Break(()),
@@ -93,21 +120,38 @@ impl Mds {
         builder: &mut PageBuilder,
         key: &[u8],
         value: &[u8],
-        plus: bool,
+        details: Details,
     ) -> StatusResult<bool> {
         let entry = split_dirent_key(key).zip(DirentRecord::decode(value).ok());
         let Some(((directory, hash, name), found)) = entry else {
             log::error!("an entry of a directory is damaged: run a check");
             return Err(Status::EUCLEAN);
         };
-        let mut attr = None;
-        if plus && found.fid.mdt_index() == self.index {
+        let (mut attr, mut layout) = (None, None);
+        if details >= Details::Attributes && found.fid.mdt_index() == self.index {
             match self.find_inode(&found.fid)? {
-                Some(record) => attr = Some(record.shown()),
+                Some(record) => {
+                    attr = Some(record.shown());
+                    if details == Details::Layouts {
+                        layout = self.system_xattr(&record, System::Lov)?;
+                    }
+                }
                 None => log::debug!("a name in {directory} was removed while it was listed"),
             }
         }
-        Ok(builder.add(&DirEntry { cookie: hash, fid: found.fid, kind: found.kind, name, attr }))
+        let mut entry = DirEntry {
+            cookie: hash,
+            fid: found.fid,
+            kind: found.kind,
+            name,
+            attr,
+            layout: layout.as_deref().map_or(ListedLayout::None, ListedLayout::Bytes),
+        };
+        // One that would not even fit into a page of its own.
+        if layout.is_some() && entry.encoded_len() > builder.max_bytes as usize {
+            entry.layout = ListedLayout::TooLong;
+        }
+        Ok(builder.add(&entry))
     }
 
     /// Renews a directory's access time, at most once per change or day.

@@ -1,5 +1,6 @@
 //! Moving names. Source: rename(2), POSIX.1-2017 rename().
 
+use super::create::check_same_project;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
@@ -138,6 +139,10 @@ impl Mds {
             if let Some(target) = m.target.as_ref().filter(|target| exchange && target.attr.is_dir()) {
                 self.check_access(target, cred, perm::WRITE)?;
             }
+        }
+        check_same_project(&m.to_dir.attr, &m.source.attr)?;
+        if let Some(target) = m.target.as_ref().filter(|_| exchange) {
+            check_same_project(&m.from_dir.attr, &target.attr)?;
         }
         match &m.target {
             Some(target) if !exchange && target.attr.is_dir() && target.entries() != 0 => {

@@ -62,7 +62,11 @@ impl Mds {
         if valid.contains(SetAttrValid::GID) {
             perm::may_change_group(cred, attr, set.gid).or(Status::EPERM)?;
         }
-        if valid.intersects(SetAttrValid::MODE | SetAttrValid::PROJID) {
+        if valid.contains(SetAttrValid::PROJECT_INHERIT) && !attr.is_dir() {
+            return Err(Status::EINVAL);
+        }
+        let project = SetAttrValid::PROJID | SetAttrValid::PROJECT_INHERIT | SetAttrValid::NO_PROJECT_INHERIT;
+        if valid.intersects(SetAttrValid::MODE | project) {
             perm::owner_or_capable(attr, cred).or(Status::EPERM)?;
         }
         let explicit = SetAttrValid::ATIME | SetAttrValid::MTIME;
@@ -105,6 +109,10 @@ impl Mds {
         }
         if valid.contains(SetAttrValid::PROJID) {
             record.attr.projid = set.projid;
+        }
+        if valid.intersects(SetAttrValid::PROJECT_INHERIT | SetAttrValid::NO_PROJECT_INHERIT) {
+            let inherit = valid.contains(SetAttrValid::PROJECT_INHERIT);
+            record.attr.flags.set(AttrFlags::PROJECT_INHERIT, inherit);
         }
         if valid.contains(SetAttrValid::SIZE) {
             apply_size(&mut record.attr, set.size);

@@ -2,7 +2,12 @@ use super::*;
 use nacre_wire::mds::RenameFlags;
 
 impl Fixture {
-    fn rename(&self, from: (Fid, &str), to: (Fid, &str), flags: RenameFlags) -> StatusResult<Option<Attr>> {
+    pub fn rename(
+        &self,
+        from: (Fid, &str),
+        to: (Fid, &str),
+        flags: RenameFlags,
+    ) -> StatusResult<Option<Attr>> {
         removed(self.run(&MdsRequest::Rename {
             from_parent: from.0,
             from_name: from.1.as_bytes(),

@@ -4,8 +4,8 @@ use super::view::LayoutView;
 use nacre_layout::wish::fitting_stripe_size;
 use nacre_layout::{LayoutSpec, user};
 use nacre_types::ioctl::{
-    FidToPath, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, TargetList,
-    TargetStatfs,
+    FidToPath, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, ScanDirectory,
+    ScanWanted, TargetList, TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use nacre_types::{Fid, TargetId, TargetKind};
@@ -292,6 +292,82 @@ pub fn layout_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
         Err(rustix::io::Errno::NODATA) => Ok(None),
         Err(error) => Err(not_lustre(error)),
     }
+}
+
+/// The same for a path whose last part may be a symbolic link, which is asked itself.
+///
+/// # Errors
+/// Those of lgetxattr(2).
+pub fn layout_of_link(path: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let mut buffer = vec![0u8; XATTR_MAX];
+    match rustix::fs::lgetxattr(path, LAYOUT, &mut buffer[..]) {
+        Ok(len) => {
+            buffer.truncate(len);
+            Ok(Some(buffer))
+        }
+        Err(rustix::io::Errno::NODATA) => Ok(None),
+        Err(error) => Err(not_lustre(error)),
+    }
+}
+
+/// A page of an open directory.
+///
+/// # Errors
+/// `ENOTTY` if it is not on NacreFS; what the mount answers.
+pub fn scan(directory: BorrowedFd<'_>, cookie: u64, wanted: ScanWanted) -> io::Result<ScanDirectory> {
+    ask(directory, &ScanDirectory { cookie, wanted, ..ScanDirectory::default() })
+}
+
+/// The project of a file or directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Project {
+    /// Its number, 0 for none.
+    pub id: u32,
+    /// New entries inherit it.
+    pub inherited: bool,
+}
+
+/// `struct fsxattr` of Linux: 28 bytes, flags at 0 and project at 12.
+type Fsxattr = [u32; 7];
+const FSX_FLAGS: usize = 0;
+const FSX_PROJECT: usize = 3;
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+const XFLAG_PROJECT_INHERIT: u32 = 0x200;
+
+fn fsxattr(path: &Path) -> io::Result<(OwnedFd, Fsxattr)> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut attributes: Fsxattr = [0; 7];
+    // SAFETY: the ioctl writes 28 bytes, which the array has.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR as _, attributes.as_mut_ptr()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok((file, attributes)) }
+}
+
+/// The project of a file or directory.
+///
+/// # Errors
+/// Those of open(2) and ioctl(2).
+pub fn project_of(path: &Path) -> io::Result<Project> {
+    let (_, attributes) = fsxattr(path)?;
+    let inherited = attributes[FSX_FLAGS] & XFLAG_PROJECT_INHERIT != 0;
+    Ok(Project { id: attributes[FSX_PROJECT], inherited })
+}
+
+/// Changes the project of a file or directory.
+///
+/// # Errors
+/// Those of open(2) and ioctl(2).
+pub fn set_project(path: &Path, project: Project) -> io::Result<()> {
+    let (file, mut attributes) = fsxattr(path)?;
+    attributes[FSX_PROJECT] = project.id;
+    attributes[FSX_FLAGS] &= !XFLAG_PROJECT_INHERIT;
+    if project.inherited {
+        attributes[FSX_FLAGS] |= XFLAG_PROJECT_INHERIT;
+    }
+    // SAFETY: the ioctl reads 28 bytes, which the array has.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSSETXATTR as _, attributes.as_ptr()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Sets the default layout of a directory.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
 use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
-use crate::mds::{DirEntry, DirPage};
+use crate::mds::{DirEntry, DirPage, ListedLayout};
 use nacre_layout::{
     Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
     StripeObject, Wish,
@@ -99,12 +99,8 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         pool: PoolName::new(b"disk"),
         ..LayoutSpec::default()
     };
-    let set = SetAttr {
-        valid: SetAttrValid::MODE | SetAttrValid::SIZE,
-        mode: 0o600,
-        size: 5,
-        ..SetAttr::default()
-    };
+    let valid = SetAttrValid::MODE | SetAttrValid::SIZE;
+    let set = SetAttr { valid, mode: 0o600, size: 5, ..SetAttr::default() };
     let create = |new| MdsRequest::Create {
         parent: Fid::ROOT,
         name: b"new",
@@ -159,14 +155,29 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::Intent { fid: Fid::ROOT, name: Some(b"n"), handle: LockHandle(8) },
         MdsRequest::Intent { fid: fid(1), name: None, handle: LockHandle(9) },
         MdsRequest::LookupMany { parent: Fid::ROOT, names: b"a\0b\0" },
+        scan_request(),
     ]
+}
+
+fn scan_request() -> MdsRequest<'static> {
+    MdsRequest::Scan { fid: Fid::ROOT, cookie: 4, max_bytes: 16000, layouts: true }
 }
 
 fn mds_replies() -> Vec<MdsReply> {
     let mut page = DirPage { end: true, public: true, ..DirPage::default() };
-    let entry =
-        DirEntry { cookie: 5, fid: fid(1), kind: FileKind::Regular, name: b"entry", attr: Some(attr()) };
+    let listed = ListedLayout::None;
+    let entry = DirEntry {
+        cookie: 5,
+        fid: fid(1),
+        kind: FileKind::Regular,
+        name: b"entry",
+        attr: Some(attr()),
+        layout: listed,
+    };
     assert!(page.push(&entry, 4096));
+    let mut scanned = DirPage { end: false, ..DirPage::default() };
+    assert!(scanned.push(&DirEntry { layout: ListedLayout::Bytes(b"lov"), ..entry }, 4096));
+    assert!(scanned.push(&DirEntry { layout: ListedLayout::TooLong, ..entry }, 4096));
     let spec = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::default() };
     vec![
         MdsReply::Done,
@@ -181,6 +192,7 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::DefaultLayout(Some(Wish::Plain(spec))),
         MdsReply::Removed { fid: fid(1), attr: None },
         MdsReply::Directory(page),
+        MdsReply::Directory(scanned),
         MdsReply::Bytes(b"value".to_vec()),
         MdsReply::Link { parent: Fid::ROOT, name: b"n".to_vec() },
         MdsReply::Lock(Some(file_lock())),

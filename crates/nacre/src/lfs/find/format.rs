@@ -1,0 +1,315 @@
+//! `--printf` and `--ls`. Source: reference 2.6.
+
+use super::layout::Shape;
+use super::mode::{kind_letter, mode_text};
+use super::predicate::Stamp;
+use super::time::ctime;
+use crate::lfs::identity::{Kind, Names};
+use nacre_types::Attr;
+
+/// What `--ls` stands for.
+pub const LS: &str = "%i\\t%k\\t%M\\t%n\\t%u\\t%g\\t%s\\t%t\\t%p\\n";
+
+/// A part of a format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    /// Bytes as they are.
+    Text(Vec<u8>),
+    /// A value.
+    Value { field: Field, width: usize, left: bool, zeros: bool },
+}
+
+/// What is printed of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Time(Moment, bool),
+    Blocks,
+    Group,
+    Gid,
+    Inode,
+    Kibibytes,
+    ModeOctal,
+    ModeText,
+    Links,
+    Path,
+    Size,
+    User,
+    Uid,
+    Kind,
+    Attributes,
+    StripeCount,
+    Fid,
+    HashType,
+    StripeIndex,
+    Targets,
+    Pool,
+    Project,
+    StripeSize,
+}
+
+/// Which time.
+type Moment = u8;
+
+/// A format that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Format {
+    pieces: Vec<Piece>,
+}
+
+/// All that a format may print of an entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Printed<'a> {
+    /// The path as the walk came to it.
+    pub path: &'a [u8],
+    /// Its attributes.
+    pub attr: &'a Attr,
+    /// Its layout, if the format asks for it.
+    pub shape: &'a Shape,
+}
+
+impl Format {
+    /// Reads a format. What is no directive stands for itself.
+    pub fn parse(text: &str) -> Format {
+        let (mut pieces, mut plain) = (Vec::new(), Vec::new());
+        let bytes = text.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let (used, piece) = match rest {
+                [b'%', b'%', ..] => (2, Ok(b'%')),
+                [b'\\', b'n', ..] => (2, Ok(b'\n')),
+                [b'\\', b't', ..] => (2, Ok(b'\t')),
+                [b'\\', b'0', ..] => (2, Ok(0)),
+                [b'\\', b'\\', ..] => (2, Ok(b'\\')),
+                [b'%', ..] => match directive(rest) {
+                    Some((used, piece)) => (used, Err(piece)),
+                    None => (1, Ok(b'%')),
+                },
+                [byte, ..] => (1, Ok(*byte)),
+                [] => break,
+            };
+            match piece {
+                Ok(byte) => plain.push(byte),
+                Err(piece) => {
+                    if !plain.is_empty() {
+                        pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                    }
+                    pieces.push(piece);
+                }
+            }
+            at += used;
+        }
+        if !plain.is_empty() {
+            pieces.push(Piece::Text(plain));
+        }
+        Format { pieces }
+    }
+
+    fn asks(&self, which: impl Fn(Field) -> bool) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, Piece::Value { field, .. } if which(*field)))
+    }
+
+    /// True if it prints something of a layout.
+    pub fn needs_layout(&self) -> bool {
+        self.asks(|field| {
+            matches!(
+                field,
+                Field::StripeCount | Field::StripeIndex | Field::Targets | Field::Pool | Field::StripeSize
+            )
+        })
+    }
+
+    /// True if it prints what writers of a file know better than the MDT.
+    pub fn needs_data(&self) -> bool {
+        self.asks(|field| {
+            matches!(field, Field::Size | Field::Blocks | Field::Kibibytes)
+                || matches!(field, Field::Time(letter, _) if letter != b'b')
+        })
+    }
+
+    /// Appends what is printed of an entry.
+    pub fn print(&self, entry: &Printed<'_>, names: &mut Names, out: &mut Vec<u8>) {
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.extend_from_slice(text),
+                Piece::Value { field: Field::Path, width, left, .. } => {
+                    pad(entry.path, *width, *left, b' ', out);
+                }
+                Piece::Value { field, width, left, zeros } => {
+                    let text = value_of(*field, entry, names);
+                    pad(text.as_bytes(), *width, *left, if *zeros { b'0' } else { b' ' }, out);
+                }
+            }
+        }
+    }
+}
+
+fn pad(text: &[u8], width: usize, left: bool, fill: u8, out: &mut Vec<u8>) {
+    let missing = width.saturating_sub(text.len());
+    if left {
+        out.extend_from_slice(text);
+        out.resize(out.len() + missing, b' ');
+    } else {
+        out.resize(out.len() + missing, fill);
+        out.extend_from_slice(text);
+    }
+}
+
+/// Longest field that a format can ask for.
+const WIDTH_MAX: usize = 4096;
+
+/// A directive and its length.
+fn directive(text: &[u8]) -> Option<(usize, Piece)> {
+    let (mut at, mut left, mut zeros, mut width) = (1, false, false, 0usize);
+    while let Some(flag @ (b'-' | b'0')) = text.get(at) {
+        left |= *flag == b'-';
+        zeros |= *flag == b'0';
+        at += 1;
+    }
+    while let Some(digit) = text.get(at).filter(|byte| byte.is_ascii_digit()) {
+        width = (width * 10 + usize::from(digit - b'0')).min(WIDTH_MAX);
+        at += 1;
+    }
+    let (len, field) = field_of(&text[at..])?;
+    Some((at + len, Piece::Value { field, width, left, zeros }))
+}
+
+fn field_of(text: &[u8]) -> Option<(usize, Field)> {
+    if let [b'L', letter, ..] = text {
+        let field = match letter {
+            b'a' | b'A' => Field::Attributes,
+            b'c' => Field::StripeCount,
+            b'F' => Field::Fid,
+            b'h' => Field::HashType,
+            b'i' => Field::StripeIndex,
+            b'o' => Field::Targets,
+            b'p' => Field::Pool,
+            b'P' => Field::Project,
+            b'S' => Field::StripeSize,
+            _ => return None,
+        };
+        return Some((2, field));
+    }
+    if let [letter @ (b'A' | b'C' | b'T' | b'W'), b'@', ..] = text {
+        let moment = match letter {
+            b'A' => b'a',
+            b'C' => b'c',
+            b'T' => b'm',
+            _ => b'b',
+        };
+        return Some((2, Field::Time(moment, true)));
+    }
+    let field = match text.first()? {
+        b'a' => Field::Time(b'a', false),
+        b'c' => Field::Time(b'c', false),
+        b't' => Field::Time(b'm', false),
+        b'w' => Field::Time(b'b', false),
+        b'b' => Field::Blocks,
+        b'g' => Field::Group,
+        b'G' => Field::Gid,
+        b'i' => Field::Inode,
+        b'k' => Field::Kibibytes,
+        b'm' => Field::ModeOctal,
+        b'M' => Field::ModeText,
+        b'n' => Field::Links,
+        b'p' => Field::Path,
+        b's' => Field::Size,
+        b'u' => Field::User,
+        b'U' => Field::Uid,
+        b'y' => Field::Kind,
+        _ => return None,
+    };
+    Some((1, field))
+}
+
+fn value_of(field: Field, entry: &Printed<'_>, names: &mut Names) -> String {
+    let Printed { attr, shape, .. } = *entry;
+    match field {
+        Field::Time(letter, epoch) => {
+            let time = Stamp::from_letter(letter).unwrap_or(Stamp::Modification).of(attr);
+            if epoch { time.sec.to_string() } else { ctime(time.sec) }
+        }
+        Field::Blocks => attr.blocks.to_string(),
+        Field::Group => names.of(Kind::Group, attr.gid).to_owned(),
+        Field::Gid => attr.gid.to_string(),
+        Field::Inode => attr.fid.inode_number().to_string(),
+        Field::Kibibytes => attr.blocks.div_ceil(2).to_string(),
+        Field::ModeOctal => format!("{:o}", attr.mode & 0o7777),
+        Field::ModeText => mode_text(attr.kind(), attr.mode),
+        Field::Links => attr.nlink.to_string(),
+        Field::Path => String::from_utf8_lossy(entry.path).into_owned(),
+        Field::Size => attr.size.to_string(),
+        Field::User => names.of(Kind::User, attr.uid).to_owned(),
+        Field::Uid => attr.uid.to_string(),
+        Field::Kind => kind_letter(attr.kind()).to_string(),
+        // Files have none of the attributes that have letters.
+        Field::Attributes => "---".to_owned(),
+        Field::Fid => attr.fid.to_string(),
+        Field::Project => attr.projid.to_string(),
+        // A directory is whole, on one MDT.
+        Field::HashType => if attr.is_dir() { "none" } else { "" }.to_owned(),
+        Field::StripeCount if attr.is_dir() => "0".to_owned(),
+        Field::StripeIndex | Field::Targets if attr.is_dir() => attr.fid.mdt_index().to_string(),
+        Field::Pool | Field::StripeSize if attr.is_dir() => String::new(),
+        Field::StripeCount => {
+            shape.main().map_or_else(String::new, |part| part.layout.shown_count().to_string())
+        }
+        Field::StripeIndex => {
+            shape.main().map_or_else(String::new, |part| part.layout.file_offset().to_string())
+        }
+        Field::Targets => shape.osts().map(|ost| ost.to_string()).collect::<Vec<_>>().join(","),
+        Field::Pool => shape.main().and_then(|part| part.layout.pool.clone()).unwrap_or_default(),
+        Field::StripeSize => shape.stripe_size().map_or_else(String::new, |size| size.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::{Fid, Timestamp};
+
+    fn print(format: &str) -> String {
+        let attr = Attr {
+            fid: Fid::new(0x2_0000_0401, 7, 0),
+            mode: 0o100640,
+            uid: 0,
+            gid: 0,
+            projid: 9,
+            nlink: 2,
+            size: 4097,
+            blocks: 17,
+            mtime: Timestamp { sec: 99, nsec: 5 },
+            ..Attr::default()
+        };
+        let mut out = Vec::new();
+        let printed = Printed { path: b"./a b", attr: &attr, shape: &Shape::None };
+        Format::parse(format).print(&printed, &mut Names::default(), &mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn directives_and_escapes_are_replaced() {
+        assert_eq!(print("%p %s %b %k %n %m %M %y\\n"), "./a b 4097 17 9 2 640 -rw-r----- f\n");
+        assert_eq!(print("%u:%U %g:%G %T@ %LP %LF %La"), "root:0 root:0 99 9 [0x200000401:0x7:0x0] ---");
+        assert_eq!(print("100%% \\\\ \\t|"), "100% \\ \t|");
+        assert_eq!(print("%Lc|%Li|%Lo|%Lp|%LS|%Lh"), "|||||", "without a layout there is nothing to say");
+    }
+
+    #[test]
+    fn fields_have_a_width() {
+        assert_eq!(print("[%8s][%-8s][%08s][%2s]"), "[    4097][4097    ][00004097][4097]");
+        assert_eq!(print("[%7p]"), "[  ./a b]");
+    }
+
+    #[test]
+    fn what_is_no_directive_stands_for_itself() {
+        assert_eq!(print("%q %L %Lz % %5"), "%q %L %Lz % %5");
+        assert_eq!(print("\\q\\"), "\\q\\");
+    }
+
+    #[test]
+    fn only_what_is_printed_is_asked_for() {
+        assert!(Format::parse("%p %Lc").needs_layout() && !Format::parse("%p %LF %LP").needs_layout());
+        assert!(Format::parse(LS).needs_data() && !Format::parse("%p %u %w").needs_data());
+    }
+}

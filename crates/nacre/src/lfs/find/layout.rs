@@ -1,0 +1,256 @@
+//! What predicates and formats ask of a layout.
+
+use crate::lfs::mounted::Mounted;
+use crate::lfs::view::{EntryView, LayoutView, View};
+use nacre_layout::user;
+use nacre_layout::wish::fitting_stripe_size;
+use nacre_types::limits::STRIPE_SIZE_DEFAULT;
+use std::io;
+
+/// First word of a foreign layout (reference 3.6).
+const MAGIC_FOREIGN: u32 = 0x0BD7_0BD0;
+const PATTERN_RAID0: u32 = 1;
+const PATTERN_RELEASED: u32 = 0x8000_0000;
+
+/// Flag of a component with objects.
+const COMPONENT_INIT: u32 = 0x10;
+/// Flag of a component that only says how the one before it grows.
+const COMPONENT_EXTENSION: u32 = 0x40;
+/// Units of the step that an extension component has in place of a stripe size.
+const EXTENSION_UNIT: u64 = 1024;
+
+/// The layout of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// None that could be asked: no layout of its own, or one that cannot be read.
+    None,
+    /// A foreign one of this type.
+    Foreign(u32),
+    /// Stripes.
+    Striped(View),
+}
+
+/// One component, or all of a plain layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Flag bits.
+    pub flags: u32,
+    /// First byte.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+    /// Its striping.
+    pub layout: &'a LayoutView,
+}
+
+impl Shape {
+    /// Reads the bytes of `lustre.lov`.
+    pub fn decode(bytes: &[u8]) -> Shape {
+        let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+        match word(0) {
+            Some(MAGIC_FOREIGN) => Shape::Foreign(word(8).unwrap_or(0)),
+            _ => View::decode(bytes).map_or(Shape::None, Shape::Striped),
+        }
+    }
+
+    fn view(&self) -> Option<&View> {
+        match self {
+            Shape::Striped(view) => Some(view),
+            Shape::None | Shape::Foreign(_) => None,
+        }
+    }
+
+    /// The components; a plain layout counts as one that covers the file.
+    pub fn parts(&self) -> Vec<Part<'_>> {
+        match self.view() {
+            None => Vec::new(),
+            Some(View::Plain(layout)) => {
+                let flags = if layout.is_wish() { 0 } else { COMPONENT_INIT };
+                vec![Part { flags, start: 0, end: u64::MAX, layout }]
+            }
+            Some(View::Composite(view)) => view
+                .entries
+                .iter()
+                .map(|entry| {
+                    let EntryView { flags, start, end, layout, .. } = entry;
+                    Part { flags: *flags, start: *start, end: *end, layout }
+                })
+                .collect(),
+        }
+    }
+
+    /// The component that stands for the file where one value is meant: the last one with objects that is no extension,
+    /// in templates the last.
+    pub fn main(&self) -> Option<Part<'_>> {
+        let parts = self.parts();
+        let real = |part: &&Part<'_>| part.flags & COMPONENT_EXTENSION == 0;
+        let with_objects = parts.iter().rfind(|part| real(part) && part.flags & COMPONENT_INIT != 0);
+        with_objects.or(parts.iter().rfind(real)).copied()
+    }
+
+    /// Number of copies of the file.
+    pub fn mirror_count(&self) -> Option<u32> {
+        match self.view()? {
+            View::Plain(_) => Some(1),
+            View::Composite(view) => Some(view.mirror_count),
+        }
+    }
+
+    /// State of the mirrors: 1 in sync, 2 written to, 3 being brought into sync, 0 none.
+    pub fn mirror_state(&self) -> u16 {
+        match self.view() {
+            Some(View::Composite(view)) => view.flags & 0xf,
+            _ => 0,
+        }
+    }
+
+    /// Number of components; a plain layout counts as one.
+    pub fn component_count(&self) -> Option<u64> {
+        match self.view()? {
+            View::Plain(_) => Some(1),
+            View::Composite(view) => Some(view.entries.len() as u64),
+        }
+    }
+
+    /// Stripe count of the main component; 65535 for all OSTs.
+    pub fn stripe_count(&self) -> Option<u64> {
+        self.main().map(|part| u64::from(part.layout.stripe_count))
+    }
+
+    /// Stripe size of the main component in bytes.
+    pub fn stripe_size(&self) -> Option<u64> {
+        self.main().map(|part| u64::from(part.layout.stripe_size))
+    }
+
+    /// Steps by which extendable components grow, in bytes.
+    pub fn extension_sizes(&self) -> impl Iterator<Item = u64> {
+        let parts = self.parts();
+        parts
+            .into_iter()
+            .filter(|part| part.flags & COMPONENT_EXTENSION != 0)
+            .map(|part| u64::from(part.layout.stripe_size) * EXTENSION_UNIT)
+    }
+
+    /// Indexes of the OSTs of all objects, in the order of the layout.
+    pub fn osts(&self) -> impl Iterator<Item = u32> {
+        let view = self.view();
+        view.into_iter().flat_map(View::layouts).flat_map(|layout| &layout.objects).map(|o| o.ost_index)
+    }
+
+    /// True if a component has this pool; `""` for none.
+    pub fn has_pool(&self, pool: &str) -> bool {
+        self.parts().iter().any(|part| part.layout.pool.as_deref().unwrap_or("") == pool)
+    }
+
+    /// True if a component has any of these pattern bits.
+    pub fn has_pattern(&self, bits: u32) -> bool {
+        self.parts().iter().any(|part| part.layout.pattern & bits != 0)
+    }
+}
+
+/// Pattern bits of the word `released`, `raid0` or `mdt`.
+pub fn pattern_bits(word: &str) -> Option<u32> {
+    Some(match word {
+        "released" => PATTERN_RELEASED,
+        "raid0" => 1,
+        "mdt" => 0x100,
+        "overstriped" => 0x200,
+        _ => return None,
+    })
+}
+
+/// What the file system has where a layout leaves something open.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    stripe_count: u16,
+    stripe_size: u32,
+    /// The layout of files in directories without a default of their own.
+    layout: Vec<u8>,
+}
+
+impl Defaults {
+    /// Those of a mounted file system.
+    ///
+    /// # Errors
+    /// Those of getxattr(2) on its root.
+    pub fn of(mount: &Mounted) -> io::Result<Defaults> {
+        let layout = mount.default_layout()?;
+        let wish = user::decode_wish(&layout).unwrap_or_default().inherited();
+        Ok(Defaults {
+            stripe_count: wish.stripe_count.unwrap_or(1),
+            stripe_size: wish.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT),
+            layout,
+        })
+    }
+
+    /// The layout that a file gets in a directory with this default.
+    pub fn of_new_file(&self, inherited: Option<&[u8]>) -> Shape {
+        self.resolved(Shape::decode(inherited.unwrap_or(&self.layout)))
+    }
+
+    /// A layout with the defaults in place of what it leaves open.
+    pub fn resolved(&self, mut shape: Shape) -> Shape {
+        let resolve = |layout: &mut LayoutView, end: u64| {
+            if !layout.is_wish() || layout.pattern & PATTERN_RAID0 == 0 {
+                return;
+            }
+            if layout.stripe_count == 0 {
+                layout.stripe_count = self.stripe_count;
+            }
+            if layout.stripe_size == 0 {
+                layout.stripe_size = fitting_stripe_size(self.stripe_size, end);
+            }
+        };
+        match &mut shape {
+            Shape::None | Shape::Foreign(_) => {}
+            Shape::Striped(View::Plain(layout)) => resolve(layout, u64::MAX),
+            Shape::Striped(View::Composite(view)) => {
+                let striped = view.entries.iter_mut().filter(|entry| entry.flags & COMPONENT_EXTENSION == 0);
+                striped.for_each(|entry| resolve(&mut entry.layout, entry.end));
+            }
+        }
+        shape
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Wish};
+    use nacre_types::Fid;
+
+    const DEFAULTS: Defaults = Defaults { stripe_count: 3, stripe_size: 1 << 20, layout: Vec::new() };
+
+    fn part(start: u64, end: u64, count: Option<u16>) -> ComponentSpec {
+        let spec = LayoutSpec { stripe_count: count, ..LayoutSpec::default() };
+        ComponentSpec { extent: Extent { start, end }, flags: ComponentFlags::empty(), spec }
+    }
+
+    #[test]
+    fn what_a_wish_leaves_open_is_the_file_systems_default() {
+        let bytes = user::encode_spec(&Fid::ZERO, &LayoutSpec::default());
+        let shape = DEFAULTS.of_new_file(Some(&bytes));
+        assert_eq!((shape.stripe_count(), shape.stripe_size()), (Some(3), Some(1 << 20)));
+        assert_eq!((shape.component_count(), shape.mirror_count()), (Some(1), Some(1)));
+        assert_eq!(shape.osts().count(), 0);
+        assert!(shape.has_pool("") && !shape.has_pool("flash") && shape.has_pattern(1));
+    }
+
+    #[test]
+    fn of_a_template_the_last_component_speaks() {
+        let wish = Wish::Composite(vec![part(0, 1 << 20, Some(1)), part(1 << 20, u64::MAX, Some(2))]);
+        let shape = DEFAULTS.resolved(Shape::decode(&user::encode_wish(&Fid::ZERO, &wish)));
+        assert_eq!((shape.stripe_count(), shape.component_count()), (Some(2), Some(2)));
+        assert_eq!(shape.parts().iter().map(|part| part.end).collect::<Vec<_>>(), [1 << 20, u64::MAX]);
+    }
+
+    #[test]
+    fn foreign_and_damaged_layouts_have_nothing_to_compare() {
+        let mut foreign = MAGIC_FOREIGN.to_le_bytes().to_vec();
+        foreign.extend_from_slice(&[4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, b'a', b'b', b'c', b'd']);
+        assert_eq!(Shape::decode(&foreign), Shape::Foreign(5));
+        assert_eq!(Shape::decode(&foreign).stripe_count(), None);
+        assert_eq!(Shape::decode(b"\xd0\x0b"), Shape::None);
+        assert_eq!(Shape::decode(b""), Shape::None);
+    }
+}

@@ -1,0 +1,375 @@
+//! What entries are asked, and how they answer. Source: reference 2.6.
+
+use super::layout::{Part, Shape};
+use super::mode::ModeTest;
+use super::xattr::XattrTest;
+use nacre_types::{Attr, FileKind, Timestamp};
+use std::ffi::{CStr, CString};
+
+/// `+N`, `N` or `-N`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sign {
+    /// More than.
+    Over,
+    /// Equal.
+    Is,
+    /// Less than.
+    Under,
+}
+
+impl Sign {
+    /// Takes the sign off a number.
+    pub fn split(text: &str) -> (Sign, &str) {
+        match text.as_bytes().first() {
+            Some(b'+') => (Sign::Over, &text[1..]),
+            Some(b'-') => (Sign::Under, &text[1..]),
+            _ => (Sign::Is, text),
+        }
+    }
+}
+
+/// A number that entries are compared with, in units: a value counts as the next whole unit, as in find(1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Measure {
+    /// How.
+    pub sign: Sign,
+    /// With what.
+    pub value: u64,
+    /// Unit that it was given in; 1 for plain numbers.
+    pub unit: u64,
+}
+
+impl Measure {
+    /// Whether `found` passes.
+    pub fn passes(self, found: u64) -> bool {
+        let next = found.saturating_add(self.unit);
+        match self.sign {
+            Sign::Over => found > self.value,
+            Sign::Under => next <= self.value,
+            Sign::Is => found <= self.value && (next > self.value || found == self.value),
+        }
+    }
+}
+
+/// One of an inode's times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stamp {
+    /// Access.
+    Access,
+    /// Creation.
+    Birth,
+    /// Change of attributes.
+    Change,
+    /// Change of data.
+    Modification,
+}
+
+impl Stamp {
+    /// The letter in `-newerXY` and `--Xtime`.
+    pub fn from_letter(letter: u8) -> Option<Stamp> {
+        Some(match letter {
+            b'a' => Stamp::Access,
+            b'b' | b'B' => Stamp::Birth,
+            b'c' => Stamp::Change,
+            b'm' => Stamp::Modification,
+            _ => return None,
+        })
+    }
+
+    /// This time of an inode.
+    pub fn of(self, attr: &Attr) -> Timestamp {
+        match self {
+            Stamp::Access => attr.atime,
+            Stamp::Birth => attr.btime,
+            Stamp::Change => attr.ctime,
+            Stamp::Modification => attr.mtime,
+        }
+    }
+}
+
+/// Conditions on attributes of directories over several MDTs, of which there are none: every directory is whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hash {
+    /// One of the named types or flags.
+    Any {
+        /// `none` was named.
+        none: bool,
+    },
+    /// None of the named ones.
+    Without,
+}
+
+/// One condition, without its negation.
+#[derive(Debug)]
+pub enum What {
+    /// Last part of the path matches a pattern of glob(7).
+    Name(CString),
+    /// Kind; `None` for one that we do not have.
+    Kind(Option<FileKind>),
+    /// Permissions.
+    Mode(ModeTest),
+    /// Hard links.
+    Links(Measure),
+    /// Size in bytes.
+    Size(Measure),
+    /// Space used, in bytes.
+    Blocks(Measure),
+    /// Owner.
+    Uid(u32),
+    /// Group.
+    Gid(u32),
+    /// Project.
+    Project(u32),
+    /// Age: seconds since 1970, with the margin of "equal".
+    Age {
+        /// Which time.
+        stamp: Stamp,
+        /// Older (`Over`), that old, younger.
+        sign: Sign,
+        /// The moment that lies so long ago.
+        moment: i64,
+        /// Seconds.
+        margin: i64,
+    },
+    /// Later than a moment.
+    Newer(Stamp, Timestamp),
+    /// On one of these MDTs.
+    Mdt(Vec<u32>),
+    /// Directories with so many stripes; those on one MDT have none.
+    MdtCount(Measure),
+    /// Directories by the function that spreads their names.
+    MdtHash(Hash),
+    /// Inode attributes that must be set.
+    Attrs(u64),
+    /// An object on one of these OSTs.
+    Osts(Vec<u32>),
+    /// Stripes of the main component.
+    StripeCount(Measure),
+    /// Stripe size of the main component in bytes.
+    StripeSize(Measure),
+    /// Step of an extendable component in bytes.
+    ExtensionSize(Measure),
+    /// Pool of a component.
+    Pool(String),
+    /// Pattern bits of a component.
+    Pattern(u32),
+    /// Number of components.
+    ComponentCount(Measure),
+    /// Number of copies.
+    MirrorCount(Measure),
+    /// State of the mirrors; true for "any but this".
+    MirrorState(bool, u16),
+    /// A foreign layout, of this type if one is given.
+    Foreign(Option<u32>),
+    /// An extended attribute.
+    Xattr(XattrTest),
+}
+
+/// A condition on a single component; all of them must hold for the same one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartTest {
+    /// Where it begins.
+    Start(Measure),
+    /// Where it ends.
+    End(Measure),
+    /// Flags that are set, and that are not.
+    Flags(u32, u32),
+}
+
+impl PartTest {
+    fn passes(self, part: &Part<'_>) -> bool {
+        match self {
+            PartTest::Start(measure) => measure.passes(part.start),
+            PartTest::End(measure) => measure.passes(part.end),
+            PartTest::Flags(set, clear) => part.flags & set == set && part.flags & clear == 0,
+        }
+    }
+}
+
+/// What a condition needs to be known, in the order of what it costs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Needs {
+    /// Name and attributes as the MDT has them.
+    Listing,
+    /// Size, space or times of data, which writers know better.
+    Data,
+    /// The layout.
+    Layout,
+    /// Extended attributes.
+    Xattrs,
+}
+
+/// A condition.
+#[derive(Debug)]
+pub struct Test {
+    /// `!` was before it.
+    pub negated: bool,
+    /// The condition.
+    pub what: What,
+}
+
+/// An entry as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Last part of its path.
+    pub name: &'a CStr,
+    /// Its attributes.
+    pub attr: &'a Attr,
+}
+
+impl Test {
+    /// What must be known.
+    pub fn needs(&self) -> Needs {
+        match self.what {
+            What::Size(_) | What::Blocks(_) => Needs::Data,
+            What::Age { stamp, .. } | What::Newer(stamp, _) => match stamp {
+                Stamp::Modification | Stamp::Change | Stamp::Access => Needs::Data,
+                Stamp::Birth => Needs::Listing,
+            },
+            What::Osts(_)
+            | What::StripeCount(_)
+            | What::StripeSize(_)
+            | What::ExtensionSize(_)
+            | What::Pool(_)
+            | What::Pattern(_)
+            | What::ComponentCount(_)
+            | What::MirrorCount(_)
+            | What::MirrorState(..)
+            | What::Foreign(_) => Needs::Layout,
+            What::Xattr(_) => Needs::Xattrs,
+            _ => Needs::Listing,
+        }
+    }
+
+    /// Whether an entry passes a condition on its name and attributes.
+    pub fn passes_attr(&self, subject: &Subject<'_>) -> bool {
+        let attr = subject.attr;
+        let holds = match &self.what {
+            What::Name(pattern) => matches_glob(pattern, subject.name),
+            What::Kind(kind) => *kind == Some(attr.kind()),
+            What::Mode(test) => test.passes(attr.mode),
+            What::Links(measure) => measure.passes(u64::from(attr.nlink)),
+            What::Size(measure) => measure.passes(attr.size),
+            What::Blocks(measure) => measure.passes(attr.blocks.saturating_mul(512)),
+            What::Uid(uid) => attr.uid == *uid,
+            What::Gid(gid) => attr.gid == *gid,
+            What::Project(project) => attr.projid == *project,
+            What::Age { stamp, sign, moment, margin } => {
+                is_of_age(stamp.of(attr).sec, *sign, *moment, *margin)
+            }
+            What::Newer(stamp, moment) => stamp.of(attr) > *moment,
+            What::Mdt(indexes) => indexes.contains(&u32::from(attr.fid.mdt_index())),
+            // These choose directories alone, with or without negation.
+            What::MdtCount(measure) => return attr.is_dir() && measure.passes(0) != self.negated,
+            What::MdtHash(hash) => {
+                let holds = match hash {
+                    Hash::Any { none } => *none,
+                    Hash::Without => true,
+                };
+                return attr.is_dir() && holds != self.negated;
+            }
+            // Files have none of the attributes that can be asked for.
+            What::Attrs(set) => *set == 0,
+            _ => return true,
+        };
+        holds != self.negated
+    }
+
+    /// Whether an entry passes a condition on its layout. An entry without one has nothing that could be asked for.
+    pub fn passes_layout(&self, shape: &Shape) -> bool {
+        let compare =
+            |measure: &Measure, value: Option<u64>| value.is_some_and(|value| measure.passes(value));
+        let holds = match &self.what {
+            What::Osts(wanted) => shape.osts().any(|ost| wanted.contains(&ost)),
+            What::StripeCount(measure) => compare(measure, shape.stripe_count()),
+            What::StripeSize(measure) => compare(measure, shape.stripe_size()),
+            What::ExtensionSize(measure) => shape.extension_sizes().any(|size| measure.passes(size)),
+            What::Pool(pool) => shape.has_pool(pool),
+            What::Pattern(bits) => shape.has_pattern(*bits),
+            What::ComponentCount(measure) => compare(measure, shape.component_count()),
+            What::MirrorCount(measure) => compare(measure, shape.mirror_count().map(u64::from)),
+            What::MirrorState(other, state) => {
+                shape.mirror_state() != 0 && (shape.mirror_state() == *state) != *other
+            }
+            What::Foreign(wanted) => match shape {
+                Shape::Foreign(kind) => wanted.is_none_or(|wanted| wanted == *kind),
+                Shape::None | Shape::Striped(_) => false,
+            },
+            _ => return true,
+        };
+        holds != self.negated
+    }
+}
+
+/// True if one component passes all tests; the flag of each says "not".
+pub fn some_part_passes(tests: &[(bool, PartTest)], shape: &Shape) -> bool {
+    tests.is_empty()
+        || shape.parts().iter().any(|part| tests.iter().all(|(negated, test)| test.passes(part) != *negated))
+}
+
+fn is_of_age(time: i64, sign: Sign, moment: i64, margin: i64) -> bool {
+    let end = time.saturating_add(margin);
+    match sign {
+        Sign::Over => end <= moment,
+        Sign::Is => time <= moment && end > moment,
+        Sign::Under => time > moment,
+    }
+}
+
+fn matches_glob(pattern: &CStr, name: &CStr) -> bool {
+    // SAFETY: both are NUL-terminated strings.
+    unsafe { libc::fnmatch(pattern.as_ptr(), name.as_ptr(), 0) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn measure(sign: Sign, value: u64, unit: u64) -> Measure {
+        Measure { sign, value, unit }
+    }
+
+    proptest! {
+        /// find(1) rounds sizes up to units and compares those.
+        #[test]
+        fn sizes_compare_as_in_find(found in 0u64..1 << 40, count in 0u64..1 << 20, shift in 0u32..30) {
+            let unit = 1 << shift;
+            let rounded = found.div_ceil(unit);
+            let test = |sign| measure(sign, count * unit, unit).passes(found);
+            prop_assert_eq!(test(Sign::Over), rounded > count);
+            prop_assert_eq!(test(Sign::Is), rounded == count);
+            prop_assert_eq!(test(Sign::Under), rounded < count);
+        }
+
+        /// find(1) rounds ages down to days and compares those.
+        #[test]
+        fn ages_compare_as_in_find(time in -1i64 << 40..1 << 40, now in 0i64..1 << 40, count in 0i64..1 << 20, margin in 1i64..100_000) {
+            let rounded = (now - time).div_euclid(margin);
+            let test = |sign| is_of_age(time, sign, now - count * margin, margin);
+            prop_assert_eq!(test(Sign::Over), rounded > count);
+            prop_assert_eq!(test(Sign::Is), rounded == count);
+            prop_assert_eq!(test(Sign::Under), rounded < count);
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_file_is_a_number_like_others() {
+        assert!(measure(Sign::Is, u64::MAX, 1).passes(u64::MAX));
+        assert!(!measure(Sign::Is, u64::MAX, 1).passes(u64::MAX - 2));
+        assert!(measure(Sign::Over, 1 << 60, 1).passes(u64::MAX));
+        assert!(!measure(Sign::Under, 1 << 60, 1).passes(u64::MAX));
+    }
+
+    #[test]
+    fn conditions_of_striped_directories_choose_directories_alone() {
+        let name = c"x";
+        let dir = Attr { mode: 0o040755, ..Attr::default() };
+        let file = Attr { mode: 0o100644, ..Attr::default() };
+        for negated in [false, true] {
+            let test = Test { negated, what: What::MdtCount(measure(Sign::Is, 0, 1)) };
+            assert!(!test.passes_attr(&Subject { name, attr: &file }));
+            assert_eq!(test.passes_attr(&Subject { name, attr: &dir }), !negated);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Goes through trees and prints what matches.
+//!
+//! A thread walks depth first and prints in that order. While other threads have nothing to do it hands them the
+//! directories it comes to; then the order is any.
+
+use super::format::Printed;
+use super::layout::{Defaults, Shape};
+use super::predicate::{Needs, Subject, some_part_passes};
+use super::query::{Output, Query};
+use crate::lfs::identity::Names;
+use crate::lfs::listing::{Listed, Listing, OwnLayout};
+use nacre_types::ioctl::ScanWanted;
+use nacre_types::{Attr, SizeSource};
+use parking_lot::{Condvar, Mutex};
+use std::ffi::CStr;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes of output that a thread gathers.
+const OUTPUT_BYTES: usize = 64 << 10;
+
+/// A directory to be walked.
+#[derive(Debug)]
+pub struct Directory {
+    /// Its path as it is printed.
+    pub path: Vec<u8>,
+    /// The directory.
+    pub listing: Listing,
+    /// Levels between it and the path of the command line.
+    pub depth: usize,
+    /// Its own default layout.
+    pub layout: Option<Vec<u8>>,
+}
+
+/// What all threads share.
+pub struct Walk<'a> {
+    query: &'a Query,
+    defaults: &'a Defaults,
+    threads: usize,
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    idle: AtomicUsize,
+    matches: AtomicU64,
+    /// Exit code of the first failure.
+    failed: Mutex<Option<i32>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    directories: Vec<Directory>,
+    idle: usize,
+}
+
+/// Every `n`-th match is left out so that `percent` of them are.
+fn is_skipped(n: u64, percent: u64) -> bool {
+    (n + 1) * percent / 100 > n * percent / 100
+}
+
+impl<'a> Walk<'a> {
+    /// A walk by so many threads.
+    pub fn new(query: &'a Query, defaults: &'a Defaults, threads: usize) -> Walk<'a> {
+        Walk {
+            query,
+            defaults,
+            threads,
+            waiting: Mutex::default(),
+            changed: Condvar::new(),
+            idle: AtomicUsize::new(0),
+            matches: AtomicU64::new(0),
+            failed: Mutex::new(None),
+        }
+    }
+
+    /// What listings have to bring.
+    pub fn wanted(&self) -> ScanWanted {
+        let mut wanted = ScanWanted::empty();
+        wanted.set(ScanWanted::LAYOUTS, self.query.needs_layout());
+        wanted.set(ScanWanted::SIZES, self.query.needs_data());
+        wanted
+    }
+
+    /// Looks at an entry of the command line, `parent` being where it is, and walks it if it is a directory.
+    pub fn run(&self, parent: &Listing, root: &Listed, path: &[u8], directory: Option<Directory>) {
+        let mut worker = Worker::new(self);
+        worker.visit(parent, root, path, 0, None);
+        if let Some(directory) = directory.filter(|_| self.query.max_depth > 0) {
+            if self.threads <= 1 {
+                worker.walk(directory);
+            } else {
+                worker.flush();
+                self.waiting.lock().directories.push(directory);
+                self.run_threads();
+                return;
+            }
+        }
+        worker.flush();
+    }
+
+    fn run_threads(&self) {
+        self.waiting.lock().idle = 0;
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads {
+                scope.spawn(|| {
+                    let mut worker = Worker::new(self);
+                    while let Some(directory) = self.take() {
+                        worker.walk(directory);
+                    }
+                    worker.flush();
+                });
+            }
+        });
+    }
+
+    /// The next directory for a thread that has nothing to do; `None` once nobody has.
+    fn take(&self) -> Option<Directory> {
+        let mut waiting = self.waiting.lock();
+        waiting.idle += 1;
+        loop {
+            self.idle.store(waiting.idle, Ordering::Relaxed);
+            if let Some(directory) = waiting.directories.pop() {
+                waiting.idle -= 1;
+                self.idle.store(waiting.idle, Ordering::Relaxed);
+                return Some(directory);
+            }
+            if waiting.idle == self.threads {
+                self.changed.notify_all();
+                return None;
+            }
+            self.changed.wait(&mut waiting);
+        }
+    }
+
+    /// Gives a directory to a thread that waits; back if none does.
+    fn hand_over(&self, directory: Directory) -> Option<Directory> {
+        if self.idle.load(Ordering::Relaxed) == 0 {
+            return Some(directory);
+        }
+        let mut waiting = self.waiting.lock();
+        if waiting.directories.len() >= waiting.idle {
+            return Some(directory);
+        }
+        waiting.directories.push(directory);
+        self.changed.notify_one();
+        None
+    }
+
+    /// Reports a failure; what vanished meanwhile is none.
+    pub fn note_failure(&self, path: &[u8], error: &io::Error) {
+        let errno = crate::lfs::errno_of(error);
+        if errno == libc::ENOENT {
+            return;
+        }
+        super::failure(path, errno).report();
+        self.failed.lock().get_or_insert(errno);
+    }
+
+    /// Exit code of the first failure.
+    pub fn failed(&self) -> Option<i32> {
+        *self.failed.lock()
+    }
+}
+
+/// One thread.
+struct Worker<'a> {
+    walk: &'a Walk<'a>,
+    names: Names,
+    out: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(walk: &'a Walk<'a>) -> Worker<'a> {
+        Worker { walk, names: Names::default(), out: Vec::new() }
+    }
+
+    fn walk(&mut self, root: Directory) {
+        let mut stack = vec![root];
+        while let Some(top) = stack.last_mut() {
+            let entry = match top.listing.next_entry() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => {
+                    stack.pop();
+                    continue;
+                }
+                Err(error) => {
+                    self.walk.note_failure(&top.path, &error);
+                    stack.pop();
+                    continue;
+                }
+            };
+            let path = joined(&top.path, &entry.name);
+            let depth = top.depth + 1;
+            self.visit(&top.listing, &entry, &path, depth, top.layout.as_deref());
+            if entry.kind != nacre_types::FileKind::Directory || depth >= self.walk.query.max_depth {
+                continue;
+            }
+            match Listing::open_in(top.listing.directory(), &entry.name, self.walk.wanted()) {
+                Ok(listing) => {
+                    let layout = match entry.layout {
+                        OwnLayout::Bytes(bytes) => Some(bytes),
+                        OwnLayout::TooLong => top.listing.long_layout(&entry.name).ok().flatten(),
+                        OwnLayout::None => None,
+                    };
+                    stack.extend(self.walk.hand_over(Directory { path, listing, depth, layout }));
+                }
+                Err(error) => self.walk.note_failure(&path, &error),
+            }
+        }
+    }
+
+    /// Prints an entry if it matches. `inherited` is the default layout of the directory it is in.
+    fn visit(
+        &mut self,
+        parent: &Listing,
+        entry: &Listed,
+        path: &[u8],
+        depth: usize,
+        inherited: Option<&[u8]>,
+    ) {
+        match self.matching(parent, entry, inherited) {
+            Ok(Some((attr, shape))) if depth >= self.walk.query.min_depth => {
+                let n = self.walk.matches.fetch_add(1, Ordering::Relaxed);
+                if !is_skipped(n, self.walk.query.skip_percent) {
+                    self.print(path, &attr, &shape);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => self.walk.note_failure(path, &error),
+        }
+    }
+
+    fn print(&mut self, path: &[u8], attr: &Attr, shape: &Shape) {
+        match &self.walk.query.output {
+            Output::Path(end) => {
+                self.out.extend_from_slice(path);
+                self.out.push(*end);
+            }
+            Output::Format(format) => {
+                format.print(&Printed { path, attr, shape }, &mut self.names, &mut self.out);
+            }
+        }
+        if self.out.len() >= OUTPUT_BYTES {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut out = io::stdout().lock();
+        // A reader that has gone away (`| head`) is no failure worth a message.
+        if out.write_all(&self.out).and_then(|()| out.flush()).is_err() {
+            std::process::exit(0);
+        }
+        self.out.clear();
+    }
+
+    /// Attributes and layout of an entry that matches.
+    fn matching(
+        &self,
+        parent: &Listing,
+        entry: &Listed,
+        inherited: Option<&[u8]>,
+    ) -> io::Result<Option<(Attr, Shape)>> {
+        let query = self.walk.query;
+        // Gone between the listing of its name and the look at it.
+        let Some(mut attr) = entry.attr else { return Ok(None) };
+        let passes = |attr: &Attr, from: Needs, to: Needs| {
+            let subject = Subject { name: &entry.name, attr };
+            let tests = query.tests.iter().filter(|test| (from..=to).contains(&test.needs()));
+            tests.into_iter().all(|test| test.passes_attr(&subject))
+        };
+        if !passes(&attr, Needs::Listing, Needs::Listing) {
+            return Ok(None);
+        }
+        if query.needs_data() && attr.size_source == SizeSource::Objects {
+            parent.complete(&entry.name, &mut attr)?;
+        }
+        if !passes(&attr, Needs::Data, Needs::Data) {
+            return Ok(None);
+        }
+        let mut shape = Shape::None;
+        if query.needs_layout() {
+            shape = self.shape_of(parent, entry, &attr, inherited)?;
+            let fits = query.tests.iter().filter(|test| test.needs() == Needs::Layout);
+            if !fits.into_iter().all(|test| test.passes_layout(&shape))
+                || !some_part_passes(&query.part_tests, &shape)
+            {
+                return Ok(None);
+            }
+        }
+        for test in query.tests.iter().filter(|test| test.needs() == Needs::Xattrs) {
+            if let super::predicate::What::Xattr(wanted) = &test.what
+                && wanted.passes(&parent.path_of(&entry.name))? == test.negated
+            {
+                return Ok(None);
+            }
+        }
+        Ok(Some((attr, shape)))
+    }
+
+    /// The layout of an entry: its own, or for a file that was never written what it will get.
+    fn shape_of(
+        &self,
+        parent: &Listing,
+        entry: &Listed,
+        attr: &Attr,
+        inherited: Option<&[u8]>,
+    ) -> io::Result<Shape> {
+        let defaults = self.walk.defaults;
+        Ok(match &entry.layout {
+            OwnLayout::Bytes(bytes) => defaults.resolved(Shape::decode(bytes)),
+            OwnLayout::TooLong => match parent.long_layout(&entry.name)? {
+                Some(bytes) => defaults.resolved(Shape::decode(&bytes)),
+                None => Shape::None,
+            },
+            OwnLayout::None if attr.is_regular() => defaults.of_new_file(inherited),
+            OwnLayout::None => Shape::None,
+        })
+    }
+}
+
+fn joined(directory: &[u8], name: &CStr) -> Vec<u8> {
+    let mut path = Vec::with_capacity(directory.len() + 1 + name.count_bytes());
+    path.extend_from_slice(directory);
+    if !directory.ends_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.to_bytes());
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_joined_with_one_slash() {
+        assert_eq!(joined(b".", c"f"), b"./f");
+        assert_eq!(joined(b"/mnt/", c"f"), b"/mnt/f");
+        assert_eq!(joined(b"/", c"f"), b"/f");
+    }
+
+    #[test]
+    fn a_part_of_the_matches_is_left_out_evenly() {
+        for percent in [0, 1, 33, 50, 99, 100] {
+            let skipped = (0..1000).filter(|n| is_skipped(*n, percent)).count() as u64;
+            assert_eq!(skipped, percent * 10, "{percent}");
+        }
+    }
+}
