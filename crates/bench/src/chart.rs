@@ -2,11 +2,24 @@
 
 use std::fmt::Write as _;
 
-/// Lines over the same places on the horizontal axis.
+/// How values over the places are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Points joined by lines: places that lie on a scale.
+    Lines,
+    /// Bars side by side: places that have no order.
+    Bars,
+}
+
+/// Values over the same places on the horizontal axis.
 #[derive(Debug, Clone)]
 pub(crate) struct Panel {
     /// Above the drawing.
     pub(crate) title: String,
+    /// What its values count.
+    pub(crate) unit: &'static str,
+    /// How it is drawn.
+    pub(crate) form: Form,
     /// Names of the places, from left to right.
     pub(crate) places: Vec<String>,
     /// Name and one value for each place.
@@ -20,11 +33,11 @@ const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 64.0;
 const BOTTOM: f64 = 40.0;
-const TOP: f64 = 12.0;
+const TOP: f64 = 20.0;
 const RIGHT: f64 = 12.0;
 
 /// The page: a title, sentences about how the figures came about, the panels, and a table as text.
-pub(crate) fn page(title: &str, notes: &[String], unit: &str, panels: &[Panel], table: &str) -> String {
+pub(crate) fn page(title: &str, notes: &[String], panels: &[Panel], table: &str) -> String {
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\n\
          body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; color: #222 }}\n\
@@ -40,22 +53,26 @@ pub(crate) fn page(title: &str, notes: &[String], unit: &str, panels: &[Panel], 
     html.push_str("<div class=\"panels\">\n");
     for panel in panels {
         let _ = writeln!(html, "<figure><figcaption>{}</figcaption>", escape(&panel.title));
-        html.push_str(&drawing(panel, unit));
+        html.push_str(&drawing(panel));
         html.push_str("</figure>\n");
     }
     let _ = write!(html, "</div>\n<h2>All figures</h2>\n<pre>{}</pre>\n</body></html>\n", escape(table));
     html
 }
 
-fn drawing(panel: &Panel, unit: &str) -> String {
+fn drawing(panel: &Panel) -> String {
+    let unit = panel.unit;
     let legend = 18.0 * panel.lines.len().div_ceil(2) as f64;
     let height = HEIGHT + legend;
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n");
     let most = panel.lines.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
     let (step, top) = scale(most);
-    let x = |place: usize| {
-        let gaps = panel.places.len().max(2) - 1;
-        LEFT + 20.0 + (WIDTH - LEFT - RIGHT - 40.0) * place as f64 / gaps as f64
+    let x = |place: usize| match panel.form {
+        Form::Lines => {
+            let gaps = panel.places.len().max(2) - 1;
+            LEFT + 20.0 + (WIDTH - LEFT - RIGHT - 40.0) * place as f64 / gaps as f64
+        }
+        Form::Bars => LEFT + slot_width(panel) * (place as f64 + 0.5),
     };
     let y = |value: f64| HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / top;
     let mut mark = 0.0;
@@ -85,28 +102,59 @@ fn drawing(panel: &Panel, unit: &str) -> String {
         let colour = COLOURS[number % COLOURS.len()];
         // Beyond the colours a second round is dashed.
         let dash = if number < COLOURS.len() { "" } else { " stroke-dasharray=\"6 4\"" };
-        let points: Vec<String> = values
-            .iter()
-            .enumerate()
-            .map(|(place, value)| format!("{:.1},{:.1}", x(place), y(*value)))
-            .collect();
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>",
-            points.join(" ")
-        );
-        for (point, value) in points.iter().zip(values) {
-            let (px, py) = point.split_once(',').unwrap_or(("0", "0"));
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{px}\" cy=\"{py}\" r=\"3\" fill=\"{colour}\"><title>{}: {value:.0} {unit}</title></circle>",
-                escape(name)
-            );
+        match panel.form {
+            Form::Lines => {
+                let points = values.iter().enumerate().map(|(place, value)| (x(place), y(*value), *value));
+                svg.push_str(&line(name, unit, (colour, dash), &points.collect::<Vec<_>>()));
+            }
+            Form::Bars => {
+                let width = slot_width(panel) * 0.7 / panel.lines.len() as f64;
+                let shift = width * (number as f64 - panel.lines.len() as f64 / 2.0);
+                for (place, value) in values.iter().enumerate() {
+                    let (left, top) = (x(place) + shift, y(*value));
+                    let _ = writeln!(
+                        svg,
+                        "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>\
+                         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                        HEIGHT - BOTTOM - top,
+                        left + width / 2.0,
+                        top - 4.0,
+                        shown(*value)
+                    );
+                }
+            }
         }
         svg.push_str(&legend_entry(number, name, colour, dash));
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+fn slot_width(panel: &Panel) -> f64 {
+    (WIDTH - LEFT - RIGHT) / panel.places.len().max(1) as f64
+}
+
+/// A line through points, each with its value.
+fn line(name: &str, unit: &str, (colour, dash): (&str, &str), points: &[(f64, f64, f64)]) -> String {
+    let path: Vec<String> = points.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
+    let mut svg = format!(
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\n",
+        path.join(" ")
+    );
+    for (x, y, value) in points {
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"><title>{}: {} {unit}</title></circle>",
+            escape(name),
+            shown(*value)
+        );
+    }
+    svg
+}
+
+/// With decimals where they say something.
+fn shown(value: f64) -> String {
+    if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 
 /// Line and name below the drawing, two in a row.
@@ -156,10 +204,14 @@ mod tests {
     fn a_page_shows_every_line_and_no_markup_of_its_names() {
         let panel = Panel {
             title: "read <b>".into(),
+            unit: "MB/s",
+            form: Form::Lines,
             places: vec!["4K".into(), "1M".into()],
             lines: vec![("off".into(), vec![1.0, 2.0]), ("on".into(), vec![2.0, 4.0])],
         };
-        let html = page("Client & co", &["simulated".into()], "MB/s", &[panel], "a < b");
+        let bars = Panel { form: Form::Bars, ..panel.clone() };
+        let html = page("Client & co", &["simulated".into()], &[panel, bars], "a < b");
+        assert_eq!(html.matches("<rect").count(), 4);
         assert_eq!(html.matches("<polyline").count(), 2);
         assert!(
             html.contains("read &lt;b&gt;") && html.contains("Client &amp; co") && html.contains("a &lt; b")

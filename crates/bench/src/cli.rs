@@ -16,8 +16,10 @@ use std::path::PathBuf;
 
 use crate::client::{self, ClientArguments};
 use crate::error::Error;
+use crate::ior::{self, IorArguments};
 use crate::limits::{Limits, row_of};
 use crate::mdtest::{self, MdtestArguments};
+use crate::noisy::{self, NoisyArguments};
 use crate::null::{self, NullArguments, ServeArguments};
 use crate::programs::{self, ProgramsArguments};
 use crate::report::{Against, Report};
@@ -46,6 +48,10 @@ pub enum Command {
     Client(ClientArguments),
     /// Names and attributes over processes, with the options and the summary of mdtest
     Mdtest(MdtestArguments),
+    /// Data over processes, with the options and the tables of IOR
+    Ior(Box<IorArguments>),
+    /// A stream beside writers of 4 KiB at random, on OSTs with simulated service times, together and apart
+    Noisy(NoisyArguments),
     /// The figures of docs/performance.md, each against its bound, in one run
     Slice(SliceArguments),
     /// One phase of one worker process
@@ -82,6 +88,10 @@ pub enum Command {
 pub enum TaskKind {
     /// `bench mdtest`
     Mdtest,
+    /// `bench ior`
+    Ior,
+    /// `bench noisy`
+    Noisy,
 }
 
 /// What all measuring sub-commands share.
@@ -208,6 +218,11 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
     match command {
         Command::Worker { phase, work } => serve(phase, &work),
         Command::Task { cpu, kind, setup } => task(cpu, kind, &setup),
+        Command::Noisy(arguments) => {
+            arguments.common.print(&noisy::measure(&arguments, &myself)?);
+            Ok(())
+        }
+        Command::Ior(arguments) => ior::run(&arguments, &myself),
         Command::Mdtest(arguments) => mdtest::run(&arguments, &myself),
         Command::NullServer(arguments) => null::serve(&arguments),
         Command::EchoServer => null::serve_echo(),
@@ -249,6 +264,8 @@ fn task(cpu: Option<usize>, kind: TaskKind, setup: &str) -> Result<(), Error> {
     }
     match kind {
         TaskKind::Mdtest => mdtest::serve(setup),
+        TaskKind::Noisy => noisy::serve(setup),
+        TaskKind::Ior => ior::serve(setup),
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::path::PathBuf;
 
-use crate::chart::{self, Panel};
+use crate::chart::{self, Form, Panel};
 use crate::cli::Common;
 use crate::error::Error;
 use crate::instance::{Instance, InstanceOptions};
@@ -173,7 +173,7 @@ pub fn measure(arguments: &ClientArguments, myself: &Myself) -> Result<Report, E
                 .to_owned(),
             format!("\"Simulated\" figures are over loopback with a {FABRIC}."),
         ];
-        let page = chart::page("The client's I/O engine", &notes, "MB/s", &panels, &report.table());
+        let page = chart::page("The client's I/O engine", &notes, &panels, &report.table());
         std::fs::write(path, page).map_err(Error::io("write", path))?;
     }
     Ok(report)
@@ -208,6 +208,8 @@ fn one_fabric(
             }
             panels.push(Panel {
                 title: format!("{}, {threads} thread(s), {}", operation.label(), fabric.label()),
+                unit: "MB/s",
+                form: Form::Lines,
                 places: arguments.sizes_kib.iter().map(|kib| size_label(*kib)).collect(),
                 lines,
             });

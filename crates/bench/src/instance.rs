@@ -78,6 +78,11 @@ impl Instance {
         self.directory.join("data")
     }
 
+    /// Where it is mounted.
+    pub(crate) fn mount(&self) -> &Path {
+        &self.mount
+    }
+
     /// A new directory on the mount.
     pub(crate) fn work_directory(&self, name: &str) -> Result<PathBuf, Error> {
         let path = self.mount.join(name);
@@ -87,9 +92,21 @@ impl Instance {
 
     /// New files in `directory` get their data spread over `count` OSTs.
     pub(crate) fn stripe(&self, directory: &Path, count: usize) -> Result<(), Error> {
-        let count = count.to_string();
-        let words =
-            ["lfs".as_ref(), "setstripe".as_ref(), "-c".as_ref(), count.as_ref(), directory.as_os_str()];
+        self.setstripe(directory, &["-c", &count.to_string()])
+    }
+
+    /// New files in `directory` get the layout that `lfs setstripe` makes of `options`.
+    pub(crate) fn setstripe(&self, directory: &Path, options: &[&str]) -> Result<(), Error> {
+        let mut words: Vec<&OsStr> = vec!["lfs".as_ref(), "setstripe".as_ref()];
+        words.extend(options.iter().map(OsStr::new));
+        words.push(directory.as_os_str());
+        self.call(&words).map(drop)
+    }
+
+    /// Sets parameters of this file system by their whole names.
+    pub(crate) fn set_named_params(&self, settings: &[String]) -> Result<(), Error> {
+        let mut words: Vec<&OsStr> = vec!["lctl".as_ref(), "set_param".as_ref(), "-n".as_ref()];
+        words.extend(settings.iter().map(OsStr::new));
         self.call(&words).map(drop)
     }
 
@@ -100,9 +117,7 @@ impl Instance {
         };
         let settings: Vec<String> =
             settings.iter().map(|(kind, leaf, value)| format!("{kind}.{fsname}-*.{leaf}={value}")).collect();
-        let mut words: Vec<&OsStr> = vec!["lctl".as_ref(), "set_param".as_ref(), "-n".as_ref()];
-        words.extend(settings.iter().map(OsStr::new));
-        self.call(&words).map(drop)
+        self.set_named_params(&settings)
     }
 
     /// All its processes.

@@ -8,29 +8,36 @@
 //! - [`cli`]: the sub-commands of `nacre bench`; [`cli::run`] is all that a binary needs.
 //! - [`work`]: what is measured: operations on metadata and data of any mounted path.
 //! - [`worker`]: processes that do the work; they start together and answer with counts and times.
-//! - [`team`]: processes that go through phases together, with barriers; [`mdtest`] is made of them.
+//! - [`team`]: processes that go through phases together, with barriers; [`mdtest`] and [`ior`] are made of them.
 //! - [`sample`], [`report`], [`machine`]: medians and spreads; tables and JSON; what the machine is and how busy.
 //! - [`limits`]: what the machine can do without any file system of ours.
 //! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
 //! - [`programs`]: tar, find, rm and git on any mounted path.
 //! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
+//! - [`noisy`]: a stream beside small random writes, on simulated disks.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
 
+mod buffer;
 mod chart;
 pub mod cli;
 pub mod client;
 mod error;
 mod instance;
+pub mod ior;
 pub mod limits;
 pub mod machine;
 pub mod mdtest;
+pub mod noisy;
 pub mod null;
+mod pattern;
 mod place;
 pub mod programs;
 mod random;
 pub mod report;
 pub mod sample;
+mod size;
 pub mod slice;
+mod striping;
 pub mod team;
 pub mod work;
 pub mod worker;

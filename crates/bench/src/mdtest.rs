@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::place;
+use crate::size;
 use crate::team::Team;
 use crate::worker::Myself;
 use plan::{Kind, Plan};
@@ -23,6 +24,9 @@ use summary::Row;
 use task::{Order, Phase, Setup, Span};
 
 pub(crate) use task::serve;
+
+/// Bytes of a file: each task has them in memory.
+const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// `nacre bench mdtest`
 #[derive(Debug, Clone, clap::Args)]
@@ -76,11 +80,11 @@ pub struct MdtestArguments {
     #[arg(short = 'r')]
     remove: bool,
     /// Bytes written to each new file
-    #[arg(short = 'w', value_name = "BYTES", default_value_t = 0)]
-    write_bytes: usize,
+    #[arg(short = 'w', value_name = "BYTES", default_value = "0", value_parser = size::parse)]
+    write_bytes: u64,
     /// Bytes read from each file
-    #[arg(short = 'e', value_name = "BYTES", default_value_t = 0)]
-    read_bytes: usize,
+    #[arg(short = 'e', value_name = "BYTES", default_value = "0", value_parser = size::parse)]
+    read_bytes: u64,
     /// fsync each file that was written
     #[arg(short = 'y')]
     sync: bool,
@@ -165,6 +169,9 @@ impl MdtestArguments {
 ///
 /// Wishes that make no sense, and what the file system says. What was made until then stays.
 pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Error> {
+    if arguments.write_bytes.max(arguments.read_bytes) > FILE_BYTES_MAX {
+        return Err(Error::Usage("a file of mdtest has at most 1g (-w, -e)".to_owned()));
+    }
     let plan = arguments.plan()?;
     let tasks = arguments.processes.max(1);
     let made = !plan.directory.exists();
@@ -225,8 +232,8 @@ fn iterations(
         tasks,
         stride: arguments.stride,
         seed,
-        write_bytes: arguments.write_bytes,
-        read_bytes: arguments.read_bytes,
+        write_bytes: arguments.write_bytes as usize,
+        read_bytes: arguments.read_bytes as usize,
         sync: arguments.sync,
     };
     let mut team = Team::start(myself, "mdtest", &(0..tasks).map(setup).collect::<Vec<_>>(), arguments.pin)?;

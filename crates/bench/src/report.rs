@@ -22,6 +22,9 @@ pub enum Unit {
     /// Seconds.
     #[serde(rename = "s")]
     Seconds,
+    /// Milliseconds.
+    #[serde(rename = "ms")]
+    Milliseconds,
 }
 
 impl Unit {
@@ -33,6 +36,7 @@ impl Unit {
             Unit::BytesPerSecond => format!("{:.0} MB/s", value / 1e6),
             Unit::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
             Unit::Seconds => format!("{value:.2} s"),
+            Unit::Milliseconds => format!("{value:.2} ms"),
         }
     }
 

@@ -19,6 +19,7 @@ mod cache_policy;
 mod error;
 pub mod file;
 mod report;
+pub mod simulated;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -216,6 +217,11 @@ pub trait ObjectStore: Send + Sync {
 
     /// Counters.
     fn stats(&self) -> ObjectStoreStats;
+
+    /// Service times of a medium that is not there, if this store can have some.
+    fn simulation(&self) -> Option<&simulated::Simulation> {
+        None
+    }
 
     /// Makes everything durable and refuses changes from now on ([`ObjectError::Closed`]). The caller has let calls in
     /// progress return.

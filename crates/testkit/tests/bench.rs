@@ -1,8 +1,11 @@
 //! The benches of `nacre bench` on a file system that runs: short runs that look at what they print, not at how fast it is.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use nacre_testkit::cluster::Options;
 use nacre_testkit::{Cluster, Shape};
 
 fn text(path: &Path) -> &str {
@@ -67,4 +70,109 @@ fn mdtest_phases_can_be_runs_of_their_own() {
     assert_eq!(run(&["-T"]), [false, true, false]);
     assert_eq!(run(&["-r"]), [false, false, true]);
     assert_eq!(fs::read_dir(&directory).expect("there").count(), 0);
+}
+
+#[test]
+fn ior_checks_what_it_wrote_in_every_order_and_leaves_nothing() {
+    let cluster = Cluster::start(Shape::Embedded);
+    let directory = cluster.directory("d");
+    let file = directory.join("file");
+    for letters in [
+        "-N 2 -w -r -R -C -F -i 2 -t 64k -b 256k -s 3 -e",
+        "-N 2 -w -W -R -t 47008 -b 188032 -s 5 -g",
+        "-N 2 -w -R -z -t 4k -b 64k -s 2 --random-offset-seed 3 -m",
+        "-N 3 -w -R -Z -F -z -t 4k -b 64k -B",
+    ] {
+        let words: Vec<&str> =
+            ["ior"].into_iter().chain(letters.split(' ')).chain(["-o", text(&file)]).collect();
+        let table = bench(&cluster, &words);
+        let read = table.lines().rfind(|line| line.starts_with("read ")).unwrap_or_else(|| panic!("{table}"));
+        assert!(
+            read.split_whitespace().nth(1).is_some_and(|rate| rate.parse().is_ok_and(|rate: f64| rate > 0.0))
+        );
+        assert_eq!(fs::read_dir(&directory).expect("there").count(), 0, "{letters}");
+    }
+}
+
+#[test]
+fn ior_finds_data_that_is_not_what_was_written() {
+    let cluster = Cluster::start(Shape::Embedded);
+    let file = cluster.directory("d").join("file");
+    let words = |letters: &'static str| {
+        let words = ["bench", "ior", "-t", "64k", "-b", "256k", "-o"].into_iter().chain([text(&file)]);
+        words.chain(letters.split(' ')).map(str::to_owned).collect::<Vec<String>>()
+    };
+    cluster.nacre(&words("-w -k -G 5")).success();
+    cluster.nacre(&words("-R -k -G 5 -E")).success();
+    let other_seed = cluster.nacre(&words("-R -k -G 6")).fails_with(1);
+    assert!(other_seed.stderr.contains("4 transfer(s)"), "{}", other_seed.stderr);
+    let mut bytes = fs::read(&file).expect("read");
+    bytes[70_000] ^= 1;
+    fs::write(&file, bytes).expect("written");
+    let damaged = cluster.nacre(&words("-R -k -G 5")).fails_with(1);
+    assert!(damaged.stderr.contains("wrong data at offset 70000"), "{}", damaged.stderr);
+    assert!(damaged.stderr.contains("1 transfer(s)"), "{}", damaged.stderr);
+}
+
+#[test]
+fn ior_stripes_new_files_as_its_directives_say() {
+    let cluster = Cluster::start(Shape::Embedded);
+    let file = cluster.directory("d").join("file");
+    let stripes = |words: &[&str]| {
+        let words: Vec<&str> = ["ior", "-N", "2", "-w", "-k", "-t", "64k", "-b", "256k", "-o", text(&file)]
+            .iter()
+            .chain(words)
+            .copied()
+            .collect();
+        bench(&cluster, &words);
+        let shown = cluster.lfs(&["getstripe", "-c", "-S", "-i", text(&file)]).success().stdout;
+        shown.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<i64>>()
+    };
+    assert_eq!(
+        stripes(&["-O", "lustreStripeCount=2,lustreStripeSize=128k,lustreStartOST=1"]),
+        [2, 131_072, 1]
+    );
+    assert_eq!(stripes(&["--posix.lustre.stripecount=1", "--posix.lustre.stripesize=64k"])[..2], [1, 65_536]);
+    let refused =
+        cluster.nacre(&["bench", "ior", "-E", "-O", "lustreStripeCount=2", "-o", text(&file)]).fails_with(1);
+    assert!(refused.stderr.contains("has its stripes already"), "{}", refused.stderr);
+}
+
+#[test]
+fn noisy_neighbours_are_measured_on_simulated_media_and_nothing_is_left() {
+    let cluster = Cluster::start(Shape::Embedded);
+    let scratch = cluster.run().make("noisy");
+    let page = scratch.join("page.html");
+    let words =
+        ["noisy", "--memory-dir", text(&scratch), "--runs", "1", "--seconds", "0.2", "--html", text(&page)];
+    let table = bench(&cluster, &words);
+    assert!(table.contains("simulated: one PFL for both, stream"), "{table}");
+    assert!(table.contains("seek=8ms:bandwidth=100M"), "{table}");
+    assert!(fs::read_to_string(&page).expect("written").contains("simulated"));
+    fs::remove_file(&page).expect("there");
+    assert_eq!(fs::read_dir(&scratch).expect("there").count(), 0);
+}
+
+#[test]
+fn a_simulated_medium_makes_an_ost_take_its_time() {
+    let options = Options { fsname: "simmed".to_owned(), ..Options::default() };
+    let cluster = Cluster::start_with(Shape::Embedded, &options);
+    let file = cluster.directory("d").join("file");
+    let name = "osd-file.simmed-OST*.simulated_medium";
+    let set = |value: &str| cluster.lctl(&["set_param", "-n", &format!("{name}={value}")]);
+    let get = || cluster.lctl(&["get_param", "-n", name]).success().stdout;
+    assert!(get().lines().all(|line| line == "off"), "{}", get());
+    set("nonsense").fails_with(22);
+    set("seek=100ms:bandwidth=1G").success();
+    assert!(get().lines().all(|line| line == "seek=100000us:bandwidth=1073741824"), "{}", get());
+    let write_synced = || {
+        let start = Instant::now();
+        let mut made = fs::File::create(&file).expect("made");
+        made.write_all(b"data").and_then(|()| made.sync_all()).expect("written");
+        start.elapsed()
+    };
+    assert!(write_synced() >= Duration::from_millis(100));
+    set("off").success();
+    assert_eq!(fs::read(&file).expect("read"), b"data");
+    assert!(get().lines().all(|line| line == "off"), "{}", get());
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use super::{Done, Operation, Work, timed};
+use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::random::Random;
 
@@ -113,25 +114,5 @@ fn file(work: &Work) -> PathBuf {
     match work.shares_file() {
         true => work.directory().join("data"),
         false => work.directory().join(format!("data{}", work.worker)),
-    }
-}
-
-/// Memory on a page boundary, as O_DIRECT wants it.
-struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl Buffer {
-    fn new(length: usize) -> Buffer {
-        const PAGE: usize = 4096;
-        let bytes = vec![0x5a; length + PAGE];
-        let start = bytes.as_ptr().align_offset(PAGE);
-        Buffer { bytes, start, length }
-    }
-
-    fn slice(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.length]
     }
 }

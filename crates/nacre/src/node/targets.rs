@@ -11,6 +11,7 @@ use nacre_mgs::Mgs;
 use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::Targets;
 use nacre_rpc::{LoMds, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
+use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::{ClientUuid, Cred, Fid, SetAttr, SetAttrValid, TargetId, TargetKind};
 use nacre_wire::mds::MdsRequest;
@@ -138,7 +139,7 @@ impl Services {
                     self.mgs = Some(Arc::new(mgs));
                 }
                 TargetKind::Ost => {
-                    let store = Arc::new(open_objects(instance, target)?);
+                    let store = Arc::new(Simulated::new(open_objects(instance, target)?));
                     let dir = instance.target_dir(target);
                     let server = ObjectServer::open(store, target.index, &dir, &OssConfig::default())
                         .map_err(Failure::because(format!("open {target}")))?;

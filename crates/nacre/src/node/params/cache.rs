@@ -1,8 +1,10 @@
-//! Parameters of the page cache below an object target: `osd-file.*`, and under the same names `obdfilter.*`.
+//! Parameters of what is below an object target: its page cache, `osd-file.*` and under the same names `obdfilter.*`; service
+//! times of a medium that is not there, for measurements.
 
 use nacre_oss::ObjectServer;
 use nacre_params::{Tree, value};
 use nacre_store::object::CachePolicy;
+use nacre_store::object::simulated::{Medium, Simulation};
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
 
@@ -75,6 +77,7 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
             );
         }
     }
+    enter_simulation(tree, name, server);
     let stats = server.clone();
     tree.add_read(&format!("osd-file.{name}.stats"), move || {
         let stats = stats.store().stats();
@@ -85,6 +88,30 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
         ];
         Ok(rows.iter().map(|(name, count)| format!("{name:<25} {count} samples [reqs]\n")).collect())
     });
+}
+
+fn enter_simulation(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
+    let (get, set, label) = (server.clone(), server.clone(), name.to_owned());
+    tree.add_both(
+        &format!("osd-file.{name}.simulated_medium"),
+        move || {
+            let medium = get.store().simulation().and_then(Simulation::medium);
+            Ok(medium.map_or_else(|| "off".to_owned(), |medium| medium.to_string()))
+        },
+        move |text| {
+            let medium = match text.trim() {
+                "off" | "0" => None,
+                text => Some(text.parse::<Medium>().map_err(|()| Status::EINVAL)?),
+            };
+            let simulation = set.store().simulation().ok_or(Status::EOPNOTSUPP)?;
+            simulation.set_medium(medium);
+            match medium {
+                Some(medium) => log::warn!("{label}: service times are simulated ({medium}), not the disk's"),
+                None => log::info!("{label}: service times are the disk's"),
+            }
+            Ok(())
+        },
+    );
 }
 
 #[cfg(test)]

@@ -1,0 +1,23 @@
+//! Memory that may go to a file around the page cache.
+
+/// Bytes that begin on a page boundary, as O_DIRECT wants it.
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Buffer {
+    /// So many bytes, none of them 0.
+    pub(crate) fn new(length: usize) -> Buffer {
+        const PAGE: usize = 4096;
+        let bytes = vec![0x5a; length + PAGE];
+        let start = bytes.as_ptr().align_offset(PAGE);
+        Buffer { bytes, start, length }
+    }
+
+    /// All of it.
+    pub(crate) fn slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}

@@ -1,0 +1,304 @@
+//! `nacre bench noisy`: a job that streams beside jobs that write 4 KiB at random, on OSTs with the service times of disks.
+//!
+//! The file system is one of its own: some OSTs are disks and one is flash, all simulated (`osd-file.*.simulated_medium`), so the
+//! figures do not depend on the disk of the machine; everything printed says so. The stream runs alone on the disks, then
+//! beside small writers on the same disks, then beside small writers that are sent to the flash OST: by the layout of their
+//! directory, or by one progressive layout that both jobs have.
+
+mod task;
+
+use std::path::{Path, PathBuf};
+
+use crate::chart::{self, Form, Panel};
+use crate::cli::Common;
+use crate::error::Error;
+use crate::instance::{Instance, InstanceOptions};
+use crate::report::{Against, Report, Row, Target, Unit};
+use crate::sample::Samples;
+use crate::team::Team;
+use crate::worker::Myself;
+use task::{Done, Order, Role};
+
+pub(crate) use task::serve;
+
+/// Part of its bandwidth alone that the stream is to keep beside small writers who are elsewhere (Cray's aim, 2019).
+const SEPARATED_RATIO: f64 = 0.9;
+
+/// `nacre bench noisy`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: nacre bench noisy --runs 3 --seconds 2 --html noisy.html")]
+pub struct NoisyArguments {
+    /// Directory in memory (tmpfs), so that the simulated media are all that bounds; needs 2 GiB
+    #[arg(long, default_value = "/dev/shm")]
+    memory_dir: PathBuf,
+    /// OSTs that are disks
+    #[arg(long, default_value_t = 2)]
+    disks: usize,
+    /// Processes that write 4 KiB at random
+    #[arg(long, default_value_t = 2)]
+    writers: u64,
+    /// A simulated disk
+    #[arg(long, value_name = "MEDIUM", default_value = "seek=8ms:bandwidth=100M")]
+    disk: String,
+    /// The simulated flash OST
+    #[arg(long, value_name = "MEDIUM", default_value = "seek=50us:bandwidth=400M")]
+    flash: String,
+    /// The nacre binary; this one by default
+    #[arg(long, value_name = "PROGRAM")]
+    nacre: Option<PathBuf>,
+    /// Also write a page with charts there
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// How the figures are taken and printed.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Who is where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scene {
+    Alone,
+    Shared,
+    Separated,
+    Progressive,
+}
+
+impl Scene {
+    const ALL: [Scene; 4] = [Scene::Alone, Scene::Shared, Scene::Separated, Scene::Progressive];
+
+    fn label(self) -> &'static str {
+        match self {
+            Scene::Alone => "stream alone",
+            Scene::Shared => "all on the disks",
+            Scene::Separated => "writers on flash",
+            Scene::Progressive => "one PFL for both",
+        }
+    }
+
+    /// Directories of the stream and of the small writers.
+    fn places(self) -> (&'static str, &'static str) {
+        match self {
+            Scene::Alone | Scene::Shared => ("disks", "disks"),
+            Scene::Separated => ("disks", "flash"),
+            Scene::Progressive => ("progressive", "progressive"),
+        }
+    }
+}
+
+/// What was measured in one scene, a value for each run.
+#[derive(Debug, Clone, Default)]
+struct Figures {
+    /// Bytes per second of the stream.
+    stream: Samples,
+    /// Small writes per second, all writers together.
+    small: Samples,
+    /// Milliseconds of the small write in the middle, and of that which 99 of 100 do not exceed.
+    p50_ms: Samples,
+    p99_ms: Samples,
+}
+
+impl Figures {
+    fn push(&mut self, done: &[Done]) {
+        let rate = |count: f64, done: &Done| count / (done.elapsed_ns.max(1) as f64 / 1e9);
+        let Some((stream, small)) = done.split_first() else { return };
+        self.stream.push(rate(stream.bytes as f64, stream));
+        let mut latencies: Vec<u32> =
+            small.iter().flat_map(|done| done.latencies_us.iter().copied()).collect();
+        if latencies.is_empty() {
+            return;
+        }
+        latencies.sort_unstable();
+        self.small.push(small.iter().map(|done| rate(done.latencies_us.len() as f64, done)).sum());
+        self.p50_ms.push(f64::from(percentile(&latencies, 50)) / 1e3);
+        self.p99_ms.push(f64::from(percentile(&latencies, 99)) / 1e3);
+    }
+}
+
+/// The smallest value that so many of a hundred do not exceed (nearest rank); 0 without values.
+fn percentile(sorted: &[u32], hundredths: usize) -> u32 {
+    let rank = (sorted.len() * hundredths).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(0)
+}
+
+/// Takes all figures.
+///
+/// # Errors
+///
+/// When the file system does not come up or work on it fails; it is taken down first.
+pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Error> {
+    let disks = arguments.disks.max(1);
+    let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
+    let fsname = format!("bn{:05x}", std::process::id() & 0xf_ffff);
+    let options = InstanceOptions {
+        osts: disks + 1,
+        separate: false,
+        fsname: Some(fsname.clone()),
+        mount_options: Vec::new(),
+    };
+    let instance = Instance::start(&program, &arguments.memory_dir, "bench-noisy", options)?;
+    make_directories(&instance, disks)?;
+    let medium =
+        |index: usize, medium: &str| format!("osd-file.{fsname}-OST{index:04x}.simulated_medium={medium}");
+    let mut media: Vec<String> = (0..disks).map(|index| medium(index, &arguments.disk)).collect();
+    media.push(medium(disks, &arguments.flash));
+    instance.set_named_params(&media)?;
+    let mut roles = vec![Role::Stream];
+    roles.extend((0..arguments.writers.max(1)).map(|seed| Role::Small { seed }));
+    let mut team = Team::start(myself, "noisy", &roles, false)?;
+    let mut figures = vec![Figures::default(); Scene::ALL.len()];
+    for round in 0..arguments.common.runs.max(1) {
+        for turn in 0..Scene::ALL.len() {
+            let index = if round % 2 == 0 { turn } else { Scene::ALL.len() - 1 - turn };
+            let (stream, small) = Scene::ALL[index].places();
+            let order = Order {
+                stream: instance.mount().join(stream),
+                small: instance.mount().join(small),
+                with_small: Scene::ALL[index] != Scene::Alone,
+                seconds: arguments.common.seconds.clamp(0.1, 600.0),
+            };
+            figures[index].push(&team.run::<Done>(&order)?);
+        }
+    }
+    drop(team);
+    let report = report_of(arguments, disks, &figures);
+    if let Some(path) = &arguments.html {
+        write_page(path, &report, &figures)?;
+    }
+    Ok(report)
+}
+
+/// Disks have the first indexes, flash the last.
+fn make_directories(instance: &Instance, disks: usize) -> Result<(), Error> {
+    let (count, flash) = (disks.to_string(), disks.to_string());
+    let on_disks = ["-i", "0", "-c", &count];
+    let on_flash = ["-i", &flash, "-c", "1"];
+    let progressive: Vec<&str> =
+        ["-E", "1M"].iter().chain(&on_flash).chain(&["-E", "-1"]).chain(&on_disks).copied().collect();
+    for (name, options) in [("disks", &on_disks[..]), ("flash", &on_flash), ("progressive", &progressive)] {
+        let directory = instance.work_directory(name)?;
+        instance.setstripe(&directory, options)?;
+    }
+    Ok(())
+}
+
+fn report_of(arguments: &NoisyArguments, disks: usize, figures: &[Figures]) -> Report {
+    let mut report = Report::new(format!(
+        "A stream beside {} writer(s) of 4 KiB at random, {disks} disk OST(s) and one of flash, all simulated",
+        arguments.writers.max(1)
+    ));
+    let row = |name: String, unit, samples: &Samples| Row::new(name, unit, samples.clone());
+    let alone = &figures[0];
+    for (scene, found) in Scene::ALL.into_iter().zip(figures) {
+        let mut stream =
+            row(format!("simulated: {}, stream", scene.label()), Unit::BytesPerSecond, &found.stream);
+        if scene != Scene::Alone {
+            let bound = row(String::new(), Unit::BytesPerSecond, &alone.stream);
+            stream.against = Some(Against::new("alone", bound));
+        }
+        if matches!(scene, Scene::Separated | Scene::Progressive) {
+            stream.target = Some(Target::RatioAtLeast(SEPARATED_RATIO));
+        }
+        report.rows.push(stream);
+        if scene != Scene::Alone {
+            for (what, unit, samples) in [
+                ("4 KiB writes", Unit::OpsPerSecond, &found.small),
+                ("4 KiB write, median", Unit::Milliseconds, &found.p50_ms),
+                ("4 KiB write, 99 %", Unit::Milliseconds, &found.p99_ms),
+            ] {
+                report.rows.push(row(format!("simulated: {}, {what}", scene.label()), unit, samples));
+            }
+        }
+    }
+    report.notes.push(format!(
+        "service times are simulated: a disk is {}, the flash OST {}; the data is in memory",
+        arguments.disk, arguments.flash
+    ));
+    report
+}
+
+/// One figure of a scene.
+type Figure = fn(&Figures) -> f64;
+
+fn write_page(path: &Path, report: &Report, figures: &[Figures]) -> Result<(), Error> {
+    let panel = |title: &str, unit, from: usize, lines: &[(&str, Figure)]| Panel {
+        title: title.to_owned(),
+        unit,
+        form: Form::Bars,
+        places: Scene::ALL[from..].iter().map(|scene| scene.label().to_owned()).collect(),
+        lines: lines
+            .iter()
+            .map(|(name, of)| ((*name).to_owned(), figures[from..].iter().map(of).collect()))
+            .collect(),
+    };
+    // Nobody writes little beside the stream alone.
+    let panels = [
+        panel("The stream", "MB/s", 0, &[("bandwidth", |found| found.stream.median() / 1e6)]),
+        panel(
+            "Writes of 4 KiB",
+            "ms",
+            1,
+            &[
+                ("median", |found| found.p50_ms.median()),
+                ("99 of 100 take no longer", |found| found.p99_ms.median()),
+            ],
+        ),
+        panel("Writes of 4 KiB, all writers", "1/s", 1, &[("rate", |found| found.small.median())]),
+    ];
+    let page = chart::page("Noisy neighbours, simulated media", &report.notes, &panels, &report.table());
+    std::fs::write(path, page).map_err(Error::io("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let values: Vec<u32> = (1..=200).collect();
+        assert_eq!(percentile(&values, 50), 100);
+        assert_eq!(percentile(&values, 99), 198);
+        assert_eq!(percentile(&[7], 99), 7);
+        assert_eq!(percentile(&[], 50), 0);
+    }
+
+    #[test]
+    fn a_stream_alone_has_no_small_figures() {
+        let mut figures = Figures::default();
+        let stream = Done { bytes: 50_000_000, elapsed_ns: 500_000_000, latencies_us: Vec::new() };
+        figures.push(&[stream.clone(), Done::default()]);
+        assert_eq!(figures.stream.median(), 1e8);
+        assert_eq!((figures.small.count(), figures.p50_ms.count()), (0, 0));
+        let small = Done { bytes: 0, elapsed_ns: 1_000_000_000, latencies_us: vec![3000, 1000, 2000] };
+        figures.push(&[stream, small.clone(), small]);
+        assert_eq!(
+            (figures.small.median(), figures.p50_ms.median(), figures.p99_ms.median()),
+            (6.0, 2.0, 3.0)
+        );
+    }
+
+    #[test]
+    fn every_figure_is_labelled_simulated_and_only_separated_streams_have_a_target() {
+        let mut figures = vec![Figures::default(); 4];
+        let done = |bytes| Done { bytes, elapsed_ns: 1_000_000_000, latencies_us: vec![1000] };
+        for (scene, bytes) in figures.iter_mut().zip([200_000_000, 50_000_000, 190_000_000, 100_000_000]) {
+            scene.push(&[done(bytes), done(4096)]);
+        }
+        let arguments = NoisyArguments {
+            memory_dir: PathBuf::new(),
+            disks: 2,
+            writers: 1,
+            disk: "seek=8ms:bandwidth=100M".to_owned(),
+            flash: "bandwidth=1G".to_owned(),
+            nacre: None,
+            html: None,
+            common: Common { runs: 1, seconds: 1.0, json: false },
+        };
+        let report = report_of(&arguments, 2, &figures);
+        assert!(report.title.contains("simulated"));
+        assert!(report.rows.iter().all(|row| row.name.starts_with("simulated: ")));
+        let verdicts: Vec<Option<bool>> =
+            report.rows.iter().map(Row::meets_target).filter(Option::is_some).collect();
+        assert_eq!(verdicts, [Some(true), Some(false)]);
+        assert_eq!(report.rows[1].ratio(), Some(0.25));
+    }
+}

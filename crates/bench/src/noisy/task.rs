@@ -1,0 +1,121 @@
+//! The two kinds of tasks: one that streams, and those that write little at random.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::random::Random;
+use crate::team::{self, Barrier, now_ns};
+
+/// Bytes of a small write.
+pub(super) const SMALL_BYTES: usize = 4096;
+/// Bytes of one write of the stream.
+const STREAM_BYTES: usize = 1 << 20;
+/// Files of each small writer, and the size of each in bytes: a quarter of Cray's sizes, 32 KiB to 8 MiB, lies below.
+const FILES: usize = 16;
+const FILE_BYTES: u64 = 256 << 10;
+
+/// What a task is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Role {
+    /// Writes a new file from its start on.
+    Stream,
+    /// Writes 4 KiB at random places of files that are there.
+    Small {
+        /// Of its random numbers.
+        seed: u64,
+    },
+}
+
+/// What a task is told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Order {
+    /// Where the stream's files are made.
+    pub(super) stream: PathBuf,
+    /// Where the small writers' are.
+    pub(super) small: PathBuf,
+    /// Whether there are small writers this time.
+    pub(super) with_small: bool,
+    /// How long the stream writes; small writers go on a quarter longer, until it has been flushed.
+    pub(super) seconds: f64,
+}
+
+/// What a task did.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Done {
+    pub(super) bytes: u64,
+    pub(super) elapsed_ns: u64,
+    /// Microseconds of each small write.
+    pub(super) latencies_us: Vec<u32>,
+}
+
+/// Serves the team until it ends.
+pub(crate) fn serve(setup: &str) -> Result<(), Error> {
+    let role: Role = serde_json::from_str(setup).map_err(|error| Error::Usage(error.to_string()))?;
+    team::serve(|order: Order, barrier| match role {
+        Role::Stream => stream(&order, barrier),
+        Role::Small { seed } => small(&order, seed, barrier),
+    })
+}
+
+fn stream(order: &Order, barrier: &mut Barrier) -> Result<Done, Error> {
+    let path = order.stream.join("stream");
+    let file = File::create_new(&path).map_err(Error::io("create", &path))?;
+    let mut buffer = Buffer::new(STREAM_BYTES);
+    barrier.wait()?;
+    let start = now_ns();
+    let end = start + (order.seconds * 1e9) as u64;
+    let mut bytes = 0;
+    while now_ns() < end {
+        file.write_all_at(buffer.slice(), bytes).map_err(Error::io("write", &path))?;
+        bytes += STREAM_BYTES as u64;
+    }
+    // What is only held back is not written.
+    file.sync_all().map_err(Error::io("fsync", &path))?;
+    let elapsed_ns = now_ns() - start;
+    drop(file);
+    std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+    Ok(Done { bytes, elapsed_ns, latencies_us: Vec::new() })
+}
+
+fn small(order: &Order, seed: u64, barrier: &mut Barrier) -> Result<Done, Error> {
+    if !order.with_small {
+        barrier.wait()?;
+        return Ok(Done::default());
+    }
+    let path = |number: usize| order.small.join(format!("small.{seed}.{number}"));
+    let mut buffer = Buffer::new(SMALL_BYTES);
+    let mut files = Vec::new();
+    for number in 0..FILES {
+        let path = path(number);
+        std::fs::write(&path, vec![1; FILE_BYTES as usize]).map_err(Error::io("write", &path))?;
+        // Each write is one at the server: nothing is gathered.
+        let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(&path);
+        files.push(file.map_err(Error::io("open", &path))?);
+    }
+    files.iter().try_for_each(File::sync_all).map_err(Error::io("fsync", &order.small))?;
+    let mut random = Random::new(seed);
+    let mut latencies_us = Vec::new();
+    barrier.wait()?;
+    let start = now_ns();
+    let end = start + (order.seconds * 1.25e9) as u64;
+    let mut before = start;
+    while before < end {
+        let number = random.below(FILES as u64) as usize;
+        let offset = random.below(FILE_BYTES / SMALL_BYTES as u64) * SMALL_BYTES as u64;
+        files[number].write_all_at(buffer.slice(), offset).map_err(Error::io("write", path(number)))?;
+        let after = now_ns();
+        latencies_us.push(u32::try_from((after - before) / 1000).unwrap_or(u32::MAX));
+        before = after;
+    }
+    let bytes = latencies_us.len() as u64 * SMALL_BYTES as u64;
+    drop(files);
+    (0..FILES).try_for_each(|number| {
+        std::fs::remove_file(path(number)).map_err(Error::io("remove", path(number)))
+    })?;
+    Ok(Done { bytes, elapsed_ns: before - start, latencies_us })
+}
