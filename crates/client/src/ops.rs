@@ -1,5 +1,6 @@
 //! Operations, one module per group.
 
+pub(crate) mod abi;
 pub(crate) mod absent;
 pub(crate) mod attr;
 pub mod dir;

@@ -32,6 +32,7 @@ mod dir;
 pub mod extents;
 pub mod ioctl;
 mod lock;
+mod lustre;
 mod names;
 pub mod open_mode;
 pub mod stats;

@@ -9,6 +9,8 @@ use nacre_testkit::{Cluster, on_every_shape};
 
 #[path = "abi/attributes.rs"]
 mod attributes;
+#[path = "abi/ioctls.rs"]
+mod ioctls;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("test directories have plain names")

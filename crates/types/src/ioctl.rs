@@ -19,11 +19,12 @@ pub const LIST_MAX: usize = 4096;
 /// Bytes of entries in one [`ScanDirectory`]: what the kernel's bound on the whole leaves.
 pub const SCAN_BYTES_MAX: usize = 16_360;
 
+pub(crate) const WRITE: u32 = 1;
 const READ: u32 = 2;
 const READ_WRITE: u32 = 3;
 
 /// The number that ioctl(2) takes (Linux `_IOC`).
-const fn number(direction: u32, nr: u32, size: usize) -> u32 {
+pub(crate) const fn number(direction: u32, nr: u32, size: usize) -> u32 {
     assert!(size <= 16383, "the kernel encodes sizes in 14 bits");
     direction << 30 | (size as u32) << 16 | (MAGIC as u32) << 8 | nr
 }

@@ -12,6 +12,7 @@ pub mod ids;
 pub mod ioctl;
 pub mod job;
 pub mod limits;
+pub mod lustre;
 pub mod name;
 pub mod nid;
 pub mod perm;

@@ -1,4 +1,5 @@
-//! Native ioctls, those of other file systems that have a sensible answer, and the way for `lfs` to call the former.
+//! Native ioctls, those of other file systems that have a sensible answer (Lustre's: [`super::lustre`]), and the way for `lfs` to
+//! call the former.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -184,7 +185,7 @@ impl Front {
                 self.set_project(request, SetAttr { valid, projid, ..SetAttr::default() })?;
                 reply.ioctl(0, &[]);
             }
-            _ => return Err(Status::ENOTTY),
+            _ => return self.lustre_ioctl(request, call, reply),
         }
         Ok(())
     }

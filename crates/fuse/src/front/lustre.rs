@@ -1,0 +1,210 @@
+//! Lustre's ioctls, for programs that were made for it. Numbers and structures: `nacre_types::lustre`.
+//!
+//! Those whose number tells their size come with their data. The others pass pointers to more, which is read and written in the
+//! memory of the caller ([`memory`]).
+
+mod layout;
+mod memory;
+mod names;
+
+use nacre_types::ioctl::Payload;
+use nacre_types::lustre::{self, ByValue, ObdIoctl, ObdStatfs};
+use nacre_types::{Fid, SetAttr, SetAttrValid, Status, StatusResult, TargetId, TargetKind, Timestamp};
+
+use super::{Front, caller};
+use crate::reply::Reply;
+use crate::request::{Ioctl, Request};
+use memory::Memory;
+
+/// What this client and its MDT have agreed on, in Lustre's bits (`OBD_CONNECT_*`): grants, versions, ACLs, attributes, FIDs, 64-bit
+/// hashes, large ACLs, checksums.
+const CONNECT_FLAGS: u64 = 0x41_6000_03a8;
+/// Words of [`lustre::OBD_STATFS`] for the kind of target.
+const STATFS_MDT: u32 = 1;
+const STATFS_OST: u32 = 2;
+/// Bytes of `hsm_user_state` and `hsm_current_action`: all zero for a file that no archive knows.
+const HSM_STATE_LEN: usize = 32;
+const HSM_ACTION_LEN: usize = 24;
+
+/// One ioctl and who asks.
+struct Asked<'a> {
+    request: &'a Request<'a>,
+    call: &'a Ioctl<'a>,
+    /// The inode that it is called on.
+    fid: Fid,
+}
+
+impl Asked<'_> {
+    fn memory(&self) -> StatusResult<Memory> {
+        Memory::of(self.request, self.call)
+    }
+
+    /// A number in the data that came with the request.
+    fn number(&self, at: usize) -> StatusResult<u64> {
+        let bytes = self.call.data.get(at..).and_then(|rest| rest.first_chunk());
+        bytes.map(|bytes| u64::from_le_bytes(*bytes)).ok_or(Status::EINVAL)
+    }
+
+    fn obd(&self, memory: &Memory) -> StatusResult<ObdIoctl> {
+        let address = memory.argument();
+        let length = ObdIoctl::length(&memory.read_vec(address, 8)?).ok_or(Status::EINVAL)?;
+        ObdIoctl::from_bytes(&memory.read_vec(address, length)?).ok_or(Status::EINVAL)
+    }
+}
+
+impl Front {
+    /// Answers an ioctl of Lustre.
+    ///
+    /// # Errors
+    /// `ENOTTY` for one that Lustre does not have either.
+    pub(super) fn lustre_ioctl(
+        &self,
+        request: &Request<'_>,
+        call: &Ioctl<'_>,
+        reply: &mut Reply<'_>,
+    ) -> StatusResult<()> {
+        let asked = Asked { request, call, fid: self.fid(request.node_id)? };
+        let result = match call.cmd {
+            lustre::LOV_SETSTRIPE | lustre::LOV_SETSTRIPE_NEW => self.set_stripe(&asked)?,
+            lustre::LOV_GETSTRIPE | lustre::LOV_GETSTRIPE_NEW => self.get_stripe(&asked)?,
+            lustre::MDC_GETFILESTRIPE
+            | lustre::MDC_GETFILEINFO_V1
+            | lustre::MDC_GETFILEINFO_V2
+            | lustre::MDC_GETINFO_V1
+            | lustre::MDC_GETINFO_V2 => self.file_info(&asked)?,
+            lustre::MDC_LOOKUP => self.look_up_name(&asked)?,
+            lustre::FID2PATH => self.path_of_fid(&asked)?,
+            lustre::GETPARENT => return self.parent_of_inode(&asked, reply),
+            lustre::LMV_SETSTRIPE => self.make_directory(&asked)?,
+            // No directory is spread over MDTs, and none has a default for that.
+            lustre::LMV_GETSTRIPE => return Err(Status::ENODATA),
+            lustre::OBD_STATFS => self.obd_statfs(&asked)?,
+            lustre::GETOBDCOUNT => self.count_targets(&asked)?,
+            lustre::PATH2FID => {
+                let memory = asked.memory()?;
+                memory.write(memory.argument(), &asked.fid.to_le_bytes())?;
+                0
+            }
+            lustre::FID2MDTIDX => self.mdt_of(call.data)?,
+            lustre::FUTIMES_3 => self.set_times(&asked)?,
+            ByValue::COMMAND => {
+                let passed = ByValue::from_bytes(call.data).ok_or(Status::EINVAL)?;
+                self.by_value(passed)?
+            }
+            _ => return self.fixed_answer(&asked, reply),
+        };
+        reply.ioctl(result, &[]);
+        Ok(())
+    }
+
+    /// Ioctls whose answer fits what their number says.
+    fn fixed_answer(&self, asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let fid = asked.fid;
+        let bytes = match asked.call.cmd {
+            lustre::GETVERSION => (fid.seq as u32).to_le_bytes().to_vec(),
+            lustre::GETFLAGS => vec![0; 4],
+            lustre::GET_MDTIDX => u32::from(fid.mdt_index()).to_le_bytes().to_vec(),
+            lustre::GET_CONNECT_FLAGS => CONNECT_FLAGS.to_le_bytes().to_vec(),
+            lustre::HSM_STATE_GET => vec![0; HSM_STATE_LEN],
+            lustre::HSM_ACTION => vec![0; HSM_ACTION_LEN],
+            lustre::GETDTNAME => self.instance_name("clilov"),
+            lustre::GETMDNAME => self.instance_name("clilmv"),
+            lustre::GETUUID => {
+                let mut bytes = self.client.mount_info().instance.into_bytes();
+                bytes.resize(lustre::OBD_UUID_LEN, 0);
+                bytes
+            }
+            command if lustre::WITHOUT_COUNTERPART.contains(&command) => return Err(Status::EOPNOTSUPP),
+            _ => return Err(Status::ENOTTY),
+        };
+        // No more than there is: callers have room for the name and not for what the number says.
+        reply.ioctl(0, &bytes[..bytes.len().min(asked.call.out_size as usize)]);
+        Ok(())
+    }
+
+    fn instance_name(&self, side: &str) -> Vec<u8> {
+        let info = self.client.mount_info();
+        let mut name = format!("{}-{side}-{}", info.fsname, info.instance).into_bytes();
+        name.truncate(lustre::OBD_UUID_LEN - 1);
+        name.push(0);
+        name
+    }
+
+    fn obd_statfs(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let memory = asked.memory()?;
+        let question = asked.obd(&memory)?;
+        let (kind, index) = question.number(0).zip(question.number(1)).ok_or(Status::EINVAL)?;
+        let [(space_at, space_len), (uuid_at, uuid_len)] = question.room;
+        if (space_len as usize, uuid_len as usize) != (lustre::OBD_STATFS_LEN, lustre::OBD_UUID_LEN) {
+            return Err(Status::EINVAL);
+        }
+        let index = u16::try_from(index).map_err(|_| Status::ENODEV)?;
+        let (target, word) = match kind {
+            kind if kind & STATFS_MDT != 0 => (TargetId::mdt(index), "MDT"),
+            kind if kind & STATFS_OST != 0 => (TargetId::ost(index), "OST"),
+            _ => return Err(Status::ENODEV),
+        };
+        let known = self.client.targets();
+        let same_kind = |other: &&TargetId| other.kind == target.kind;
+        if !known.contains(&target) {
+            // Tools count on from 0: a gap is passed over, the end is the end.
+            let behind = known.iter().filter(same_kind).all(|other| other.index < index);
+            return Err(if behind { Status::ENODEV } else { Status::EAGAIN });
+        }
+        let mut uuid = format!("{}-{word}{index:04x}_UUID", self.client.mount_info().fsname).into_bytes();
+        uuid.resize(lustre::OBD_UUID_LEN, 0);
+        memory.write(uuid_at, &uuid)?;
+        let space = self.client.target_statfs(target)?;
+        let space = ObdStatfs {
+            block_size: space.block_size,
+            blocks: [space.blocks, space.blocks_free, space.blocks_available],
+            files: [space.files, space.files_free],
+            state: space.state,
+        };
+        memory.write(space_at, &space.to_bytes())?;
+        Ok(0)
+    }
+
+    fn count_targets(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let memory = asked.memory()?;
+        let asked_for = memory.read_vec(memory.argument(), 4)?;
+        let kind = if asked_for == [0; 4] { TargetKind::Ost } else { TargetKind::Mdt };
+        let count = self.client.targets().iter().filter(|target| target.kind == kind).count();
+        memory.write(memory.argument(), &(count as u32).to_le_bytes())?;
+        Ok(0)
+    }
+
+    fn mdt_of(&self, data: &[u8]) -> StatusResult<i32> {
+        let index = lustre::fid_in(data, 0).ok_or(Status::EINVAL)?.mdt_index();
+        match self.client.targets().contains(&TargetId::mdt(index)) {
+            true => Ok(i32::from(index)),
+            false => Err(Status::ENOENT),
+        }
+    }
+
+    /// Access and modification time at once; the time of change is that of the call, as everywhere.
+    fn set_times(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        if !self.client.getattr(asked.fid)?.is_regular() {
+            return Err(Status::EINVAL);
+        }
+        let time = |at| {
+            Ok(Timestamp::new(
+                asked.number(at)? as i64,
+                asked.number(at + 8)?.min(u64::from(u32::MAX)) as u32,
+            ))
+        };
+        let valid = SetAttrValid::ATIME | SetAttrValid::MTIME;
+        let set = SetAttr { valid, atime: time(0)?, mtime: time(16)?, ..SetAttr::default() };
+        self.client.setattr(&caller(asked.request), asked.fid, set)?;
+        Ok(0)
+    }
+
+    /// What the preload library passes on.
+    fn by_value(&self, passed: ByValue) -> StatusResult<i32> {
+        match passed.command {
+            // There are no security contexts that could be forgotten.
+            lustre::FLUSHCTX => Ok(0),
+            _ => Err(Status::EOPNOTSUPP),
+        }
+    }
+}

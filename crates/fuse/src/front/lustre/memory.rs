@@ -1,0 +1,204 @@
+//! The memory of a program that waits in an ioctl.
+//!
+//! The kernel moves as many bytes as the ioctl's number says, which for many of Lustre's is a pointer's worth; the rest is read and
+//! written where the pointer points. That is done for the thread that asks and no other: it must be in just this system call, as
+//! the kernel says, when its memory is read and again when it is written. It stays there until it is answered, so nobody can take
+//! its place meanwhile, unless the mount is aborted.
+//!
+//! A daemon that may not look at the caller (another user's, a foreign PID namespace) gets EPERM from the kernel, and so does
+//! the caller.
+
+use std::fs;
+use std::io::IoSliceMut;
+use std::time::{Duration, Instant};
+
+use nacre_types::{Status, StatusResult};
+
+use crate::abi::IOCTL_COMPAT;
+use crate::request::{Ioctl, Request};
+
+/// Boundaries of pages are multiples of this everywhere.
+const PAGE_BYTES: u64 = 4096;
+/// A thread has sent its request a moment before it sleeps. Far more than that moment takes.
+const ASLEEP_WITHIN: Duration = Duration::from_secs(1);
+
+/// Memory of the thread behind a request.
+pub(super) struct Memory {
+    pid: libc::pid_t,
+    uid: u32,
+    command: u32,
+    argument: u64,
+}
+
+impl Memory {
+    /// # Errors
+    /// `ENOTTY` for 32-bit programs, whose structures are others; `EPERM` if the caller cannot be looked at.
+    pub(super) fn of(request: &Request<'_>, call: &Ioctl<'_>) -> StatusResult<Memory> {
+        if call.flags & IOCTL_COMPAT != 0 {
+            return Err(Status::ENOTTY);
+        }
+        let pid = libc::pid_t::try_from(request.pid).ok().filter(|pid| *pid > 0).ok_or(Status::EPERM)?;
+        let memory = Memory { pid, uid: request.uid, command: call.cmd, argument: call.arg };
+        memory.check()?;
+        Ok(memory)
+    }
+
+    /// The argument of the ioctl: an address.
+    pub(super) fn argument(&self) -> u64 {
+        self.argument
+    }
+
+    /// The caller's umask; everything is masked if it is not known.
+    pub(super) fn umask(&self) -> u32 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        umask_in(&status).unwrap_or(0o777)
+    }
+
+    /// That the thread waits in this very call, and acts for the user that the request names.
+    fn check(&self) -> StatusResult<()> {
+        let pid = self.pid;
+        let deadline = Instant::now() + ASLEEP_WITHIN;
+        let asleep = loop {
+            let now = fs::read_to_string(format!("/proc/{pid}/syscall")).map_err(|_| Status::EPERM)?;
+            // One that has not gone to sleep yet shows no call.
+            if now.trim_end() != "running" {
+                break now;
+            }
+            if Instant::now() > deadline {
+                return Err(Status::EPERM);
+            }
+            std::thread::yield_now();
+        };
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Status::EPERM)?;
+        match is_call(&asleep, self.command, self.argument) && fs_user(&status) == Some(self.uid) {
+            true => Ok(()),
+            false => Err(Status::EPERM),
+        }
+    }
+
+    /// Fills `out` with the bytes at `address`.
+    ///
+    /// # Errors
+    /// `EFAULT` if not all of it can be read.
+    pub(super) fn read(&self, address: u64, out: &mut [u8]) -> StatusResult<()> {
+        if self.read_some(address, out)? == out.len() { Ok(()) } else { Err(Status::EFAULT) }
+    }
+
+    /// So many bytes at `address`.
+    pub(super) fn read_vec(&self, address: u64, length: usize) -> StatusResult<Vec<u8>> {
+        let mut out = vec![0; length];
+        self.read(address, &mut out)?;
+        Ok(out)
+    }
+
+    /// At most `length` bytes at `address`, fewer if what follows is not mapped: for text that may end before.
+    pub(super) fn read_text(&self, address: u64, length: usize) -> StatusResult<Vec<u8>> {
+        let mut out = vec![0; length];
+        let to_page_end = (PAGE_BYTES - address % PAGE_BYTES) as usize;
+        let mut done = 0;
+        for end in [to_page_end.min(length), length] {
+            let from = address.checked_add(done as u64).ok_or(Status::EFAULT)?;
+            match self.read_some(from, &mut out[done..end]) {
+                Ok(read) if done + read == end => done = end,
+                Err(status) if done == 0 => return Err(status),
+                _ => break,
+            }
+        }
+        out.truncate(done);
+        Ok(out)
+    }
+
+    fn read_some(&self, address: u64, out: &mut [u8]) -> StatusResult<usize> {
+        let there = [remote(address, out.len())?];
+        let mut here = [IoSliceMut::new(out)];
+        // SAFETY: an IoSliceMut has the layout of an iovec and borrows `out` mutably for the call; the other range is in another
+        // process, where the kernel checks it.
+        let read =
+            unsafe { libc::process_vm_readv(self.pid, here.as_mut_ptr().cast(), 1, there.as_ptr(), 1, 0) };
+        usize::try_from(read).map_err(|_| Status::from_io(&std::io::Error::last_os_error()))
+    }
+
+    /// Puts these bytes at `address`.
+    ///
+    /// # Errors
+    /// `EFAULT` if not all of it can be written; `EPERM` if the thread has left its call.
+    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> StatusResult<()> {
+        self.check()?;
+        let here = [libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }];
+        let there = [remote(address, bytes.len())?];
+        // SAFETY: the kernel only reads from `bytes`, which lives for the call; the other range is in another process, where the
+        // kernel checks it.
+        let written = unsafe { libc::process_vm_writev(self.pid, here.as_ptr(), 1, there.as_ptr(), 1, 0) };
+        match usize::try_from(written) {
+            Ok(written) if written == bytes.len() => Ok(()),
+            Ok(_) => Err(Status::EFAULT),
+            Err(_) => Err(Status::from_io(&std::io::Error::last_os_error())),
+        }
+    }
+}
+
+fn remote(address: u64, length: usize) -> StatusResult<libc::iovec> {
+    let start = usize::try_from(address).map_err(|_| Status::EFAULT)?;
+    Ok(libc::iovec { iov_base: std::ptr::without_provenance_mut(start), iov_len: length })
+}
+
+/// Is this line of `/proc/PID/syscall` the given ioctl? It has the call's number, six arguments, and two registers.
+fn is_call(line: &str, command: u32, argument: u64) -> bool {
+    let mut words = line.split_ascii_whitespace();
+    let number = words.next().and_then(|word| word.parse::<i64>().ok());
+    let mut register = |skip| {
+        let word = words.nth(skip)?.strip_prefix("0x")?;
+        u64::from_str_radix(word, 16).ok()
+    };
+    // The number of an ioctl is an int: the upper half of the register may hold anything.
+    number == Some(libc::SYS_ioctl)
+        && register(1).map(|value| value as u32) == Some(command)
+        && register(0) == Some(argument)
+}
+
+/// User id for file systems, from `/proc/PID/status`.
+fn fs_user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().nth(3)?.parse().ok()
+}
+
+/// The umask, from `/proc/PID/status`.
+fn umask_in(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(line.trim(), 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_very_call_is_recognized() {
+        let line = format!("{} 0x3 0xffffffffc0086915 0x7ffd10 0x0 0x0 0x0 0x7ffc 0x7f00\n", libc::SYS_ioctl);
+        assert!(is_call(&line, 0xc008_6915, 0x7ffd10));
+        assert!(!is_call(&line, 0xc008_6916, 0x7ffd10));
+        assert!(!is_call(&line, 0xc008_6915, 0x7ffd11));
+        for other in ["running", "", "-1 0x7ffc 0x7f00", "0 0x3 0xc0086915 0x7ffd10", "x 0x3 zz 0x7ffd10"] {
+            assert!(!is_call(other, 0xc008_6915, 0x7ffd10), "{other}");
+        }
+    }
+
+    #[test]
+    fn users_and_umasks_are_read_from_the_status_file() {
+        assert_eq!(fs_user("Name:\ta\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n"), Some(4));
+        assert_eq!(fs_user("Uid:\t1\n"), None);
+        assert_eq!(umask_in("Name:\ta\nUmask:\t0027\nState:\tR\n"), Some(0o27));
+    }
+
+    #[test]
+    fn memory_is_read_up_to_where_it_ends() {
+        let own = Memory { pid: std::process::id() as libc::pid_t, uid: 0, command: 0, argument: 0 };
+        let bytes = [7u8; 300];
+        let address = bytes.as_ptr() as u64;
+        assert_eq!(own.read_vec(address, 300), Ok(bytes.to_vec()));
+        assert_eq!(own.read_vec(8, 4), Err(Status::EFAULT));
+        assert_eq!(own.read_text(8, 4), Err(Status::EFAULT));
+        assert_eq!(own.read_text(address, 300), Ok(bytes.to_vec()));
+        assert_eq!(own.write(address, &[1]), Err(Status::EPERM), "this thread is in another call");
+    }
+}

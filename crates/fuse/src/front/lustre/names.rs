@@ -1,0 +1,103 @@
+//! Names of inodes and inodes of names.
+
+use nacre_client::{Created, NewFile};
+use nacre_types::attr::{FileKind, S_ISVTX};
+use nacre_types::lustre::{fid_in, name_in};
+use nacre_types::{Status, StatusResult};
+
+use super::Asked;
+use crate::front::{Front, caller};
+use crate::reply::Reply;
+
+/// `getinfo_fid2path`: FID, record, number of the link, room for the path; the path follows.
+const FID2PATH_HEADER: usize = 32;
+const FID2PATH_LINK: usize = 24;
+const FID2PATH_ROOM: usize = 28;
+/// Longest path with its NUL.
+const PATH_ROOM_MAX: usize = 4096;
+/// `getparent`: FID, number of the link, room for the name; the name follows.
+const PARENT_HEADER: usize = 24;
+const PARENT_LINK: usize = 16;
+/// `lmv_user_md` and its fields.
+const LMV_MAGIC: u32 = 0x0CD3_0CD0;
+const LMV_MAGIC_SPECIFIC: u32 = 0x0CD4_0CD0;
+const LMV_FIRST_MDT: usize = 8;
+/// "Any MDT".
+const MDT_ANY: u32 = u32::MAX;
+
+fn u32_at(bytes: &[u8], at: usize) -> StatusResult<u32> {
+    let bytes = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    bytes.map(|bytes| u32::from_le_bytes(*bytes)).ok_or(Status::EINVAL)
+}
+
+impl Front {
+    /// Fails if the name does not exist.
+    pub(super) fn look_up_name(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let question = asked.obd(&asked.memory()?)?;
+        let name = question.name().ok_or(Status::EINVAL)?;
+        self.attr_of_name(asked, name).map(|_| 0)
+    }
+
+    /// The path through one of the links; the number of the link is counted on if there is another.
+    pub(super) fn path_of_fid(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let memory = asked.memory()?;
+        let address = memory.argument();
+        let mut header = memory.read_vec(address, FID2PATH_HEADER)?;
+        let fid = fid_in(&header, 0).ok_or(Status::EINVAL)?;
+        let (link, room) = (u32_at(&header, FID2PATH_LINK)?, u32_at(&header, FID2PATH_ROOM)? as usize);
+        if room > PATH_ROOM_MAX {
+            return Err(Status::ENAMETOOLONG);
+        }
+        let mut path = self.client.fid_to_path(&caller(asked.request), fid, link)?;
+        path.push(0);
+        if path.len() > room {
+            return Err(Status::EOVERFLOW);
+        }
+        let links = self.client.getattr(fid).map_or(1, |attr| if attr.is_dir() { 1 } else { attr.nlink });
+        let next = if link + 1 < links { link + 1 } else { link };
+        header[FID2PATH_LINK..FID2PATH_ROOM].copy_from_slice(&next.to_le_bytes());
+        memory.write(address, &[header, path].concat())?;
+        Ok(0)
+    }
+
+    /// The directory of one of the links, and the name there if there is room for it.
+    pub(super) fn parent_of_inode(&self, asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let mut header = asked.call.data.get(..PARENT_HEADER).ok_or(Status::EINVAL)?.to_vec();
+        let (link, room) = (u32_at(&header, PARENT_LINK)?, u32_at(&header, PARENT_LINK + 4)? as usize);
+        let (parent, mut name) = self.client.parent_of(&caller(asked.request), asked.fid, link)?;
+        header[..16].copy_from_slice(&parent.to_le_bytes());
+        name.push(0);
+        if room > 0 {
+            if name.len() > room {
+                return Err(Status::EOVERFLOW);
+            }
+            let memory = asked.memory()?;
+            let behind = memory.argument().checked_add(PARENT_HEADER as u64).ok_or(Status::EFAULT)?;
+            memory.write(behind, &name)?;
+        }
+        reply.ioctl(0, &header);
+        Ok(())
+    }
+
+    /// Makes a directory for which the caller has wishes about MDTs: there is one.
+    pub(super) fn make_directory(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let memory = asked.memory()?;
+        let question = asked.obd(&memory)?;
+        let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
+        let wish = &question.inline[1];
+        if !matches!(u32_at(wish, 0)?, LMV_MAGIC | LMV_MAGIC_SPECIFIC) {
+            return Err(Status::EINVAL);
+        }
+        let first = u32_at(wish, LMV_FIRST_MDT)?;
+        if first != MDT_ANY && first != 0 {
+            return Err(Status::EINVAL);
+        }
+        let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
+        let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
+        let made = self.client.create(&caller(asked.request), asked.fid, name, &what)?;
+        self.client.forget(made.node, 1);
+        // The kernel may know that the name does not exist.
+        self.expire_names();
+        Ok(0)
+    }
+}
