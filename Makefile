@@ -7,18 +7,23 @@ DATA ?= nacre-data
 CARGO ?= cargo
 BUILD ?= target/release
 
-.PHONY: help run stop build test lint deny install uninstall clean
+.PHONY: help run stop build preload test lint deny install uninstall clean
 
 help:
 	@echo "make run        build, start a file system in ./$(DATA), mount it, show a striped file"
 	@echo "make stop       unmount and stop it"
 	@echo "make test       all tests"
 	@echo "make lint       formatting and clippy"
-	@echo "make install    install nacre, lfs, lctl and mount.nacre under PREFIX ($(PREFIX))"
+	@echo "make install    install nacre, lfs, lctl, mount.nacre and libnacre_preload.so under PREFIX ($(PREFIX))"
 
 build:
 	@scripts/install-deps
 	$(CARGO) build --release --bin nacre
+
+# What programs made for Lustre are run with: docs/operations/lustre-programs.md.
+preload:
+	@scripts/install-deps
+	$(CARGO) build --release -p nacre-preload
 
 run: build
 	@BUILD=$(BUILD) scripts/run $(DATA)
@@ -38,8 +43,9 @@ deny:
 	@scripts/deny
 
 # mount(8) looks for helpers in /sbin only, whatever the prefix is; the second one is for remounts.
-install: build
+install: build preload
 	install -D -m 0755 $(BUILD)/nacre $(DESTDIR)$(PREFIX)/bin/nacre
+	install -D -m 0755 $(BUILD)/libnacre_preload.so $(DESTDIR)$(PREFIX)/lib/libnacre_preload.so
 	ln -sf nacre $(DESTDIR)$(PREFIX)/bin/lfs
 	ln -sf nacre $(DESTDIR)$(PREFIX)/bin/lctl
 	install -d $(DESTDIR)/sbin
@@ -48,6 +54,7 @@ install: build
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/bin/lfs $(DESTDIR)$(PREFIX)/bin/lctl
+	rm -f $(DESTDIR)$(PREFIX)/lib/libnacre_preload.so
 	rm -f $(DESTDIR)/sbin/mount.nacre $(DESTDIR)/sbin/mount.fuse.nacre
 
 clean:

@@ -29,6 +29,10 @@ pub const LOV_SETEA: u32 = 0x4008_669c;
 pub const GROUP_LOCK: u32 = 0x4008_669e;
 /// Gives it back; the group by value.
 pub const GROUP_UNLOCK: u32 = 0x4008_669f;
+/// Takes a lease, or gives it back; the mode by value.
+pub const SET_LEASE_OLD: u32 = 0xc008_66f3;
+/// Has reads and writes of the descriptor go to one mirror; its id by value.
+pub const FLR_SET_MIRROR: u32 = 0x4008_66b1;
 /// Space of one target: `obd_ioctl_data`.
 pub const OBD_STATFS: u32 = 0xc008_66a4;
 /// Forgets security contexts; no argument.

@@ -78,6 +78,7 @@ const TABLE: &[(&str, &[&str])] = &[
     // Proof. Only the binary may use bench, as its sub-command.
     ("nacre-bench", &["nacre-types", "nacre-env", "nacre-fuse"]),
     ("nacre-testkit", &["nacre-types"]),
+    ("nacre-preload", &["nacre-types"]),
     ("xtask", &[]),
 ];
 

@@ -1,0 +1,134 @@
+//! File handles: Lustre's have the FID of the file and of its parent, FUSE's the node ids and generations.
+
+use crate::{mounts, next};
+use nacre_types::Fid;
+use std::ffi::{c_char, c_int, c_void};
+
+/// Types of handles: FUSE's without and with the parent, and Lustre's.
+const FUSE: c_int = 0x81;
+const FUSE_WITH_PARENT: c_int = 0x82;
+const LUSTRE: c_int = 0x97;
+/// Bytes of FUSE's handle without a parent: the node id in halves, the upper one first, and the generation.
+const FUSE_BYTES: usize = 12;
+/// Bytes of Lustre's: the FIDs of file and parent.
+const LUSTRE_BYTES: usize = 32;
+/// Bytes before the handle proper: its length and type.
+const HEADER_BYTES: usize = 8;
+
+type NameToHandle = unsafe extern "C" fn(c_int, *const c_char, *mut c_void, *mut c_int, c_int) -> c_int;
+type OpenByHandle = unsafe extern "C" fn(c_int, *mut c_void, c_int) -> c_int;
+
+fn node_at(handle: &[u8]) -> Option<u64> {
+    let half = |at: usize| Some(u64::from(u32::from_ne_bytes(*handle.get(at..)?.first_chunk()?)));
+    Some(half(0)? << 32 | half(4)?)
+}
+
+/// FID of a node id; zero for a number that no FID has.
+fn fid_of(node: u64) -> Fid {
+    if node == Fid::ROOT.inode_number() {
+        return Fid::ROOT;
+    }
+    let fid = Fid::new(node >> 24, (node & 0xff_ffff) as u32, 0);
+    if fid.inode_number() == node { fid } else { Fid::ZERO }
+}
+
+/// Lustre's handle for one of FUSE's; `None` if that is too short.
+fn to_lustre(handle: &[u8]) -> Option<[u8; LUSTRE_BYTES]> {
+    let fid = fid_of(node_at(handle)?);
+    let parent = handle.get(FUSE_BYTES..).and_then(node_at).map_or(Fid::ZERO, fid_of);
+    let mut out = [0; LUSTRE_BYTES];
+    out[..16].copy_from_slice(&fid.to_le_bytes());
+    out[16..].copy_from_slice(&parent.to_le_bytes());
+    (!fid.is_zero()).then_some(out)
+}
+
+/// FUSE's handle for one of Lustre's.
+fn to_fuse(handle: &[u8; LUSTRE_BYTES]) -> Option<[u8; FUSE_BYTES]> {
+    let node = Fid::from_le_bytes(handle.first_chunk()?).inode_number();
+    let mut out = [0; FUSE_BYTES];
+    out[..4].copy_from_slice(&((node >> 32) as u32).to_ne_bytes());
+    out[4..8].copy_from_slice(&(node as u32).to_ne_bytes());
+    Some(out)
+}
+
+/// name_to_handle_at(2): on our mounts handles are Lustre's, if there is room for them.
+///
+/// # Safety
+///
+/// As for name_to_handle_at(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn name_to_handle_at(
+    directory: c_int,
+    path: *const c_char,
+    handle: *mut c_void,
+    mount_id: *mut c_int,
+    flags: c_int,
+) -> c_int {
+    let Some(real) = next::function::<NameToHandle>(c"name_to_handle_at") else { return next::missing() };
+    // SAFETY: a handle begins with its length and type; a null one is for the kernel to refuse.
+    let room = if handle.is_null() { 0 } else { u32::from_ne_bytes(unsafe { mounts::bytes_at(handle) }) };
+    // SAFETY: as the caller promises.
+    let result = unsafe { real(directory, path, handle, mount_id, flags) };
+    if result != 0 || (room as usize) < LUSTRE_BYTES {
+        return result;
+    }
+    // SAFETY: the call has filled in the header, and there is room for `room` bytes after it.
+    let (head, bytes): ([u8; HEADER_BYTES], [u8; LUSTRE_BYTES]) =
+        unsafe { (mounts::bytes_at(handle), mounts::bytes_at(handle.byte_add(HEADER_BYTES))) };
+    let [l0, l1, l2, l3, k0, k1, k2, k3] = head;
+    let (length, kind) = (u32::from_ne_bytes([l0, l1, l2, l3]), c_int::from_ne_bytes([k0, k1, k2, k3]));
+    if kind != FUSE && kind != FUSE_WITH_PARENT {
+        return result;
+    }
+    let look = (flags & libc::AT_EMPTY_PATH)
+        | if flags & libc::AT_SYMLINK_FOLLOW != 0 { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+    // SAFETY: the kernel has taken the path.
+    if !unsafe { mounts::device_at(directory, path, look) }.is_some_and(mounts::is_ours) {
+        return result;
+    }
+    if let Some(converted) = to_lustre(&bytes[..(length as usize).min(LUSTRE_BYTES)]) {
+        let head = [(LUSTRE_BYTES as u32).to_ne_bytes(), LUSTRE.to_ne_bytes()];
+        // SAFETY: there is room for the header and `room` bytes, which is at least as much as this.
+        unsafe {
+            handle.cast::<[[u8; 4]; 2]>().write_unaligned(head);
+            handle.byte_add(HEADER_BYTES).cast::<[u8; LUSTRE_BYTES]>().write_unaligned(converted);
+        }
+    }
+    result
+}
+
+/// open_by_handle_at(2): takes Lustre's handles for files on our mounts.
+///
+/// # Safety
+///
+/// As for open_by_handle_at(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
+    let Some(real) = next::function::<OpenByHandle>(c"open_by_handle_at") else { return next::missing() };
+    let lustre: [u8; HEADER_BYTES] = {
+        let head = [(LUSTRE_BYTES as u32).to_ne_bytes(), LUSTRE.to_ne_bytes()];
+        let mut out = [0; HEADER_BYTES];
+        out[..4].copy_from_slice(&head[0]);
+        out[4..].copy_from_slice(&head[1]);
+        out
+    };
+    // SAFETY: a handle begins with its length and type.
+    let is_lustres = !handle.is_null() && unsafe { mounts::bytes_at::<HEADER_BYTES>(handle) } == lustre;
+    if is_lustres && mounts::is_ours_by_fd(mount) {
+        // SAFETY: the header says that so many bytes follow.
+        let bytes: [u8; LUSTRE_BYTES] = unsafe { mounts::bytes_at(handle.byte_add(HEADER_BYTES)) };
+        if let Some(converted) = to_fuse(&bytes) {
+            // Aligned as the kernel's structure is.
+            #[repr(C, align(4))]
+            struct Handle([u8; HEADER_BYTES + FUSE_BYTES]);
+            let mut own = Handle([0; HEADER_BYTES + FUSE_BYTES]);
+            own.0[..4].copy_from_slice(&(FUSE_BYTES as u32).to_ne_bytes());
+            own.0[4..HEADER_BYTES].copy_from_slice(&FUSE.to_ne_bytes());
+            own.0[HEADER_BYTES..].copy_from_slice(&converted);
+            // SAFETY: the handle is complete and lives for the call.
+            return unsafe { real(mount, (&raw mut own).cast(), flags) };
+        }
+    }
+    // SAFETY: as the caller promises.
+    unsafe { real(mount, handle, flags) }
+}

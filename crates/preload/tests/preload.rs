@@ -1,0 +1,79 @@
+//! A program that looks for Lustre, with the library and without it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nacre_testkit::program::{LIMIT, run, run_command};
+use nacre_testkit::requirements::have;
+use nacre_testkit::{Cluster, Shape, in_shape};
+
+/// The library, which is built for this test into the directory of its own executable.
+fn library() -> PathBuf {
+    let own = std::env::current_exe().expect("this test is a file");
+    let library = own.parent().expect("in a directory").join("libnacre_preload.so");
+    assert!(library.exists(), "{}", library.display());
+    library
+}
+
+/// The lines that the program prints about a file.
+fn told(cluster: &Cluster, program: &Path, file: &Path, preload: Option<&Path>) -> Vec<String> {
+    let mut command = cluster.run().command(program);
+    command.args([cluster.mount(), file]);
+    if let Some(library) = preload {
+        command.env("LD_PRELOAD", library);
+    }
+    run_command(command, LIMIT).success().stdout.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn programs_under_the_library_take_a_mount_for_lustre() {
+    if !have(&["cc"]) {
+        return;
+    }
+    in_shape(Shape::Embedded, |cluster| {
+        if cluster.is_foreign() {
+            return;
+        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload/program.c");
+        let program = cluster.run().directory().join("program");
+        run("cc", ["-Wall", "-Werror", "-o"].map(Path::new).into_iter().chain([program.as_path(), &source]))
+            .success();
+        let file = cluster.mount().join("file");
+        fs::write(&file, "content").expect("write");
+        let fid = cluster.lfs(&[Path::new("path2fid"), &file]).success().stdout.trim().to_owned();
+        let without = told(cluster, &program, &file, None);
+        assert_eq!(
+            without,
+            [
+                "elsewhere proc",
+                "getmntent fuse.nacre 1",
+                "getmntent_r fuse.nacre",
+                "statfs 65735546",
+                "fstatfs 65735546",
+                "elsewhere 0",
+                "flush -1 14",
+                "elsewhere -1 25",
+                "handle 81",
+                "opened 1 7 content"
+            ]
+        );
+        let with = told(cluster, &program, &file, Some(&library()));
+        let fid = format!("fid {fid}");
+        assert_eq!(
+            with,
+            [
+                "elsewhere proc",
+                "getmntent lustre 1",
+                "getmntent_r lustre",
+                "statfs 0bd00bd0",
+                "fstatfs 0bd00bd0",
+                "elsewhere 0",
+                "flush 0 0",
+                "elsewhere -1 25",
+                "handle 97",
+                &fid,
+                "opened 1 7 content"
+            ]
+        );
+    });
+}
