@@ -6,6 +6,7 @@
 //! them needs a new version number.
 
 mod codec;
+pub mod data;
 pub mod dirent;
 pub mod inode;
 pub mod mdt;
@@ -14,6 +15,7 @@ pub mod server;
 pub mod superblock;
 
 pub use codec::DecodeError;
+pub use data::DataRecord;
 pub use dirent::{DirentRecord, LinkRecord, XattrRecord};
 pub use inode::InodeRecord;
 pub use mdt::{MdtRecord, OstMarkRecord};

@@ -18,6 +18,7 @@
 mod cache_policy;
 mod error;
 pub mod file;
+pub mod records;
 mod report;
 pub mod simulated;
 
@@ -27,6 +28,7 @@ pub mod conformance;
 pub use cache_policy::CachePolicy;
 pub use error::{ObjectError, Result};
 pub use file::{DirectIo, FileStore, FileStoreOptions, LOCK_CLIENTS};
+pub use records::{Edit, RecordStore};
 pub use report::{ObjectProblem, ObjectStoreStats, ObjectVerifyReport};
 
 use nacre_types::{Fid, Timestamp};

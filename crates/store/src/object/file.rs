@@ -22,12 +22,12 @@ mod directory;
 mod fetch;
 mod handle;
 mod io;
-mod ops;
+pub(super) mod ops;
 mod options;
 mod recover;
 mod release;
 mod slots;
-mod space;
+pub(super) mod space;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -392,7 +392,7 @@ fn read_state(index: &MetaStore, dir: &Path, directory: &Directory) -> Result<bo
 }
 
 /// A number that is another one after each start of the host.
-fn boot_identity() -> u64 {
+pub(super) fn boot_identity() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     // FNV-1a: all that matters is that other texts give other numbers.
     text.bytes()

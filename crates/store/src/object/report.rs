@@ -119,6 +119,22 @@ pub enum ObjectProblem {
         /// Why.
         error: nacre_ondisk::DecodeError,
     },
+    /// Bytes in records without an object.
+    #[error("object {object}: bytes without its head")]
+    NoHead {
+        /// The object.
+        object: Fid,
+    },
+    /// The records of an object do not hold what its head says.
+    #[error("object {object}: its records hold {found} bytes, not {said}")]
+    Space {
+        /// The object.
+        object: Fid,
+        /// Bytes by its head.
+        said: u64,
+        /// Bytes found.
+        found: u64,
+    },
     /// An object has an id that was never reserved. Mended by raising the mark, so that the id is not given out again.
     #[error("object {object} lies above the last reserved id {last_reserved} of its sequence")]
     AboveReserved {

@@ -83,7 +83,7 @@ pub(super) fn start_fetch(fd: impl AsFd, mut start: u64, end: u64) {
 }
 
 /// Milliseconds of a monotonic clock that is cheap to read and moves in steps of a few milliseconds.
-pub(super) fn coarse_ms() -> u64 {
+pub(in crate::object) fn coarse_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }

@@ -17,7 +17,7 @@ const LOOK_EVERY_MS: u64 = 1000;
 const BUDGET_SHARE: u64 = 4;
 
 /// Admits or refuses writes by the space that is left.
-pub(super) struct Reserve {
+pub(in crate::object) struct Reserve {
     reserve_bytes: u64,
     /// Stores on this file system.
     sharers: u64,
@@ -27,13 +27,13 @@ pub(super) struct Reserve {
 
 impl Reserve {
     /// A guard that keeps `reserve_bytes` free on a file system that `sharers` stores use.
-    pub(super) fn new(reserve_bytes: u64, sharers: u32) -> Reserve {
+    pub(in crate::object) fn new(reserve_bytes: u64, sharers: u32) -> Reserve {
         let sharers = u64::from(sharers.max(1));
         Reserve { reserve_bytes, sharers, budget: AtomicI64::new(0), looked_ms: AtomicU64::new(0) }
     }
 
     /// May `len` more bytes be allocated? `now_ms` is [`ops::coarse_ms`].
-    pub(super) fn admits(&self, fd: BorrowedFd<'_>, len: u64, now_ms: u64) -> bool {
+    pub(in crate::object) fn admits(&self, fd: BorrowedFd<'_>, len: u64, now_ms: u64) -> bool {
         let len = i64::try_from(len).unwrap_or(i64::MAX);
         let fresh = now_ms.wrapping_sub(self.looked_ms.load(Ordering::Relaxed)) < LOOK_EVERY_MS;
         if fresh && self.budget.load(Ordering::Relaxed) >= len {
@@ -54,7 +54,7 @@ impl Reserve {
     }
 
     /// Forgets the budget, so that the next write looks again: space was freed.
-    pub(super) fn look_again(&self) {
+    pub(in crate::object) fn look_again(&self) {
         self.looked_ms.store(ops::coarse_ms().wrapping_sub(LOOK_EVERY_MS), Ordering::Relaxed);
     }
 
@@ -63,7 +63,12 @@ impl Reserve {
     }
 
     /// Room as clients see it; `objects` exist and `free_slots` files are ready for more.
-    pub(super) fn space(&self, fd: impl AsFd, objects: u64, free_slots: u64) -> Result<Space, Errno> {
+    pub(in crate::object) fn space(
+        &self,
+        fd: impl AsFd,
+        objects: u64,
+        free_slots: u64,
+    ) -> Result<Space, Errno> {
         let stat = rustix::fs::fstatvfs(fd)?;
         let available = self.available(&stat);
         // File systems that make inodes as they need them tell 0: then each needs at least a block.

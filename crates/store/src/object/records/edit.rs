@@ -1,0 +1,248 @@
+//! One object being changed: what it was, what it becomes, and the operations that make it so.
+
+use super::{CHUNK_BYTES, RecordStore, chunk_key, coarse_now};
+use crate::meta::Batch;
+use crate::object::{ObjectAttr, ObjectError, Result};
+use nacre_ondisk::DataRecord;
+use nacre_types::{Fid, Timestamp};
+use parking_lot::RwLockWriteGuard;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow, Range};
+
+/// Space is counted in units of so many bytes, as file systems below OSTs do.
+const ALLOCATION_UNIT: u64 = 4096;
+
+/// An object without its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Head {
+    pub size: u64,
+    pub allocated: u64,
+    pub mtime: Timestamp,
+    pub is_inline: bool,
+}
+
+impl Head {
+    pub fn attr(&self) -> ObjectAttr {
+        ObjectAttr { size: self.size, blocks: self.allocated / 512, mtime: Some(self.mtime) }
+    }
+}
+
+/// An object that is being changed. Others wait for it until this is dropped, which is to be after the commit.
+pub struct Edit<'a> {
+    store: &'a RecordStore,
+    object: Fid,
+    /// As stored.
+    before: Option<Head>,
+    size: u64,
+    allocated: u64,
+    /// Changed chunks as they will be; those that are empty go.
+    chunks: BTreeMap<u32, Vec<u8>>,
+    _locked: RwLockWriteGuard<'a, ()>,
+}
+
+impl<'a> Edit<'a> {
+    pub(super) fn begin(
+        store: &'a RecordStore,
+        object: Fid,
+        locked: RwLockWriteGuard<'a, ()>,
+    ) -> Result<Edit<'a>> {
+        let mut chunks = BTreeMap::new();
+        let before = store.head(object, |data| {
+            if let Some(data) = data {
+                chunks.insert(0, data.to_vec());
+            }
+        })?;
+        let (size, allocated) = before.map_or((0, 0), |head| (head.size, head.allocated));
+        Ok(Edit { store, object, before, size, allocated, chunks, _locked: locked })
+    }
+
+    /// True if the object exists.
+    pub fn exists(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// Size as it will be.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The bytes of a chunk as they will be; what is missing to its end is zeros.
+    fn bytes(&mut self, number: u32) -> Result<Vec<u8>> {
+        if let Some(bytes) = self.chunks.get(&number) {
+            return Ok(bytes.clone());
+        }
+        match self.before {
+            Some(Head { is_inline: false, .. }) => {
+                self.store.chunk(self.object, number, |bytes| bytes.to_vec())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn set(&mut self, number: u32, before: usize, bytes: Vec<u8>) {
+        let space = |len: usize| (len as u64).next_multiple_of(ALLOCATION_UNIT);
+        self.allocated = self.allocated.saturating_sub(space(before)) + space(bytes.len());
+        self.chunks.insert(number, bytes);
+    }
+
+    /// Calls `change` with the bytes of each chunk that `range` touches and the part of it that it touches.
+    fn each(&mut self, range: Range<u64>, change: impl Fn(&mut Vec<u8>, Range<usize>, u64)) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let number = at / CHUNK_BYTES;
+            let start = (at % CHUNK_BYTES) as usize;
+            let len = (CHUNK_BYTES - at % CHUNK_BYTES).min(range.end - at);
+            let mut bytes = self.bytes(number as u32)?;
+            let before = bytes.len();
+            change(&mut bytes, start..start + len as usize, at);
+            self.set(number as u32, before, bytes);
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at `offset`.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset + data.len() as u64;
+        self.each(offset..end, |bytes, part, at| {
+            if bytes.len() < part.end {
+                bytes.resize(part.end, 0);
+            }
+            let from = (at - offset) as usize;
+            bytes[part.clone()].copy_from_slice(&data[from..from + part.len()]);
+        })?;
+        self.size = self.size.max(end);
+        Ok(())
+    }
+
+    /// Makes a range read as zeros and frees what it can.
+    pub(super) fn punch(&mut self, range: Range<u64>) -> Result<()> {
+        // Nothing lies beyond what was ever allocated there, so that a long range costs no more than a short one.
+        let numbers = self.numbers()?;
+        for number in numbers {
+            let start = u64::from(number) * CHUNK_BYTES;
+            let part = range.start.max(start)..range.end.min(start + CHUNK_BYTES);
+            if part.is_empty() {
+                continue;
+            }
+            self.each(part, |bytes, part, _| {
+                if part.end >= bytes.len() {
+                    bytes.truncate(part.start);
+                } else {
+                    bytes[part].fill(0);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Has a range hold space.
+    pub(super) fn allocate(&mut self, range: Range<u64>) -> Result<()> {
+        self.each(range, |bytes, part, _| {
+            if bytes.len() < part.end {
+                bytes.resize(part.end, 0);
+            }
+        })
+    }
+
+    /// Sets the size.
+    pub(super) fn set_size(&mut self, size: u64) -> Result<()> {
+        if size < self.size || self.allocated > 0 {
+            self.punch(size..u64::MAX)?;
+        }
+        self.size = size;
+        Ok(())
+    }
+
+    /// As [`Edit::set_size`], but never down.
+    pub(super) fn grow(&mut self, size: u64) {
+        self.size = self.size.max(size);
+    }
+
+    /// Chunks that hold bytes now.
+    fn numbers(&self) -> Result<Vec<u32>> {
+        let mut numbers: Vec<u32> = match self.before {
+            Some(Head { is_inline: false, .. }) => self.store.numbers(self.object)?,
+            _ => Vec::new(),
+        };
+        numbers.retain(|number| !self.chunks.contains_key(number));
+        numbers.extend(self.chunks.iter().filter(|(_, bytes)| !bytes.is_empty()).map(|(number, _)| *number));
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Adds what has changed to a batch and says what the object will be.
+    pub fn stage(&mut self, batch: &mut Batch) -> ObjectAttr {
+        let was_inline = self.before.is_none_or(|head| head.is_inline);
+        let first = self.chunks.get(&0);
+        let in_first = first.map_or(0, |bytes| (bytes.len() as u64).next_multiple_of(ALLOCATION_UNIT));
+        let is_inline = self.allocated == in_first && (was_inline || first.is_some());
+        let mtime = coarse_now();
+        let none = Vec::new();
+        let mut head = Vec::new();
+        let inline = is_inline.then(|| first.unwrap_or(&none).as_slice());
+        DataRecord { size: self.size, allocated: self.allocated, mtime, inline }.encode(&mut head);
+        let table = self.store.table;
+        batch.put(table, &self.object.to_key(), &head);
+        for (number, bytes) in &self.chunks {
+            let key = chunk_key(self.object, *number);
+            match bytes.is_empty() || (is_inline && *number == 0) {
+                // An inline object has had no other chunks.
+                true if was_inline => {}
+                true => batch.delete(table, &key),
+                false => batch.put(table, &key, bytes),
+            }
+        }
+        Head { size: self.size, allocated: self.allocated, mtime, is_inline }.attr()
+    }
+
+    /// Adds the end of the object to a batch.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn stage_destroy(&self, batch: &mut Batch) -> Result<()> {
+        batch.set_releasing(true);
+        batch.delete(self.store.table, &self.object.to_key());
+        if let Some(Head { is_inline: false, .. }) = self.before {
+            for number in self.store.numbers(self.object)? {
+                batch.delete(self.store.table, &chunk_key(self.object, number));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RecordStore {
+    /// Numbers of the chunks that lie in records of their own.
+    pub(super) fn numbers(&self, object: Fid) -> Result<Vec<u32>> {
+        let mut numbers = Vec::new();
+        self.meta.scan(self.table, &object.to_key(), Bound::Unbounded, &mut |key, _| {
+            numbers.extend(key.get(16..).and_then(|n| n.try_into().ok()).map(u32::from_be_bytes));
+            ControlFlow::Continue(())
+        })?;
+        Ok(numbers)
+    }
+
+    /// The head of an object; `inline` gets its bytes if they lie in it.
+    pub(super) fn head(&self, object: Fid, inline: impl FnOnce(Option<&[u8]>)) -> Result<Option<Head>> {
+        let read = self.meta.get(self.table, &object.to_key(), |value| {
+            value.map(|value| {
+                let record = DataRecord::decode(value)?;
+                inline(record.inline);
+                let is_inline = record.inline.is_some();
+                let DataRecord { size, allocated, mtime, .. } = record;
+                Ok::<Head, nacre_ondisk::DecodeError>(Head { size, allocated, mtime, is_inline })
+            })
+        })?;
+        let damaged = |_| ObjectError::Damaged { object, what: "its record cannot be read" };
+        read.transpose().map_err(damaged)
+    }
+
+    /// Calls `f` with the bytes of a chunk.
+    pub(super) fn chunk<R>(&self, object: Fid, number: u32, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        Ok(self.meta.get(self.table, &chunk_key(object, number), |value| f(value.unwrap_or(&[])))?)
+    }
+}
