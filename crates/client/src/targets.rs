@@ -1,11 +1,11 @@
-//! The OSTs that a client knows: only ever added to, and read without a lock.
+//! The OSTs that a client knows, and the data parts of MDTs: only ever added to, and read without a lock.
 
 use nacre_rpc::OssEndpoint;
-use nacre_types::limits::TARGET_INDEX_MAX;
+use nacre_types::limits::DATA_INDEX_MAX;
 use std::sync::{Arc, OnceLock};
 
 const PAGE: usize = 256;
-const PAGES: usize = (TARGET_INDEX_MAX as usize).div_ceil(PAGE);
+const PAGES: usize = (DATA_INDEX_MAX as usize).div_ceil(PAGE);
 
 type Page = [OnceLock<Arc<dyn OssEndpoint>>; PAGE];
 
@@ -31,7 +31,7 @@ impl OstTable {
         page[usize::from(index) % PAGE].get().map(|endpoint| &**endpoint)
     }
 
-    /// All OSTs in order of their indexes.
+    /// All OSTs in order of their indexes, then the data parts of MDTs.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &dyn OssEndpoint)> {
         self.pages.iter().enumerate().filter_map(|(number, page)| Some((number, page.get()?))).flat_map(
             |(number, page)| {

@@ -4,7 +4,7 @@ use crate::pool::PoolName;
 use crate::stripe::StripeMath;
 use bitflags::bitflags;
 use nacre_types::Fid;
-use nacre_types::limits::TARGET_INDEX_MAX;
+use nacre_types::limits::{DATA_INDEX_MAX, TARGET_INDEX_MAX};
 
 /// A range of file offsets `[start, end)`; `end == u64::MAX` means "to the end of the file, wherever that is".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ impl StripeObject {
     ///
     /// No index reaches a disk; the highest one stands for all MDTs beyond it, which have no data part yet.
     pub fn on_mdt(object: Fid) -> StripeObject {
-        let index = object.mdt_index().min(u16::MAX - 1 - TARGET_INDEX_MAX);
+        let index = object.mdt_index().min(DATA_INDEX_MAX - 1 - TARGET_INDEX_MAX);
         StripeObject { ost_index: TARGET_INDEX_MAX + index, object }
     }
 

@@ -13,15 +13,18 @@ mod repair;
 pub use objects::{ObjectName, ObjectReferences, object_references};
 
 use crate::config::MdsConfig;
+use crate::data::DataPart;
 use crate::error::MdsError;
 use crate::mds::{read_record, store_path};
 use crate::tables::OrphanKind;
 use collect::Inventory;
 use nacre_ondisk::InodeRecord;
 use nacre_store::MetaStore;
+use nacre_store::object::ObjectStore;
 use nacre_types::{AttrFlags, Fid};
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Directory in the root that gets inodes without names.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -83,10 +86,13 @@ pub fn check_dir(
     repair: bool,
     progress: &mut dyn FnMut(u64),
 ) -> Result<CheckReport, MdsError> {
-    let store = MetaStore::open(&store_path(dir), config.store.clone())?;
+    let store = Arc::new(MetaStore::open(&store_path(dir), config.store.clone())?);
     let record = read_record(&store, dir)?;
     let mut report = check(&store, record.index, progress)?;
     report.clean = record.clean;
+    let data = DataPart::open(store.clone(), dir, config)?.store.verify(false, progress)?;
+    let problem = |text: String| Problem { fid: Fid::ZERO, text, repairable: false };
+    report.problems.extend(data.problems.iter().map(|found| problem(found.to_string())));
     if repair && !report.problems.is_empty() {
         repair::repair(&store, &record, &mut report, progress)?;
     }

@@ -4,6 +4,9 @@ use nacre_layout::LayoutSpec;
 use nacre_store::MetaStoreOptions;
 use std::time::Duration;
 
+/// Largest component on an MDT in bytes unless set otherwise. Source: reference 4.10.
+pub const DOM_STRIPE_BYTES: u64 = 1 << 20;
+
 /// Settings of an [`crate::Mds`]; all may differ from one start to the next.
 #[derive(Clone, Debug)]
 pub struct MdsConfig {
@@ -21,6 +24,11 @@ pub struct MdsConfig {
     /// Creates are refused when the MDT's file system has less than this many bytes left. Guess: leaves room for the log
     /// and one move to the base.
     pub reserve_bytes: u64,
+    /// Writes of data to this MDT are refused when its file system has less than this many bytes left. Guess: twice what
+    /// creates leave, so that a file system that is full of data still takes names.
+    pub data_reserve_bytes: u64,
+    /// Largest size in bytes of components on the MDT in new layouts (`lod.*.dom_stripesize`); 0 for none.
+    pub dom_stripe_bytes: u64,
     /// Difference in free space in percent up to which OSTs are used in turn (Lustre: `qos_threshold_rr`, 17).
     pub even_within_percent: u8,
     /// How long a first write waits for object ids when no OST has any ready.
@@ -38,6 +46,8 @@ impl Default for MdsConfig {
             recovery_window: Duration::from_secs(30),
             cached_inodes: 256 << 10,
             reserve_bytes: 64 << 20,
+            data_reserve_bytes: 128 << 20,
+            dom_stripe_bytes: DOM_STRIPE_BYTES,
             even_within_percent: 17,
             object_wait: Duration::from_secs(20),
             store: MetaStoreOptions::default(),

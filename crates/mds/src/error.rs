@@ -2,6 +2,7 @@
 
 use nacre_ondisk::DecodeError;
 use nacre_store::MetaError;
+use nacre_store::object::ObjectError;
 use std::path::PathBuf;
 
 /// An error of [`crate::Mds::format`], [`crate::Mds::open`] and the offline check.
@@ -10,6 +11,9 @@ pub enum MdsError {
     /// The store said no.
     #[error(transparent)]
     Store(#[from] MetaError),
+    /// The place for data of files cannot be used.
+    #[error("data of files on the metadata target: {0}")]
+    Data(#[from] ObjectError),
     /// The directory could not be made or looked at.
     #[error("{action} {path}: {source}")]
     Io {

@@ -11,6 +11,7 @@
 //! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
 //! | `names` | first links, extra links, losing the last name |
 //! | `opens` | open handles and who writes |
+//! | `data` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
 //! | `clients` | connect, leases, eviction, recovery after a restart |
 //! | `osts/*` | choosing OSTs, object ids, destruction of objects |
@@ -26,6 +27,7 @@ mod cache;
 pub mod check;
 mod clients;
 mod config;
+mod data;
 mod error;
 mod flocks;
 mod locks;
@@ -41,7 +43,7 @@ mod stats;
 mod tables;
 mod tx;
 
-pub use config::MdsConfig;
+pub use config::{DOM_STRIPE_BYTES, MdsConfig};
 pub use error::MdsError;
 pub use mds::{Mds, Osts};
 pub use stats::MdsStats;

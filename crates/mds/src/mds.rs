@@ -3,6 +3,7 @@
 use crate::cache::InodeCache;
 use crate::clients::{Clients, Expected};
 use crate::config::MdsConfig;
+use crate::data::DataPart;
 use crate::error::MdsError;
 use crate::flocks::FileLocks;
 use crate::locks::LockTable;
@@ -18,6 +19,7 @@ use nacre_layout::LayoutSpec;
 use nacre_lock::server::ServerConfig;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
 use nacre_rpc::{Export, OssEndpoint};
+use nacre_store::object::{ObjectError, RecordStore};
 use nacre_store::{MetaError, MetaStore};
 use nacre_types::acl::Acl;
 use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm};
@@ -87,6 +89,8 @@ pub struct Mds {
     pub(crate) clients: Clients,
     pub(crate) osts: OstSet,
     pub(crate) space: SpaceGuard,
+    /// Data of files that lies on this MDT.
+    pub(crate) data: DataPart,
     /// Held by renames that give a directory another parent, so that the check for cycles sees a still tree.
     pub(crate) move_directory: Mutex<()>,
     /// The MDT record as it is stored.
@@ -221,6 +225,7 @@ impl Mds {
             clients: Clients::new(&config, record.boot_count, known, orphans),
             osts: OstSet::new(config.index, store.clone(), config.even_within_percent)?,
             space: SpaceGuard::new(dir, config.reserve_bytes),
+            data: DataPart::open(store.clone(), dir, &config)?,
             move_directory: Mutex::new(()),
             next_sequence: AtomicU64::new(record.next_sequence),
             default_layout: RwLock::new(config.default_layout),
@@ -237,6 +242,7 @@ impl Mds {
             config,
             store,
         });
+        mds.data.adapt(&mds.space.statfs());
         mds.set_osts(osts)?;
         match inodes.and_then(|inodes| i64::try_from(inodes).ok()) {
             Some(inodes) => {
@@ -285,6 +291,32 @@ impl Mds {
     /// Striping where neither a file nor its directories say anything.
     pub(crate) fn default_layout(&self) -> LayoutSpec {
         *self.default_layout.read()
+    }
+
+    /// Where data of files lies on this MDT, for the service that reads and writes it.
+    pub fn data_store(&self) -> Arc<RecordStore> {
+        self.data.store.clone()
+    }
+
+    /// Largest component in bytes that new layouts may have on this MDT: while there is space (`lod.*.dom_stripesize`), and with
+    /// the space that there is now (`dom_stripesize_cur_kb`).
+    pub fn dom_limits(&self) -> (u64, u64) {
+        self.data.limits()
+    }
+
+    /// Changes the limit of [`Mds::dom_limits`] while there is space.
+    pub fn set_dom_limit(&self, bytes: u64) {
+        self.data.set_max(bytes, &self.space.statfs());
+    }
+
+    /// Free space in bytes below which the limit shrinks (`lod.*.dom_threshold_free_mb`).
+    pub fn dom_threshold(&self) -> u64 {
+        self.data.threshold(&self.space.statfs())
+    }
+
+    /// Changes it.
+    pub fn set_dom_threshold(&self, bytes: u64) {
+        self.data.set_threshold(bytes, &self.space.statfs());
     }
 
     /// Stops in order: refuses further requests, ends background work, makes everything durable, closes the store.
@@ -356,6 +388,14 @@ impl Mds {
     /// What an error of the store means to a client; told to the log too, since it is not the client's fault.
     pub(crate) fn store_failed(&self, error: &MetaError) -> Status {
         if !matches!(error, MetaError::NoSpace | MetaError::Closed) {
+            log::error!("MDT{:04x}: {error}", self.index);
+        }
+        error.status()
+    }
+
+    /// What an error of the data part means to a client.
+    pub(crate) fn data_failed(&self, error: &ObjectError) -> Status {
+        if !matches!(error, ObjectError::NoSpace | ObjectError::Closed) {
             log::error!("MDT{:04x}: {error}", self.index);
         }
         error.status()
@@ -592,6 +632,7 @@ fn tick(mds: &Weak<Mds>, signal: &StopSignal) {
     while !signal.wait(TICK) {
         let Some(mds) = mds.upgrade() else { return };
         mds.space.refresh();
+        mds.data.adapt(&mds.space.statfs());
         mds.check_deadlines();
     }
 }

@@ -126,6 +126,12 @@ impl Mds {
                 Status::EUCLEAN
             })?;
             for object in layout.objects() {
+                if object.is_on_mdt() {
+                    let data = self.data.store.edit(object.object);
+                    let staged = data.and_then(|data| data.stage_destroy(tx.batch()));
+                    staged.map_err(|error| self.data_failed(&error))?;
+                    continue;
+                }
                 let key = destroy_key(object.ost_index, &object.object);
                 tx.batch().put(DESTROYS, key.as_slice(), &PRESENT);
                 tx.note_destroyed(object.ost_index, object.object);

@@ -102,6 +102,12 @@ impl OpenTable {
         self.shard(fid).lock().contains_key(fid)
     }
 
+    /// True if another client than `client` has the file open.
+    pub fn is_open_elsewhere(&self, fid: &Fid, client: &ClientUuid) -> bool {
+        let shard = self.shard(fid).lock();
+        shard.get(fid).is_some_and(|file| file.entries.iter().any(|entry| entry.client != *client))
+    }
+
     /// The session of a file that is open for writing.
     pub fn session(&self, fid: &Fid) -> Option<WriteSession> {
         self.shard(fid).lock().get(fid)?.session

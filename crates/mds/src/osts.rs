@@ -18,6 +18,7 @@ use nacre_layout::{LayoutSpec, PoolName, StripeObject};
 use nacre_ondisk::OstMarkRecord;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
+use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mgs::PoolConfig;
 use ost::{Ost, OstState};
@@ -114,8 +115,14 @@ impl OstSet {
 
     /// True if there is an OST with this index, in the pool if one is named that has OSTs.
     pub fn exists(&self, index: u16, pool: Option<PoolName>) -> bool {
-        self.osts.read().iter().any(|ost| ost.index == index)
+        index < TARGET_INDEX_MAX
+            && self.osts.read().iter().any(|ost| ost.index == index)
             && self.pools.members(pool).is_none_or(|members| members.contains(&index))
+    }
+
+    /// Those that take objects: not the data part of this MDT, which only hears of evictions.
+    fn usable(&self) -> Vec<Arc<Ost>> {
+        self.osts.read().iter().filter(|ost| ost.index < TARGET_INDEX_MAX).cloned().collect()
     }
 
     /// Waits for the threads to end, but no longer than `patience`.
@@ -195,7 +202,7 @@ impl OstSet {
     ) -> StatusResult<R> {
         let deadline = Instant::now() + patience;
         loop {
-            let all = self.osts.read().clone();
+            let all = self.usable();
             let candidates: Vec<Candidate> = all.iter().map(|ost| ost.candidate()).collect();
             let mut used = used.to_vec();
             let mut chosen: Vec<Vec<&Arc<Ost>>> = Vec::with_capacity(wanted.len());

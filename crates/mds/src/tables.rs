@@ -29,6 +29,9 @@ pub const REPLIES: Table = Table(9);
 /// OST index (u16) -> OST mark record.
 pub const OST_MARKS: Table = Table(10);
 
+/// Object FID -> head of its data; with a number (u32) behind it, bytes: data of files on this MDT ([`nacre_store::object::RecordStore`]).
+pub const DATA: Table = Table(11);
+
 /// Key of the only record in [`META`].
 pub const META_KEY: &[u8] = b"mdt";
 /// Value of entries whose key says all.

@@ -10,7 +10,7 @@ use nacre_lock::server::ServerConfig;
 use nacre_params::{EventStats, JobStats};
 use nacre_rpc::{Call, Direction, Export, Exports, OssService};
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
-use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult};
+use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{self, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
 use parking_lot::Mutex;
@@ -112,7 +112,7 @@ impl ObjectServer {
         let server = ObjectServer::with(store, index, Some(clients), expected, config);
         if awaited > 0 {
             let window = config.recovery_window.as_secs();
-            log::info!("OST{index:04x}: recovery of {awaited} clients, for {window} s at most");
+            log::info!("{}: recovery of {awaited} clients, for {window} s at most", TargetId::ost(index));
             server.start_timer()?;
         }
         Ok(server)
@@ -125,7 +125,7 @@ impl ObjectServer {
         expected: Expected,
         config: &OssConfig,
     ) -> ObjectServer {
-        let name = format!("OST{index:04x}");
+        let name = TargetId::ost(index).to_string();
         ObjectServer {
             target: Arc::new(Target { store, index, grants: Mutex::default(), clients }),
             locks: Arc::new(LockService::new(name, config.locks, expected, config.recovery_window)),
@@ -426,8 +426,8 @@ impl ObjectServer {
         let unlogged = self.unlogged.swap(0, Ordering::Relaxed);
         let operation = operation_of(request).row().name;
         log::error!(
-            "OST{:04x}: {operation} failed: {error} ({unlogged} failures before not shown)",
-            self.target.index
+            "{}: {operation} failed: {error} ({unlogged} failures before not shown)",
+            TargetId::ost(self.target.index)
         );
     }
 }
@@ -492,7 +492,7 @@ impl OssService for ObjectServer {
 
     fn connect(&self, export: &Arc<Export>) -> StatusResult<()> {
         self.start_timer().map_err(|error| {
-            log::error!("OST{:04x}: the thread of the locks: {error}", self.target.index);
+            log::error!("{}: the thread of the locks: {error}", TargetId::ost(self.target.index));
             Status::EAGAIN
         })?;
         self.locks.connect(export)?;

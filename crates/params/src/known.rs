@@ -32,7 +32,8 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "write_back_idle_percent",
         ],
     ),
-    ("mdt.*", &["job_cleanup_interval", "job_stats", "ldlm_timeout", "md_stats"]),
+    ("lod.*", &["dom_stripesize", "dom_stripesize_max_kb", "dom_threshold_free_mb"]),
+    ("mdt.*", &["dom_stats", "job_cleanup_interval", "job_stats", "ldlm_timeout", "md_stats"]),
     ("mdt.*.exports", &["clear"]),
     ("mdt.*.exports.*", &["stats"]),
     (

@@ -1,5 +1,6 @@
 //! Small identifiers, each a type of its own so that one cannot stand for another.
 
+use crate::limits::{DATA_INDEX_MAX, TARGET_INDEX_MAX};
 use std::fmt;
 use std::str::FromStr;
 
@@ -81,6 +82,15 @@ impl TargetId {
         TargetId { kind: TargetKind::Ost, index }
     }
 
+    /// The data part of the metadata target with this index: where it holds data of files. `None` beyond the MDTs that can
+    /// have one.
+    pub const fn mdt_data(mdt_index: u16) -> Option<TargetId> {
+        match TARGET_INDEX_MAX.checked_add(mdt_index) {
+            Some(index) if index < DATA_INDEX_MAX => Some(TargetId::ost(index)),
+            _ => None,
+        }
+    }
+
     /// The management target; a file system has one.
     pub const fn mgt() -> TargetId {
         TargetId { kind: TargetKind::Mgt, index: 0 }
@@ -96,6 +106,9 @@ impl fmt::Display for TargetId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             TargetKind::Mgt => f.write_str("MGT"),
+            TargetKind::Ost if self.index >= TARGET_INDEX_MAX => {
+                write!(f, "MDT{:04x}-data", self.index - TARGET_INDEX_MAX)
+            }
             kind => write!(f, "{}{:04x}", kind.label(), self.index),
         }
     }
@@ -135,6 +148,8 @@ mod tests {
     fn targets_print_with_four_hexadecimal_digits_and_parse_back() {
         assert_eq!(TargetId::ost(31).to_string(), "OST001f");
         assert_eq!(TargetId::mdt(0).uuid("testfs"), "testfs-MDT0000_UUID");
+        assert_eq!(TargetId::mdt_data(1).map(|data| data.to_string()), Some("MDT0001-data".to_owned()));
+        assert_eq!(TargetId::mdt_data(31), None);
         for target in [TargetId::mgt(), TargetId::mdt(0), TargetId::ost(0xffdf)] {
             assert_eq!(target.to_string().parse(), Ok(target));
         }

@@ -18,6 +18,9 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 pub const LINK_MAX: u32 = 65000;
 /// One past the largest OST or MDT index.
 pub const TARGET_INDEX_MAX: u16 = 0xffe0;
+/// One past the largest index of the data part of an MDT, which object requests name like an OST: from [`TARGET_INDEX_MAX`]
+/// on, in the order of the MDTs.
+pub const DATA_INDEX_MAX: u16 = 0xffff;
 /// Stripes of one component.
 pub const STRIPE_COUNT_MAX: u16 = 2000;
 /// Stripe sizes are multiples of this, and at least this.

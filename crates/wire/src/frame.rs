@@ -8,7 +8,7 @@ use crate::codec::{Decode, DecodeError, Reader, wire_code};
 pub use checksum::{Checksum, ChecksumType, crc32c};
 
 use bitflags::bitflags;
-use nacre_types::limits::{BULK_MAX, TARGET_INDEX_MAX};
+use nacre_types::limits::{BULK_MAX, DATA_INDEX_MAX};
 use nacre_types::{JobId, Status, TargetId, TargetKind, Xid};
 
 /// Bytes of a header.
@@ -267,7 +267,7 @@ impl Header {
     fn check_limits(&self) -> Result<(), DecodeError> {
         let too_long =
             |what, len: u32, max: usize| DecodeError::TooLong { what, len: len.into(), max: max as u64 };
-        if self.target.index >= TARGET_INDEX_MAX {
+        if self.target.index == DATA_INDEX_MAX {
             return Err(DecodeError::Invalid { what: "target index" });
         }
         if self.flags.contains(FrameFlags::BULK_CRC | FrameFlags::BULK_ADLER) {

@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::ops::patience::ask_all;
+use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{Caps, Fid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{MdsReply, MdsRequest, Statfs};
 use nacre_wire::mgs::PoolConfig;
@@ -39,7 +40,8 @@ impl Client {
     /// All targets that the client knows: MDTs, then OSTs, by index.
     pub fn targets(&self) -> Vec<TargetId> {
         let mdts = (0..self.mdts.len()).map(|index| TargetId::mdt(index as u16));
-        mdts.chain(self.osts.iter().map(|(index, _)| TargetId::ost(index))).collect()
+        let osts = self.osts.iter().map(|(index, _)| index).filter(|index| *index < TARGET_INDEX_MAX);
+        mdts.chain(osts.map(TargetId::ost)).collect()
     }
 
     /// Uses these pools from now on, which only tell people what there is: files are placed by MDTs.

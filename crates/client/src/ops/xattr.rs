@@ -98,6 +98,12 @@ impl Client {
         flags: XattrFlags,
     ) -> StatusResult<bool> {
         let closed = self.change_xattr(caller, fid, &MdsRequest::SetXattr { fid, name, value, flags })?;
+        if matches!(name, b"lustre.lov" | b"trusted.lov")
+            && let Some(file) = self.nodes.file(fid.inode_number())
+        {
+            // It may have begun on the MDT before.
+            file.lock().layout = None;
+        }
         if name == ACL_ACCESS {
             // Its first three entries are the mode.
             self.mode_changed(fid);

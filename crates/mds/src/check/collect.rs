@@ -3,7 +3,7 @@
 use super::Problem;
 use crate::error::MdsError;
 use crate::tables::{
-    DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS,
+    DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS,
     split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
 };
 use nacre_layout::user;
@@ -12,7 +12,7 @@ use nacre_store::{MetaStore, Table};
 use nacre_types::acl::Acl;
 use nacre_types::name::name_hash;
 use nacre_types::{AttrFlags, Fid, FileKind, SizeSource};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 
 /// Records between two calls of `progress`.
@@ -57,6 +57,10 @@ pub struct Inventory {
     /// Largest id used by OST index, where it is beyond the mark.
     pub marks: HashMap<u16, OstMarkRecord>,
     pub problems: Vec<Problem>,
+    /// Objects on this MDT that layouts name.
+    pub data_used: HashSet<Fid>,
+    /// Records of objects on this MDT that no layout names: their keys.
+    pub data_unused: Vec<Vec<u8>>,
     mdt_index: u16,
     read: u64,
 }
@@ -77,6 +81,7 @@ impl Inventory {
         all.each(store, LINKS, progress, &mut |all, key, value| all.take_link(key, value))?;
         all.each(store, XATTRS, progress, &mut |all, key, value| all.take_xattr(key, value))?;
         all.each(store, ORPHANS, progress, &mut |all, key, value| all.take_orphan(key, value))?;
+        all.each(store, DATA, progress, &mut |all, key, _| all.take_data(key))?;
         all.each(store, DESTROYS, progress, &mut |all, key, _| all.take_destroy(key))?;
         progress(all.read);
         Ok(all)
@@ -144,6 +149,10 @@ impl Inventory {
             Ok(layout) => {
                 for object in layout.objects() {
                     self.objects += 1;
+                    if object.is_on_mdt() {
+                        self.data_used.insert(object.object);
+                        continue;
+                    }
                     self.check_mark(fid, object.ost_index, &object.object);
                 }
             }
@@ -212,6 +221,22 @@ impl Inventory {
         }
         if !self.inodes.contains_key(&fid) {
             self.leftovers.push((fid, "an extended attribute"));
+        }
+    }
+
+    fn take_data(&mut self, key: &[u8]) {
+        let Some(object) = key.first_chunk::<16>().map(Fid::from_key) else {
+            return self.damaged(Fid::ZERO, "data has an impossible key".to_owned());
+        };
+        if !self.data_used.contains(&object) {
+            if key.len() == 16 {
+                self.problems.push(Problem {
+                    fid: object,
+                    text: "is an object with data that belongs to no file".to_owned(),
+                    repairable: true,
+                });
+            }
+            self.data_unused.push(key.to_vec());
         }
     }
 

@@ -4,7 +4,7 @@ use super::collect::{Inode, Inventory};
 use super::{CheckReport, LOST_AND_FOUND, check};
 use crate::error::MdsError;
 use crate::tables::{
-    DIRENTS, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS, dirent_key, link_key,
+    DATA, DIRENTS, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS, dirent_key, link_key,
     split_link_key, split_xattr_key,
 };
 use crate::tx::Tx;
@@ -242,6 +242,7 @@ impl Repair<'_> {
         keys.extend(
             inventory.orphans.keys().filter(|fid| gone(fid)).map(|fid| (ORPHANS, fid.to_key().to_vec())),
         );
+        keys.extend(inventory.data_unused.iter().map(|key| (DATA, key.clone())));
         for (table, key) in keys {
             self.tx.batch().delete(table, &key);
             self.commit_if_full()?;
@@ -257,7 +258,7 @@ impl Repair<'_> {
                 continue;
             }
             let Ok(layout) = user::decode_layout(&inode.record.body) else { continue };
-            for object in layout.objects() {
+            for object in layout.objects().filter(|object| !object.is_on_mdt()) {
                 let (sequence, last_used) = (object.object.seq, object.object.oid);
                 let mark = used.entry(object.ost_index).or_insert(OstMarkRecord { sequence, last_used });
                 mark.last_used = mark.last_used.max(last_used);

@@ -12,7 +12,7 @@ use nacre_types::fid::SEQ_NORMAL;
 use nacre_types::limits::SYMLINK_MAX;
 use nacre_types::name::check_name;
 use nacre_types::perm::{self, Verdict};
-use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, Status, StatusResult, Timestamp};
+use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, SizeSource, Status, StatusResult, Timestamp};
 use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 use std::sync::Arc;
 
@@ -155,6 +155,10 @@ impl Mds {
         let mut tx = self.begin();
         let mut record = self.new_record(caller, directory, wanted, now)?;
         self.inherit(&mut tx, directory, wanted, &mut record)?;
+        let writes = open.is_some_and(|(_, flags)| flags.contains(OpenFlags::WRITE));
+        if writes {
+            self.place_data(&mut record)?;
+        }
         let parent = match place {
             Some((place, hash)) => {
                 record.parent = place.parent;
@@ -176,7 +180,9 @@ impl Mds {
         };
         let record = tx.put_new_inode(record);
         let layout = if open.is_some() { self.layout_of(&record)?.map(Arc::new) } else { None };
-        let reply = MdsReply::Created { attr: record.shown(), created: true, layout, parent };
+        // Nothing was written yet, whatever the writer is going to do.
+        let attr = Attr { size_source: SizeSource::Exact, ..record.shown() };
+        let reply = MdsReply::Created { attr, created: true, layout, parent };
         if let Some((handle, flags)) = open {
             tx.note_opened(wanted.fid, handle, flags);
         }

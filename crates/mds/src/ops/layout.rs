@@ -1,10 +1,12 @@
 //! Layouts: where a file's data goes, and the defaults of directories.
 
 use crate::mds::Mds;
+use crate::osts::Marks;
 use crate::service::Caller;
 use crate::tx::Tx;
-use nacre_layout::{Layout, LayoutForm, LayoutSpec, Pattern, PoolName, Wish, user};
+use nacre_layout::{Layout, LayoutForm, LayoutSpec, PoolName, StripeObject, Wish, user};
 use nacre_ondisk::InodeRecord;
+use nacre_store::object::ObjectStore;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{AttrFlags, Fid, SizeSource, Status, StatusResult};
@@ -43,10 +45,28 @@ impl Mds {
     fn wished_layout(&self, record: &InodeRecord) -> StatusResult<Layout> {
         let own = stored_wish(record)?;
         // Who asks for nothing gets all that the root asks for; who asks for something is helped out with the rest.
-        Ok(match own.is_empty() {
+        let mut layout = match own.is_empty() {
             true => without_first(self.root_wish()?).to_layout(&self.default_layout()),
             false => own.to_layout(&self.default_striping()?),
-        })
+        };
+        self.data.limit(&mut layout);
+        Ok(layout)
+    }
+
+    /// Gives a new file that is about to be written its place on this MDT, if its layout begins there: then nothing has to be
+    /// asked for before data is written.
+    pub(super) fn place_data(&self, record: &mut InodeRecord) -> StatusResult<()> {
+        if record.body.is_empty() && self.root_wish()?.is_empty() {
+            return Ok(());
+        }
+        let mut layout = self.wished_layout(record)?;
+        layout.place_on_mdt(record.attr.fid);
+        if layout.has_objects() {
+            record.body = user::encode_layout(&record.attr.fid, &layout);
+            record.attr.flags |= AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
+            record.attr.size_source = SizeSource::Objects;
+        }
+        Ok(())
     }
 
     fn root_wish(&self) -> StatusResult<Wish> {
@@ -63,12 +83,9 @@ impl Mds {
 
     /// True if a wish breaks no rule and names nothing that does not exist.
     pub(super) fn can_be_met(&self, wish: &Wish) -> bool {
-        // A pool that does not exist is no reason to refuse: it may be gone since somebody took this layout down. An MDT has
-        // no place for data yet.
-        let possible = |spec: &LayoutSpec| {
-            spec.pattern == Pattern::Raid0
-                && spec.first_ost.is_none_or(|index| self.osts.exists(index, spec.real_pool()))
-        };
+        // A pool that does not exist is no reason to refuse: it may be gone since somebody took this layout down.
+        let possible =
+            |spec: &LayoutSpec| spec.first_ost.is_none_or(|index| self.osts.exists(index, spec.real_pool()));
         wish.check().is_ok() && wish.specs().all(possible)
     }
 
@@ -146,6 +163,7 @@ impl Mds {
     ) -> StatusResult<MdsAnswer> {
         // Before objects are set aside for it: others wait for those.
         self.call_back_for_objects(record)?;
+        layout.place_on_mdt(record.attr.fid);
         let places: Vec<usize> = layout.to_instantiate(end).collect();
         let wanted: Vec<LayoutSpec> = places
             .iter()
@@ -161,20 +179,44 @@ impl Mds {
             })
             .collect();
         let used: Vec<u16> = layout.objects().map(|object| object.ost_index).collect();
-        self.osts.with_objects(&wanted, &used, self.config.object_wait, |objects, marks| {
+        let store = |objects: Vec<Vec<StripeObject>>, marks: Option<&Marks>| {
             for (&place, objects) in places.iter().zip(objects) {
                 layout.instantiate(place, objects);
             }
-            if layout.form == LayoutForm::Composite {
+            if !places.is_empty() && layout.form == LayoutForm::Composite {
                 layout.generation = layout.generation.wrapping_add(1);
             }
             let mut changed = record.clone();
             changed.body = user::encode_layout(&record.attr.fid, &layout);
             changed.attr.flags |= AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
             let mut tx = self.begin();
-            marks.put(tx.batch());
+            if let Some(marks) = marks {
+                marks.put(tx.batch());
+            }
             commit(changed, layout, tx)
-        })
+        };
+        // What is on this MDT needs no OST.
+        if wanted.is_empty() {
+            return store(Vec::new(), None);
+        }
+        let wait = self.config.object_wait;
+        self.osts.with_objects(&wanted, &used, wait, |objects, marks| store(objects, Some(marks)))
+    }
+
+    /// True if a file's only object is on this MDT and was never written, and nobody else has the file open: then another layout
+    /// loses nothing.
+    fn is_unused(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<bool> {
+        let Some(layout) = self.layout_of(record)? else { return Ok(true) };
+        for object in layout.objects() {
+            let data = match object.is_on_mdt() {
+                true => self.data.store.attr(object.object).map_err(|error| self.data_failed(&error))?,
+                false => return Ok(false),
+            };
+            if data.mtime.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(!self.opens.is_open_elsewhere(&record.attr.fid, &caller.client))
     }
 
     /// Sets the default of a directory, or gives objects to a file that has none, as Lustre does when a file is striped
@@ -189,12 +231,14 @@ impl Mds {
             return Err(Status::EINVAL);
         }
         self.may_set_layout(caller, &record)?;
-        if record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+        if record.attr.flags.contains(AttrFlags::HAS_OBJECTS) && !self.is_unused(caller, &record)? {
             return Err(Status::EALREADY);
         }
         let mut changed = InodeRecord::clone(&record);
         changed.attr.ctime = self.now();
+        changed.attr.flags -= AttrFlags::HAS_OBJECTS;
         if wish.is_empty() {
+            changed.attr.size_source = SizeSource::Exact;
             changed.body.clear();
             changed.attr.flags -= AttrFlags::HAS_LAYOUT;
         } else {

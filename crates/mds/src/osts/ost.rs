@@ -3,6 +3,7 @@
 use super::choose::Candidate;
 use nacre_ondisk::OstMarkRecord;
 use nacre_rpc::OssEndpoint;
+use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -134,6 +135,8 @@ pub struct Ost {
 impl Ost {
     /// An OST that was used up to `mark`.
     pub fn new(index: u16, endpoint: Arc<dyn OssEndpoint>, mark: OstMarkRecord) -> Ost {
+        // Data of an MDT has the ids of files.
+        let gives_ids = index < TARGET_INDEX_MAX;
         Ost {
             index,
             endpoint: RwLock::new(endpoint),
@@ -141,10 +144,10 @@ impl Ost {
                 sequence: mark.sequence,
                 last_used: mark.last_used,
                 stock: VecDeque::new(),
-                refill: STOCK_MIN,
-                prepared: false,
+                refill: if gives_ids { STOCK_MIN } else { 0 },
+                prepared: !gives_ids,
                 statfs: None,
-                statfs_wanted: true,
+                statfs_wanted: gives_ids,
                 resting_until: None,
                 no_space: false,
                 pending: VecDeque::new(),

@@ -127,6 +127,22 @@ impl Links {
             .collect()
     }
 
+    /// Ways of the mount to the data on metadata targets, `local` if they are in this process.
+    pub fn mdt_data_of_mount(
+        &self,
+        config: &FsConfig,
+        local: &BTreeMap<u16, Arc<dyn OssService>>,
+        events: &dyn OstEventsFactory,
+    ) -> BTreeMap<u16, Arc<dyn OssEndpoint>> {
+        let mdts = config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt);
+        mdts.filter_map(|mdt| {
+            let index = TargetId::mdt_data(mdt.target.index)?.index;
+            let service = local.get(&index).cloned();
+            Some((index, self.reach_at(index, service, Some(mdt), &self.identity, Some(events))?))
+        })
+        .collect()
+    }
+
     /// OSTs that are in use, and those of this process before their first registration.
     fn ost_targets<'a>(&'a self, config: &'a FsConfig) -> BTreeMap<u16, Option<&'a TargetConfig>> {
         let osts = || config.targets.iter().filter(|target| target.target.kind == TargetKind::Ost);
@@ -144,9 +160,21 @@ impl Links {
         identity: &ClientIdentity,
         events: Option<&dyn OstEventsFactory>,
     ) -> Option<Arc<dyn OssEndpoint>> {
+        self.reach_at(index, self.local_osts.get(&index).cloned(), target, identity, events)
+    }
+
+    /// As [`Links::reach`], where the service is known if it is in this process.
+    fn reach_at(
+        &self,
+        index: u16,
+        service: Option<Arc<dyn OssService>>,
+        target: Option<&TargetConfig>,
+        identity: &ClientIdentity,
+        events: Option<&dyn OstEventsFactory>,
+    ) -> Option<Arc<dyn OssEndpoint>> {
         let events = events.map(|factory| factory.events(index));
         let way = || -> StatusResult<Arc<dyn OssEndpoint>> {
-            if let Some(service) = self.local_osts.get(&index).cloned() {
+            if let Some(service) = service {
                 return Ok(Arc::new(match events {
                     Some(events) => LoOss::with_events(service, identity.client, events)?,
                     None => LoOss::connect(service, identity.client, Arc::new(NoCallbacks))?,
@@ -158,7 +186,11 @@ impl Links {
                 None => TcpOss::new(index, &nids, identity, &self.rpc)?,
             }))
         };
-        way().inspect_err(|status| log::warn!("OST{index:04x} cannot be reached from here: {status}")).ok()
+        way()
+            .inspect_err(|status| {
+                log::warn!("{} cannot be reached from here: {status}", TargetId::ost(index))
+            })
+            .ok()
     }
 }
 

@@ -115,7 +115,8 @@ impl Mounted {
             ..ClientConfig::new(&plan.fsname, links.identity().client)
         };
         let ost_events = lease.locks().events();
-        let osts = links.osts_of_mount(config, |_| false, &*ost_events);
+        let mut osts = links.osts_of_mount(config, |_| false, &*ost_events);
+        osts.extend(links.mdt_data_of_mount(config, &services.mdt_data(), &*ost_events));
         let endpoints = Mutex::new(osts.values().cloned().collect());
         let client = Client::new(client_config, lease, mdts, osts)
             .map_err(|status| Failure::new(format!("the client could not start: {status}")))?;

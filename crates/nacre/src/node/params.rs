@@ -4,6 +4,7 @@
 //! process applies those that match its parameters when it starts, when they change, and when a target joins.
 
 mod cache;
+mod dom;
 mod exports;
 mod jobs;
 mod ldlm;
@@ -162,7 +163,14 @@ impl Params {
     }
 
     /// Enters those of a metadata target.
-    pub fn enter_mdt(&self, fsname: &str, index: u16, mds: &Arc<Mds>, links: &Arc<Links>) {
+    pub fn enter_mdt(
+        &self,
+        fsname: &str,
+        index: u16,
+        mds: &Arc<Mds>,
+        data: Option<&Arc<ObjectServer>>,
+        links: &Arc<Links>,
+    ) {
         let name = format!("{fsname}-MDT{index:04x}");
         let below = format!("mdt.{name}");
         self.tree.add_read(&format!("{below}.uuid"), text(format!("{name}_UUID")));
@@ -188,6 +196,7 @@ impl Params {
         self.enter_layout_defaults(&lod, links);
         let known = mds.clone();
         pools::enter(&self.tree, &lod, fsname, move || known.pools());
+        dom::enter(&self.tree, &below, &lod, mds, data);
         let (get, set) = (mds.clone(), mds.clone());
         self.tree.add_both(
             &format!("{below}.ldlm_timeout"),
@@ -200,6 +209,7 @@ impl Params {
         );
         let namespace = format!("ldlm.namespaces.mdt-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, mds.inode_locks());
+        self.apply_lasting(&lod);
         self.apply_lasting(&below);
         self.apply_lasting(&namespace);
     }

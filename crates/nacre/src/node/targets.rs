@@ -10,7 +10,7 @@ use nacre_mds::{Mds, MdsConfig};
 use nacre_mgs::Mgs;
 use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::Targets;
-use nacre_rpc::{LoMds, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
+use nacre_rpc::{LoMds, LoOss, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
 use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::{ClientUuid, Cred, Fid, SetAttr, SetAttrValid, TargetId, TargetKind};
@@ -124,6 +124,8 @@ pub struct Services {
     mgs: Option<Arc<Mgs>>,
     mdts: BTreeMap<u16, Arc<Mds>>,
     osts: BTreeMap<u16, Arc<ObjectServer>>,
+    /// Data on metadata targets, by the index that requests name it by.
+    mdt_data: BTreeMap<u16, Arc<ObjectServer>>,
     /// What MDTs of this process reach OSTs by.
     ost_ways: Mutex<Vec<Weak<dyn OssEndpoint>>>,
 }
@@ -164,9 +166,29 @@ impl Services {
             let mds = Mds::open(&instance.target_dir(target), config_of_mdt(target.index, config), osts)
                 .map_err(Failure::because(format!("open {target}")))?;
             mds.set_pools(&config.pools);
+            self.open_data(instance, target, &mds)?;
             self.mdts.insert(target.index, mds);
         }
         Ok(())
+    }
+
+    /// Opens the service for data on a metadata target, which remembers locks in the target's directory.
+    fn open_data(&mut self, instance: &Instance, target: TargetId, mds: &Arc<Mds>) -> Result<()> {
+        let Some(data) = TargetId::mdt_data(target.index) else { return Ok(()) };
+        let dir = instance.target_dir(target);
+        let server = ObjectServer::open(mds.data_store(), data.index, &dir, &OssConfig::default());
+        let server = Arc::new(server.map_err(Failure::because(format!("open {data}")))?);
+        // The metadata server tells it of clients that it has dropped.
+        let way = LoOss::connect(server.clone(), ClientUuid(random_uuid()?), Arc::new(NoCallbacks))
+            .map_err(|status| Failure::new(format!("{data} cannot be reached: {status}")))?;
+        mds.set_osts(vec![(data.index, Arc::new(way))]).map_err(Failure::because(format!("open {data}")))?;
+        self.mdt_data.insert(data.index, server);
+        Ok(())
+    }
+
+    /// The services for data on metadata targets that are here.
+    pub fn mdt_data(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
+        self.mdt_data.iter().map(|(index, data)| (*index, data.clone() as Arc<dyn OssService>)).collect()
     }
 
     /// Ways of an MDT to its OSTs, noted to be left in the end.
@@ -200,7 +222,8 @@ impl Services {
             params.enter_ost(fsname, *index, ost);
         }
         for (index, mds) in &self.mdts {
-            params.enter_mdt(fsname, *index, mds, links);
+            let data = TargetId::mdt_data(*index).and_then(|data| self.mdt_data.get(&data.index));
+            params.enter_mdt(fsname, *index, mds, data, links);
         }
     }
 
@@ -208,7 +231,8 @@ impl Services {
     pub fn offered(&self, targets: Targets) -> Targets {
         let targets = self.mgs.iter().fold(targets, |all, mgs| all.with_mgt(mgs.clone()));
         let targets = self.mdts.iter().fold(targets, |all, (index, mds)| all.with_mdt(*index, mds.clone()));
-        self.osts.iter().fold(targets, |all, (index, ost)| all.with_ost(*index, ost.clone()))
+        let objects = self.osts.iter().chain(&self.mdt_data);
+        objects.fold(targets, |all, (index, ost)| all.with_ost(*index, ost.clone()))
     }
 
     /// Tells metadata targets which OSTs there are now, and the parameters that concern them.
@@ -238,6 +262,10 @@ impl Services {
                 result = Err(Failure::new(format!("{target} was not closed cleanly: {error}")));
             }
         };
+        // Its store is the metadata server's.
+        for (index, data) in &self.mdt_data {
+            keep(data.stop(OST_STOP_LIMIT).map_err(|error| error.to_string()), TargetId::ost(*index));
+        }
         for (index, mds) in &self.mdts {
             keep(mds.stop().map_err(|error| error.to_string()), TargetId::mdt(*index));
         }

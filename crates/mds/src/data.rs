@@ -1,0 +1,165 @@
+//! Data of files that lies on this MDT: where it is kept, and how large components for it may be.
+//!
+//! What is read and written there comes as requests for objects to a service beside this one, over the same
+//! [`RecordStore`] (`docs/design/data-on-mdt.md`). Here are the parts in which a file's metadata and data change together.
+
+use crate::config::MdsConfig;
+use crate::error::MdsError;
+use crate::tables::DATA;
+use nacre_layout::{Component, Extent, Layout, Pattern};
+use nacre_store::MetaStore;
+use nacre_store::object::RecordStore;
+use nacre_types::limits::STRIPE_SIZE_MIN;
+use nacre_wire::mds::Statfs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Free space of an MDT in bytes below which components there shrink, if half of its file system is more. Lustre's MDTs
+/// have devices of their own, where half of it means much; ours share disks, of which a small part is enough.
+const THRESHOLD_BYTES: u64 = 4 << 30;
+/// As a parameter: the threshold follows the size of the file system.
+const BY_SIZE: u64 = u64::MAX;
+
+/// See the [module documentation](self).
+pub(crate) struct DataPart {
+    pub store: Arc<RecordStore>,
+    /// Largest component in bytes while there is space.
+    max_bytes: AtomicU64,
+    /// Largest component in bytes with the space that there is now.
+    now_bytes: AtomicU64,
+    threshold_bytes: AtomicU64,
+}
+
+impl DataPart {
+    /// The data part of the MDT in `dir`.
+    pub fn open(meta: Arc<MetaStore>, dir: &Path, config: &MdsConfig) -> Result<DataPart, MdsError> {
+        Ok(DataPart {
+            store: Arc::new(RecordStore::new(meta, DATA, dir, config.data_reserve_bytes)?),
+            max_bytes: AtomicU64::new(config.dom_stripe_bytes),
+            now_bytes: AtomicU64::new(config.dom_stripe_bytes),
+            threshold_bytes: AtomicU64::new(BY_SIZE),
+        })
+    }
+
+    /// Largest component that a new layout may have on this MDT, in bytes: all of it, and with the space that there is now.
+    pub fn limits(&self) -> (u64, u64) {
+        (self.max_bytes.load(Ordering::Relaxed), self.now_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Changes the limit; in force at once.
+    pub fn set_max(&self, bytes: u64, space: &Statfs) {
+        self.max_bytes.store(bytes, Ordering::Relaxed);
+        self.adapt(space);
+    }
+
+    /// Free space below which components shrink, in bytes.
+    pub fn threshold(&self, space: &Statfs) -> u64 {
+        match self.threshold_bytes.load(Ordering::Relaxed) {
+            BY_SIZE => (bytes(space, space.blocks) / 2).min(THRESHOLD_BYTES),
+            set => set,
+        }
+    }
+
+    /// Sets it; in force at once.
+    pub fn set_threshold(&self, bytes: u64, space: &Statfs) {
+        self.threshold_bytes.store(bytes.min(BY_SIZE - 1), Ordering::Relaxed);
+        self.adapt(space);
+    }
+
+    /// Has the limit follow the space that is left.
+    pub fn adapt(&self, space: &Statfs) {
+        let available = bytes(space, space.blocks_available);
+        let now = scaled(self.max_bytes.load(Ordering::Relaxed), available, self.threshold(space));
+        self.now_bytes.store(now, Ordering::Relaxed);
+    }
+
+    /// A new layout with what is on the MDT cut to what may be there now. What is cut off goes to the next component; where there
+    /// is none, the file ends earlier, but keeps at least something.
+    pub fn limit(&self, layout: &mut Layout) {
+        limit(layout, self.limits().1);
+    }
+}
+
+fn bytes(space: &Statfs, blocks: u64) -> u64 {
+    blocks.saturating_mul(u64::from(space.block_size))
+}
+
+/// The limit when `available` bytes are left: halved until it is no larger a part of `max` than `available` is of `threshold`,
+/// and none below the smallest component. Source: reference 4.10.
+fn scaled(max: u64, available: u64, threshold: u64) -> u64 {
+    if available >= threshold {
+        return max;
+    }
+    let share = u128::from(max) * u128::from(available) / u128::from(threshold.max(1));
+    let halved =
+        (0..u64::BITS).map(|times| max >> times).find(|bytes| u128::from(*bytes) <= share).unwrap_or(0);
+    halved / u64::from(STRIPE_SIZE_MIN) * u64::from(STRIPE_SIZE_MIN)
+}
+
+fn limit(layout: &mut Layout, max_bytes: u64) {
+    let [first, rest @ ..] = layout.components.as_mut_slice() else { return };
+    if first.pattern != Pattern::Mdt || first.extent.end <= max_bytes {
+        return;
+    }
+    match rest.first_mut() {
+        Some(next) => next.extent.start = max_bytes,
+        None if max_bytes == 0 => return,
+        None => {}
+    }
+    if max_bytes == 0 {
+        layout.components.remove(0);
+        // As if it had not been asked for.
+        layout.components.iter_mut().for_each(|component| component.id -= 1);
+        layout.generation = layout.components.len() as u32;
+        return;
+    }
+    let Component { extent, stripe_size, .. } = first;
+    *extent = Extent { end: max_bytes, ..*extent };
+    *stripe_size = max_bytes as u32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_layout::{ComponentFlags, ComponentSpec, LayoutSpec, Wish};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_limit_halves_with_the_space_and_ends_at_the_smallest_component() {
+        let at = |available| scaled(MIB, available, 1000);
+        assert_eq!((at(5000), at(1000)), (MIB, MIB));
+        assert_eq!((at(999), at(500), at(499)), (MIB / 2, MIB / 2, MIB / 4));
+        assert_eq!((at(63), at(62), at(0)), (65536, 0, 0));
+        assert_eq!(scaled(3 * 65536, 999, 1000), 65536);
+        assert_eq!(scaled(0, 0, 0), 0);
+    }
+
+    #[test]
+    fn what_is_too_large_for_the_mdt_goes_to_the_next_component() {
+        let parts = |ends: &[u64]| {
+            let mut start = 0;
+            let part = |(place, &end): (usize, &u64)| {
+                let extent = Extent { start, end };
+                start = end;
+                let spec = if place == 0 { LayoutSpec::ON_MDT } else { LayoutSpec::default() };
+                ComponentSpec { extent, flags: ComponentFlags::default(), spec }
+            };
+            let parts = ends.iter().enumerate().map(part).collect();
+            Wish::Composite(parts).to_layout(&LayoutSpec::default())
+        };
+        let limited = |ends: &[u64], max| {
+            let mut layout = parts(ends);
+            limit(&mut layout, max);
+            assert!(layout.is_sound());
+            let on_mdt = layout.components[0].pattern == Pattern::Mdt;
+            (on_mdt, layout.components.iter().map(|c| c.extent.end).collect::<Vec<_>>())
+        };
+        assert_eq!(limited(&[MIB, Extent::EOF], MIB), (true, vec![MIB, Extent::EOF]));
+        assert_eq!(limited(&[2 * MIB, Extent::EOF], MIB), (true, vec![MIB, Extent::EOF]));
+        assert_eq!(limited(&[2 * MIB, 4 * MIB], 0), (false, vec![4 * MIB]));
+        assert_eq!(limited(&[2 * MIB], MIB), (true, vec![MIB]));
+        assert_eq!(limited(&[2 * MIB], 0), (true, vec![2 * MIB]));
+    }
+}
