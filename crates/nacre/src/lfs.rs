@@ -6,6 +6,7 @@
 //! `getopt` and `number` read the command line; `mounted` talks to the mount (attributes and ioctls); `view`, `render`,
 //! `table` and `template` make text or read it and touch nothing.
 
+mod fids;
 mod find;
 mod getopt;
 mod getstripe;
@@ -123,23 +124,20 @@ const COMMANDS: &[Command] = &[
         usage: query::GETNAME_USAGE,
         run: query::getname,
     },
-    Command {
-        name: "fid2path",
-        summary: "paths of a FID",
-        usage: query::FID2PATH_USAGE,
-        run: query::fid2path,
-    },
-    Command {
-        name: "path2fid",
-        summary: "FID of a path",
-        usage: query::PATH2FID_USAGE,
-        run: query::path2fid,
-    },
+    Command { name: "fid2path", summary: "paths of a FID", usage: fids::FID2PATH_USAGE, run: fids::fid2path },
+    Command { name: "path2fid", summary: "FID of a path", usage: fids::PATH2FID_USAGE, run: fids::path2fid },
     Command {
         name: "project",
         summary: "projects of files: list, set, check, clear",
         usage: project::USAGE,
         run: project::run,
+    },
+    Command { name: "rmfid", summary: "remove files by FID", usage: fids::RMFID_USAGE, run: fids::rmfid },
+    Command {
+        name: "getsom",
+        summary: "sizes as the MDT has them",
+        usage: fids::GETSOM_USAGE,
+        run: fids::getsom,
     },
 ];
 
@@ -156,7 +154,6 @@ const NOT_YET: &[&str] = &[
     "flushctx",
     "changelog",
     "changelog_clear",
-    "rmfid",
     "data_version",
     "hsm_state",
     "hsm_set",
@@ -173,7 +170,6 @@ const NOT_YET: &[&str] = &[
     "mv",
     "ladvise",
     "mirror",
-    "getsom",
     "somsync",
     "heat_get",
     "heat_set",
@@ -306,6 +302,15 @@ fn print(text: &str) {
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
+}
+
+/// A directory stays open while what is in it is walked: as many levels as the system allows.
+fn allow_many_open_directories() {
+    let resource = rustix::process::Resource::Nofile;
+    let mut limit = rustix::process::getrlimit(resource);
+    limit.current = limit.maximum;
+    // Without it the default has to do.
+    let _ = rustix::process::setrlimit(resource, limit);
 }
 
 /// The errno of an error, `EIO` where it has none.

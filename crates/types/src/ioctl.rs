@@ -4,6 +4,7 @@
 //! Structures are fixed-size byte strings, little-endian, so that no padding can differ. The kernel copies as many bytes
 //! as the number says, at most 16383.
 
+use crate::attr::SizeSource;
 use crate::fid::{FID_BYTES, Fid};
 use crate::ids::{TargetId, TargetKind};
 
@@ -112,6 +113,17 @@ pub struct PoolMembers {
     pub from: u32,
     /// The answer, at most [`LIST_MAX`]; if it is full, ask again from behind the last.
     pub indexes: Vec<u16>,
+}
+
+/// Size of a file as its MDT has it, without a question to OSTs or to who writes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SizeOnMdt {
+    /// Bytes.
+    pub size: u64,
+    /// Space used in units of 512 bytes.
+    pub blocks: u64,
+    /// Whether it is known to be right.
+    pub source: SizeSource,
 }
 
 /// Some entries of a directory with their attributes and layouts; needs the directory open for reading, and permission to
@@ -331,6 +343,25 @@ impl Payload for PoolMembers {
     }
 }
 
+impl Payload for SizeOnMdt {
+    const COMMAND: u32 = number(READ, 9, Self::SIZE);
+    const SIZE: usize = 24;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let words = [self.size, self.blocks, u64::from(self.source == SizeSource::Objects)];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<SizeOnMdt> {
+        let source = match u64_at(bytes, 16)? {
+            0 => SizeSource::Exact,
+            1 => SizeSource::Objects,
+            _ => return None,
+        };
+        Some(SizeOnMdt { size: u64_at(bytes, 0)?, blocks: u64_at(bytes, 8)?, source })
+    }
+}
+
 impl Payload for ScanDirectory {
     const COMMAND: u32 = number(READ_WRITE, 8, Self::SIZE);
     const SIZE: usize = 20 + SCAN_BYTES_MAX;
@@ -385,6 +416,7 @@ mod tests {
         round_trip(TargetList { kind: TargetKind::Ost, from: 1, indexes: vec![1, 5, 0xffdf] });
         round_trip(PoolList { from: 2, names: vec!["flash".into(), "123456789012345".into()] });
         round_trip(PoolMembers { pool: "flash".into(), from: 0, indexes: vec![3, 0] });
+        round_trip(SizeOnMdt { size: 5, blocks: u64::MAX, source: SizeSource::Objects });
         let wanted = ScanWanted::LAYOUTS;
         round_trip(ScanDirectory { cookie: u64::MAX, wanted, end: true, entries: vec![7; SCAN_BYTES_MAX] });
         let mut statfs = TargetStatfs::question(TargetId::mdt(3));

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nacre_types::ioctl::{
     FidToPath, LIST_MAX, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
-    SCAN_BYTES_MAX, ScanDirectory, TargetList, TargetStatfs,
+    SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::{AttrFlags, SetAttr, SetAttrValid, Status, StatusResult};
 
@@ -125,6 +125,11 @@ impl Front {
             PoolMembers::COMMAND => {
                 let ask: PoolMembers = question(call)?;
                 answer(&self.pool_members(ask)?, call, reply)
+            }
+            SizeOnMdt::COMMAND => {
+                let attr = self.client.mdt_attr(self.fid(request.node_id)?)?;
+                let (size, blocks, source) = (attr.size, attr.blocks, attr.size_source);
+                answer(&SizeOnMdt { size, blocks, source }, call, reply)
             }
             ScanDirectory::COMMAND => {
                 let mut ask: ScanDirectory = question(call)?;

@@ -62,7 +62,7 @@ pub fn run(args: &[OsString]) -> Outcome {
     let targets = NamesOf(line.paths.clone());
     let query = Query::new(line, query::now(), &targets)
         .map_err(|message| Failure::new(EXIT_UNKNOWN, format!("error: find: {message}")))?;
-    allow_many_open_directories();
+    super::allow_many_open_directories();
     super::for_each(&query.paths, |path| search(&query, path))
 }
 
@@ -165,13 +165,4 @@ fn default_threads(mount: &Mounted) -> usize {
         .map_or(1, |rows| rows.iter().filter(|row| row.target.kind == TargetKind::Mdt).count());
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     (4 * mdts).min(cpus / 2).max(1)
-}
-
-/// A directory stays open while what is in it is walked: as many levels as the system allows.
-fn allow_many_open_directories() {
-    let resource = rustix::process::Resource::Nofile;
-    let mut limit = rustix::process::getrlimit(resource);
-    limit.current = limit.maximum;
-    // Without it the default has to do.
-    let _ = rustix::process::setrlimit(resource, limit);
 }

@@ -1,6 +1,7 @@
 //! `lfs getstripe`: shows layouts of files and default layouts of directories. Source: reference 2.2.
 
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
+use super::listing::{Listing, OwnLayout};
 use super::mounted::{self, Mounted};
 use super::number::{parse_stripe_size, parse_unsigned};
 use super::render::{self, Facts, Fields, Filter, Relation, Style};
@@ -9,9 +10,13 @@ use super::{Failure, Outcome};
 use nacre_layout::{LayoutSpec, Wish, user};
 use nacre_types::Fid;
 use nacre_types::TargetId;
-use std::ffi::OsString;
+use nacre_types::ioctl::ScanWanted;
+use rustix::fs::{Mode, OFlags};
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// What `--help` and a wrong call print.
@@ -71,8 +76,8 @@ const OPTIONS: &[OptionSpec] = &[
 ];
 
 const NAME: &str = "lfs getstripe";
-/// Directories in directories that `-r` follows; beyond that a path would not fit the kernel's limit anyway.
-const DEPTH_MAX: usize = 2048;
+/// Bytes of output that are gathered.
+const OUTPUT_BYTES: usize = 64 << 10;
 
 /// Runs the command.
 pub fn run(args: &[OsString]) -> Outcome {
@@ -91,7 +96,9 @@ pub fn run(args: &[OsString]) -> Outcome {
         follow: !parsed.has('n'),
         ost: parsed.value('O').map(str::to_owned),
         filter: filter_of(&parsed)?,
+        out: RefCell::default(),
     };
+    super::allow_many_open_directories();
     super::for_each(&parsed.operands, |path| show.argument(path))
 }
 
@@ -173,6 +180,8 @@ struct Show {
     follow: bool,
     ost: Option<String>,
     filter: Filter,
+    /// What is to be printed.
+    out: RefCell<String>,
 }
 
 impl Show {
@@ -189,51 +198,119 @@ impl Show {
         if let Some(name) = &self.ost {
             style.ost = Some(ost_index(&mount, name)?);
         }
-        if !metadata.is_dir() {
-            return self.file(&mount, path, &style);
-        }
-        self.directory(&mount, path, &style, !self.directory_only || style.verbose)?;
-        if self.directory_only { Ok(()) } else { self.children(&mount, path, &style, 0) }
+        let facts = self.facts(path)?;
+        let own = mounted::layout_of(path).map_err(|error| not_ours_or_failed(path, &error))?;
+        let shown = match metadata.is_dir() {
+            true => self.tree(&mount, path, own, &facts, &style),
+            false => {
+                let inherited = match own {
+                    Some(_) => None,
+                    None => mounted::layout_of(place).map_err(|error| not_ours_or_failed(path, &error))?,
+                };
+                self.file(&mount, path, own, inherited.as_deref(), &facts, &style)
+            }
+        };
+        self.flush();
+        shown
     }
 
-    fn children(&self, mount: &Mounted, directory: &Path, style: &Style, depth: usize) -> Outcome {
-        let entries = fs::read_dir(directory).map_err(|error| failed(directory, &error))?;
-        for entry in entries {
-            let entry = entry.map_err(|error| failed(directory, &error))?;
-            let path = entry.path();
-            let kind = entry.file_type().map_err(|error| failed(&path, &error))?;
-            let shown = if kind.is_file() {
-                self.file(mount, &path, style)
-            } else if kind.is_dir() && self.recursive && depth < DEPTH_MAX {
-                self.directory(mount, &path, style, true)
-                    .and_then(|()| self.children(mount, &path, style, depth + 1))
-            } else {
-                Ok(())
+    /// A directory, and what is in it if that is wanted.
+    fn tree(
+        &self,
+        mount: &Mounted,
+        path: &Path,
+        own: Option<Vec<u8>>,
+        facts: &Facts,
+        style: &Style,
+    ) -> Outcome {
+        self.directory(mount, path, own.clone(), facts, style, !self.directory_only || style.verbose)?;
+        if self.directory_only {
+            return Ok(());
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(path, flags, Mode::empty());
+        let directory = directory.map_err(|error| failed(path, &error.into()))?;
+        let mut listing = Listing::of(directory, ScanWanted::LAYOUTS);
+        self.children(mount, path, &mut listing, own.as_deref(), style)
+    }
+
+    /// Gathers text: a tree has many files.
+    fn print(&self, text: &str) {
+        self.out.borrow_mut().push_str(text);
+        if self.out.borrow().len() >= OUTPUT_BYTES {
+            self.flush();
+        }
+    }
+
+    fn flush(&self) {
+        super::print(&std::mem::take(&mut *self.out.borrow_mut()));
+    }
+
+    /// What is in a directory, `own` being its default layout.
+    fn children(
+        &self,
+        mount: &Mounted,
+        directory: &Path,
+        listing: &mut Listing,
+        own: Option<&[u8]>,
+        style: &Style,
+    ) -> Outcome {
+        let fail = |path: &Path, error: &io::Error| Err(not_ours_or_failed(path, error));
+        loop {
+            let entry = match listing.next_entry() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return Ok(()),
+                Err(error) => return fail(directory, &error),
             };
-            match shown {
-                // Somebody else may remove what was just listed.
-                Err(failure) if failure.exit == libc::ENOENT => {}
-                other => other?,
+            let path = directory.join(OsStr::from_bytes(entry.name.to_bytes()));
+            let Some(attr) = entry.attr else { continue };
+            let layout = match entry.layout {
+                OwnLayout::None => Ok(None),
+                OwnLayout::Bytes(bytes) => Ok(Some(bytes)),
+                OwnLayout::TooLong => listing.long_layout(&entry.name),
+            };
+            let (layout, facts) = match layout {
+                Ok(layout) => (layout, Facts { fid: attr.fid, mdt_index: attr.fid.mdt_index() }),
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+                Err(error) => return fail(&path, &error),
+            };
+            if attr.is_regular() {
+                self.file(mount, &path, layout, own, &facts, style)?;
+            } else if attr.is_dir() && self.recursive {
+                match Listing::open_in(listing.directory(), &entry.name, ScanWanted::LAYOUTS) {
+                    Ok(mut below) => {
+                        self.directory(mount, &path, layout.clone(), &facts, style, true)?;
+                        self.children(mount, &path, &mut below, layout.as_deref(), style)?;
+                    }
+                    // Somebody else may remove what was just listed.
+                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                    Err(error) => return fail(&path, &error),
+                }
             }
         }
-        Ok(())
     }
 
-    fn file(&self, mount: &Mounted, path: &Path, style: &Style) -> Outcome {
-        let bytes = mounted::layout_of(path).map_err(|error| not_ours_or_failed(path, &error))?;
-        let facts = self.facts(path)?;
+    /// A file with its layout, if it has one, and what it inherits if it has none.
+    fn file(
+        &self,
+        mount: &Mounted,
+        path: &Path,
+        layout: Option<Vec<u8>>,
+        inherited: Option<&[u8]>,
+        facts: &Facts,
+        style: &Style,
+    ) -> Outcome {
         let shown = path.display().to_string();
-        let bytes = match bytes {
+        let bytes = match layout {
             Some(bytes) => bytes,
             None if self.raw => {
-                super::print(&format!("{shown} has no stripe info\n"));
+                self.print(&format!("{shown} has no stripe info\n"));
                 return Ok(());
             }
             // Never written: it will get what its directory says then.
             None => {
-                let directory = mounted::directory_of(path);
-                let bytes = mount.inherited_layout(directory).map_err(|error| failed(path, &error))?;
-                as_of_file(&facts.fid, bytes)
+                let own = inherited.map_or_else(|| mount.default_layout(), |bytes| Ok(bytes.to_vec()));
+                as_of_file(&facts.fid, own.map_err(|error| failed(path, &error))?)
             }
         };
         let refused = |what| Failure::new(libc::EINVAL, format!("{NAME}: '{shown}': {what}"));
@@ -248,20 +325,27 @@ impl Show {
                     view.fid = facts.fid;
                     mount.resolve(&mut view, u64::MAX).map_err(|error| failed(path, &error))?;
                 }
-                super::print(&render::file(&shown, &view, &facts, style));
+                self.print(&render::file(&shown, &view, facts, style));
             }
             View::Composite(view) => {
-                super::print(&render::composite(&shown, &view, &facts, style, &self.filter, false));
+                self.print(&render::composite(&shown, &view, facts, style, &self.filter, false));
             }
         }
         Ok(())
     }
 
-    fn directory(&self, mount: &Mounted, path: &Path, style: &Style, show_path: bool) -> Outcome {
+    fn directory(
+        &self,
+        mount: &Mounted,
+        path: &Path,
+        own: Option<Vec<u8>>,
+        facts: &Facts,
+        style: &Style,
+        show_path: bool,
+    ) -> Outcome {
         if style.ost.is_some() {
             return Ok(());
         }
-        let own = mounted::layout_of(path).map_err(|error| not_ours_or_failed(path, &error))?;
         let inherited = own.is_none();
         let bytes = match own {
             Some(bytes) => bytes,
@@ -280,10 +364,9 @@ impl Show {
             resolved.map_err(|error| failed(path, &error))?;
         }
         let shown = if show_path { path.display().to_string() } else { String::new() };
-        let facts = self.facts(path)?;
-        super::print(&match view {
-            View::Plain(view) => render::directory(&shown, &view, &facts, style, inherited),
-            View::Composite(view) => render::composite(&shown, &view, &facts, style, &self.filter, true),
+        self.print(&match view {
+            View::Plain(view) => render::directory(&shown, &view, facts, style, inherited),
+            View::Composite(view) => render::composite(&shown, &view, facts, style, &self.filter, true),
         });
         Ok(())
     }

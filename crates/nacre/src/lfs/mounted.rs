@@ -5,7 +5,7 @@ use nacre_layout::wish::fitting_stripe_size;
 use nacre_layout::{LayoutSpec, user};
 use nacre_types::ioctl::{
     FidToPath, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, ScanDirectory,
-    ScanWanted, TargetList, TargetStatfs,
+    ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use nacre_types::{Fid, TargetId, TargetKind};
@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 const LAYOUT: &str = "lustre.lov";
 /// Takes components to append to a file.
@@ -64,6 +65,8 @@ pub struct Mounted {
     path: PathBuf,
     directory: OwnedFd,
     info: MountInfo,
+    /// The default layout, once it was asked for.
+    default: OnceLock<Vec<u8>>,
 }
 
 impl Mounted {
@@ -75,7 +78,7 @@ impl Mounted {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty())?;
         let info = ask(directory.as_fd(), &MountInfo::default())?;
-        Ok(Mounted { path: path.to_path_buf(), directory, info })
+        Ok(Mounted { path: path.to_path_buf(), directory, info, default: OnceLock::new() })
     }
 
     /// The directory that was opened.
@@ -217,15 +220,13 @@ impl Mounted {
         Ok(paths)
     }
 
-    /// The layout that a new file in `directory` gets.
+    /// Where the file system is mounted.
     ///
     /// # Errors
-    /// Those of getxattr(2).
-    pub fn inherited_layout(&self, directory: &Path) -> io::Result<Vec<u8>> {
-        match layout_of(directory)? {
-            Some(bytes) => Ok(bytes),
-            None => self.default_layout(),
-        }
+    /// Those of reading the mount table.
+    pub fn root(&self) -> io::Result<PathBuf> {
+        let mount = crate::mounts::mount_of(&self.path.canonicalize()?)?;
+        Ok(mount.map_or_else(|| self.path.clone(), |mount| mount.mount_point))
     }
 
     /// The default layout that a directory without its own has: that of the root, else the file system's.
@@ -233,11 +234,14 @@ impl Mounted {
     /// # Errors
     /// Those of getxattr(2).
     pub fn default_layout(&self) -> io::Result<Vec<u8>> {
-        let root = crate::mounts::mount_of(&self.path.canonicalize()?)?.map(|mount| mount.mount_point);
-        if let Some(bytes) = root.map_or(Ok(None), |root| layout_of(&root))? {
-            return Ok(bytes);
+        if let Some(known) = self.default.get() {
+            return Ok(known.clone());
         }
-        Ok(user::encode_spec(&Fid::ZERO, &LayoutSpec::default()))
+        let bytes = match layout_of(&self.root()?)? {
+            Some(bytes) => bytes,
+            None => user::encode_spec(&Fid::ZERO, &LayoutSpec::default()),
+        };
+        Ok(self.default.get_or_init(|| bytes).clone())
     }
 
     /// Puts the file system's values where a default layout that ends at `end` says "the default".
@@ -308,6 +312,16 @@ pub fn layout_of_link(path: &[u8]) -> io::Result<Option<Vec<u8>>> {
         Err(rustix::io::Errno::NODATA) => Ok(None),
         Err(error) => Err(not_lustre(error)),
     }
+}
+
+/// Size of a file as its MDT has it.
+///
+/// # Errors
+/// Those of open(2); `ENOTTY` if it is not on NacreFS.
+pub fn size_on_mdt(path: &Path) -> io::Result<SizeOnMdt> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    ask(file.as_fd(), &SizeOnMdt::default())
 }
 
 /// A page of an open directory.

@@ -1,15 +1,16 @@
-//! The commands that ask a mounted file system about itself: `df`, `osts`, `mdts`, `check`, `getname`, `path2fid`,
-//! `fid2path`. Source: reference 2.5, 2.7 and 2.12.
+//! The commands that ask a mounted file system about itself: `df`, `osts`, `mdts`, `check`, `getname`. Source: reference
+//! 2.5 and 2.7.
 
 use super::getopt::{OptionSpec, Takes, long, opt};
-use super::mounted::{self, Mounted, TargetRow};
+use super::mounted::{Mounted, TargetRow};
+use super::number;
 use super::table::{self, DfStyle};
 use super::{Failure, Outcome, pools};
 use crate::mounts::{self, MountEntry};
-use nacre_types::{Fid, TargetKind};
+use nacre_types::TargetKind;
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Usage of `lfs df`.
 pub const DF_USAGE: &str = "\
@@ -17,10 +18,12 @@ usage: lfs df [-i] [-h|-H] [-m] [-o] [-s] [-p [FSNAME.]POOL] [-v] [PATH]
   -i, --inodes           inodes instead of space
   -h, --human-readable   sizes with suffixes, powers of 1024
   -H, --si               sizes with suffixes, powers of 1000
-  -m, --mdt              only MDTs
-  -o, --ost              only OSTs
+  -m, --mdt[=INDEX]      only MDTs, or only this one
+  -o, --ost[=INDEX]      only OSTs, or only this one
   -s, --summary          only the summary
   -p, --pool POOL        of the OSTs only those of a pool
+  -u, --output FIELDS    only these columns: source size used free avail pcent itotal iused
+                         iavail ipcent target state
   -v, --verbose          all state letters
 Example: lfs df -h /mnt/nacre
 ";
@@ -43,21 +46,6 @@ usage: lfs getname [-i|-n] [PATH...]
   -n, --fsname     only the name of the file system
 Example: lfs getname /mnt/nacre
 ";
-/// Usage of `lfs path2fid`.
-pub const PATH2FID_USAGE: &str = "\
-usage: lfs path2fid PATH...
-Example: lfs path2fid /mnt/nacre/file
-";
-/// Usage of `lfs fid2path`.
-pub const FID2PATH_USAGE: &str = "\
-usage: lfs fid2path [-0] [-f] [-n] [-l LINK] FSNAME|MOUNT_POINT FID...
-  -0, --print0        end each path with NUL
-  -f, --print-fid     the FID before each path
-  -n, --name          only the last part of the path
-  -l, --link LINK     only this one of several hard links, from 0
-Example: lfs fid2path /mnt/nacre '[0x200000401:0x1:0x0]'
-";
-
 pub const HELP: OptionSpec = long('?', "help", Takes::Nothing);
 
 /// `lfs df`.
@@ -71,6 +59,7 @@ pub fn df(args: &[OsString]) -> Outcome {
         opt('o', "ost", Takes::MaybeValue),
         opt('s', "summary", Takes::Nothing),
         opt('p', "pool", Takes::Value),
+        opt('u', "output", Takes::Value),
         opt('v', "verbose", Takes::Nothing),
         HELP,
     ];
@@ -78,6 +67,20 @@ pub fn df(args: &[OsString]) -> Outcome {
     if parsed.has('?') {
         return super::print_usage(DF_USAGE);
     }
+    let wrong = |text: &str| Failure::usage(format!("lfs df: invalid target index '{text}'"), DF_USAGE);
+    let index = |key: char| match parsed.value(key).map(|text| (text, number::parse_unsigned(text))) {
+        None => Ok(None),
+        Some((_, Some(index))) => Ok(Some(index)),
+        Some((text, None)) => Err(wrong(text)),
+    };
+    let (mdt, ost) = (index('m')?, index('o')?);
+    let columns = match parsed.value('u').map(table::columns_of) {
+        None => Vec::new(),
+        Some(Ok(columns)) => columns,
+        Some(Err(word)) => {
+            return Err(Failure::usage(format!("lfs df: unknown field '{word}'"), DF_USAGE));
+        }
+    };
     let both = parsed.has('m') == parsed.has('o');
     let human = match (parsed.has('h'), parsed.has('H')) {
         (_, true) => Some(1000),
@@ -104,7 +107,15 @@ pub fn df(args: &[OsString]) -> Outcome {
             let members = pools::members_of(&opened, pools::name_in(word, mount.fsname()), "df")?;
             rows.retain(|row| row.target.kind != TargetKind::Ost || members.contains(&row.target.index));
         }
-        super::print(&table::df(&mount.mount_point.display().to_string(), &rows, mount.fsname(), &style));
+        rows.retain(|row| {
+            let wanted = if row.target.kind == TargetKind::Ost { ost } else { mdt };
+            wanted.is_none_or(|index| index == u64::from(row.target.index))
+        });
+        let point = mount.mount_point.display().to_string();
+        super::print(&match columns.is_empty() {
+            true => table::df(&point, &rows, mount.fsname(), &style),
+            false => table::df_columns(&point, &rows, mount.fsname(), &style, &columns),
+        });
     }
     Ok(())
 }
@@ -198,93 +209,6 @@ pub fn getname(args: &[OsString]) -> Outcome {
         chosen(Some(path), "getname", |path| not_on_lustre("getname", path))?
             .iter()
             .try_for_each(|mount| show(mount, false))
-    })
-}
-
-/// `lfs path2fid`.
-pub fn path2fid(args: &[OsString]) -> Outcome {
-    const OPTIONS: &[OptionSpec] = &[opt('h', "help", Takes::Nothing), long('p', "parents", Takes::Nothing)];
-    let parsed = super::parse("lfs path2fid", args, OPTIONS, PATH2FID_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(PATH2FID_USAGE);
-    }
-    if parsed.has('p') {
-        return Err(Failure::unsupported("lfs path2fid", "option '--parents'"));
-    }
-    if parsed.operands.is_empty() {
-        return Err(Failure::usage("lfs path2fid: PATH must be specified".to_owned(), PATH2FID_USAGE));
-    }
-    let several = parsed.operands.len() > 1;
-    super::for_each(&parsed.operands, |path| {
-        let fid = mounted::fid_of(path, false).map_err(|error| {
-            let errno = super::errno_of(&error);
-            let text = super::error_text(errno);
-            Failure::new(errno, format!("lfs path2fid: can't get FID for '{}': {text}", path.display()))
-        })?;
-        match several {
-            true => super::print(&format!("{}: {fid}\n", path.display())),
-            false => super::print(&format!("{fid}\n")),
-        }
-        Ok(())
-    })
-}
-
-/// `lfs fid2path`.
-pub fn fid2path(args: &[OsString]) -> Outcome {
-    const OPTIONS: &[OptionSpec] = &[
-        opt('0', "print0", Takes::Nothing),
-        opt('f', "print-fid", Takes::Nothing),
-        opt('c', "current", Takes::Nothing),
-        long('c', "cur", Takes::Nothing),
-        opt('n', "name", Takes::Nothing),
-        opt('l', "link", Takes::Value),
-        opt('r', "rec", Takes::Value),
-        opt('h', "help", Takes::Nothing),
-    ];
-    let parsed = super::parse("lfs fid2path", args, OPTIONS, FID2PATH_USAGE)?;
-    if parsed.has('h') {
-        return super::print_usage(FID2PATH_USAGE);
-    }
-    let [device, fids @ ..] = parsed.operands.as_slice() else {
-        return Err(Failure::usage("lfs fid2path: FSNAME or mount point missing".to_owned(), FID2PATH_USAGE));
-    };
-    if fids.is_empty() {
-        return Err(Failure::usage("lfs fid2path: FID missing".to_owned(), FID2PATH_USAGE));
-    }
-    let only = match parsed.value('l') {
-        None => None,
-        Some(text) => Some(text.parse::<u32>().map_err(|_| {
-            Failure::usage(format!("lfs fid2path: invalid link number '{text}'"), FID2PATH_USAGE)
-        })?),
-    };
-    let mount = by_name_or_path(Path::new(device), "fid2path")?;
-    let opened = open(&mount, "fid2path")?;
-    let end = if parsed.has('0') { "\0" } else { "\n" };
-    super::for_each(fids, |word| {
-        let fid = parse_fid(word)?;
-        let paths = opened.paths_of(&fid, only).map_err(|error| {
-            let errno = super::errno_of(&error);
-            let text = super::error_text(errno);
-            Failure::new(errno, format!("lfs fid2path: cannot find '{fid}': {text}"))
-        })?;
-        for path in paths {
-            let shown = match parsed.has('n') {
-                true => path.file_name().map_or_else(PathBuf::new, PathBuf::from),
-                false => mount.mount_point.join(&path),
-            };
-            let prefix = if parsed.has('f') { format!("{fid} ") } else { String::new() };
-            super::print(&format!("{prefix}{}{end}", shown.display()));
-        }
-        Ok(())
-    })
-}
-
-fn parse_fid(word: &Path) -> Result<Fid, Failure> {
-    // Paths of the form .lustre/fid/[..] name a FID as well.
-    let text = word.file_name().and_then(|name| name.to_str()).unwrap_or("");
-    text.parse().map_err(|_| {
-        let message = format!("lfs fid2path: bad FID format '{}', should be [seq:oid:ver]", word.display());
-        Failure::new(libc::EINVAL, message)
     })
 }
 

@@ -112,6 +112,110 @@ pub fn df(mount_point: &str, rows: &[TargetRow], fsname: &str, style: &DfStyle) 
     out
 }
 
+/// A column of `lfs df -u`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Column {
+    /// UUID.
+    Source,
+    /// A number of blocks or inodes: its head, from which counts, which one.
+    Count(&'static str, bool, Which),
+    /// Mount point and place.
+    Target,
+    /// State letters.
+    State,
+}
+
+/// Which of the counts of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    Total,
+    Used,
+    Free,
+    Available,
+    Percent,
+}
+
+/// The columns that a list of names asks for.
+///
+/// # Errors
+/// The first name that is none.
+pub fn columns_of(list: &str) -> Result<Vec<Column>, String> {
+    let column = |name: &str| {
+        Ok(match name {
+            "source" => Column::Source,
+            "size" => Column::Count("1K-blocks", false, Which::Total),
+            "used" => Column::Count("Used", false, Which::Used),
+            "free" => Column::Count("Free", false, Which::Free),
+            "avail" => Column::Count("Available", false, Which::Available),
+            "pcent" => Column::Count("Use%", false, Which::Percent),
+            "itotal" => Column::Count("Inodes", true, Which::Total),
+            "iused" => Column::Count("IUsed", true, Which::Used),
+            "iavail" => Column::Count("IFree", true, Which::Available),
+            "ipcent" => Column::Count("IUse%", true, Which::Percent),
+            "target" => Column::Target,
+            "state" => Column::State,
+            other => return Err(other.to_owned()),
+        })
+    };
+    list.split(',').map(column).collect()
+}
+
+/// The table with just these columns, a line per target.
+pub fn df_columns(
+    mount_point: &str,
+    rows: &[TargetRow],
+    fsname: &str,
+    style: &DfStyle,
+    columns: &[Column],
+) -> String {
+    let mut out = String::new();
+    let line = |cells: Vec<String>| cells.join(" ").trim_end().to_owned() + "\n";
+    out.push_str(&line(columns.iter().map(|column| column.head(style)).collect()));
+    for row in rows {
+        let shown = match row.target.kind {
+            TargetKind::Mdt => style.mdts,
+            TargetKind::Ost => style.osts,
+            TargetKind::Mgt => false,
+        };
+        let Some(space) = row.space.filter(|_| shown) else { continue };
+        let place = format!("{mount_point}[{}:{}]", row.target.kind.label(), row.target.index);
+        let cell = |column: &Column| match column {
+            Column::Source => format!("{:<20}", row.target.uuid(fsname)),
+            Column::Target => place.clone(),
+            Column::State => format!("{:<5}", state_letters(space.state, style.verbose)),
+            Column::Count(_, inodes, which) => column_number(&space, *inodes, *which, style),
+        };
+        out.push_str(&line(columns.iter().map(cell).collect()));
+    }
+    out
+}
+
+impl Column {
+    fn head(self, style: &DfStyle) -> String {
+        match self {
+            Column::Source => format!("{:<20}", "UUID"),
+            Column::Target => "Mounted on".to_owned(),
+            Column::State => format!("{:<5}", "State"),
+            Column::Count(head, _, Which::Percent) => format!("{head:>5}"),
+            Column::Count("1K-blocks", ..) if style.human.is_some() => format!("{:>11}", "bytes"),
+            Column::Count(head, ..) => format!("{head:>11}"),
+        }
+    }
+}
+
+fn column_number(space: &TargetSpace, inodes: bool, which: Which, style: &DfStyle) -> String {
+    let counts = Counts::of(space, inodes);
+    let number = match which {
+        Which::Total => counts.total,
+        Which::Used => counts.used,
+        Which::Free => counts.total.saturating_sub(counts.used),
+        Which::Available => counts.available,
+        Which::Percent => return format!("{:>4}%", counts.percent()),
+    };
+    let text = style.human.map_or_else(|| number.to_string(), |base| human(number, base, inodes));
+    format!("{text:>11}")
+}
+
 fn header(style: &DfStyle) -> String {
     let [total, used, available, percent] = match (style.inodes, style.human) {
         (true, _) => ["Inodes", "IUsed", "IFree", "IUse%"],
@@ -232,6 +336,18 @@ filesystem_summary:       100000       10000       90000  10%  /mnt/x
         rows[2].space = None;
         let text = df("/m", &rows, "t", &DfStyle { osts: true, ..DfStyle::default() });
         assert!(text.contains("OST0001             : inactive device\n"), "{text}");
+    }
+
+    #[test]
+    fn columns_can_be_chosen() {
+        let columns = columns_of("source,itotal,pcent,free,target,state").expect("known");
+        let style = DfStyle { mdts: true, verbose: true, ..DfStyle::default() };
+        let expected = "\
+UUID                      Inodes  Use%        Free Mounted on State
+testfs-MDT0000_UUID       100000   25%      800000 /mnt/x[MDT:0] f
+";
+        assert_eq!(df_columns("/mnt/x", &rows(), "testfs", &style, &columns), expected);
+        assert_eq!(columns_of("size,bogus"), Err("bogus".to_owned()));
     }
 
     #[test]

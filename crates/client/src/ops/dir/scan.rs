@@ -30,6 +30,14 @@ impl Client {
         if page.bytes.len() > max_bytes { Err(Status::E2BIG) } else { Ok(page) }
     }
 
+    /// Attributes as the MDT has them: size, space and times of data may be out of date.
+    ///
+    /// # Errors
+    /// What the MDT answers.
+    pub fn mdt_attr(&self, fid: Fid) -> StatusResult<Attr> {
+        self.call_system(fid, &MdsRequest::GetAttr { fid })?.attr()
+    }
+
     /// Puts in what this client knows better than the MDT.
     fn with_sizes(&self, page: DirPage, lease: u64) -> DirPage {
         let unsure = |attr: &Attr| {

@@ -1,0 +1,249 @@
+//! The commands about FIDs: `path2fid`, `fid2path`, `rmfid`; and `getsom`. Source: reference 2.12 and 4.27.
+
+use super::getopt::{OptionSpec, Takes, long, opt};
+use super::mounted::{self, Mounted};
+use super::query::{by_name_or_path, open};
+use super::{Failure, Outcome};
+use nacre_types::{Fid, SizeSource};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Usage of `lfs path2fid`.
+pub const PATH2FID_USAGE: &str = "\
+usage: lfs path2fid [--parents] PATH...
+  --parents   the FID of each directory that the file has a name in, and the name
+Example: lfs path2fid /mnt/nacre/file
+";
+/// Usage of `lfs fid2path`.
+pub const FID2PATH_USAGE: &str = "\
+usage: lfs fid2path [-0] [-c] [-f] [-n] [-l LINK] FSNAME|MOUNT_POINT FID...
+  -0, --print0        end each path with NUL
+  -c, --print-link    the number of the link before each path
+  -f, --print-fid     the FID before each path
+  -n, --name          only the last part of the path
+  -l, --link LINK     only this one of several hard links, from 0
+Example: lfs fid2path /mnt/nacre '[0x200000401:0x1:0x0]'
+";
+/// Usage of `lfs rmfid`.
+pub const RMFID_USAGE: &str = "\
+usage: lfs rmfid FSNAME|MOUNT_POINT FID...
+Removes all names of each file. For administrators.
+Example: lfs rmfid /mnt/nacre '[0x200000401:0x1:0x0]'
+";
+/// Usage of `lfs getsom`.
+pub const GETSOM_USAGE: &str = "\
+usage: lfs getsom [-s] [-b] [-f] FILE...
+  Size as the MDT has it, without a question to OSTs.
+  -s  only the size    -b  only the 512-byte blocks    -f  only the flags (1 exact, 4 as of some time)
+Example: lfs getsom /mnt/nacre/file
+";
+
+/// The MDT's size is right: nobody has written since.
+const SOM_STRICT: u32 = 1;
+/// It is what somebody said when it was last heard of.
+const SOM_LAZY: u32 = 4;
+/// Names of one file that are removed at most.
+const NAMES_MAX: usize = 1 << 17;
+
+/// `lfs path2fid`.
+pub fn path2fid(args: &[OsString]) -> Outcome {
+    const OPTIONS: &[OptionSpec] = &[opt('h', "help", Takes::Nothing), long('p', "parents", Takes::Nothing)];
+    let parsed = super::parse("lfs path2fid", args, OPTIONS, PATH2FID_USAGE)?;
+    if parsed.has('h') {
+        return super::print_usage(PATH2FID_USAGE);
+    }
+    if parsed.operands.is_empty() {
+        return Err(Failure::usage("lfs path2fid: PATH must be specified".to_owned(), PATH2FID_USAGE));
+    }
+    let several = parsed.operands.len() > 1;
+    super::for_each(&parsed.operands, |path| {
+        let fail = |error: io::Error| {
+            let errno = super::errno_of(&error);
+            let text = super::error_text(errno);
+            Failure::new(errno, format!("lfs path2fid: can't get FID for '{}': {text}", path.display()))
+        };
+        let fid = mounted::fid_of(path, false).map_err(fail)?;
+        let text = match parsed.has('p') {
+            true => parents_of(path, &fid).map_err(fail)?,
+            false => fid.to_string(),
+        };
+        match several {
+            true => super::print(&format!("{}: {text}\n", path.display())),
+            false => super::print(&format!("{text}\n")),
+        }
+        Ok(())
+    })
+}
+
+/// `[FID]/name` for each name of a file, with tabs between.
+fn parents_of(path: &Path, fid: &Fid) -> io::Result<String> {
+    let place = if path.is_dir() { path } else { mounted::directory_of(path) };
+    let mount = Mounted::open(place)?;
+    let root = mount.root()?;
+    let mut names = Vec::new();
+    for path in mount.paths_of(fid, None)? {
+        let parent = mounted::fid_of(&root.join(path.parent().unwrap_or(Path::new(""))), true)?;
+        let name = path.file_name().unwrap_or_default();
+        names.push(format!("{parent}/{}", name.display()));
+    }
+    Ok(names.join("\t"))
+}
+
+/// `lfs fid2path`.
+pub fn fid2path(args: &[OsString]) -> Outcome {
+    const OPTIONS: &[OptionSpec] = &[
+        opt('0', "print0", Takes::Nothing),
+        opt('f', "print-fid", Takes::Nothing),
+        opt('c', "print-link", Takes::Nothing),
+        long('c', "current", Takes::Nothing),
+        opt('n', "name", Takes::Nothing),
+        opt('l', "link", Takes::Value),
+        opt('r', "rec", Takes::Value),
+        opt('h', "help", Takes::Nothing),
+    ];
+    let parsed = super::parse("lfs fid2path", args, OPTIONS, FID2PATH_USAGE)?;
+    if parsed.has('h') {
+        return super::print_usage(FID2PATH_USAGE);
+    }
+    let (device, fids) = device_and_fids(&parsed.operands, "fid2path", FID2PATH_USAGE)?;
+    let number = |key: char, what: &str| match parsed.value(key).map(str::parse::<u32>) {
+        None => Ok(None),
+        Some(Ok(number)) => Ok(Some(number)),
+        Some(Err(_)) => {
+            let text = parsed.value(key).unwrap_or_default();
+            Err(Failure::usage(format!("lfs fid2path: invalid {what} number '{text}'"), FID2PATH_USAGE))
+        }
+    };
+    // Records of changes move names; there is no other time than now to tell names of.
+    number('r', "record")?;
+    let only = number('l', "link")?;
+    let mount = by_name_or_path(device, "fid2path")?;
+    let opened = open(&mount, "fid2path")?;
+    let end = if parsed.has('0') { "\0" } else { "\n" };
+    super::for_each(fids, |word| {
+        let fid = parse_fid(word, "fid2path")?;
+        let paths = opened.paths_of(&fid, only).map_err(|error| {
+            let errno = super::errno_of(&error);
+            let text = super::error_text(errno);
+            Failure::new(errno, format!("lfs fid2path: cannot find '{fid}': {text}"))
+        })?;
+        for (link, path) in (only.unwrap_or(0)..).zip(paths) {
+            let shown = match parsed.has('n') {
+                true => path.file_name().map_or_else(PathBuf::new, PathBuf::from),
+                false => mount.mount_point.join(&path),
+            };
+            let mut prefix = if parsed.has('f') { format!("{fid} ") } else { String::new() };
+            if parsed.has('c') {
+                prefix.push_str(&format!("{link} "));
+            }
+            super::print(&format!("{prefix}{}{end}", shown.display()));
+        }
+        Ok(())
+    })
+}
+
+/// `lfs rmfid`.
+pub fn rmfid(args: &[OsString]) -> Outcome {
+    const OPTIONS: &[OptionSpec] = &[opt('h', "help", Takes::Nothing)];
+    let parsed = super::parse("lfs rmfid", args, OPTIONS, RMFID_USAGE)?;
+    if parsed.has('h') {
+        return super::print_usage(RMFID_USAGE);
+    }
+    let (device, fids) = device_and_fids(&parsed.operands, "rmfid", RMFID_USAGE)?;
+    let mount = by_name_or_path(device, "rmfid")?;
+    let opened = open(&mount, "rmfid")?;
+    super::for_each(fids, |word| {
+        let fid = parse_fid(word, "rmfid")?;
+        remove_names(&opened, &mount.mount_point, &fid).map_err(|error| {
+            let errno = super::errno_of(&error);
+            Failure::new(errno, format!("lfs rmfid: cannot remove {fid}: {}", super::error_text(errno)))
+        })
+    })
+}
+
+/// Removes one name after the other until there is none. A name is looked at right before: if it leads elsewhere by now,
+/// the file's names are asked for again.
+fn remove_names(opened: &Mounted, root: &Path, fid: &Fid) -> io::Result<()> {
+    if *fid == Fid::ROOT {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    let mut removed = false;
+    for _ in 0..NAMES_MAX {
+        let path = match opened.paths_of(fid, Some(0)) {
+            Ok(paths) => paths.into_iter().next().ok_or(io::Error::from_raw_os_error(libc::ENOENT))?,
+            Err(error) if removed && error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let path = root.join(path);
+        let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EBUSY))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(mounted::directory_of(&path), flags, Mode::empty())?;
+        let found = rustix::fs::statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO);
+        match found {
+            Ok(found) if nacre_client::node::fid_of(found.stx_ino) == Some(*fid) => {
+                rustix::fs::unlinkat(&parent, name, AtFlags::empty())?;
+                removed = true;
+            }
+            Ok(_) | Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EBUSY))
+}
+
+fn device_and_fids<'a>(
+    operands: &'a [OsString],
+    command: &str,
+    usage: &'static str,
+) -> Result<(&'a Path, &'a [OsString]), Failure> {
+    match operands {
+        [] => Err(Failure::usage(format!("lfs {command}: FSNAME or mount point missing"), usage)),
+        [_] => Err(Failure::usage(format!("lfs {command}: FID missing"), usage)),
+        [device, fids @ ..] => Ok((Path::new(device), fids)),
+    }
+}
+
+fn parse_fid(word: &Path, command: &str) -> Result<Fid, Failure> {
+    // Paths of the form .lustre/fid/[..] name a FID as well.
+    let text = word.file_name().and_then(|name| name.to_str()).unwrap_or("");
+    text.parse().map_err(|_| {
+        let message = format!("lfs {command}: bad FID format '{}', should be [seq:oid:ver]", word.display());
+        Failure::new(libc::EINVAL, message)
+    })
+}
+
+/// `lfs getsom`.
+pub fn getsom(args: &[OsString]) -> Outcome {
+    const OPTIONS: &[OptionSpec] = &[
+        opt('s', "size", Takes::Nothing),
+        opt('b', "blocks", Takes::Nothing),
+        opt('f', "flags", Takes::Nothing),
+        opt('h', "help", Takes::Nothing),
+    ];
+    let parsed = super::parse("lfs getsom", args, OPTIONS, GETSOM_USAGE)?;
+    if parsed.has('h') {
+        return super::print_usage(GETSOM_USAGE);
+    }
+    if parsed.operands.is_empty() {
+        return Err(Failure::usage("lfs getsom: FILE must be specified".to_owned(), GETSOM_USAGE));
+    }
+    super::for_each(&parsed.operands, |path| {
+        let som = mounted::size_on_mdt(path).map_err(|error| {
+            let errno = super::errno_of(&error);
+            let text = super::error_text(errno);
+            Failure::new(errno, format!("lfs getsom: cannot get size of '{}': {text}", path.display()))
+        })?;
+        let flags = if som.source == SizeSource::Exact { SOM_STRICT } else { SOM_LAZY };
+        let (size, blocks) = (som.size, som.blocks);
+        let text = match (parsed.has('s'), parsed.has('b'), parsed.has('f')) {
+            (true, _, _) => format!("{size}\n"),
+            (_, true, _) => format!("{blocks}\n"),
+            (_, _, true) => format!("{flags}\n"),
+            _ => format!("file: {} size: {size} blocks: {blocks} flags: {flags}\n", path.display()),
+        };
+        super::print(&text);
+        Ok(())
+    })
+}

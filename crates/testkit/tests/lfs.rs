@@ -1,0 +1,227 @@
+//! `lfs` as users call it: what it refuses and how it says so, FIDs and names, sizes on the MDT, tables of targets.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use nacre_testkit::identity::Identity;
+use nacre_testkit::program::{LIMIT, run_command};
+use nacre_testkit::requirements::have_root;
+use nacre_testkit::{Cluster, binary, on_every_shape, wait};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have plain names")
+}
+
+fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
+    cluster.lfs(arguments).success().stdout
+}
+
+/// Commands that are refused (the word `DIR` stands for a directory of the test), exit code, first line of the message.
+const REFUSED: &[(&str, i32, &str)] = &[
+    ("setstripe -c 5000 DIR/q", 4, "lfs setstripe setstripe: invalid stripe count '5000'"),
+    ("setstripe -c -33 DIR/q", 4, "lfs setstripe setstripe: invalid stripe count '-33'"),
+    ("setstripe -c abc DIR/q", 4, "lfs setstripe setstripe: invalid stripe count 'abc'"),
+    ("setstripe -S 1000 DIR/q", 4, "lfs setstripe setstripe: invalid stripe size '1000'"),
+    ("setstripe -S 100000 DIR/q", 4, "lfs setstripe setstripe: invalid stripe size '100000'"),
+    (
+        "setstripe -S 5G DIR/q",
+        22,
+        "lfs setstripe: error: stripe size '5368709120' over 4GB limit: Invalid argument (22)",
+    ),
+    ("setstripe -i -2 DIR/q", 4, "lfs setstripe setstripe: invalid stripe offset '-2'"),
+    ("setstripe -E 4M -E 2M DIR/q", 22, "Set extent [4194304, 2097152) failed. Invalid argument"),
+    ("setstripe -E 100 DIR/q", 4, "lfs setstripe setstripe: invalid component end '100'"),
+    ("setstripe -E 10E DIR/q", 4, "lfs setstripe setstripe: invalid component end '10E'"),
+    (
+        "setstripe -E 4M -c 1 -S 8M -E -1 DIR/q",
+        1,
+        "lfs setstripe: Invalid layout: The component end must be aligned by the stripe size",
+    ),
+    ("setstripe -L foo DIR/q", 22, "error: layout 'foo' is unknown, supported layouts are: 'mdt', 'raid0'"),
+    (
+        "setstripe -L mdt DIR/q",
+        22,
+        "lfs setstripe: Invalid pattern: '-L mdt', must be specified with -E: Invalid argument (22)",
+    ),
+    ("setstripe", 4, "lfs setstripe setstripe: FILE must be specified"),
+    ("setstripe -c 1", 4, "lfs setstripe setstripe: FILE must be specified"),
+    ("setstripe --bogus DIR/q", 4, "lfs setstripe: unrecognized option '--bogus'"),
+    ("setstripe --mode 9 DIR/q", 4, "lfs setstripe setstripe: invalid mode '9'"),
+    ("setstripe -d -c 1 DIR", 4, "lfs setstripe setstripe: cannot specify -d with other options"),
+    (
+        "setstripe --copy DIR/f1 -c 1 DIR/q",
+        4,
+        "lfs setstripe setstripe: cannot specify --copy with stripe options",
+    ),
+    (
+        "setstripe --comp-flags bogus -E -1 DIR/q",
+        4,
+        "lfs setstripe setstripe: invalid component flags 'bogus'",
+    ),
+    ("setstripe --comp-add -E eof DIR/f1", 22, "lfs setstripe setstripe: 'DIR/f1' not a composite file"),
+    (
+        "setstripe --comp-del -I 1 DIR/pfl",
+        1,
+        "lfs setstripe setstripe: cannot delete component 0x1 from 'DIR/pfl': Invalid argument",
+    ),
+    ("setstripe -c 2 DIR/f1", 17, "lfs setstripe: setstripe error for 'DIR/f1': stripe already set"),
+    ("getstripe", 4, "error: getstripe: no filename|pathname"),
+    ("getstripe DIR/none", 2, "lfs: getstripe for 'DIR/none' failed: No such file or directory"),
+    ("getstripe -O bogus DIR", 22, "lfs getstripe: unknown obduuid: bogus"),
+    ("getstripe /proc", 25, "cb_getstripe: '/proc' not on a Lustre fs?: Inappropriate ioctl for device (25)"),
+    ("df /proc", 95, "df:/proc Not a Lustre filesystem"),
+    ("df -oX DIR", 4, "lfs df: invalid target index 'X'"),
+    ("df -u bogus DIR", 4, "lfs df: unknown field 'bogus'"),
+    ("foo", 1, "lfs: 'foo' is not a valid command. See 'lfs --list-commands'."),
+    ("path2fid", 4, "lfs path2fid: PATH must be specified"),
+    ("path2fid DIR/none", 2, "lfs path2fid: can't get FID for 'DIR/none': No such file or directory"),
+    ("fid2path DIR", 4, "lfs fid2path: FID missing"),
+    ("fid2path DIR bogus", 22, "lfs fid2path: bad FID format 'bogus', should be [seq:oid:ver]"),
+    ("fid2path -l x DIR [0x1:0x2:0x0]", 4, "lfs fid2path: invalid link number 'x'"),
+    ("rmfid DIR", 4, "lfs rmfid: FID missing"),
+    ("rmfid DIR x", 22, "lfs rmfid: bad FID format 'x', should be [seq:oid:ver]"),
+    ("getsom", 4, "lfs getsom: FILE must be specified"),
+];
+
+on_every_shape! {
+    fn what_is_refused_is_refused_in_lustres_words(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        fs::write(root.join("f1"), "x").expect("write");
+        lfs(cluster, &["setstripe", "-E", "4M", "-c", "1", "-E", "64M", text(&root.join("pfl"))]);
+        for (line, code, message) in REFUSED {
+            let line = line.replace("DIR", text(&root));
+            let arguments: Vec<&str> = line.split_whitespace().collect();
+            let outcome = cluster.lfs(&arguments).fails_with(*code);
+            let expected = message.replace("DIR", text(&root));
+            assert_eq!(outcome.stderr.lines().next(), Some(expected.as_str()), "{line}");
+            assert!(!root.join("q").exists(), "{line} leaves no file behind");
+        }
+    }
+
+    fn names_of_files_are_told_and_removed_by_fid(cluster) {
+        if cluster.is_foreign() || !have_root() {
+            return;
+        }
+        let root = cluster.directory("d");
+        fs::create_dir(root.join("sub")).expect("mkdir");
+        for name in ["one", "two", "three"] {
+            fs::write(root.join(name), name).expect("write");
+        }
+        fs::hard_link(root.join("one"), root.join("sub/uno")).expect("link");
+        let mount = text(cluster.mount()).to_owned();
+        let fid = |name: &str| lfs(cluster, &["path2fid", text(&root.join(name))]).trim().to_owned();
+        let (one, two, sub) = (fid("one"), fid("two"), fid("sub"));
+        let parents = lfs(cluster, &["path2fid", "--parents", text(&root.join("one"))]);
+        assert_eq!(parents, format!("{}/one\t{sub}/uno\n", fid("")));
+        let both = lfs(cluster, &["path2fid", text(&root.join("one")), text(&root.join("two"))]);
+        assert_eq!(both, format!("{}: {one}\n{}: {two}\n", text(&root.join("one")), text(&root.join("two"))));
+        let told = lfs(cluster, &["fid2path", "-f", "-c", "-n", &mount, &one]);
+        assert_eq!(told, format!("{one} 0 one\n{one} 1 uno\n"));
+        assert_eq!(lfs(cluster, &["fid2path", "-c", "-n", "--link=1", &mount, &one]), "1 uno\n");
+        let bare = one.trim_matches(['[', ']']);
+        assert_eq!(lfs(cluster, &["fid2path", "-n", "-l", "0", "-0", &mount, bare]), "one\0");
+
+        let gone = "[0x200000400:0xfffff:0x0]";
+        let outcome = cluster.lfs(&["rmfid", &mount, &one, gone, &sub, &two]).fails_with(libc::ENOENT);
+        let told: Vec<&str> = outcome.stderr.lines().collect();
+        let expected = [
+            format!("lfs rmfid: cannot remove {gone}: No such file or directory"),
+            format!("lfs rmfid: cannot remove {sub}: Is a directory"),
+        ];
+        assert_eq!(told, expected);
+        for name in ["one", "two", "sub/uno"] {
+            assert!(!root.join(name).exists(), "{name}");
+        }
+        assert!(root.join("three").exists());
+        let three = fid("three");
+        let mut command = cluster.run().command(binary::nacre());
+        command.args(["lfs", "rmfid", &mount, &three]);
+        let outcome = Identity::user(65_534).act(move || run_command(command, LIMIT));
+        let outcome = outcome.fails_with(libc::EPERM);
+        assert!(outcome.stderr.contains("Operation not permitted"), "{outcome}");
+        assert!(root.join("three").exists());
+    }
+
+    fn sizes_on_the_mdt_follow_closes(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let path = cluster.directory("d").join("f");
+        let mut file = File::create(&path).expect("create");
+        file.write_all(&[1; 5000]).expect("write");
+        assert_eq!(lfs(cluster, &["getsom", "-f", text(&path)]), "4\n", "somebody writes");
+        drop(file);
+        // The close reaches the MDT after the call has returned.
+        wait::until(LIMIT, "the size is known", || (lfs(cluster, &["getsom", "-f", text(&path)]) == "1\n").then_some(()));
+        assert_eq!(lfs(cluster, &["getsom", "-s", text(&path)]), "5000\n");
+        let blocks = lfs(cluster, &["getsom", "-b", text(&path)]);
+        assert_eq!(
+            lfs(cluster, &["getsom", text(&path)]),
+            format!("file: {} size: 5000 blocks: {} flags: 1\n", text(&path), blocks.trim())
+        );
+        assert_eq!(lfs(cluster, &["find", text(&path), "--lazy", "-size", "5000c", "-printf", "%s"]), "5000");
+    }
+
+    fn tables_of_targets_can_be_cut(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let mount = text(cluster.mount()).to_owned();
+        let rows = |arguments: &[&str]| {
+            let mut line = vec!["df"];
+            line.extend(arguments);
+            line.push(&mount);
+            let shown = lfs(cluster, &line);
+            shown.lines().filter(|line| line.contains("_UUID")).map(|line| line[..19].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(rows(&["-o2"]), ["nacre-OST0002_UUID "]);
+        assert_eq!(rows(&["--mdt=0"]), ["nacre-MDT0000_UUID "]);
+        assert_eq!(rows(&["-m0", "-o1"]), ["nacre-MDT0000_UUID ", "nacre-OST0001_UUID "]);
+        assert_eq!(rows(&["-m"]).len(), 1);
+        let columns = lfs(cluster, &["df", "-u", "source,pcent,target", "-o3", &mount]);
+        let lines: Vec<&str> = columns.lines().collect();
+        assert_eq!(lines[0], "UUID                  Use% Mounted on");
+        assert!(lines[1].starts_with("nacre-OST0003_UUID ") && lines[1].ends_with(&format!("{mount}[OST:3]")), "{columns}");
+        assert_eq!(lines.len(), 2);
+        let name = lfs(cluster, &["getname", "-n", &mount]);
+        assert_eq!(name, "nacre\n");
+        let instance = lfs(cluster, &["getname", "-i", &mount]);
+        assert_eq!(lfs(cluster, &["getname", &mount]), format!("nacre-{instance}"));
+    }
+
+    fn trees_show_the_layouts_that_files_show_alone(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        lfs(cluster, &["setstripe", "-c", "2", "-i", "1", text(&root.join("striped"))]);
+        lfs(cluster, &["setstripe", "-E", "1M", "-c", "1", "-E", "-1", "-c", "2", text(&root.join("pfl"))]);
+        fs::create_dir(root.join("sub")).expect("mkdir");
+        lfs(cluster, &["setstripe", "-E", "1M", "-c", "1", "-E", "-1", "-c", "3", text(&root.join("sub"))]);
+        for name in ["plain", "pfl", "sub/inherits"] {
+            fs::write(root.join(name), "x").expect("write");
+        }
+        for name in ["empty", "sub/empty"] {
+            File::create(root.join(name)).expect("create");
+        }
+        for options in [&[][..], &["-v"], &["-y"], &["-c"], &["-i", "-S"], &["-F"], &["-I1"], &["-R"], &["--hex-idx"], &["-O", "1"]] {
+            let show = |more: &[&str], path: &Path| {
+                let mut line = vec!["getstripe"];
+                line.extend(options.iter().chain(more));
+                line.push(text(path));
+                lfs(cluster, &line)
+            };
+            let tree = show(&["-r"], &root);
+            for name in ["plain", "striped", "pfl", "empty", "sub/inherits", "sub/empty"] {
+                let alone = show(&[], &root.join(name));
+                assert!(tree.contains(&alone), "{options:?} {name}: {alone} in {tree}");
+            }
+        }
+        let level = lfs(cluster, &["getstripe", "-c", text(&root)]);
+        assert_eq!(level.split_whitespace().count(), 5, "the directory and its files: {level}");
+    }
+}
