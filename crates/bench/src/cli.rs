@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use crate::client::{self, ClientArguments};
 use crate::error::Error;
 use crate::ior::{self, IorArguments};
+use crate::layouts::{self, LayoutsArguments};
 use crate::limits::{Limits, row_of};
 use crate::mdtest::{self, MdtestArguments};
 use crate::noisy::{self, NoisyArguments};
@@ -52,6 +53,8 @@ pub enum Command {
     Ior(Box<IorArguments>),
     /// A stream beside writers of 4 KiB at random, on OSTs with simulated service times, together and apart
     Noisy(NoisyArguments),
+    /// What layouts cost and gain: PFL, data on the MDT, many components and stripes, lfs over many files, migration
+    Layouts(LayoutsArguments),
     /// The figures of docs/performance.md, each against its bound, in one run
     Slice(SliceArguments),
     /// One phase of one worker process
@@ -220,6 +223,10 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         Command::Task { cpu, kind, setup } => task(cpu, kind, &setup),
         Command::Noisy(arguments) => {
             arguments.common.print(&noisy::measure(&arguments, &myself)?);
+            Ok(())
+        }
+        Command::Layouts(arguments) => {
+            arguments.common.print(&layouts::measure(&arguments, &myself)?);
             Ok(())
         }
         Command::Ior(arguments) => ior::run(&arguments, &myself),

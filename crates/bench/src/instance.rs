@@ -103,11 +103,17 @@ impl Instance {
         self.call(&words).map(drop)
     }
 
+    /// Calls `lctl`.
+    pub(crate) fn lctl(&self, words: &[&str]) -> Result<(), Error> {
+        let words: Vec<&OsStr> =
+            std::iter::once("lctl").chain(words.iter().copied()).map(OsStr::new).collect();
+        self.call(&words).map(drop)
+    }
+
     /// Sets parameters of this file system by their whole names.
     pub(crate) fn set_named_params(&self, settings: &[String]) -> Result<(), Error> {
-        let mut words: Vec<&OsStr> = vec!["lctl".as_ref(), "set_param".as_ref(), "-n".as_ref()];
-        words.extend(settings.iter().map(OsStr::new));
-        self.call(&words).map(drop)
+        let words = ["set_param", "-n"].into_iter().chain(settings.iter().map(String::as_str));
+        self.lctl(&words.collect::<Vec<_>>())
     }
 
     /// Sets parameters `KIND.LEAF=VALUE` of this file system; it has a name of its own.

@@ -15,6 +15,7 @@
 //! - [`programs`]: tar, find, rm and git on any mounted path.
 //! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
 //! - [`noisy`]: a stream beside small random writes, on simulated disks.
+//! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
 
 mod buffer;
@@ -24,6 +25,7 @@ pub mod client;
 mod error;
 mod instance;
 pub mod ior;
+pub mod layouts;
 pub mod limits;
 pub mod machine;
 pub mod mdtest;

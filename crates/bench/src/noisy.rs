@@ -2,8 +2,8 @@
 //!
 //! The file system is one of its own: some OSTs are disks and one is flash, all simulated (`osd-file.*.simulated_medium`), so the
 //! figures do not depend on the disk of the machine; everything printed says so. The stream runs alone on the disks, then
-//! beside small writers on the same disks, then beside small writers that are sent to the flash OST: by the layout of their
-//! directory, or by one progressive layout that both jobs have.
+//! beside small writers on the same disks, then beside small writers that are sent to the flash OST: by the pool of their
+//! directory, or by one progressive layout over both pools that both jobs have.
 
 mod task;
 
@@ -136,7 +136,7 @@ pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Er
         mount_options: Vec::new(),
     };
     let instance = Instance::start(&program, &arguments.memory_dir, "bench-noisy", options)?;
-    make_directories(&instance, disks)?;
+    make_directories(&instance, &fsname, disks)?;
     let medium =
         |index: usize, medium: &str| format!("osd-file.{fsname}-OST{index:04x}.simulated_medium={medium}");
     let mut media: Vec<String> = (0..disks).map(|index| medium(index, &arguments.disk)).collect();
@@ -167,11 +167,18 @@ pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Er
     Ok(report)
 }
 
-/// Disks have the first indexes, flash the last.
-fn make_directories(instance: &Instance, disks: usize) -> Result<(), Error> {
-    let (count, flash) = (disks.to_string(), disks.to_string());
-    let on_disks = ["-i", "0", "-c", &count];
-    let on_flash = ["-i", &flash, "-c", "1"];
+/// Disks have the first indexes, flash the last; each kind is a pool.
+fn make_directories(instance: &Instance, fsname: &str, disks: usize) -> Result<(), Error> {
+    let members = [("disk", (0..disks).collect::<Vec<_>>()), ("flash", vec![disks])];
+    for (pool, osts) in members {
+        let pool = format!("{fsname}.{pool}");
+        instance.lctl(&["pool_new", &pool])?;
+        let osts: Vec<String> = osts.iter().map(|index| format!("OST{index:04x}")).collect();
+        instance.lctl(
+            &["pool_add", &pool].into_iter().chain(osts.iter().map(String::as_str)).collect::<Vec<_>>(),
+        )?;
+    }
+    let (on_disks, on_flash) = (["-p", "disk", "-c", "-1"], ["-p", "flash", "-c", "1"]);
     let progressive: Vec<&str> =
         ["-E", "1M"].iter().chain(&on_flash).chain(&["-E", "-1"]).chain(&on_disks).copied().collect();
     for (name, options) in [("disks", &on_disks[..]), ("flash", &on_flash), ("progressive", &progressive)] {

@@ -87,6 +87,8 @@ impl Against {
 pub enum Target {
     /// At least this ratio.
     RatioAtLeast(f64),
+    /// At least this value, in the row's unit.
+    AtLeast(f64),
     /// At most this value, in the row's unit.
     AtMost(f64),
 }
@@ -113,6 +115,7 @@ impl Row {
     pub fn meets_target(&self) -> Option<bool> {
         match self.target? {
             Target::RatioAtLeast(bound) => self.ratio().map(|ratio| ratio >= bound),
+            Target::AtLeast(bound) => Some(self.samples.median() >= bound),
             Target::AtMost(bound) => Some(self.samples.median() <= bound),
         }
     }
@@ -121,6 +124,7 @@ impl Row {
     fn verdict(&self) -> &'static str {
         let within = match self.target {
             Some(Target::RatioAtLeast(bound)) => self.ratios().is_some_and(|ratios| ratios.max() >= bound),
+            Some(Target::AtLeast(bound)) => self.samples.max() >= bound,
             Some(Target::AtMost(bound)) => self.samples.min() <= bound,
             None => false,
         };
@@ -153,6 +157,7 @@ impl Row {
         });
         let target = match self.target {
             Some(Target::RatioAtLeast(bound)) => format!(">= {bound:.2} {}", self.verdict()),
+            Some(Target::AtLeast(bound)) => format!(">= {} {}", self.unit.print(bound), self.verdict()),
             Some(Target::AtMost(bound)) => format!("<= {} {}", self.unit.print(bound), self.verdict()),
             None => String::new(),
         };
@@ -249,6 +254,10 @@ mod tests {
         assert_eq!(row.verdict(), "MISSED");
         row.target = Some(Target::RatioAtLeast(0.5));
         assert_eq!(row.meets_target(), Some(true));
+        row.target = Some(Target::AtLeast(120.0));
+        assert_eq!(row.verdict(), "missed, in the spread");
+        row.target = Some(Target::AtMost(120.0));
+        assert_eq!(row.verdict(), "met");
     }
 
     #[test]

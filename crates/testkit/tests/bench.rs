@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
+use nacre_testkit::requirements::have_root;
 use nacre_testkit::{Cluster, Shape};
 
 fn text(path: &Path) -> &str {
@@ -175,4 +176,33 @@ fn a_simulated_medium_makes_an_ost_take_its_time() {
     set("off").success();
     assert_eq!(fs::read(&file).expect("read"), b"data");
     assert!(get().lines().all(|line| line == "off"), "{}", get());
+}
+
+#[test]
+fn layouts_are_measured_and_nothing_is_left() {
+    if !have_root() {
+        return;
+    }
+    let cluster = Cluster::start(Shape::Embedded);
+    let scratch = cluster.run().make("layouts");
+    let words =
+        ["--runs", "1", "--seconds", "0.05", "--size-mib", "2", "--files", "60", "--small-files", "20"];
+    let words: Vec<&str> =
+        ["layouts", "--memory-dir", text(&scratch), "--part", "pfl,small,list,many", "--components", "20"]
+            .into_iter()
+            .chain(words)
+            .chain(["--stripes", "8"])
+            .collect();
+    let table = bench(&cluster, &words);
+    for row in [
+        "| PFL, sequential write",
+        "| PFL, sequential read",
+        "| create with 3901 bytes, shared directory",
+        "| lfs getstripe -r, 62 entries",
+        "| lfs find -stripe-count 1, 62 entries",
+        "| 20 components, open + stat + close, cold",
+    ] {
+        assert!(table.contains(row), "no {row} in:\n{table}");
+    }
+    assert_eq!(fs::read_dir(&scratch).expect("there").count(), 0);
 }
