@@ -38,6 +38,10 @@ pub struct Client {
     pub(crate) kernel: OnceLock<Arc<dyn KernelCaches>>,
     /// Changes that this client made to the namespace or attributes; tells whether a fetched page is still true.
     pub(crate) changes: AtomicU64,
+    /// Opens for writing and cuts of files: between two equal numbers no file began to be changed here.
+    pub(crate) data_changes: AtomicU64,
+    /// Bytes of files that came with opens.
+    pub(crate) opened_bytes: Arc<AtomicU64>,
     pub(crate) tunables: Tunables,
     pub(crate) jobs: Jobs,
     pub(crate) ahead: Ahead,
@@ -144,6 +148,8 @@ impl Client {
             lease,
             kernel: OnceLock::new(),
             changes: AtomicU64::new(0),
+            data_changes: AtomicU64::new(0),
+            opened_bytes: Arc::default(),
             tunables: Tunables::of_host(),
             jobs: Jobs::default(),
             ahead: Ahead::default(),

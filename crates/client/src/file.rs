@@ -3,6 +3,7 @@
 use crate::io::ahead::blocks::Blocks;
 use crate::io::ahead::reader::Reader;
 use crate::io::dirty::table::Table;
+use crate::io::opened::Opened;
 use crate::io::ranges::RangeLocks;
 use crate::jobs::JobCell;
 use crate::locks::folios::Folios;
@@ -297,6 +298,8 @@ pub(crate) struct OpenFile {
     pub cached: AtomicBool,
     /// A descriptor was closed.
     pub closing: AtomicBool,
+    /// The file's bytes, if they came with the open.
+    pub data: Option<Opened>,
 }
 
 impl OpenFile {
@@ -315,6 +318,7 @@ impl OpenFile {
             error_seen: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            data: None,
         }
     }
 

@@ -4,6 +4,7 @@ pub mod ahead;
 mod cached;
 pub(crate) mod dirty;
 pub(crate) mod objects;
+pub(crate) mod opened;
 pub mod parallel;
 pub mod ranges;
 pub(crate) mod read;

@@ -224,6 +224,44 @@ fn small_files_ask_no_ost() {
     });
 }
 
+/// A client of its own that is alone gets a small file's bytes with the open, and sees what it changes later all the same.
+#[test]
+fn small_files_come_with_their_open() {
+    on_each_shape("domo", |cluster, fs| {
+        let root = dom_directory(cluster, "d");
+        (0..20).for_each(|index| fs::write(root.join(index.to_string()), vec![index; 3901]).expect("write"));
+        fs::write(root.join("large"), vec![7; 40_000]).expect("write");
+        // Another run has nothing in any cache.
+        cluster.stop();
+        cluster.start_all();
+        let reads = || {
+            let text = get(cluster, &format!("mdt.{fs}-MDT0000.dom_stats"));
+            let row = text.lines().find(|line| line.starts_with("read_bytes")).map(str::to_owned);
+            row.map_or(0, |row| {
+                row.split_whitespace().nth(1).map_or(0, |count| count.parse().expect("a number"))
+            })
+        };
+        let before: u64 = reads();
+        (0..20).for_each(|index| {
+            assert_eq!(fs::read(root.join(index.to_string())).expect("read"), vec![index; 3901]);
+        });
+        if cluster.shape() == Shape::Separate {
+            assert_eq!(reads(), before, "requests for data");
+        }
+        assert_eq!(fs::read(root.join("large")).expect("read"), vec![7; 40_000]);
+        assert!(reads() > before);
+        let path = root.join("3");
+        let (reader, writer) = (File::open(&path).expect("open"), read_write(&path));
+        writer.write_all_at(b"changed", 5).expect("write");
+        let mut piece = [0; 14];
+        reader.read_exact_at(&mut piece, 0).expect("read");
+        assert_eq!(&piece, b"\x03\x03\x03\x03\x03changed\x03\x03");
+        let cut = File::open(root.join("4")).expect("open");
+        read_write(&root.join("4")).set_len(2).expect("cut");
+        assert_eq!(cut.read_at(&mut piece, 0).expect("read"), 2);
+    });
+}
+
 /// The size of components on the MDT is bounded by a parameter, and by the space that is left there.
 #[test]
 fn components_on_the_mdt_are_bounded_and_shrink_with_the_space() {

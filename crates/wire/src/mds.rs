@@ -483,6 +483,8 @@ pub enum MdsReply {
         attr: Attr,
         /// The layout, with objects if it has any; after `TRUNCATE` the client must cut them.
         layout: Option<Arc<Layout>>,
+        /// All bytes of a small file whose data is on the MDT, for a client that is alone: as they were at this open.
+        data: Option<Vec<u8>>,
     },
     /// A layout; `None` for files that have none stored yet (created with defaults and never written).
     Layout(Option<Arc<Layout>>),

@@ -94,7 +94,7 @@ wire_enum!(MdsReply {
     3 = Attr(attr),
     4 = Entry { attr, public },
     5 = Created { attr, created, layout, parent },
-    6 = Opened { attr, layout },
+    6 = Opened { attr, layout, data },
     7 = Layout(layout),
     8 = DefaultLayout(spec),
     9 = Removed { fid, attr },

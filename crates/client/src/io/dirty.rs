@@ -44,6 +44,8 @@ use table::{Fill, Key, Scope, Table, Taken, Window};
 pub(crate) const WINDOW_BYTES: u64 = 1 << 20;
 /// How often a wait asks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(10);
+/// A write to an MDT that ends below this is one to a small file: as much as one record there holds.
+const SMALL_BYTES: u64 = 32 << 10;
 /// A write of this size tells how fast servers are: the request itself is a small part of it.
 pub(crate) const LARGE_BYTES: u64 = 512 << 10;
 /// A write that begins no farther than this from where the last one through the same open ended continues a stream:
@@ -54,7 +56,7 @@ impl Client {
     /// True if caching a write that may be cached is worth it: it goes on with a stream, or joins dirty data.
     ///
     /// A single write of a small file goes straight to its object: it would have to be sent anyway, a moment later and by
-    /// a thread that has to be woken.
+    /// a thread that has to be woken. On a distant MDT it waits for the close, which nobody waits for.
     pub(crate) fn wants_cache(
         &self,
         open: &OpenFile,
@@ -72,7 +74,8 @@ impl Client {
             let is_worth_it = || self.dirty.pace.is_slow() || self.dirty.idle.per_cent() >= wanted;
             return is_stream && wanted <= 100 && is_worth_it();
         }
-        if is_stream {
+        let is_small = layout.object_on_mdt().is_some() && at + len <= SMALL_BYTES && !self.is_embedded();
+        if is_stream || is_small {
             return true;
         }
         !open.file.dirty.is_clean() && self.has_windows(&open.file, layout, (at, len))

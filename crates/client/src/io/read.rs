@@ -52,7 +52,7 @@ impl Client {
         for_pages: bool,
     ) -> StatusResult<usize> {
         let is_large = !for_pages && self.tunables.is_large_read(buffer.len() as u64);
-        if !is_large && !self.is_in_windows(open, offset, buffer.len() as u64) {
+        if !is_large && open.data.is_none() && !self.is_in_windows(open, offset, buffer.len() as u64) {
             self.plan_ahead(open, offset, buffer.len() as u64);
         }
         match self.read_alone(open, offset, buffer)? {
@@ -167,6 +167,9 @@ impl Client {
         let buffer = &mut buffer[..len];
         match layout {
             Some(layout) if layout.has_objects() => {
+                if has_range && lock == IoLock::Lease && self.read_opened(open, offset, buffer) {
+                    return Ok(len);
+                }
                 if has_range && self.read_dirty(&open.file, &layout, offset, buffer) {
                     return Ok(len);
                 }

@@ -48,6 +48,7 @@ impl Client {
         }
         let pin = self.pin(fid);
         let file = &*pin.file;
+        self.data_changes.fetch_add(1, Ordering::AcqRel);
         let (range, ()) = file.take_range(Use::Exclusive, |inner| (size.min(inner.size), u64::MAX, ()))?;
         let era = file.lock_era.load(Ordering::Acquire);
         let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;

@@ -38,14 +38,16 @@ impl Client {
             return Err(Status::ETXTBSY);
         }
         let handle = self.handles.fresh();
+        let unopened = self.nodes.file(node).is_none().then(|| self.data_changes.load(Ordering::Acquire));
         let answer = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags })?;
-        let MdsReply::Opened { attr, layout } = answer.reply else { return Err(Status::EPROTO) };
+        let MdsReply::Opened { attr, layout, data } = answer.reply else { return Err(Status::EPROTO) };
         self.nodes.note(node, &attr, answer.lease.into());
         if flags.contains(OpenFlags::KILL_PRIV | OpenFlags::TRUNCATE) {
             self.mode_changed(fid);
         }
-        let opening = Opening { handle, flags, sync, lease: answer.lease, created: false };
-        self.attach_open(attr, layout, &opening)
+        let data = data.zip(unopened).filter(|_| answer.lease != 0);
+        let opening = Opening { handle, flags, sync, lease: answer.lease, created: false, data };
+        self.attach_open(attr, layout, opening)
     }
 
     /// Makes a file and opens it, or opens the one that is there unless `exclusive`. Counts as one lookup. With an empty
@@ -84,8 +86,8 @@ impl Client {
         };
         self.nodes.note(parent.fid.inode_number(), &parent, lease.into());
         let node = node_of(attr.fid)?;
-        let opening = Opening { handle, flags, sync, lease, created };
-        let opened = self.attach_open(attr, layout, &opening)?;
+        let opening = Opening { handle, flags, sync, lease, created, data: None };
+        let opened = self.attach_open(attr, layout, opening)?;
         self.nodes.remember(node, &opened.attr, lease.into(), 1);
         let public = perm::searchable_by_all(&parent);
         let mut keep = self.keep_of(lease);
@@ -115,14 +117,16 @@ impl Client {
         &self,
         attr: Attr,
         layout: Option<Arc<Layout>>,
-        opening: &Opening,
+        mut opening: Opening,
     ) -> StatusResult<OpenedFile> {
         let (fid, node) = (attr.fid, attr.fid.inode_number());
         let file = self.nodes.attach(node, || FileState::new(fid, node));
-        let outcome = self.complete_open(&file, attr, layout, opening);
+        let data = opening.data.take().and_then(|data| self.keep_opened(&file, data, opening.lease));
+        let outcome = self.complete_open(&file, attr, layout, &opening);
         match outcome {
             Ok(attr) => {
-                let open = OpenFile::new(opening.handle, file, opening.flags, opening.sync);
+                let open =
+                    OpenFile { data, ..OpenFile::new(opening.handle, file, opening.flags, opening.sync) };
                 open.file.job.note();
                 if let Some(status) = self.dirty.untold.take(node) {
                     open.file.lock().record_error(status);
@@ -171,6 +175,9 @@ impl Client {
             self.refresh_size(file)?;
         } else if !size_known {
             file.lock().learn(&attr, opening.lease, true);
+        }
+        if writes || cut {
+            self.data_changes.fetch_add(1, Ordering::AcqRel);
         }
         if writes {
             // What was fetched before this open says nothing of what it will write.
@@ -286,4 +293,6 @@ struct Opening {
     /// Lease under which the MDT was asked.
     lease: u64,
     created: bool,
+    /// The file's bytes, if they came with the answer and nobody here had it open before, with [`Client::data_changes`] of then.
+    data: Option<(Vec<u8>, u64)>,
 }

@@ -349,7 +349,7 @@ impl FakeMds {
             }
             MdsRequest::Open { fid, handle, flags } => {
                 let (attr, layout) = Self::open(state, client, *fid, handle.0, *flags)?;
-                Ok(MdsReply::Opened { attr, layout })
+                Ok(MdsReply::Opened { attr, layout, data: None })
             }
             MdsRequest::Close { fid, handle, update } => {
                 let inode = inode!(fid);

@@ -8,10 +8,14 @@ use crate::tx::Tx;
 use nacre_layout::Layout;
 use nacre_ondisk::{InodeRecord, OpenedRecord};
 use nacre_types::{
-    Attr, AttrFlags, ClientUuid, Fid, FileKind, OpenHandle, SizeSource, Status, StatusResult, perm,
+    Attr, AttrFlags, ClientUuid, Fid, FileKind, Nid, OpenHandle, SizeSource, Status, StatusResult, perm,
 };
 use nacre_wire::mds::{DataUpdate, MdsAnswer, MdsReply, OpenFlags};
 use std::sync::Arc;
+
+/// Files of up to so many bytes come with the answer to their open. Guess: what costs little more than the answer alone; Lustre
+/// leaves room for 8 KiB and a page.
+const READ_AT_OPEN_MAX: u64 = 16 << 10;
 
 /// Outcome of [`Mds::open_locked`].
 pub(super) struct Opened {
@@ -44,10 +48,27 @@ impl Mds {
         tx.is_replay = flags.contains(OpenFlags::REPLAY);
         let opened = self.open_locked(&mut tx, caller, &record, flags)?;
         tx.note_opened(*fid, handle, flags);
-        let answer =
-            self.finish(caller, tx, MdsReply::Opened { attr: opened.attr, layout: opened.layout })?;
+        let data = if tx.is_empty() { self.data_at_open(caller, &opened, flags) } else { None };
+        let reply = MdsReply::Opened { attr: opened.attr, layout: opened.layout, data };
+        let answer = self.finish(caller, tx, reply)?;
         self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
         Ok(answer)
+    }
+
+    /// The bytes of a small file on this MDT, for a client elsewhere that is about to read them and is the only one: then nothing
+    /// but itself can change them. Failures are left to the read that follows.
+    fn data_at_open(&self, caller: &Caller<'_>, opened: &Opened, flags: OpenFlags) -> Option<Vec<u8>> {
+        let object = opened.layout.as_ref()?.object_on_mdt()?;
+        let is_known = opened.attr.size > 0 && opened.attr.size_source == SizeSource::Exact;
+        if caller.export.nid == Nid::Lo || !is_known || opened.attr.size > READ_AT_OPEN_MAX {
+            return None;
+        }
+        if !flags.contains(OpenFlags::READ) || flags.intersects(OpenFlags::WRITE | OpenFlags::REPLAY) {
+            return None;
+        }
+        self.lease_of(&caller.client).ok().filter(|lease| lease.exclusive)?;
+        let data = self.data.store.small(object.object, READ_AT_OPEN_MAX).ok()??;
+        (data.len() as u64 == opened.attr.size).then_some(data)
     }
 
     /// Checks an open of a locked regular file and puts what it changes into the transaction. The caller commits and then

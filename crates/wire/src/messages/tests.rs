@@ -187,7 +187,7 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::Entry { attr: Some(attr()), public: true },
         MdsReply::Entry { attr: None, public: false },
         MdsReply::Created { attr: attr(), created: true, layout: Some(layout()), parent: attr() },
-        MdsReply::Opened { attr: attr(), layout: None },
+        MdsReply::Opened { attr: attr(), layout: None, data: Some(b"small".to_vec()) },
         MdsReply::Layout(Some(layout())),
         MdsReply::DefaultLayout(Some(Wish::Plain(spec))),
         MdsReply::Removed { fid: fid(1), attr: None },
