@@ -17,6 +17,7 @@
 //! default", a count of 0xffff all OSTs, an offset of 0xffff any OST.
 
 pub mod composite;
+mod foreign;
 mod raw;
 
 use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, StripeObject};
@@ -26,6 +27,8 @@ use crate::wish::{ComponentSpec, Wish};
 use nacre_types::Fid;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 use raw::Raw;
+
+pub use foreign::{FOREIGN_TYPES, Foreign, MAGIC_FOREIGN, decode_foreign, encode_foreign, is_foreign};
 
 pub use composite::{MAGIC_COMPOSITE, Selector, decode_selector, encode_selector};
 

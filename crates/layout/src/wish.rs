@@ -98,15 +98,6 @@ impl Wish {
         matches!(self, Wish::Plain(spec) if spec.is_empty())
     }
 
-    /// This wish without its pools.
-    pub fn without_pools(mut self) -> Wish {
-        match &mut self {
-            Wish::Plain(spec) => spec.pool = None,
-            Wish::Composite(components) => components.iter_mut().for_each(|c| c.spec.pool = None),
-        }
-        self
-    }
-
     /// The striping of each component.
     pub fn specs(&self) -> impl Iterator<Item = &LayoutSpec> {
         let (plain, components) = match self {

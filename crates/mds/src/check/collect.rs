@@ -137,7 +137,8 @@ impl Inventory {
             return self.damaged(*fid, "its flags and its layout contradict each other".to_owned());
         }
         if !flags.contains(AttrFlags::HAS_OBJECTS) {
-            if !record.body.is_empty() && user::decode_wish(&record.body).is_err() {
+            let foreign = record.attr.is_regular() && user::decode_foreign(&record.body).is_ok();
+            if !record.body.is_empty() && !foreign && user::decode_wish(&record.body).is_err() {
                 self.damaged(*fid, "its striping wishes are damaged".to_owned());
             }
             if record.attr.size_source == SizeSource::Objects {

@@ -4,6 +4,7 @@ use crate::mds::Mds;
 use crate::osts::Marks;
 use crate::service::Caller;
 use crate::tx::Tx;
+use nacre_layout::user::Foreign;
 use nacre_layout::{Layout, LayoutForm, LayoutSpec, PoolName, StripeObject, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_store::object::ObjectStore;
@@ -14,9 +15,9 @@ use nacre_wire::mds::{MdsAnswer, MdsReply};
 use std::sync::Arc;
 
 impl Mds {
-    /// The layout of a regular file; `None` if none is stored.
+    /// The layout of a regular file; `None` if none is stored, or a foreign one.
     pub(super) fn layout_of(&self, record: &InodeRecord) -> StatusResult<Option<Layout>> {
-        if !record.attr.is_regular() || record.body.is_empty() {
+        if !record.attr.is_regular() || record.body.is_empty() || user::is_foreign(&record.body) {
             return Ok(None);
         }
         if record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
@@ -42,7 +43,13 @@ impl Mds {
     }
 
     /// The layout that a file without objects is to get: its wishes, completed by the root's and the file system's defaults.
+    ///
+    /// # Errors
+    /// `EBADF` for one with a foreign layout, which never gets any.
     fn wished_layout(&self, record: &InodeRecord) -> StatusResult<Layout> {
+        if user::is_foreign(&record.body) {
+            return Err(Status::EBADF);
+        }
         let own = stored_wish(record)?;
         // Who asks for nothing gets all that the root asks for; who asks for something is helped out with the rest.
         let mut layout = match own.is_empty() {
@@ -231,7 +238,7 @@ impl Mds {
             return Err(Status::EINVAL);
         }
         self.may_set_layout(caller, &record)?;
-        if record.attr.flags.contains(AttrFlags::HAS_OBJECTS) && !self.is_unused(caller, &record)? {
+        if self.has_layout_for_good(caller, &record)? {
             return Err(Status::EALREADY);
         }
         let mut changed = InodeRecord::clone(&record);
@@ -262,9 +269,52 @@ impl Mds {
     }
 }
 
+impl Mds {
+    /// True if the layout of a file cannot be set any more.
+    fn has_layout_for_good(&self, caller: &Caller<'_>, record: &InodeRecord) -> StatusResult<bool> {
+        if record.attr.is_regular() && user::is_foreign(&record.body) {
+            return Ok(true);
+        }
+        Ok(record.attr.flags.contains(AttrFlags::HAS_OBJECTS) && !self.is_unused(caller, record)?)
+    }
+
+    /// Gives a file without objects a foreign layout. It never gets any then: reading finds nothing, writing is refused.
+    ///
+    /// # Errors
+    /// `EINVAL` for directories, `EALREADY` if the file has a layout for good, `EFBIG` if it has a size.
+    pub(super) fn set_foreign(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        foreign: &Foreign,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[*fid]);
+        let record = self.inode(fid)?;
+        if !record.attr.is_regular() {
+            return Err(Status::EINVAL);
+        }
+        self.may_set_layout(caller, &record)?;
+        if self.has_layout_for_good(caller, &record)? {
+            return Err(Status::EALREADY);
+        }
+        if record.attr.size != 0 {
+            return Err(Status::EFBIG);
+        }
+        let mut changed = InodeRecord::clone(&record);
+        changed.attr.ctime = self.now();
+        changed.body = user::encode_foreign(foreign);
+        changed.attr.flags -= AttrFlags::HAS_OBJECTS;
+        changed.attr.flags |= AttrFlags::HAS_LAYOUT;
+        changed.attr.size_source = SizeSource::Exact;
+        let mut tx = self.begin();
+        let record = tx.put_inode(changed);
+        self.finish(caller, tx, MdsReply::Attr(record.shown()))
+    }
+}
+
 /// The wish stored in a directory, or in a file without objects.
 pub(super) fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
-    if record.body.is_empty() {
+    if record.body.is_empty() || user::is_foreign(&record.body) {
         return Ok(Wish::default());
     }
     user::decode_wish(&record.body).map_err(|error| damaged(&record.attr.fid, &error))

@@ -155,8 +155,7 @@ impl Mds {
         }
     }
 
-    /// A value with objects was copied from another file, maybe of another file system: only its shape counts, and not a pool that
-    /// is not here. Programs that copy attributes must not fail because data has come first: with [`XattrFlags::CREATE`] a file
+    /// A value with objects was copied from another file, maybe of another file system: only its shape counts. Programs that copy attributes must not fail because data has come first: with [`XattrFlags::CREATE`] a file
     /// that has objects gives `EEXIST`, otherwise it stays as it is.
     fn set_layout_xattr(
         &self,
@@ -165,13 +164,18 @@ impl Mds {
         value: &[u8],
         flags: XattrFlags,
     ) -> StatusResult<MdsAnswer> {
-        let mut wish = user::decode_wish(value).map_err(|error| match error {
+        if user::is_foreign(value) {
+            let foreign = user::decode_foreign(value).map_err(|_| Status::EINVAL)?;
+            return match self.set_foreign(caller, fid, &foreign) {
+                Err(Status::EALREADY) if flags.contains(XattrFlags::CREATE) => Err(Status::EEXIST),
+                Err(Status::EALREADY) => self.get_attr(fid),
+                result => result,
+            };
+        }
+        let wish = user::decode_wish(value).map_err(|error| match error {
             user::UserMdError::Short => Status::ERANGE,
             _ => Status::EINVAL,
         })?;
-        if user::has_objects(value) && !self.can_be_met(&wish) {
-            wish = wish.without_pools();
-        }
         match self.set_layout(caller, fid, &wish) {
             Err(Status::EALREADY) if flags.contains(XattrFlags::CREATE) => Err(Status::EEXIST),
             Err(Status::EALREADY) => self.get_attr(fid),

@@ -287,19 +287,39 @@ fn lustres_layout_attribute_reads_and_sets_striping() {
 }
 
 #[test]
-fn a_layout_that_was_copied_from_elsewhere_loses_pools_that_are_not_here() {
+fn a_file_with_a_foreign_layout_never_gets_objects() {
     let f = Fixture::with_osts(2);
-    let file = f.file(Fid::ROOT, "f").expect("made").fid;
-    let mut layout = nacre_layout::Layout::clone(&*f.intent(file).expect("objects"));
-    layout.components[0].pool = nacre_layout::PoolName::new(b"nowhere");
-    let value = user_md::encode_layout(&file, &layout);
-    let copy = f.file(Fid::ROOT, "copy").expect("made").fid;
+    let fid = f.file(Fid::ROOT, "f").expect("made").fid;
     let flags = nacre_wire::mds::XattrFlags::empty();
-    let set = |value: &[u8]| f.attr(&MdsRequest::SetXattr { fid: copy, name: b"lustre.lov", value, flags });
-    assert_eq!(set(&user_md::encode_wish(&copy, &layout.to_wish())).err(), Some(Status::EINVAL), "a wish");
-    set(&value).expect("set");
-    assert_eq!(f.layout(copy).components[0].pool, None);
-    assert!(f.layout(copy).has_objects());
+    let set = |fid, value: &[u8]| f.attr(&MdsRequest::SetXattr { fid, name: b"lustre.lov", value, flags });
+    let foreign = user_md::Foreign { kind: 0xda05, flags: 7, text: b"PUUID:CUUID".to_vec() };
+    let value = user_md::encode_foreign(&foreign);
+    assert_eq!(set(fid, &value[..20]), Err(Status::EINVAL));
+    set(fid, &value).expect("set");
+    assert_eq!(f.intent(fid).err(), Some(Status::EBADF));
+    let f = f.restart();
+    let set = |fid, value: &[u8]| f.attr(&MdsRequest::SetXattr { fid, name: b"lustre.lov", value, flags });
+    assert_eq!(
+        f.run(&MdsRequest::GetXattr { fid, name: b"lustre.lov" }),
+        Ok(MdsReply::Bytes(value.clone())),
+        "byte for byte"
+    );
+    assert_eq!(f.wish(fid, Wish::default()).err(), Some(Status::EALREADY), "it stays");
+    set(fid, &value).expect("ignored");
+    let size = |size| {
+        let set = nacre_types::SetAttr { valid: nacre_types::SetAttrValid::SIZE, size, ..Default::default() };
+        f.attr(&MdsRequest::SetAttr { fid, set }).map(|attr| attr.size)
+    };
+    assert_eq!((size(0), size(5)), (Ok(0), Err(Status::EBADF)));
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    assert_eq!(set(dir, &value).err(), Some(Status::EINVAL));
+    let used = f.file(dir, "used").expect("made").fid;
+    f.intent(used).expect("objects");
+    set(used, &value).expect("ignored");
+    assert!(f.layout(used).has_objects());
+    let gone = f.file(dir, "gone").expect("made").fid;
+    set(gone, &value).expect("set");
+    f.unlink(dir, "gone").expect("removed");
     f.check();
 }
 

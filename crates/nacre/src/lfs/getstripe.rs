@@ -314,6 +314,10 @@ impl Show {
             }
         };
         let refused = |what| Failure::new(libc::EINVAL, format!("{NAME}: '{shown}': {what}"));
+        if let Ok(layout) = user::decode_foreign(&bytes) {
+            super::print(&render::foreign(&layout, style));
+            return Ok(());
+        }
         let view = View::decode(&bytes).map_err(refused)?;
         let on_it = |ost: u32| view.layouts().flat_map(|l| &l.objects).any(|object| object.ost_index == ost);
         if !style.ost.is_none_or(on_it) {

@@ -2,6 +2,7 @@
 //! appendix B.1.
 
 mod composite;
+mod foreign;
 
 use super::view::LayoutView;
 use nacre_types::Fid;

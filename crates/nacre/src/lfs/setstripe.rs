@@ -5,12 +5,14 @@
 
 mod components;
 mod edit;
+mod foreign;
 
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::mounted::{self, Mounted};
 use super::{Failure, Outcome, template};
 use components::Builder;
 use edit::Edit;
+use nacre_layout::user::Foreign;
 use nacre_layout::{Wish, user};
 use nacre_types::Fid;
 use std::ffi::OsString;
@@ -24,6 +26,7 @@ usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
        lfs setstripe --yaml TEMPLATE | --copy SOURCE [--mode MODE] FILE|DIR...
        lfs setstripe --component-add -E END [STRIPING]... FILE...
        lfs setstripe --component-del -I ID | --component-flags=^init FILE...
+       lfs setstripe --foreign[=TYPE] [--flags HEX] --xattr TEXT [--mode MODE] FILE...
        lfs setstripe -d DIR...
   -c, --stripe-count COUNT   OSTs to stripe over: 0 default, -1 all
   -S, --stripe-size SIZE     bytes on one OST before the next: 0 default, a multiple of 64 KiB below
@@ -40,6 +43,10 @@ usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
       --mode MODE            permissions of a new file, octal
       --copy SOURCE          take the layout of SOURCE
   -y, --yaml TEMPLATE        take the layout from what 'lfs getstripe -y' printed
+      --foreign TYPE         a text for another store in place of stripes, for a file that has no data here;
+                             none, posix, pccrw, pccro, s3, symlink or a number
+  -x, --xattr TEXT           the text
+      --flags HEX            flags for the store
 Example: lfs setstripe -c 4 -S 1M /mnt/nacre/wide
          lfs setstripe -E 4M -c 1 -E 1G -c 4 -E -1 -c -1 /mnt/nacre/progressive
          lfs setstripe -E 64K -L mdt -E -1 -c 1 /mnt/nacre/small
@@ -84,9 +91,6 @@ const UNSUPPORTED: &[(char, &str, &str)] = &[
     ('o', "-o", "an exact list of OSTs"),
     ('N', "-N", "mirrors"),
     ('f', "-f", "mirrors"),
-    ('x', "--xattr", "foreign layouts"),
-    ('5', "--foreign", "foreign layouts"),
-    ('6', "--flags", "foreign layouts"),
     ('7', "--ec", "parity"),
     ('8', "--ec-expert", "parity"),
 ];
@@ -103,6 +107,7 @@ pub struct Plan {
     copy: Option<String>,
     template: Option<String>,
     edit: Option<Edit>,
+    foreign: Option<Foreign>,
     paths: Vec<OsString>,
 }
 
@@ -136,6 +141,7 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
         return Err(Failure::unsupported(NAME, &format!("option '{name}' ({what})")));
     }
     let edit = edit::of_options(parsed)?;
+    let foreign = foreign::of_options(parsed)?;
     let makes_layout = edit.as_ref().is_none_or(|edit| *edit == Edit::Add);
     let mut builder = Builder::default();
     for (key, value) in parsed.options.iter().filter(|_| makes_layout) {
@@ -163,7 +169,7 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     }
     let value = |key| parsed.value(key).map(str::to_owned);
     let (copy, template) = (value('Y'), value('y'));
-    Ok(Plan { wish, delete, mode, copy, template, edit, paths: parsed.operands.clone() })
+    Ok(Plan { wish, delete, mode, copy, template, edit, foreign, paths: parsed.operands.clone() })
 }
 
 /// The wish that makes a file like `source`.
@@ -203,7 +209,10 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
         return mounted::remove_layout(path).map_err(|error| failed(path, &error));
     }
     check_targets(&mount, &plan.wish)?;
-    let value = user::encode_wish(&Fid::ZERO, &plan.wish);
+    let value = match &plan.foreign {
+        Some(foreign) => user::encode_foreign(foreign),
+        None => user::encode_wish(&Fid::ZERO, &plan.wish),
+    };
     let result = match directory {
         true => mounted::set_layout(path, &value),
         false => mounted::create_with_layout(path, plan.mode, &value),

@@ -1,0 +1,104 @@
+//! `lov_foreign_md`: a text in the place of a layout, for another store that knows what it means. Source: reference 3.6.
+//!
+//! ```text
+//!  0 magic u32    4 bytes of the text u32    8 type u32    12 flags u32    16 the text
+//! ```
+
+use super::UserMdError;
+use nacre_types::limits::XATTR_VALUE_MAX;
+
+/// Magic of a foreign layout.
+pub const MAGIC_FOREIGN: u32 = 0x0BD7_0BD0;
+/// Bytes before the text.
+const HEADER: usize = 16;
+
+/// Types with a name (Lustre: `LU_FOREIGN_TYPE_*`).
+pub const FOREIGN_TYPES: [(&str, u32); 6] =
+    [("none", 0), ("posix", 1), ("pccrw", 2), ("pccro", 3), ("s3", 4), ("symlink", 0xda05)];
+
+/// A foreign layout.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Foreign {
+    /// Which store, see [`FOREIGN_TYPES`]; others are kept as they are.
+    pub kind: u32,
+    /// For the store.
+    pub flags: u32,
+    /// The text, any bytes, not empty.
+    pub text: Vec<u8>,
+}
+
+fn word(bytes: &[u8], at: usize) -> Result<u32, UserMdError> {
+    let word = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or(UserMdError::Short)?;
+    Ok(u32::from_le_bytes(*word))
+}
+
+/// True if the bytes begin as a foreign layout.
+pub fn is_foreign(bytes: &[u8]) -> bool {
+    word(bytes, 0) == Ok(MAGIC_FOREIGN)
+}
+
+/// Reads a foreign layout.
+///
+/// # Errors
+/// If the bytes are none, or fewer or more than it says.
+pub fn decode_foreign(bytes: &[u8]) -> Result<Foreign, UserMdError> {
+    match word(bytes, 0)? {
+        MAGIC_FOREIGN => {}
+        other => return Err(UserMdError::Magic(other)),
+    }
+    let (length, kind, flags) = (word(bytes, 4)? as usize, word(bytes, 8)?, word(bytes, 12)?);
+    let text = bytes.get(HEADER..).ok_or(UserMdError::Short)?;
+    if text.len() < length {
+        return Err(UserMdError::Short);
+    }
+    if text.len() > length || length == 0 || bytes.len() > XATTR_VALUE_MAX {
+        return Err(UserMdError::Field("length"));
+    }
+    Ok(Foreign { kind, flags, text: text.to_vec() })
+}
+
+/// The bytes of a foreign layout.
+pub fn encode_foreign(foreign: &Foreign) -> Vec<u8> {
+    let mut out = MAGIC_FOREIGN.to_le_bytes().to_vec();
+    for word in [foreign.text.len() as u32, foreign.kind, foreign.flags] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    out.extend_from_slice(&foreign.text);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bytes_are_lustres_and_lengths_are_checked() {
+        let foreign = Foreign { kind: 0xda05, flags: 0xda08, text: b"PUUID:CUUID".to_vec() };
+        let bytes = encode_foreign(&foreign);
+        assert_eq!(bytes[..16], [0xd0, 0x0b, 0xd7, 0x0b, 11, 0, 0, 0, 5, 0xda, 0, 0, 8, 0xda, 0, 0]);
+        assert!(is_foreign(&bytes) && !is_foreign(b"\xd0\x0b"));
+        assert_eq!(decode_foreign(&bytes[..26]), Err(UserMdError::Short));
+        assert_eq!(decode_foreign(&bytes[..12]), Err(UserMdError::Short));
+        assert_eq!(decode_foreign(&[&bytes[..], b"x"].concat()), Err(UserMdError::Field("length")));
+        assert_eq!(
+            decode_foreign(&encode_foreign(&Foreign { text: Vec::new(), ..foreign })),
+            Err(UserMdError::Field("length"))
+        );
+        assert_eq!(decode_foreign(&[0; 16]), Err(UserMdError::Magic(0)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_comes_back(mut bytes in proptest::collection::vec(0u8..=255, 0..60), whole: bool) {
+            if whole && bytes.len() >= HEADER {
+                bytes[..4].copy_from_slice(&MAGIC_FOREIGN.to_le_bytes());
+                let length = (bytes.len() - HEADER) as u32;
+                bytes[4..8].copy_from_slice(&length.to_le_bytes());
+            }
+            if let Ok(foreign) = decode_foreign(&bytes) {
+                prop_assert_eq!(encode_foreign(&foreign), bytes);
+            }
+        }
+    }
+}
