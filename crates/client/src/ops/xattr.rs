@@ -101,8 +101,10 @@ impl Client {
         if matches!(name, b"lustre.lov" | b"trusted.lov")
             && let Some(file) = self.nodes.file(fid.inode_number())
         {
-            // It may have begun on the MDT before.
-            file.lock().layout = None;
+            // It may have begun on the MDT before. One that has objects elsewhere has stayed as it was, with what is held back
+            // for them.
+            let layout = self.fetch_layout(fid)?;
+            file.lock().layout = layout;
         }
         if name == ACL_ACCESS {
             // Its first three entries are the mode.

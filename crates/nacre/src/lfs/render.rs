@@ -9,6 +9,7 @@ use nacre_types::Fid;
 use std::fmt::Write;
 
 pub use composite::{Filter, Relation, composite};
+pub use foreign::foreign;
 
 /// Which fields are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -107,4 +107,37 @@ on_every_shape! {
         assert_eq!(errno(setxattr(&target, LOV, &[0xff; 65536], ANY)), libc::EINVAL);
         assert_eq!(attribute(&path, LOV), Ok(good));
     }
+
+    fn foreign_layouts_are_kept_byte_for_byte_and_have_no_data(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        let path = root.join("f");
+        let options = ["setstripe", "--foreign=symlink", "--flags", "0xda08", "--xattr", "PUUID:CUUID"];
+        lfs(cluster, &[&options[..], &[text(&path)]].concat());
+        let value = attribute(&path, LOV).expect("get");
+        assert_eq!(value[..16], [0xd0, 0x0b, 0xd7, 0x0b, 11, 0, 0, 0, 5, 0xda, 0, 0, 8, 0xda, 0, 0]);
+        assert_eq!(&value[16..], b"PUUID:CUUID");
+        let shown = |options: &[&str]| lfs(cluster, &[&["getstripe"], options, &[text(&path)]].concat());
+        assert_eq!(shown(&[]), "lfm_value:     'PUUID:CUUID'");
+        assert!(shown(&["-v"]).contains("lfm_type:          0x0000DA05 (symlink)\n"));
+        assert_eq!(fs::read(&path).expect("read"), b"", "nothing is found");
+        let file = fs::OpenOptions::new().write(true).open(&path).expect("open");
+        assert_eq!(errno(std::os::unix::fs::FileExt::write_at(&file, b"x", 0)), libc::EBADF);
+        assert_eq!(errno(file.set_len(1)), libc::EBADF);
+        drop(file);
+        assert_eq!(fs::metadata(&path).expect("stat").len(), 0);
+        let again = cluster.lfs(&[&options[..], &[text(&path)]].concat()).fails_with(libc::EEXIST);
+        assert!(again.stderr.contains("stripe already set"), "{}", again.stderr);
+        assert_eq!(errno(setxattr(&root, LOV, &value, ANY)), libc::EINVAL, "not for directories");
+        setxattr(&path, LOV, &value, ANY).expect("ignored");
+        assert_eq!(lfs(cluster, &["find", text(&root), "--foreign"]), text(&path));
+        let copy = root.join("copy");
+        fs::write(&copy, "").expect("create");
+        setxattr(&copy, LOV, &value, ANY).expect("copied with its attributes");
+        assert_eq!(attribute(&copy, LOV), Ok(value));
+        fs::remove_file(&path).expect("unlink");
+        fs::remove_file(&copy).expect("unlink");
+    }
 }

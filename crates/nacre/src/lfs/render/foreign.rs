@@ -23,7 +23,7 @@ pub fn foreign(layout: &Foreign, style: &Style) -> String {
         )
         .expect("writing to a string cannot fail");
     }
-    write!(out, "lfm_value:     '{text_shown}'\n").expect("writing to a string cannot fail");
+    writeln!(out, "lfm_value:     '{text_shown}'").expect("writing to a string cannot fail");
     if !style.yaml {
         out.push('\n');
     }
