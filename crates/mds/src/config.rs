@@ -1,6 +1,7 @@
 //! Settings of a metadata server.
 
-use nacre_layout::LayoutSpec;
+use crate::osts::Qos;
+use nacre_layout::{LayoutSpec, PoolName, Wish};
 use nacre_store::MetaStoreOptions;
 use std::time::Duration;
 
@@ -29,12 +30,38 @@ pub struct MdsConfig {
     pub data_reserve_bytes: u64,
     /// Largest size in bytes of components on the MDT in new layouts (`lod.*.dom_stripesize`); 0 for none.
     pub dom_stripe_bytes: u64,
-    /// Difference in free space in percent up to which OSTs are used in turn (Lustre: `qos_threshold_rr`, 17).
-    pub even_within_percent: u8,
+    /// How OSTs are chosen; can be changed later. Lustre's defaults.
+    pub qos: Qos,
     /// How long a first write waits for object ids when no OST has any ready.
     pub object_wait: Duration,
     /// The store's settings.
     pub store: MetaStoreOptions,
+}
+
+/// What files get that are made with `O_APPEND`, whatever their directory says: mostly logs, which do not gain from many
+/// stripes. Source: reference 1.1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AppendLayout {
+    /// Stripes, or [`STRIPE_COUNT_ALL`](nacre_layout::layout::STRIPE_COUNT_ALL); `None` lets the directory decide all (`mdd.*.append_stripe_count`).
+    pub stripe_count: Option<u16>,
+    /// Pool; `None` is that of the directory (`mdd.*.append_pool`).
+    pub pool: Option<PoolName>,
+}
+
+impl Default for AppendLayout {
+    fn default() -> AppendLayout {
+        AppendLayout { stripe_count: Some(1), pool: None }
+    }
+}
+
+impl AppendLayout {
+    /// The wish of a new file in a directory with the wish `directory`; `None` if that is as it is.
+    pub fn wish(&self, directory: &Wish) -> Option<Wish> {
+        let stripe_count = self.stripe_count?;
+        let inherited = directory.inherited();
+        let pool = self.pool.or(inherited.pool);
+        Some(Wish::Plain(LayoutSpec { stripe_count: Some(stripe_count), pool, ..inherited }))
+    }
 }
 
 impl Default for MdsConfig {
@@ -48,7 +75,7 @@ impl Default for MdsConfig {
             reserve_bytes: 64 << 20,
             data_reserve_bytes: 128 << 20,
             dom_stripe_bytes: DOM_STRIPE_BYTES,
-            even_within_percent: 17,
+            qos: Qos { threshold_rr_pct: 17, prio_free_pct: 90 },
             object_wait: Duration::from_secs(20),
             store: MetaStoreOptions::default(),
         }

@@ -43,9 +43,10 @@ mod stats;
 mod tables;
 mod tx;
 
-pub use config::{DOM_STRIPE_BYTES, MdsConfig};
+pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig};
 pub use error::MdsError;
 pub use mds::{Mds, Osts};
+pub use osts::{Pools, Qos};
 pub use stats::MdsStats;
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use crate::cache::InodeCache;
 use crate::clients::{Clients, Expected};
-use crate::config::MdsConfig;
+use crate::config::{AppendLayout, MdsConfig};
 use crate::data::DataPart;
 use crate::error::MdsError;
 use crate::flocks::FileLocks;
 use crate::locks::LockTable;
 use crate::opens::OpenTable;
-use crate::osts::OstSet;
+use crate::osts::{OstSet, Pools, Qos};
 use crate::service::Caller;
 use crate::space::SpaceGuard;
 use crate::stats::MdsStats;
@@ -99,6 +99,7 @@ pub struct Mds {
     pub(crate) next_sequence: AtomicU64,
     /// Striping where neither a file nor its directories say anything; the configuration may change it at any time.
     default_layout: RwLock<LayoutSpec>,
+    append_layout: Mutex<AppendLayout>,
     hash_seed: u64,
     stats: MdsStats,
     pub(crate) boot_count: u64,
@@ -223,7 +224,8 @@ impl Mds {
             mdlocks: Arc::new(mdlocks),
             lock_timer: Mutex::new(None),
             clients: Clients::new(&config, record.boot_count, known, orphans),
-            osts: OstSet::new(config.index, store.clone(), config.even_within_percent)?,
+            append_layout: Mutex::default(),
+            osts: OstSet::new(config.index, store.clone(), config.qos)?,
             space: SpaceGuard::new(dir, config.reserve_bytes),
             data: DataPart::open(store.clone(), dir, &config)?,
             move_directory: Mutex::new(()),
@@ -276,6 +278,39 @@ impl Mds {
     /// Tells which pools there are from now on.
     pub fn set_pools(&self, pools: &[PoolConfig]) {
         self.osts.set_pools(pools);
+    }
+
+    /// How OSTs are chosen.
+    pub fn qos(&self) -> Qos {
+        *self.osts.qos().lock()
+    }
+
+    /// Chooses OSTs so from now on.
+    pub fn change_qos(&self, change: impl FnOnce(&mut Qos)) {
+        change(&mut self.osts.qos().lock());
+    }
+
+    /// How pools spill over; can be changed.
+    pub fn spilling(&self) -> &Pools {
+        self.osts.spilling()
+    }
+
+    /// Whether a pool spills now.
+    ///
+    /// # Errors
+    /// `ENOENT` without the pool.
+    pub fn spill_is_active(&self, pool: &str) -> StatusResult<bool> {
+        self.osts.spilling().spill_is_active(pool, |osts| self.osts.used_pct(osts))
+    }
+
+    /// What files that are made to be appended to get.
+    pub fn append_layout(&self) -> AppendLayout {
+        *self.append_layout.lock()
+    }
+
+    /// Changes that.
+    pub fn change_append_layout(&self, change: impl FnOnce(&mut AppendLayout)) {
+        change(&mut self.append_layout.lock());
     }
 
     /// The pools that it knows, in the order of names.

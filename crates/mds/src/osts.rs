@@ -8,24 +8,28 @@
 mod choose;
 mod ost;
 mod pools;
+mod turns;
 mod worker;
 
 use crate::error::MdsError;
 use crate::mds::Osts;
 use crate::tables::OST_MARKS;
-use choose::Candidate;
+use choose::{Candidate, Chooser, Wanted};
+use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_layout::{LayoutSpec, PoolName, StripeObject};
 use nacre_ondisk::OstMarkRecord;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
-use nacre_types::limits::TARGET_INDEX_MAX;
+use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mgs::PoolConfig;
 use ost::{Ost, OstState};
-use parking_lot::{MutexGuard, RwLock};
-use pools::Pools;
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+pub use choose::Qos;
+pub use pools::Pools;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Sequence of the objects that MDT `mdt_index` makes on OST `ost_index`.
@@ -41,11 +45,12 @@ fn object_sequence(mdt_index: u16, ost_index: u16) -> u64 {
 pub struct OstSet {
     mdt_index: u16,
     store: Arc<MetaStore>,
-    even_within_percent: u8,
+    qos: Mutex<Qos>,
     osts: RwLock<Vec<Arc<Ost>>>,
     pools: Pools,
-    /// Position of the next round-robin allocation, and the source of random numbers for the weighted one.
-    turn: AtomicU64,
+    chooser: Mutex<Chooser>,
+    /// What the chooser's clock counts from.
+    began: Instant,
 }
 
 /// The marks that must be stored with a layout.
@@ -65,14 +70,15 @@ impl OstSet {
     ///
     /// # Errors
     /// None yet; marks are read as OSTs are added.
-    pub fn new(mdt_index: u16, store: Arc<MetaStore>, even_within_percent: u8) -> Result<OstSet, MdsError> {
+    pub fn new(mdt_index: u16, store: Arc<MetaStore>, qos: Qos) -> Result<OstSet, MdsError> {
         Ok(OstSet {
             mdt_index,
             store,
-            even_within_percent,
+            qos: Mutex::new(qos),
             osts: RwLock::default(),
             pools: Pools::default(),
-            turn: AtomicU64::new(0),
+            chooser: Mutex::new(Chooser::new(RandomState::new().hash_one(mdt_index))),
+            began: Instant::now(),
         })
     }
 
@@ -106,6 +112,34 @@ impl OstSet {
     /// Uses these pools from now on.
     pub fn set_pools(&self, pools: &[PoolConfig]) {
         self.pools.set(pools);
+        self.chooser.lock().retain_pools(|name| pools.iter().any(|pool| pool.name == *name));
+    }
+
+    /// The pools, and how they spill.
+    pub fn spilling(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// How OSTs are chosen; can be changed.
+    pub fn qos(&self) -> &Mutex<Qos> {
+        &self.qos
+    }
+
+    /// Percent of the space of these OSTs in use, rounded down; 0 if that is not known.
+    pub fn used_pct(&self, osts: &[u16]) -> u8 {
+        let all = self.osts.read().clone();
+        let candidates = all.iter().filter(|ost| osts.contains(&ost.index)).map(|ost| ost.candidate());
+        let (mut used, mut whole) = (0u128, 0u128);
+        for (in_use, available) in candidates.filter_map(|c| c.used.zip(c.available)) {
+            used += u128::from(in_use);
+            whole += u128::from(in_use) + u128::from(available);
+        }
+        u8::try_from((used * 100).checked_div(whole).unwrap_or(0)).unwrap_or(100)
+    }
+
+    /// The pool that new objects for `pool` come from: itself, or where it spills to.
+    pub fn spilled(&self, pool: Option<PoolName>) -> Option<PoolName> {
+        pool.map(|pool| self.pools.spill(pool, |osts| self.used_pct(osts)))
     }
 
     /// The pools that it knows.
@@ -182,8 +216,15 @@ impl OstSet {
         if candidates.iter().all(|c| c.full) && (members.is_some() || !candidates.is_empty()) {
             return Err(Status::ENOSPC);
         }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let places = choose::choose_apart(&candidates, spec, used, self.even_within_percent, turn);
+        let count = match spec.stripe_count {
+            Some(STRIPE_COUNT_ALL) => STRIPE_COUNT_MAX,
+            count => count.unwrap_or(1),
+        };
+        let pool = spec.real_pool().filter(|_| members.is_some());
+        let wanted = Wanted { count, first: spec.first_ost, used, pool };
+        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let qos = *self.qos.lock();
+        let places = self.chooser.lock().choose(&candidates, &wanted, &qos, now_ms);
         Ok(places.into_iter().map(|place| candidates[place].index).collect())
     }
 
@@ -201,13 +242,22 @@ impl OstSet {
         commit: impl FnOnce(Vec<Vec<StripeObject>>, &Marks) -> StatusResult<R>,
     ) -> StatusResult<R> {
         let deadline = Instant::now() + patience;
-        loop {
+        let mut looked_again = false;
+        'again: loop {
             let all = self.usable();
             let candidates: Vec<Candidate> = all.iter().map(|ost| ost.candidate()).collect();
             let mut used = used.to_vec();
             let mut chosen: Vec<Vec<&Arc<Ost>>> = Vec::with_capacity(wanted.len());
             for spec in wanted {
-                let osts = self.choose(&candidates, spec, &used)?;
+                let osts = match self.choose(&candidates, spec, &used) {
+                    // What is known of space may be old.
+                    Err(Status::ENOSPC) if !looked_again => {
+                        looked_again = true;
+                        nacre_env::blocking(|| all.iter().for_each(|ost| ost.look_again()));
+                        continue 'again;
+                    }
+                    chosen => chosen?,
+                };
                 used.extend(&osts);
                 chosen.push(
                     osts.iter().filter_map(|index| all.iter().find(|ost| ost.index == *index)).collect(),

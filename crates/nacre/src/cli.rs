@@ -189,6 +189,12 @@ struct ShapeArgs {
     /// Object targets of a new file system [default: 2]
     #[arg(long, value_name = "N")]
     osts: Option<u16>,
+    /// OSTs on flash, such as 0-3,8: shown by 'lfs df -v'; found out from the device if not said, and kept
+    #[arg(long, value_name = "OSTS")]
+    flash: Option<String>,
+    /// OSTs on rotating disks, likewise
+    #[arg(long, value_name = "OSTS")]
+    disk: Option<String>,
 }
 
 /// Runs one background process of a file system (used by the other commands).

@@ -167,6 +167,7 @@ impl Node {
 
     fn use_configuration(&self, config: &FsConfig) {
         log::info!("configuration {} has {} targets", config.version, config.targets.len());
+        let before = self.services.pools();
         if let Err(failure) = self.services.use_configuration(config, &self.links) {
             log::error!("{failure}");
         }
@@ -174,6 +175,7 @@ impl Node {
             mount.use_configuration(config, &self.links, &self.params);
         }
         self.params.use_configuration(config);
+        self.params.apply_to_new_pools(&before, &config.pools);
     }
 
     /// Unmounts. `force` does so although files are open.

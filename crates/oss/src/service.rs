@@ -16,7 +16,7 @@ use nacre_wire::oss::{self, Bulk, FallocateKind, OssReply, OssRequest, SeekKind,
 use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 const STATE_READ_ONLY: u32 = 0x02;
 const STATE_NO_SPACE: u32 = 0x20;
 const STATE_NO_INODES: u32 = 0x40;
+/// On flash.
+const STATE_NONROTATIONAL: u32 = 0x200;
 /// Bits that an operator sets: degraded and no-create.
 const STATE_OPERATOR: u32 = 0x01 | 0x04;
 
@@ -85,6 +87,8 @@ pub struct ObjectServer {
     exports: Exports<PeerStats>,
     statfs: Mutex<Option<(Instant, Statfs)>>,
     operator_state: AtomicU32,
+    /// It is on flash.
+    nonrotational: AtomicBool,
     /// When a failing request was last logged, and how many were not since.
     logged: Mutex<Option<Instant>>,
     unlogged: AtomicU64,
@@ -136,6 +140,7 @@ impl ObjectServer {
             exports: Exports::default(),
             statfs: Mutex::new(None),
             operator_state: AtomicU32::new(0),
+            nonrotational: AtomicBool::new(false),
             logged: Mutex::new(None),
             unlogged: AtomicU64::new(0),
         }
@@ -222,6 +227,17 @@ impl ObjectServer {
     pub fn set_state(&self, is_degraded: bool, is_no_create: bool) {
         let state = u32::from(is_degraded) | (u32::from(is_no_create) << 2);
         self.operator_state.store(state & STATE_OPERATOR, Ordering::Relaxed);
+        *self.statfs.lock() = None;
+    }
+
+    /// Whether the target is on flash (`osd-*.*.nonrotational`), which statfs tells.
+    pub fn is_nonrotational(&self) -> bool {
+        self.nonrotational.load(Ordering::Relaxed)
+    }
+
+    /// Says whether the target is on flash.
+    pub fn set_nonrotational(&self, is_nonrotational: bool) {
+        self.nonrotational.store(is_nonrotational, Ordering::Relaxed);
         *self.statfs.lock() = None;
     }
 
@@ -409,7 +425,9 @@ impl ObjectServer {
         {
             return Ok(*statfs);
         }
-        let statfs = statfs_of(&self.target.store.space()?, self.operator_state.load(Ordering::Relaxed));
+        let class = if self.is_nonrotational() { STATE_NONROTATIONAL } else { 0 };
+        let state = self.operator_state.load(Ordering::Relaxed) | class;
+        let statfs = statfs_of(&self.target.store.space()?, state);
         *cached = Some((now, statfs));
         Ok(statfs)
     }

@@ -32,7 +32,18 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "write_back_idle_percent",
         ],
     ),
-    ("lod.*", &["dom_stripesize", "dom_stripesize_max_kb", "dom_threshold_free_mb"]),
+    (
+        "lod.*",
+        &[
+            "dom_stripesize",
+            "dom_stripesize_max_kb",
+            "dom_threshold_free_mb",
+            "qos_prio_free",
+            "qos_threshold_rr",
+        ],
+    ),
+    ("lod.*.pool.*", &["spill_target", "spill_threshold_pct"]),
+    ("mdd.*", &["append_pool", "append_stripe_count"]),
     ("mdt.*", &["dom_stats", "job_cleanup_interval", "job_stats", "ldlm_timeout", "md_stats"]),
     ("mdt.*.exports", &["clear"]),
     ("mdt.*.exports.*", &["stats"]),
@@ -60,6 +71,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
     (
         "osd-file.*",
         &[
+            "nonrotational",
             "read_cache_enable",
             "readcache_max_filesize",
             "readcache_max_io_mb",
@@ -123,6 +135,9 @@ mod tests {
             "mdt.*.ldlm_timeout",
             "ldlm.namespaces.filter-*.contended_locks",
             "jobid_var",
+            "lod.*.pool.flash.spill_target",
+            "lod.x-MDT0000-mdtlov.qos_threshold_rr",
+            "mdd.*.append_pool",
             "obdfilter.x.exports.clear",
             "mdt.*.exports.10.0.0.1@tcp.stats",
         ] {

@@ -1,10 +1,12 @@
 //! Making files, directories, symlinks and nodes.
 
+use super::layout::stored_wish;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
 use crate::tables::{INODES, ORPHANS, OrphanKind, XATTRS, xattr_key};
 use crate::tx::Tx;
+use nacre_layout::user;
 use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_types::acl::Acl;
 use nacre_types::attr::S_ISGID;
@@ -155,6 +157,9 @@ impl Mds {
         let mut tx = self.begin();
         let mut record = self.new_record(caller, directory, wanted, now)?;
         self.inherit(&mut tx, directory, wanted, &mut record)?;
+        if open.is_some_and(|(_, flags)| flags.contains(OpenFlags::APPEND)) {
+            self.lay_out_for_appends(directory, &mut record)?;
+        }
         let writes = open.is_some_and(|(_, flags)| flags.contains(OpenFlags::WRITE));
         if writes {
             self.place_data(&mut record)?;
@@ -270,6 +275,15 @@ impl Mds {
             let (scratch, batch) = tx.scratch();
             XattrRecord { value: &value }.encode(scratch);
             batch.put(XATTRS, xattr_key(&wanted.fid, ACL_DEFAULT).as_slice(), scratch);
+        }
+        Ok(())
+    }
+
+    /// A new file that is to be appended to has its own default.
+    fn lay_out_for_appends(&self, directory: &InodeRecord, record: &mut InodeRecord) -> StatusResult<()> {
+        if let Some(wish) = self.append_layout().wish(&stored_wish(directory)?) {
+            record.body = user::encode_wish(&record.attr.fid, &wish);
+            record.attr.flags |= AttrFlags::HAS_LAYOUT;
         }
         Ok(())
     }

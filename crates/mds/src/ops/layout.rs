@@ -172,6 +172,10 @@ impl Mds {
         self.call_back_for_objects(record)?;
         layout.place_on_mdt(record.attr.fid);
         let places: Vec<usize> = layout.to_instantiate(end).collect();
+        for &place in &places {
+            let component = &mut layout.components[place];
+            component.pool = self.osts.spilled(component.pool);
+        }
         let wanted: Vec<LayoutSpec> = places
             .iter()
             .map(|&place| {

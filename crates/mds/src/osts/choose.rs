@@ -1,188 +1,168 @@
-//! Choosing OSTs: in turn while they are about equally full, by free space otherwise. Source: reference 4.6.
+//! Choosing OSTs: in turn while they are about equally full, by free space otherwise. Pure. Source: reference 4.6;
+//! `docs/operations/pools.md` says it for administrators.
+//!
+//! - What is full, takes no new objects, or is in use by other components of the file while there are others, is left out; then
+//!   what has no object ids ready and what is degraded, while there are enough others.
+//! - In turn: one rotation for each pool over its OSTs, those of different servers alternating. Every so often it begins
+//!   anew anywhere, so that many metadata servers do not march in step.
+//! - By free space: a draw with chances in proportion to weights, which are the free space less a penalty that an OST (and its
+//!   server) gets when it is chosen and works off while others are.
 
-use nacre_layout::LayoutSpec;
-use nacre_layout::layout::STRIPE_COUNT_ALL;
-use nacre_types::limits::STRIPE_COUNT_MAX;
+use super::turns::{Penalties, Random, Rotation};
+use nacre_layout::PoolName;
+use std::collections::HashMap;
 
 /// What the choice needs to know of an OST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
     /// Its index.
     pub index: u16,
+    /// Which server it is on: equal numbers are the same one.
+    pub server: u64,
     /// Free bytes for new data; `None` if not known yet.
     pub available: Option<u64>,
-    /// Takes no new objects for lack of space or inodes.
+    /// Bytes in use of those that there are.
+    pub used: Option<u64>,
+    /// Takes no new objects: it lacks space or inodes, or an operator said so.
     pub full: bool,
-    /// Did not answer lately, or refuses new objects.
+    /// Did not answer lately.
     pub down: bool,
+    /// Works, but slowly: an operator said so.
+    pub degraded: bool,
+    /// Has object ids ready.
+    pub ready: bool,
 }
 
-impl Candidate {
-    fn usable(&self) -> bool {
-        !self.full && !self.down
+/// How OSTs are chosen; administrators may change it at any time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Qos {
+    /// Difference of free space in percent up to which OSTs are used in turn; 100: always (`qos_threshold_rr`).
+    pub threshold_rr_pct: u8,
+    /// How much free space counts against spreading files, in percent (`qos_prio_free`).
+    pub prio_free_pct: u8,
+}
+
+/// A wish for OSTs.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// How many; as many as there are if there are fewer.
+    pub count: u16,
+    /// The first one.
+    pub first: Option<u16>,
+    /// Those that other components of the file use.
+    pub used: &'a [u16],
+    /// The pool that the candidates are from.
+    pub pool: Option<PoolName>,
+}
+
+/// What is remembered from one choice to the next.
+pub struct Chooser {
+    rotations: HashMap<Option<PoolName>, Rotation>,
+    penalties: Penalties,
+    random: Random,
+}
+
+impl Chooser {
+    /// Without memories; `seed` makes two of them differ.
+    pub fn new(seed: u64) -> Chooser {
+        Chooser { rotations: HashMap::new(), penalties: Penalties::default(), random: Random::new(seed) }
+    }
+
+    /// Places in `candidates` (sorted by index) of up to `wanted.count` OSTs in stripe order, none twice; fewer if fewer can
+    /// be used. `now_ms` is any clock that does not go back.
+    ///
+    /// If nothing but OSTs that are down is left, those are chosen, so that the caller tries them.
+    pub fn choose(
+        &mut self,
+        candidates: &[Candidate],
+        wanted: &Wanted<'_>,
+        qos: &Qos,
+        now_ms: u64,
+    ) -> Vec<usize> {
+        let usable = usable(candidates, wanted);
+        let count = usize::from(wanted.count).min(usable.len());
+        if count == 0 {
+            return Vec::new();
+        }
+        if let Some(first) = wanted.first {
+            // From the wanted one on in the order of indexes.
+            let start = usable.iter().position(|&i| candidates[i].index >= first).unwrap_or(0);
+            return (0..count).map(|i| usable[(start + i) % usable.len()]).collect();
+        }
+        let known: Option<Vec<u64>> = usable.iter().map(|&i| candidates[i].available).collect();
+        match known {
+            Some(space) if !is_even(&space, qos.threshold_rr_pct) => {
+                self.penalties.draw(candidates, &usable, count, qos.prio_free_pct, now_ms, &mut self.random)
+            }
+            _ => {
+                let turns = interleaved(candidates, usable);
+                let rotation = self.rotations.entry(wanted.pool).or_default();
+                rotation.take(&turns, count, &mut self.random)
+            }
+        }
+    }
+
+    /// Forgets the turns of pools that are gone.
+    pub fn retain_pools(&mut self, exists: impl Fn(&PoolName) -> bool) {
+        self.rotations.retain(|pool, _| pool.is_none_or(|pool| exists(&pool)));
     }
 }
 
-/// A pseudo-random number from a counter (splitmix64).
-fn random(counter: u64) -> u64 {
-    let mut z = counter.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-/// As [`choose`] for the wish `spec`, leaving out the OSTs `used` by other components of the file if there are enough others.
-pub fn choose_apart(
-    candidates: &[Candidate],
-    spec: &LayoutSpec,
-    used: &[u16],
-    even_within_percent: u8,
-    turn: u64,
-) -> Vec<usize> {
-    let wanted = match spec.stripe_count {
-        Some(STRIPE_COUNT_ALL) => STRIPE_COUNT_MAX,
-        Some(count) => count,
-        None => 1,
+/// Places of those that may be chosen now, in the order of indexes: the narrowest set that has enough.
+fn usable(candidates: &[Candidate], wanted: &Wanted<'_>) -> Vec<usize> {
+    let up = |c: &Candidate| !c.full && !c.down;
+    let apart = |c: &Candidate| up(c) && !wanted.used.contains(&c.index);
+    let sets: [&dyn Fn(&Candidate) -> bool; 4] = [
+        &|c| apart(c) && c.ready && !c.degraded,
+        &|c| up(c) && c.ready && !c.degraded,
+        &|c| up(c) && !c.degraded,
+        &|c| up(c),
+    ];
+    let places = |fits: &dyn Fn(&Candidate) -> bool| -> Vec<usize> {
+        (0..candidates.len()).filter(|&i| fits(&candidates[i])).collect()
     };
-    let is_apart = |place: &usize| candidates[*place].usable() && !used.contains(&candidates[*place].index);
-    if spec.first_ost.is_none() && !used.is_empty() {
-        let apart: Vec<usize> = (0..candidates.len()).filter(is_apart).collect();
-        if apart.len() >= usize::from(wanted) {
-            let others: Vec<Candidate> = apart.iter().map(|place| candidates[*place]).collect();
-            let chosen = choose(&others, wanted, None, even_within_percent, turn);
-            return chosen.into_iter().map(|place| apart[place]).collect();
+    let count = usize::from(wanted.count);
+    let skip = usize::from(wanted.first.is_some());
+    for fits in sets.into_iter().skip(skip) {
+        let found = places(fits);
+        if found.len() >= count {
+            return found;
         }
     }
-    choose(candidates, wanted, spec.first_ost, even_within_percent, turn)
-}
-
-/// Places in `candidates` (sorted by index) of up to `wanted` OSTs in stripe order; fewer if fewer are usable.
-///
-/// If nothing is usable but something is only down, that is chosen, so that the caller tries it. `turn` counts calls.
-pub fn choose(
-    candidates: &[Candidate],
-    wanted: u16,
-    first: Option<u16>,
-    even_within_percent: u8,
-    turn: u64,
-) -> Vec<usize> {
-    let mut usable: Vec<usize> = (0..candidates.len()).filter(|&i| candidates[i].usable()).collect();
-    if usable.is_empty() {
-        usable = (0..candidates.len()).filter(|&i| !candidates[i].full).collect();
-    }
-    let count = usize::from(wanted).min(usable.len());
-    if let Some(first) = first {
-        // From the wanted one on in the order of indexes.
-        let start = usable.iter().position(|&i| candidates[i].index >= first).unwrap_or(0);
-        return (0..count).map(|i| usable[(start + i) % usable.len()]).collect();
-    }
-    if count == 0 {
-        return Vec::new();
-    }
-    let known: Option<Vec<u64>> = usable.iter().map(|&i| candidates[i].available).collect();
-    match known {
-        Some(space) if !is_even(&space, even_within_percent) => weighted(&usable, space, count, turn),
-        _ => {
-            let start = (turn as usize).wrapping_mul(count) % usable.len();
-            (0..count).map(|i| usable[(start + i) % usable.len()]).collect()
-        }
+    match places(&up) {
+        none if none.is_empty() => places(&|c| !c.full),
+        all => all,
     }
 }
 
-fn is_even(space: &[u64], within_percent: u8) -> bool {
+fn is_even(space: &[u64], within_pct: u8) -> bool {
     let (min, max) = (space.iter().min().copied().unwrap_or(0), space.iter().max().copied().unwrap_or(0));
-    let floor = u128::from(max) * u128::from(100u8.saturating_sub(within_percent));
+    let floor = u128::from(max) * u128::from(100u8.saturating_sub(within_pct));
     floor <= u128::from(min) * 100
 }
 
-/// Draws without putting back, each with a chance in proportion to its free space.
-fn weighted(usable: &[usize], mut space: Vec<u64>, count: usize, turn: u64) -> Vec<usize> {
-    let mut chosen = Vec::with_capacity(count);
-    for draw in 0..count as u64 {
-        let total: u128 = space.iter().map(|&bytes| u128::from(bytes)).sum();
-        if total == 0 {
-            break;
-        }
-        let mut point = (u128::from(random(turn.wrapping_mul(4096).wrapping_add(draw))) * total) >> 64;
-        for (place, bytes) in space.iter_mut().enumerate() {
-            if point < u128::from(*bytes) {
-                chosen.push(usable[place]);
-                *bytes = 0;
-                break;
-            }
-            point -= u128::from(*bytes);
+/// The same places, those of different servers alternating as evenly as their numbers allow.
+fn interleaved(candidates: &[Candidate], places: Vec<usize>) -> Vec<usize> {
+    let mut servers: Vec<(u64, Vec<usize>)> = Vec::new();
+    for &place in &places {
+        let server = candidates[place].server;
+        match servers.iter_mut().find(|(known, _)| *known == server) {
+            Some((_, of_server)) => of_server.push(place),
+            None => servers.push((server, vec![place])),
         }
     }
-    chosen
+    if servers.len() < 2 {
+        return places;
+    }
+    // Each one's turn is at the middle of its share of the round.
+    let mut turns: Vec<(u64, usize)> = Vec::with_capacity(places.len());
+    for (_, of_server) in &servers {
+        let share = (1u64 << 32) / of_server.len() as u64;
+        turns.extend(of_server.iter().enumerate().map(|(i, place)| (share * i as u64 + share / 2, *place)));
+    }
+    turns.sort_unstable();
+    turns.into_iter().map(|(_, place)| place).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ost(index: u16, available: u64) -> Candidate {
-        Candidate { index, available: Some(available), full: false, down: false }
-    }
-
-    #[test]
-    fn about_equal_osts_are_used_in_turn() {
-        let osts = [ost(0, 100), ost(1, 95), ost(2, 90)];
-        let mut uses = [0; 3];
-        for turn in 0..30 {
-            for place in choose(&osts, 2, None, 17, turn) {
-                uses[place] += 1;
-            }
-        }
-        assert_eq!(uses, [20, 20, 20]);
-    }
-
-    #[test]
-    fn unequal_osts_are_used_by_their_free_space_and_full_ones_never() {
-        let mut osts = [ost(0, 100), ost(1, 300), ost(2, 900)];
-        osts[2].full = true;
-        let mut uses = [0u32; 3];
-        for turn in 0..4000 {
-            uses[choose(&osts, 1, None, 17, turn)[0]] += 1;
-        }
-        assert!((850..1150).contains(&uses[0]), "{uses:?}");
-        assert_eq!(uses[2], 0);
-    }
-
-    #[test]
-    fn the_wanted_first_ost_leads_and_no_ost_is_used_twice() {
-        let osts = [ost(0, 1), ost(3, 1000), ost(7, 5)];
-        assert_eq!(choose(&osts, 3, Some(3), 17, 9), [1, 2, 0]);
-        for turn in 0..100 {
-            let mut chosen = choose(&osts, 9, None, 17, turn);
-            chosen.sort_unstable();
-            chosen.dedup();
-            assert!(chosen.len() == 3, "{chosen:?}");
-        }
-    }
-
-    #[test]
-    fn components_use_other_osts_than_their_neighbours_while_there_are_enough() {
-        let osts = [ost(0, 100), ost(1, 100), ost(2, 100), ost(3, 100)];
-        let wish = |count| LayoutSpec { stripe_count: Some(count), ..LayoutSpec::default() };
-        for turn in 0..20 {
-            let mut apart = choose_apart(&osts, &wish(2), &[0, 3], 17, turn);
-            apart.sort_unstable();
-            assert_eq!(apart, [1, 2]);
-            assert_eq!(choose_apart(&osts, &wish(3), &[0, 3], 17, turn).len(), 3);
-            assert_eq!(choose_apart(&osts, &wish(STRIPE_COUNT_ALL), &[0], 17, turn).len(), 4);
-        }
-        let first = LayoutSpec { first_ost: Some(3), ..wish(2) };
-        assert_eq!(choose_apart(&osts, &first, &[3], 17, 0), [3, 0]);
-    }
-
-    #[test]
-    fn osts_that_are_down_are_tried_only_when_nothing_else_is_left() {
-        let mut osts = [ost(0, 100), ost(1, 100)];
-        osts[0].down = true;
-        assert_eq!(choose(&osts, 2, None, 17, 0), [1]);
-        osts[1].full = true;
-        assert_eq!(choose(&osts, 2, None, 17, 0), [0]);
-        osts[0].full = true;
-        assert!(choose(&osts, 2, None, 17, 0).is_empty());
-    }
-}
+mod tests;

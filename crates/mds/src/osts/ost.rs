@@ -4,10 +4,11 @@ use super::choose::Candidate;
 use nacre_ondisk::OstMarkRecord;
 use nacre_rpc::OssEndpoint;
 use nacre_types::limits::TARGET_INDEX_MAX;
-use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
+use nacre_types::{ClientUuid, Fid, Nid, Status, StatusResult, TransNo};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,9 @@ const PENDING_MAX: usize = 64 << 10;
 /// `OS_STATFS_*` bits that mean "no new objects": read-only, no-create, out of space, out of inodes.
 const STATE_REFUSES: u32 = 2 | 4;
 const STATE_FULL: u32 = 0x20 | 0x40;
+const STATE_DEGRADED: u32 = 1;
+/// Age up to which space is not asked for again when all OSTs seem full.
+const LOOKED_AGE: Duration = Duration::from_millis(500);
 
 /// An object whose destruction is logged.
 #[derive(Clone, Copy)]
@@ -121,6 +125,8 @@ pub struct Ost {
     /// Its index.
     pub index: u16,
     endpoint: RwLock<Arc<dyn OssEndpoint>>,
+    /// Tells the OSTs of one server from those of others.
+    server: Mutex<u64>,
     pub state: Mutex<OstState>,
     /// Wakes the thread.
     pub work: Condvar,
@@ -139,6 +145,7 @@ impl Ost {
         let gives_ids = index < TARGET_INDEX_MAX;
         Ost {
             index,
+            server: Mutex::new(server_of(&*endpoint)),
             endpoint: RwLock::new(endpoint),
             state: Mutex::new(OstState {
                 sequence: mark.sequence,
@@ -169,6 +176,7 @@ impl Ost {
 
     /// Uses another way to the OST from now on.
     pub fn set_endpoint(&self, endpoint: Arc<dyn OssEndpoint>) {
+        *self.server.lock() = server_of(&*endpoint);
         *self.endpoint.write() = endpoint;
         self.state.lock().resting_until = None;
         self.work.notify_all();
@@ -207,12 +215,17 @@ impl Ost {
             || statfs.is_some_and(|s| {
                 s.state & STATE_FULL != 0 || s.blocks_available <= s.blocks / 1000 || s.files_free == 0
             });
-        let refuses = statfs.is_some_and(|s| s.state & STATE_REFUSES != 0);
+        let state_has = |bits: u32| statfs.is_some_and(|s| s.state & bits != 0);
+        let bytes = |blocks: u64, s: &Statfs| blocks.saturating_mul(u64::from(s.block_size));
         Candidate {
             index: self.index,
-            available: statfs.map(|s| s.blocks_available.saturating_mul(u64::from(s.block_size))),
-            full,
-            down: refuses || state.is_resting(now),
+            server: *self.server.lock(),
+            available: statfs.as_ref().map(|s| bytes(s.blocks_available, s)),
+            used: statfs.as_ref().map(|s| bytes(s.blocks.saturating_sub(s.blocks_free), s)),
+            full: full || state_has(STATE_REFUSES),
+            down: state.is_resting(now),
+            degraded: state_has(STATE_DEGRADED),
+            ready: state.has_ids(1),
         }
     }
 
@@ -309,7 +322,22 @@ impl Ost {
         let mut state = self.state.lock();
         state.statfs = Some((Instant::now(), statfs));
         state.statfs_wanted = false;
+        // It may have room again; if not, the next reservation says so.
+        state.no_space &= statfs.blocks_available == 0;
         Ok(())
+    }
+
+    /// Asks for free space if that is not known for sure; failures are logged where they happen.
+    pub fn look_again(&self) {
+        let now = Instant::now();
+        let (is_fresh, resting) = {
+            let state = self.state.lock();
+            let at = state.statfs.map(|(at, _)| at);
+            (at.is_some_and(|at| now.duration_since(at) < LOOKED_AGE), state.is_resting(now))
+        };
+        if !is_fresh && !resting {
+            let _ = self.refresh_statfs();
+        }
     }
 
     /// Has the objects destroyed that wait for it, without waiting for their transactions to become durable on their own.
@@ -406,6 +434,17 @@ impl Ost {
         if was_idle {
             self.work.notify_one();
         }
+    }
+}
+
+/// A number for the host that an endpoint leads to; 0 for this process.
+fn server_of(endpoint: &dyn OssEndpoint) -> u64 {
+    let nid = endpoint.import().and_then(|import| import.nids.first().copied());
+    match nid {
+        Some(Nid::Tcp(addr)) => {
+            std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default().hash_one(addr.ip())
+        }
+        _ => 0,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{self, FormatOptions, Instance, target_name};
 use crate::process::{self, MOUNT, NODE, RunDir};
 use crate::progress::Progress;
-use crate::{mounts, node, ports};
+use crate::{mounts, node, ost_class, ports};
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::nid::check_fsname;
 use nacre_types::{Nid, TargetKind};
@@ -25,6 +25,7 @@ pub fn run(args: &UpArgs) -> Result<i32> {
     super::mount::MountOptions::parse(&args.options, false)?;
     let mut progress = Progress::new(args.json);
     let instance = open_or_format(args, &mut progress)?;
+    ost_class::keep(&instance, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
     let run = RunDir::new(instance.run_dir());
     let mount_point = instance::absolute(&args.mount)?;
     check_shape(&run, args.separate)?;
@@ -74,7 +75,8 @@ pub fn format(args: &FormatArgs) -> Result<i32> {
         )));
     }
     let mut progress = Progress::new(false);
-    Instance::format(&args.dir, &options, node::format_target, |text| progress.show(text))?;
+    let instance = Instance::format(&args.dir, &options, node::format_target, |text| progress.show(text))?;
+    ost_class::keep(&instance, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
     drop(progress);
     println!(
         "file system '{}' with {} MDT and {} OSTs made in {}",

@@ -9,6 +9,7 @@ mod exports;
 mod jobs;
 mod ldlm;
 mod llite;
+mod lod;
 mod osc;
 mod pools;
 
@@ -24,7 +25,7 @@ use nacre_params::{Kind, Pattern, Tree, known, value};
 use nacre_rpc::{ImportInfo, OssService};
 use nacre_types::{Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
-use nacre_wire::mgs::{FsConfig, MgsRequest, PoolChange};
+use nacre_wire::mgs::{FsConfig, MgsRequest, PoolChange, PoolConfig};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +64,16 @@ impl Params {
             self.apply(setting);
         }
         lasting.clone_from(&config.params);
+    }
+
+    /// Applies the lasting settings of pools that there were not before to the metadata targets of this process.
+    pub fn apply_to_new_pools(&self, before: &[PoolConfig], now: &[PoolConfig]) {
+        for pool in now.iter().filter(|pool| !before.iter().any(|known| known.name == pool.name)) {
+            let Ok(pattern) = Pattern::parse(&format!("lod.*.pool.{}", pool.name)) else { continue };
+            for found in self.tree.find(&pattern, false) {
+                self.apply_lasting(&found.name);
+            }
+        }
     }
 
     /// Takes over the settings of this host for its mounts: applies them, now and to what is entered later.
@@ -144,6 +155,15 @@ impl Params {
         self.tree.add_both(&add("degraded"), read, write);
         let (read, write) = setter(|state| &mut state.1);
         self.tree.add_both(&add("no_create"), read, write);
+        let (get, set) = (server.clone(), server.clone());
+        self.tree.add_both(
+            &format!("osd-file.{name}.nonrotational"),
+            move || Ok(u8::from(get.is_nonrotational()).to_string()),
+            move |text| {
+                set.set_nonrotational(value::truth(text)?);
+                Ok(())
+            },
+        );
         let locks = server.locks().clone();
         self.tree.add_read(&add("num_exports"), move || Ok(locks.exports().len().to_string()));
         let locks = server.locks().clone();
@@ -197,6 +217,10 @@ impl Params {
         let known = mds.clone();
         pools::enter(&self.tree, &lod, fsname, move || known.pools());
         dom::enter(&self.tree, &below, &lod, mds, data);
+        lod::enter(&self.tree, &lod, mds);
+        let mdd = format!("mdd.{name}");
+        lod::enter_append(&self.tree, &mdd, mds);
+        self.apply_lasting(&mdd);
         let (get, set) = (mds.clone(), mds.clone());
         self.tree.add_both(
             &format!("{below}.ldlm_timeout"),

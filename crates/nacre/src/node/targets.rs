@@ -4,6 +4,7 @@ use super::links::Links;
 use super::params::Params;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
+use crate::ost_class;
 use nacre_layout::LayoutSpec;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_mds::{Mds, MdsConfig};
@@ -15,7 +16,7 @@ use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::{ClientUuid, Cred, Fid, SetAttr, SetAttrValid, TargetId, TargetKind};
 use nacre_wire::mds::MdsRequest;
-use nacre_wire::mgs::FsConfig;
+use nacre_wire::mgs::{FsConfig, PoolConfig};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -145,6 +146,7 @@ impl Services {
                     let dir = instance.target_dir(target);
                     let server = ObjectServer::open(store, target.index, &dir, &OssConfig::default())
                         .map_err(Failure::because(format!("open {target}")))?;
+                    server.set_nonrotational(ost_class::is_flash(&dir));
                     self.osts.insert(target.index, Arc::new(server));
                 }
                 TargetKind::Mdt => {}
@@ -214,6 +216,11 @@ impl Services {
     /// The object services that are here.
     pub fn osts(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
         self.osts.iter().map(|(index, ost)| (*index, ost.clone() as Arc<dyn OssService>)).collect()
+    }
+
+    /// The pools that the metadata targets here know.
+    pub fn pools(&self) -> Vec<PoolConfig> {
+        self.mdts.values().next().map_or_else(Vec::new, |mds| mds.pools())
     }
 
     /// Enters the parameters of all targets.

@@ -1,0 +1,205 @@
+//! The two ways of choosing among OSTs that can be used: a rotation, and a draw by free space with penalties.
+
+use super::choose::Candidate;
+use std::collections::BTreeMap;
+
+/// Allocations after which a rotation begins anew anywhere: this, divided by the OSTs ... (reference 4.6)
+const RESEED_MIN: usize = 2000;
+/// ... and this for each of them.
+const RESEED_PER_OST: usize = 30;
+/// An OST that was not chosen for so long works a half of its penalty off, in milliseconds (`qos_maxage` of 5 s and an
+/// eighth of the idle time, reference 4.6).
+const DECAY_MS: u64 = 8 * 5000;
+/// Halvings after which nothing is left.
+const DECAYS_MAX: u64 = 32;
+
+/// Pseudo-random numbers (splitmix64).
+pub struct Random(u64);
+
+impl Random {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`, which is not 0.
+    fn below(&mut self, end: u128) -> u128 {
+        (u128::from(self.next()) << 64 | u128::from(self.next())) % end
+    }
+}
+
+/// Whose turn it is.
+#[derive(Default)]
+pub struct Rotation {
+    /// Where the next one begins, from 0 or the place of the last new beginning.
+    start: usize,
+    /// Grows so that stripe counts that divide the number of OSTs do not meet the same first OST for ever.
+    offset: usize,
+    /// Allocations until the next new beginning.
+    left: usize,
+}
+
+impl Rotation {
+    /// The next `count` of `turns`, which has at least as many.
+    pub fn take(&mut self, turns: &[usize], count: usize, random: &mut Random) -> Vec<usize> {
+        let osts = turns.len();
+        if self.left == 0 {
+            self.start = random.below(osts as u128) as usize;
+            self.left = (RESEED_MIN / osts + RESEED_PER_OST) * osts;
+        } else if self.start >= osts {
+            self.start %= osts;
+            if count > 1 && osts % count != 1 {
+                self.offset = (self.offset + 1) % osts;
+            }
+        }
+        self.left -= 1;
+        let first = self.start + self.offset;
+        self.start += count;
+        (0..count).map(|i| turns[(first + i) % osts]).collect()
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Penalty {
+    bytes: u128,
+    /// When it was last chosen.
+    at_ms: u64,
+}
+
+impl Penalty {
+    fn decayed(self, now_ms: u64) -> u128 {
+        match now_ms.saturating_sub(self.at_ms) / DECAY_MS {
+            halvings @ 0..DECAYS_MAX => self.bytes >> halvings,
+            _ => 0,
+        }
+    }
+}
+
+/// What those that were chosen lately are held back by.
+#[derive(Default)]
+pub struct Penalties {
+    osts: BTreeMap<u16, Penalty>,
+    servers: BTreeMap<u64, Penalty>,
+}
+
+/// An OST of a draw.
+struct Entry {
+    place: usize,
+    space: u128,
+    /// What one object costs it, and its server.
+    per_object: u128,
+    server: u64,
+    server_per_object: u128,
+    drawn: bool,
+}
+
+impl Penalties {
+    /// Draws `count` of `usable`, none twice, each with a chance in proportion to its weight.
+    pub fn draw(
+        &mut self,
+        candidates: &[Candidate],
+        usable: &[usize],
+        count: usize,
+        prio_free_pct: u8,
+        now_ms: u64,
+        random: &mut Random,
+    ) -> Vec<usize> {
+        let mut entries = entries(candidates, usable, prio_free_pct);
+        let mut chosen = Vec::with_capacity(count);
+        for _ in 0..count {
+            let weights: Vec<u128> =
+                entries.iter().map(|entry| self.weight(candidates, entry, now_ms)).collect();
+            let total: u128 = weights.iter().sum();
+            let left: Vec<usize> = (0..entries.len()).filter(|&at| !entries[at].drawn).collect();
+            let at = match total {
+                // All have used up their space in penalties: any of them.
+                0 => left[random.below(left.len() as u128) as usize],
+                total => {
+                    let mut point = random.below(total);
+                    let hit = left.iter().copied().find(|&at| {
+                        let inside = point < weights[at];
+                        point = point.saturating_sub(weights[at]);
+                        inside
+                    });
+                    hit.unwrap_or(left[0])
+                }
+            };
+            entries[at].drawn = true;
+            chosen.push(entries[at].place);
+            self.note(candidates, &entries, at, now_ms);
+        }
+        chosen
+    }
+
+    /// At least 1 where there is space, so that nobody starves.
+    fn weight(&self, candidates: &[Candidate], entry: &Entry, now_ms: u64) -> u128 {
+        if entry.drawn || entry.space == 0 {
+            return 0;
+        }
+        let of = |penalty: Option<&Penalty>| penalty.map_or(0, |penalty| penalty.decayed(now_ms));
+        let penalty = of(self.osts.get(&candidates[entry.place].index)) + of(self.servers.get(&entry.server));
+        entry.space.saturating_sub(penalty).max(1)
+    }
+
+    /// One was chosen: it pays for all, the others work a unit of theirs off.
+    fn note(&mut self, candidates: &[Candidate], entries: &[Entry], at: usize, now_ms: u64) {
+        let chosen = &entries[at];
+        let mut servers: BTreeMap<u64, u128> = BTreeMap::new();
+        for entry in entries {
+            servers.insert(entry.server, entry.server_per_object);
+        }
+        let own = self.osts.entry(candidates[chosen.place].index).or_default();
+        own.bytes = own.decayed(now_ms) / 2 + chosen.per_object * entries.len() as u128;
+        own.at_ms = now_ms;
+        let server = self.servers.entry(chosen.server).or_default();
+        server.bytes = server.decayed(now_ms) / 2 + chosen.server_per_object * servers.len() as u128;
+        server.at_ms = now_ms;
+        for entry in entries {
+            if let Some(penalty) = self.osts.get_mut(&candidates[entry.place].index) {
+                penalty.bytes = penalty.bytes.saturating_sub(entry.per_object);
+            }
+        }
+        for (server, per_object) in servers {
+            if let Some(penalty) = self.servers.get_mut(&server) {
+                penalty.bytes = penalty.bytes.saturating_sub(per_object);
+            }
+        }
+    }
+}
+
+fn entries(candidates: &[Candidate], usable: &[usize], prio_free_pct: u8) -> Vec<Entry> {
+    let spread = u128::from(100 - prio_free_pct.min(100));
+    let space = |place: usize| u128::from(candidates[place].available.unwrap_or(0));
+    // The share of free space that counts for spreading, halved, over the others that may be chosen instead.
+    let per_object = |space: u128, others: usize| space * spread / 200 / others.max(1) as u128;
+    let mut servers: BTreeMap<u64, (u128, usize)> = BTreeMap::new();
+    for &place in usable {
+        let of_server = servers.entry(candidates[place].server).or_default();
+        of_server.0 += space(place);
+        of_server.1 += 1;
+    }
+    let entry = |&place: &usize| {
+        let server = candidates[place].server;
+        let (sum, count) = servers[&server];
+        Entry {
+            place,
+            space: space(place),
+            per_object: per_object(space(place), usable.len() - 1),
+            server,
+            server_per_object: match servers.len() {
+                1 => 0,
+                several => per_object(sum / count as u128, several - 1) / 2,
+            },
+            drawn: false,
+        }
+    };
+    usable.iter().map(entry).collect()
+}

@@ -1,0 +1,87 @@
+//! The class of an OST: flash or disk. Given with `nacre up --flash`, `--disk` and then kept in the target's directory, else
+//! found out from the device below it.
+
+use crate::failure::{Failure, Result};
+use crate::instance::{Instance, write_private};
+use crate::ost_list;
+use nacre_types::TargetId;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const CLASS_FILE: &str = "class";
+const FLASH: &str = "flash";
+const DISK: &str = "disk";
+
+/// Keeps what the lists of OSTs say: those of `flash` are on flash, those of `disk` are not.
+///
+/// # Errors
+/// If a list is none, names an OST that is not here or in both lists, or cannot be kept.
+pub fn keep(instance: &Instance, flash: Option<&str>, disk: Option<&str>) -> Result<()> {
+    let read = |option: &str, list: Option<&str>| -> Result<Vec<u16>> {
+        let Some(list) = list else { return Ok(Vec::new()) };
+        let indexes = ost_list::indexes(list, 10)
+            .ok_or_else(|| Failure::usage(format!("{option} {list} is no list of OSTs such as 0-3,8")))?;
+        match indexes.iter().find(|index| **index >= instance.superblock.ost_count) {
+            Some(index) => Err(Failure::usage(format!(
+                "{option}: there is no OST {index}, the last one is {}",
+                instance.superblock.ost_count - 1
+            ))),
+            None => Ok(indexes),
+        }
+    };
+    let (flash, disk) = (read("--flash", flash)?, read("--disk", disk)?);
+    if let Some(both) = flash.iter().find(|index| disk.contains(index)) {
+        return Err(Failure::usage(format!("OST {both} cannot be on flash and on disk")));
+    }
+    let all = flash.iter().map(|index| (index, FLASH)).chain(disk.iter().map(|index| (index, DISK)));
+    for (index, class) in all {
+        let path = instance.target_dir(TargetId::ost(*index)).join(CLASS_FILE);
+        write_private(&path, format!("{class}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Whether the OST in a directory is on flash; what cannot be found out counts as disk.
+pub fn is_flash(dir: &Path) -> bool {
+    match std::fs::read_to_string(dir.join(CLASS_FILE)) {
+        Ok(text) if text.trim() == FLASH => true,
+        Ok(text) if text.trim() == DISK => false,
+        _ => is_on_flash(dir).unwrap_or(false),
+    }
+}
+
+/// What the kernel says of the device below a directory; memory counts as flash. `None` if it has none that is known.
+fn is_on_flash(dir: &Path) -> Option<bool> {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    if rustix::fs::statfs(dir).ok()?.f_type as u64 == TMPFS_MAGIC {
+        return Some(true);
+    }
+    let device = std::fs::metadata(dir).ok()?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let block = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+    // A partition has no queue of its own, its disk is the directory above.
+    let rotational = ["queue/rotational", "../queue/rotational"]
+        .iter()
+        .find_map(|queue| std::fs::read_to_string(block.join(queue)).ok())?;
+    match rotational.trim() {
+        "0" => Some(true),
+        "1" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_counts_more_than_the_device() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (text, is) in [("flash\n", true), ("disk\n", false)] {
+            std::fs::write(dir.path().join(CLASS_FILE), text).expect("written");
+            assert_eq!(is_flash(dir.path()), is);
+        }
+        std::fs::write(dir.path().join(CLASS_FILE), "what").expect("written");
+        assert_eq!(is_flash(dir.path()), is_on_flash(dir.path()).unwrap_or(false));
+    }
+}
