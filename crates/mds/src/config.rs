@@ -75,7 +75,7 @@ impl Default for MdsConfig {
             reserve_bytes: 64 << 20,
             data_reserve_bytes: 128 << 20,
             dom_stripe_bytes: DOM_STRIPE_BYTES,
-            qos: Qos { threshold_rr_pct: 17, prio_free_pct: 90 },
+            qos: Qos { threshold_rr_pct: 17, statfs_age: Duration::from_secs(5), prio_free_pct: 90 },
             object_wait: Duration::from_secs(20),
             store: MetaStoreOptions::default(),
         }

@@ -128,7 +128,8 @@ impl OstSet {
     /// Percent of the space of these OSTs in use, rounded down; 0 if that is not known.
     pub fn used_pct(&self, osts: &[u16]) -> u8 {
         let all = self.osts.read().clone();
-        let candidates = all.iter().filter(|ost| osts.contains(&ost.index)).map(|ost| ost.candidate());
+        let age = self.qos.lock().statfs_age;
+        let candidates = all.iter().filter(|ost| osts.contains(&ost.index)).map(|ost| ost.candidate(age));
         let (mut used, mut whole) = (0u128, 0u128);
         for (in_use, available) in candidates.filter_map(|c| c.used.zip(c.available)) {
             used += u128::from(in_use);
@@ -245,7 +246,8 @@ impl OstSet {
         let mut looked_again = false;
         'again: loop {
             let all = self.usable();
-            let candidates: Vec<Candidate> = all.iter().map(|ost| ost.candidate()).collect();
+            let age = self.qos.lock().statfs_age;
+            let candidates: Vec<Candidate> = all.iter().map(|ost| ost.candidate(age)).collect();
             let mut used = used.to_vec();
             let mut chosen: Vec<Vec<&Arc<Ost>>> = Vec::with_capacity(wanted.len());
             for spec in wanted {
@@ -366,7 +368,12 @@ fn prepare_some(chosen: &[Vec<&Arc<Ost>>], all: &[Arc<Ost>], deadline: Instant) 
         return true;
     }
     // Those chosen are out of reach, so another round chooses others; if there are none, wait for a change.
-    if all.iter().all(|ost| ost.candidate().down || ost.candidate().full) {
+    // Nothing new is known of them since they were chosen.
+    let is_out = |ost: &Arc<Ost>| {
+        let candidate = ost.candidate(Duration::MAX);
+        candidate.down || candidate.full
+    };
+    if all.iter().all(is_out) {
         let Some(ost) = all.first() else { return false };
         ost.wait_for_change(deadline.min(Instant::now() + Duration::from_millis(200)));
     }

@@ -4,11 +4,11 @@
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, write_private};
 use crate::ost_list;
+use nacre_store::object::CLASS;
 use nacre_types::TargetId;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-const CLASS_FILE: &str = "class";
 const FLASH: &str = "flash";
 const DISK: &str = "disk";
 
@@ -35,7 +35,7 @@ pub fn keep(instance: &Instance, flash: Option<&str>, disk: Option<&str>) -> Res
     }
     let all = flash.iter().map(|index| (index, FLASH)).chain(disk.iter().map(|index| (index, DISK)));
     for (index, class) in all {
-        let path = instance.target_dir(TargetId::ost(*index)).join(CLASS_FILE);
+        let path = instance.target_dir(TargetId::ost(*index)).join(CLASS);
         write_private(&path, format!("{class}\n").as_bytes())?;
     }
     Ok(())
@@ -43,7 +43,7 @@ pub fn keep(instance: &Instance, flash: Option<&str>, disk: Option<&str>) -> Res
 
 /// Whether the OST in a directory is on flash; what cannot be found out counts as disk.
 pub fn is_flash(dir: &Path) -> bool {
-    match std::fs::read_to_string(dir.join(CLASS_FILE)) {
+    match std::fs::read_to_string(dir.join(CLASS)) {
         Ok(text) if text.trim() == FLASH => true,
         Ok(text) if text.trim() == DISK => false,
         _ => is_on_flash(dir).unwrap_or(false),
@@ -78,10 +78,10 @@ mod tests {
     fn what_was_given_counts_more_than_the_device() {
         let dir = tempfile::tempdir().expect("a directory");
         for (text, is) in [("flash\n", true), ("disk\n", false)] {
-            std::fs::write(dir.path().join(CLASS_FILE), text).expect("written");
+            std::fs::write(dir.path().join(CLASS), text).expect("written");
             assert_eq!(is_flash(dir.path()), is);
         }
-        std::fs::write(dir.path().join(CLASS_FILE), "what").expect("written");
+        std::fs::write(dir.path().join(CLASS), "what").expect("written");
         assert_eq!(is_flash(dir.path()), is_on_flash(dir.path()).unwrap_or(false));
     }
 }

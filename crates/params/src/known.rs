@@ -38,6 +38,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "dom_stripesize",
             "dom_stripesize_max_kb",
             "dom_threshold_free_mb",
+            "qos_maxage",
             "qos_prio_free",
             "qos_threshold_rr",
         ],

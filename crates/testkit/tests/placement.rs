@@ -42,6 +42,7 @@ fn placed(cluster: &Cluster, directory: &Path, name: &str, count: usize) -> Vec<
 #[test]
 fn degraded_osts_are_avoided_and_those_without_creates_never_used() {
     on_each_shape_of("plcst", OSTS, |cluster, fs| {
+        set(cluster, &format!("lod.{fs}-MDT0000-mdtlov.qos_maxage"), 1);
         let root = cluster.directory("d");
         let round = |cluster: &Cluster, name: &str| {
             let mut all = placed(cluster, &root, name, 2 * OSTS);
@@ -80,6 +81,7 @@ fn degraded_osts_are_avoided_and_those_without_creates_never_used() {
 #[test]
 fn a_pool_that_is_too_full_spills_into_the_next() {
     on_each_shape_of("plspl", OSTS, |cluster, fs| {
+        set(cluster, &format!("lod.{fs}-MDT0000-mdtlov.qos_maxage"), 1);
         for (pool, ost) in [("fast", "0"), ("slow", "1"), ("tape", "2")] {
             let name = format!("{fs}.{pool}");
             cluster.lctl(&["pool_new", &name]).success();
@@ -100,8 +102,10 @@ fn a_pool_that_is_too_full_spills_into_the_next() {
         assert_eq!(placed(cluster, &root, "before", 2), [0, 0]);
         // Anything in use is more than that.
         fs::write(root.join("content"), vec![7; 1 << 20]).expect("write");
-        let used: u64 = get(cluster, &format!("obdfilter.{fs}-OST0000.kbytestotal")).parse().expect("a number");
-        let free: u64 = get(cluster, &format!("obdfilter.{fs}-OST0000.kbytesfree")).parse().expect("a number");
+        let used: u64 =
+            get(cluster, &format!("obdfilter.{fs}-OST0000.kbytestotal")).parse().expect("a number");
+        let free: u64 =
+            get(cluster, &format!("obdfilter.{fs}-OST0000.kbytesfree")).parse().expect("a number");
         if (used - free) * 100 < used {
             return;
         }
@@ -159,7 +163,9 @@ fn files_made_to_be_appended_to_have_their_own_default() {
         set(cluster, &mdd("append_stripe_count"), 1);
         fs::write(root.join("written"), b"x").expect("write");
         assert_eq!(components(&appended("written")), "2");
-        cluster.lctl(&["set_param", &format!("{}=2001", mdd("append_stripe_count"))]).fails_with(libc::ERANGE);
+        cluster
+            .lctl(&["set_param", &format!("{}=2001", mdd("append_stripe_count"))])
+            .fails_with(libc::ERANGE);
         cluster.lctl(&["set_param", &format!("{}=a.b", mdd("append_pool"))]).fails_with(libc::EINVAL);
     });
 }
@@ -184,9 +190,8 @@ fn classes_of_osts_are_kept_and_shown() {
     });
     cluster.stop();
     let (data, mount) = (cluster.data().to_path_buf(), cluster.mount().to_path_buf());
-    let up = |class: &str, osts: &str| {
-        cluster.nacre(&["up", text(&data), "--mount", text(&mount), class, osts])
-    };
+    let up =
+        |class: &str, osts: &str| cluster.nacre(&["up", text(&data), "--mount", text(&mount), class, osts]);
     assert!(up("--flash", "7").code() != 0 && up("--disk", "x").code() != 0);
     up("--flash", "1").success();
     assert_eq!(get(&cluster, &class(1)), "1");

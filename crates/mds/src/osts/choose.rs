@@ -11,6 +11,7 @@
 use super::turns::{Penalties, Random, Rotation};
 use nacre_layout::PoolName;
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// What the choice needs to know of an OST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,8 @@ pub struct Candidate {
 pub struct Qos {
     /// Difference of free space in percent up to which OSTs are used in turn; 100: always (`qos_threshold_rr`).
     pub threshold_rr_pct: u8,
+    /// Age from which the free space of an OST is asked for again (`qos_maxage`).
+    pub statfs_age: Duration,
     /// How much free space counts against spreading files, in percent (`qos_prio_free`).
     pub prio_free_pct: u8,
 }

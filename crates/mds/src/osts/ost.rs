@@ -16,8 +16,6 @@ use std::time::{Duration, Instant};
 const STOCK_MIN: u32 = 32;
 /// Ids reserved at most at a time (reference 4.5).
 const STOCK_MAX: u32 = 20000;
-/// Age from which free space is asked for again.
-const STATFS_AGE: Duration = Duration::from_secs(5);
 /// An OST that failed is left alone for this long.
 const REST: Duration = Duration::from_secs(1);
 /// Objects to be destroyed that are kept in memory; more are found in the log later.
@@ -202,10 +200,11 @@ impl Ost {
     }
 
     /// What the choice of OSTs needs; asks for fresh figures if they are old.
-    pub fn candidate(&self) -> Candidate {
+    /// `age` is that from which they are.
+    pub fn candidate(&self, age: Duration) -> Candidate {
         let now = Instant::now();
         let mut state = self.state.lock();
-        if state.statfs.is_none_or(|(at, _)| now.duration_since(at) >= STATFS_AGE) && !state.statfs_wanted {
+        if state.statfs.is_none_or(|(at, _)| now.duration_since(at) >= age) && !state.statfs_wanted {
             state.statfs_wanted = true;
             self.work.notify_one();
         }
@@ -357,7 +356,7 @@ impl Ost {
         };
         self.hurry();
         self.wait_while(until, |state| state.destroyed < target);
-        if self.candidate().full {
+        if self.candidate(Duration::ZERO).full {
             // Failures are logged where they happen.
             let _ = self.refresh_statfs().and_then(|()| self.prepare(1));
         }

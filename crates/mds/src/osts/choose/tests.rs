@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const QOS: Qos = Qos { threshold_rr_pct: 17, prio_free_pct: 90 };
+const QOS: Qos = Qos { threshold_rr_pct: 17, statfs_age: Duration::ZERO, prio_free_pct: 90 };
 
 fn ost(index: u16, available: u64) -> Candidate {
     Candidate {
@@ -155,7 +155,7 @@ proptest! {
             ..ost(0, 0)
         }).zip(&made).map(|(ost, (available, ..))| Candidate { available: *available, ..ost }).collect();
         let mut chooser = Chooser::new(seed);
-        let qos = Qos { threshold_rr_pct: threshold, prio_free_pct: prio };
+        let qos = Qos { threshold_rr_pct: threshold, prio_free_pct: prio, ..QOS };
         let good: Vec<usize> =
             (0..osts.len()).filter(|&at| !osts[at].full && !osts[at].down).collect();
         let rounds = 400u64;

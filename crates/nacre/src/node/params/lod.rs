@@ -7,7 +7,10 @@ use nacre_params::{Access, Family, Tree, value};
 use nacre_types::limits::STRIPE_COUNT_MAX;
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
+use std::time::Duration;
 
+/// Largest age in seconds that what is known of OSTs may have: an hour, beyond which it would be of no use.
+const QOS_MAXAGE_MAX_S: i64 = 3600;
 /// What is said of how a pool spills, and whether it can be set.
 const SPILL_LEAVES: [(&str, bool); 4] =
     [("spill_hit", false), ("spill_is_active", false), ("spill_target", true), ("spill_threshold_pct", true)];
@@ -31,6 +34,17 @@ pub fn enter(tree: &Tree, lod: &str, mds: &Arc<Mds>) {
         move |text| {
             let percent = percent(text)?;
             set.change_qos(|qos| qos.prio_free_pct = percent);
+            Ok(())
+        },
+    );
+    let (get, set) = (mds.clone(), mds.clone());
+    tree.add_both(
+        &format!("{lod}.qos_maxage"),
+        move || Ok(format!("{} Sec", get.qos().statfs_age.as_secs())),
+        move |text| {
+            let number = text.trim().strip_suffix("Sec").unwrap_or(text);
+            let seconds = value::integer(number, 1, QOS_MAXAGE_MAX_S)?;
+            set.change_qos(|qos| qos.statfs_age = Duration::from_secs(seconds.unsigned_abs()));
             Ok(())
         },
     );

@@ -25,6 +25,8 @@ pub(super) const OBJECTS: &str = "objects";
 /// Name of a directory that the object server keeps beside the store's own: the clients that have locks. The store leaves it
 /// alone.
 pub const LOCK_CLIENTS: &str = "lock_clients";
+/// File in which whoever serves the target keeps whether it is on flash.
+pub const CLASS: &str = "class";
 
 /// A directory that this process has for itself. Dropping it gives it up.
 pub(super) struct Directory {
@@ -87,7 +89,7 @@ impl Directory {
 
     /// Names in the directory that no store puts there.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<std::path::PathBuf>> {
-        let known = [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS];
+        let known = [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS, CLASS];
         Ok(names(&self.fd, dir)?
             .into_iter()
             .filter(|name| !known.iter().any(|known| known.as_bytes() == name.as_slice()))
