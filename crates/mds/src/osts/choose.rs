@@ -1,8 +1,8 @@
 //! Choosing OSTs: in turn while they are about equally full, by free space otherwise. Pure. Source: reference 4.6;
 //! `docs/operations/pools.md` says it for administrators.
 //!
-//! - What is full, takes no new objects, or is in use by other components of the file while there are others, is left out; then
-//!   what has no object ids ready and what is degraded, while there are enough others.
+//! - What is full or takes no new objects is left out; so is, while there are enough others, what has no object ids ready, what
+//!   other components of the file use, and what is degraded, given up in this order.
 //! - In turn: one rotation for each pool over its OSTs, those of different servers alternating. Every so often it begins
 //!   anew anywhere, so that many metadata servers do not march in step.
 //! - By free space: a draw with chances in proportion to weights, which are the free space less a penalty that an OST (and its
@@ -115,8 +115,9 @@ impl Chooser {
 fn usable(candidates: &[Candidate], wanted: &Wanted<'_>) -> Vec<usize> {
     let up = |c: &Candidate| !c.full && !c.down;
     let apart = |c: &Candidate| up(c) && !wanted.used.contains(&c.index);
-    let sets: [&dyn Fn(&Candidate) -> bool; 4] = [
+    let sets: [&dyn Fn(&Candidate) -> bool; 5] = [
         &|c| apart(c) && c.ready && !c.degraded,
+        &|c| apart(c) && !c.degraded,
         &|c| up(c) && c.ready && !c.degraded,
         &|c| up(c) && !c.degraded,
         &|c| up(c),
@@ -125,7 +126,8 @@ fn usable(candidates: &[Candidate], wanted: &Wanted<'_>) -> Vec<usize> {
         (0..candidates.len()).filter(|&i| fits(&candidates[i])).collect()
     };
     let count = usize::from(wanted.count);
-    let skip = usize::from(wanted.first.is_some());
+    // Who names the first one has neighbours in mind.
+    let skip = if wanted.first.is_some() { 2 } else { 0 };
     for fits in sets.into_iter().skip(skip) {
         let found = places(fits);
         if found.len() >= count {
