@@ -91,7 +91,7 @@ fn a_scan_has_attributes_and_layouts_of_every_entry() {
             for entry in page.entries() {
                 let name = String::from_utf8_lossy(entry.name).into_owned();
                 let listed = match entry.layout {
-                    ListedLayout::Bytes(bytes) => bytes.len() == 32,
+                    ListedLayout::Bytes(bytes) => bytes.len() == 32 + 24,
                     ListedLayout::TooLong => max_bytes == 180,
                     ListedLayout::None => false,
                 };
