@@ -207,10 +207,11 @@ impl Layout {
         component.objects = objects;
     }
 
-    /// Gives the component on an MDT, if there is one, its object, which is `file`'s own. It needs no other server and no
+    /// Gives the component on an MDT, if there is one without an object, `file`'s own. It needs no other server and no
     /// room, so that files have it from the beginning.
     pub fn place_on_mdt(&mut self, file: Fid) {
-        if let Some(component) = self.components.first_mut().filter(|c| c.pattern == Pattern::Mdt) {
+        let lacks = |c: &&mut Component| c.pattern == Pattern::Mdt && !c.is_instantiated();
+        if let Some(component) = self.components.first_mut().filter(lacks) {
             component.flags |= ComponentFlags::INIT;
             component.objects = vec![StripeObject::on_mdt(file)];
         }

@@ -3,6 +3,7 @@
 mod acls;
 mod concurrency;
 mod crash;
+mod data;
 mod eviction;
 mod files;
 mod layouts;

@@ -99,3 +99,23 @@ fn a_damaged_record_is_reported_and_left_alone() {
     let report = check_dir(temp.path(), &config(), false, &mut |_| {}).expect("checks");
     assert!(report.problems.iter().any(|p| p.fid == file && p.text.contains("its record is damaged")));
 }
+
+#[test]
+fn data_that_belongs_to_no_file_is_found_and_removed() {
+    let object = Fid::new(0x2_0000_0401, 999, 0);
+    damage_and_repair(
+        |store, _, _, batch| {
+            let mut head = Vec::new();
+            let record = nacre_ondisk::DataRecord {
+                size: 5,
+                allocated: 4096,
+                mtime: nacre_types::Timestamp::default(),
+                inline: Some(b"bytes"),
+            };
+            record.encode(&mut head);
+            assert!(store.get(crate::tables::DATA, &object.to_key(), |v| v.is_none()).expect("reads"));
+            batch.put(crate::tables::DATA, &object.to_key(), &head);
+        },
+        "belongs to no file",
+    );
+}

@@ -169,6 +169,11 @@ fn data_on_an_mdt_has_no_stripes_and_the_size_of_its_component() {
     assert_eq!(decode_layout(&bytes), Ok(layout.clone()));
     assert_eq!(layout.object_on_mdt(), Some(&StripeObject::on_mdt(FILE)));
     assert_eq!(layout.to_instantiate(u64::MAX).collect::<Vec<_>>(), [1]);
+    // An object keeps its name when its layout becomes another file's.
+    let other = Fid::new(FILE.seq, 8, 0);
+    let mut moved = decode_layout(&encode_layout(&other, &layout)).expect("sound");
+    moved.place_on_mdt(other);
+    assert_eq!(moved, layout);
     let Ok(Wish::Composite(copied)) = decode_wish(&bytes) else { panic!("a wish") };
     assert_eq!(copied[0].spec, LayoutSpec::ON_MDT);
     // A directory's default shows the size as well.
