@@ -1,5 +1,6 @@
 //! Bytes of files: from ranges to objects.
 
+mod advise;
 pub mod ahead;
 mod cached;
 pub(crate) mod dirty;

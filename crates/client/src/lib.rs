@@ -56,4 +56,4 @@ pub use tunables::Tunables;
 pub use nacre_wire::mds::{
     FileLock, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
 };
-pub use nacre_wire::oss::{FallocateKind, SeekKind};
+pub use nacre_wire::oss::{Advice, FallocateKind, SeekKind};

@@ -11,6 +11,7 @@ mod find;
 mod getopt;
 mod getstripe;
 mod identity;
+mod ladvise;
 mod listing;
 mod mounted;
 mod number;
@@ -139,6 +140,12 @@ const COMMANDS: &[Command] = &[
         usage: fids::GETSOM_USAGE,
         run: fids::getsom,
     },
+    Command {
+        name: "ladvise",
+        summary: "say what will become of data",
+        usage: ladvise::USAGE,
+        run: ladvise::run,
+    },
 ];
 
 /// Lustre's other sub-commands: known, so that they are told from typing errors.
@@ -168,7 +175,6 @@ const NOT_YET: &[&str] = &[
     "swap_layouts",
     "migrate",
     "mv",
-    "ladvise",
     "mirror",
     "somsync",
     "heat_get",

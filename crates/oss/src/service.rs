@@ -12,7 +12,7 @@ use nacre_rpc::{Call, Direction, Export, Exports, OssService};
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
 use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
-use nacre_wire::oss::{self, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
+use nacre_wire::oss::{self, Advice, Bulk, FallocateKind, OssReply, OssRequest, SeekKind, Statfs};
 use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
@@ -319,6 +319,16 @@ impl ObjectServer {
                 }
                 Ok((OssReply::Done, 0))
             }
+            OssRequest::Advise { object, offset, len, advice } => {
+                check_object(*object, self.target.index)?;
+                check_range(*offset, *len)?;
+                let advice = match advice {
+                    Advice::WillRead => nacre_store::object::Advice::WillRead,
+                    Advice::DontNeed => nacre_store::object::Advice::DontNeed,
+                };
+                self.target.store.advise(*object, *offset, *len, advice)?;
+                Ok((OssReply::Done, 0))
+            }
             OssRequest::Statfs => Ok((OssReply::Statfs(self.statfs()?), 0)),
             OssRequest::Precreate { sequence, count } => {
                 check_sequence(*sequence, self.target.index)?;
@@ -578,6 +588,7 @@ fn operation_of(request: &OssRequest) -> Operation {
         OssRequest::Grant { .. } => Operation::Grant,
         OssRequest::Locks { .. } => Operation::Locks,
         OssRequest::Evict { .. } => Operation::Evict,
+        OssRequest::Advise { .. } => Operation::Advise,
     }
 }
 

@@ -48,11 +48,13 @@ pub enum Operation {
     Locks,
     /// Clients dropped for an MDT.
     Evict,
+    /// What will become of cached data.
+    Advise,
 }
 
 impl Operation {
     /// All kinds.
-    pub const ALL: [Operation; 15] = [
+    pub const ALL: [Operation; 16] = [
         Operation::Read,
         Operation::Write,
         Operation::GetAttr,
@@ -68,6 +70,7 @@ impl Operation {
         Operation::Grant,
         Operation::Locks,
         Operation::Evict,
+        Operation::Advise,
     ];
 
     /// Name and unit of the row in Lustre's `stats`.
@@ -88,6 +91,7 @@ impl Operation {
             Operation::Grant => ("set_info", "reqs"),
             Operation::Locks => ("ldlm", "reqs"),
             Operation::Evict => ("evict", "reqs"),
+            Operation::Advise => ("ladvise", "reqs"),
         };
         Event { name, unit }
     }

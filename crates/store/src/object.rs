@@ -84,6 +84,15 @@ pub enum Fallocate {
     },
 }
 
+/// What [`ObjectStore::advise`] is told of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// It will be read soon.
+    WillRead,
+    /// It will not be read soon.
+    DontNeed,
+}
+
 /// What [`ObjectStore::seek`] looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seek {
@@ -116,6 +125,12 @@ pub trait ObjectStore: Send + Sync {
     /// # Errors
     /// Those of the medium.
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize>;
+
+    /// Starts to fetch a range into memory, or lets go of it there once it is durable. Changes no data.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()>;
 
     /// Size, space and time of the last change.
     ///

@@ -7,7 +7,7 @@ use std::path::Path;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::program::{LIMIT, run_command};
 use nacre_testkit::requirements::have_root;
-use nacre_testkit::{Cluster, binary, on_every_shape, wait};
+use nacre_testkit::{Cluster, binary, on_each_shape_of, on_every_shape, wait};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("test directories have plain names")
@@ -224,4 +224,39 @@ on_every_shape! {
         let level = lfs(cluster, &["getstripe", "-c", text(&root)]);
         assert_eq!(level.split_whitespace().count(), 5, "the directory and its files: {level}");
     }
+}
+
+#[test]
+fn advice_reaches_the_osts_of_the_range() {
+    on_each_shape_of("lad", 4, |cluster, fsname| {
+        let root = cluster.directory("d");
+        let path = root.join("f");
+        lfs(cluster, &["setstripe", "-c", "2", "-S", "1M", "-i", "0", text(&path)]);
+        let data: Vec<u8> = (0..4u32 << 20).map(|at| (at >> 9) as u8).collect();
+        fs::write(&path, &data).expect("write");
+        let counted = |cluster: &Cluster| -> u64 {
+            let shown =
+                cluster.lctl(&["get_param", "-n", &format!("obdfilter.{fsname}-*.stats")]).success().stdout;
+            let rows = shown.lines().filter(|line| line.starts_with("ladvise "));
+            rows.filter_map(|row| row.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+        };
+        let before = counted(cluster);
+        lfs(cluster, &["ladvise", "-a", "dontneed", text(&path)]);
+        assert_eq!(counted(cluster) - before, 2, "both objects");
+        lfs(cluster, &["ladvise", "-a", "willread", "-s", "1M", "-l", "4k", text(&path)]);
+        assert_eq!(counted(cluster) - before, 3, "one of them");
+        lfs(cluster, &["ladvise", "-a", "willread", "-s", "1G", "-e", "2G", text(&path)]);
+        assert_eq!(counted(cluster) - before, 3, "nothing is there");
+        assert!(fs::read(&path).expect("read") == data);
+        for advice in ["locknoexpand", "ahead"] {
+            let outcome = cluster.lfs(&["ladvise", "-a", advice, text(&path)]).fails_with(libc::EOPNOTSUPP);
+            let expected = format!(
+                "lfs: cannot give advice '{advice}' to file '{}': Operation not supported",
+                text(&path)
+            );
+            assert_eq!(outcome.stderr.lines().next(), Some(expected.as_str()));
+        }
+        cluster.lfs(&["ladvise", "-a", "willread", text(&root)]).fails_with(libc::EINVAL);
+        cluster.lfs(&["ladvise", "-a", "willread", text(&root.join("none"))]).fails_with(libc::ENOENT);
+    });
 }

@@ -115,6 +115,17 @@ pub struct PoolMembers {
     pub indexes: Vec<u16>,
 }
 
+/// What a program says of a range of the file that the ioctl is called on. `EOPNOTSUPP` for advice that has no effect here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Advise {
+    /// Lustre's number of the advice: 1 will be read, 2 not needed.
+    pub advice: u32,
+    /// First byte.
+    pub start: u64,
+    /// One past the last; all ones for the end of the file.
+    pub end: u64,
+}
+
 /// Size of a file as its MDT has it, without a question to OSTs or to who writes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SizeOnMdt {
@@ -343,6 +354,21 @@ impl Payload for PoolMembers {
     }
 }
 
+impl Payload for Advise {
+    const COMMAND: u32 = number(READ_WRITE, 10, Self::SIZE);
+    const SIZE: usize = 24;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let words = [u64::from(self.advice), self.start, self.end];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Advise> {
+        let advice = u32::try_from(u64_at(bytes, 0)?).ok()?;
+        Some(Advise { advice, start: u64_at(bytes, 8)?, end: u64_at(bytes, 16)? })
+    }
+}
+
 impl Payload for SizeOnMdt {
     const COMMAND: u32 = number(READ, 9, Self::SIZE);
     const SIZE: usize = 24;
@@ -416,6 +442,7 @@ mod tests {
         round_trip(TargetList { kind: TargetKind::Ost, from: 1, indexes: vec![1, 5, 0xffdf] });
         round_trip(PoolList { from: 2, names: vec!["flash".into(), "123456789012345".into()] });
         round_trip(PoolMembers { pool: "flash".into(), from: 0, indexes: vec![3, 0] });
+        round_trip(Advise { advice: 2, start: 1, end: u64::MAX });
         round_trip(SizeOnMdt { size: 5, blocks: u64::MAX, source: SizeSource::Objects });
         let wanted = ScanWanted::LAYOUTS;
         round_trip(ScanDirectory { cookie: u64::MAX, wanted, end: true, entries: vec![7; SCAN_BYTES_MAX] });

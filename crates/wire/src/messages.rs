@@ -11,7 +11,7 @@ use crate::mds::{
     NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
 };
 use crate::mgs::{FsConfig, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig};
-use crate::oss::{FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
+use crate::oss::{Advice, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
 use nacre_types::Fid;
 
 /// Objects in one `Destroy`.
@@ -30,6 +30,7 @@ wire_flags!(OpenFlags, RenameFlags, XattrFlags);
 wire_code!(LockMode { 0 = Read, 1 = Write, 2 = Unlock });
 wire_code!(LockFamily { 0 = Range, 1 = File });
 wire_code!(SeekKind { 0 = Data, 1 = Hole });
+wire_code!(Advice { 1 = WillRead, 2 = DontNeed });
 wire_code!(FallocateKind {
     0 = Allocate,
     1 = AllocateKeepSize,
@@ -123,6 +124,7 @@ wire_enum!(OssRequest {
     13 = Grant { client, kept, want },
     14 = Locks { request },
     15 = Evict { client },
+    16 = Advise { object, offset, len, advice },
 });
 
 wire_enum!(OssReply {

@@ -33,6 +33,16 @@ pub enum FallocateKind {
     ZeroKeepSize = 4,
 }
 
+/// What becomes of cached data of a range (Lustre's `ladvise`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Advice {
+    /// It will be read soon: the server starts to fetch it into its cache.
+    WillRead = 1,
+    /// It will not be read: the server writes it out if it must, and lets go of it.
+    DontNeed = 2,
+}
+
 /// One request to an object server. Bulk data goes beside it: `Write` sends, `Read` receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OssRequest {
@@ -154,6 +164,17 @@ pub enum OssRequest {
     Evict {
         /// Whom.
         client: ClientUuid,
+    },
+    /// Says what will become of a range of an object; changes no data. Reply: `Done`.
+    Advise {
+        /// The object; one that does not exist needs nothing.
+        object: Fid,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// What.
+        advice: Advice,
     },
 }
 

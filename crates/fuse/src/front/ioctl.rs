@@ -4,8 +4,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use nacre_client::Advice;
 use nacre_types::ioctl::{
-    FidToPath, LIST_MAX, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
+    Advise, FidToPath, LIST_MAX, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
     SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::{AttrFlags, SetAttr, SetAttrValid, Status, StatusResult};
@@ -125,6 +126,16 @@ impl Front {
             PoolMembers::COMMAND => {
                 let ask: PoolMembers = question(call)?;
                 answer(&self.pool_members(ask)?, call, reply)
+            }
+            Advise::COMMAND => {
+                let ask: Advise = question(call)?;
+                let advice = match ask.advice {
+                    1 => Advice::WillRead,
+                    2 => Advice::DontNeed,
+                    _ => return Err(Status::EOPNOTSUPP),
+                };
+                self.client.advise(self.fid(request.node_id)?, advice, ask.start, ask.end)?;
+                answer(&ask, call, reply)
             }
             SizeOnMdt::COMMAND => {
                 let attr = self.client.mdt_attr(self.fid(request.node_id)?)?;

@@ -4,8 +4,8 @@ use super::view::LayoutView;
 use nacre_layout::wish::fitting_stripe_size;
 use nacre_layout::{LayoutSpec, user};
 use nacre_types::ioctl::{
-    FidToPath, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, ScanDirectory,
-    ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
+    Advise, FidToPath, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
+    ScanDirectory, ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use nacre_types::{Fid, TargetId, TargetKind};
@@ -312,6 +312,16 @@ pub fn layout_of_link(path: &[u8]) -> io::Result<Option<Vec<u8>>> {
         Err(rustix::io::Errno::NODATA) => Ok(None),
         Err(error) => Err(not_lustre(error)),
     }
+}
+
+/// Says what will become of a range of a file.
+///
+/// # Errors
+/// Those of open(2); `EOPNOTSUPP` for advice that has no effect; `ENOTTY` if the file is not on NacreFS.
+pub fn advise(path: &Path, advice: &Advise) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    nacre_fuse::front::ioctl::call(file.as_fd(), &mut advice.clone())
 }
 
 /// Size of a file as its MDT has it.

@@ -52,6 +52,14 @@ pub fn parse_stripe_size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
+/// A number of bytes with an optional suffix as in [`parse_stripe_size`]; a bare number is bytes.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => text.parse().ok(),
+        false => parse_stripe_size(text).filter(|_| !text.starts_with("0x")).or_else(|| parse_unsigned(text)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +72,16 @@ mod tests {
         assert_eq!(parse_stripe_size("1048576"), Some(1 << 20));
         assert_eq!(parse_stripe_size("0x100000"), Some(1 << 20));
         assert_eq!(parse_stripe_size("0"), Some(0));
+    }
+
+    #[test]
+    fn bare_numbers_of_bytes_are_bytes() {
+        for (text, bytes) in [("0", 0), ("64", 64), ("64k", 65536), ("1M", 1 << 20), ("0x10", 16)] {
+            assert_eq!(parse_bytes(text), Some(bytes), "{text}");
+        }
+        for bad in ["", "x", "-1", "1Q"] {
+            assert_eq!(parse_bytes(bad), None, "{bad}");
+        }
     }
 
     #[test]

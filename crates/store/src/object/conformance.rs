@@ -2,7 +2,7 @@
 //!
 //! [`run`] takes a way to open a store in a directory and panics with the name of the case that fails.
 
-use super::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek};
+use super::{Advice, Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek};
 use nacre_types::{Fid, Status};
 use std::collections::HashMap;
 use std::path::Path;
@@ -45,6 +45,7 @@ pub fn run_without_ids(dir: &Path, open: Open<'_>) {
         ("missing-objects-are-empty", missing_objects_are_empty),
         ("reads-return-what-was-written", reads_return_what_was_written),
         ("holes-read-as-zeros", holes_read_as_zeros),
+        ("advice-changes-no-data", advice_changes_no_data),
         ("truncation-cuts-and-extends-with-zeros", truncation_cuts_and_extends_with_zeros),
         ("ranges-are-allocated-punched-and-zeroed", ranges_are_allocated_punched_and_zeroed),
         ("impossible-ranges-are-refused", impossible_ranges_are_refused),
@@ -128,6 +129,28 @@ fn reads_return_what_was_written(dir: &Path, open: Open<'_>) {
     assert_eq!(attr.size, 12);
     assert!(attr.mtime.is_some());
     assert_verifies(&*store);
+}
+
+fn advice_changes_no_data(dir: &Path, open: Open<'_>) {
+    let store = open(dir);
+    for advice in [Advice::WillRead, Advice::DontNeed] {
+        store.advise(fid(1), 0, 4096, advice).expect("what does not exist needs nothing");
+    }
+    let data: Vec<u8> = (0..300_000u32).map(|at| at as u8).collect();
+    assert_eq!(store.write(fid(1), 0, &data).expect("written"), data.len());
+    for (advice, offset, len) in [
+        (Advice::DontNeed, 0, 300_000),
+        (Advice::WillRead, 4096, 100_000),
+        (Advice::DontNeed, 5000, 1),
+        (Advice::WillRead, 0, 1 << 40),
+        (Advice::DontNeed, 1 << 30, 4096),
+    ] {
+        store.advise(fid(1), offset, len, advice).expect("advice");
+        let mut found = vec![0; data.len()];
+        assert_eq!(store.read(fid(1), 0, &mut found, 0).expect("read"), data.len());
+        assert!(found == data, "{advice:?}");
+    }
+    assert!(store.advise(fid(1), u64::MAX, 2, Advice::WillRead).is_err());
 }
 
 fn holes_read_as_zeros(dir: &Path, open: Open<'_>) {

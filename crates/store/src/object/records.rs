@@ -18,7 +18,9 @@ pub use edit::Edit;
 
 use super::file::space::Reserve;
 use super::file::{boot_identity, ops};
-use super::{CachePolicy, Fallocate, ObjectError, ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result};
+use super::{
+    Advice, CachePolicy, Fallocate, ObjectError, ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result,
+};
 use super::{ObjectAttr, ObjectProblem, Seek, Space};
 use crate::meta::{Batch, MetaStore, Table};
 use edit::Head;
@@ -234,6 +236,11 @@ impl ObjectStore for RecordStore {
     fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize> {
         end_of(offset, data.len() as u64)?;
         self.write_all(object, offset, data)
+    }
+
+    fn advise(&self, _object: Fid, offset: u64, len: u64, _advice: Advice) -> Result<()> {
+        // Records are small, and stay in memory as the metadata store decides.
+        offset.checked_add(len).map(|_| ()).ok_or(ObjectError::TooLarge)
     }
 
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], _ahead: u32) -> Result<usize> {

@@ -6,8 +6,8 @@
 //! Whatever is measured so is to be labelled "simulated".
 
 use super::{
-    CachePolicy, Fallocate, ObjectAttr, ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result, Seek,
-    Space,
+    Advice, CachePolicy, Fallocate, ObjectAttr, ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result,
+    Seek, Space,
 };
 use nacre_types::Fid;
 use parking_lot::Mutex;
@@ -164,6 +164,10 @@ impl<S: ObjectStore> ObjectStore for Simulated<S> {
         let read = self.inner.read(object, offset, buffer, ahead)?;
         self.simulation.transfer(object, offset, read);
         Ok(read)
+    }
+
+    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
+        self.inner.advise(object, offset, len, advice)
     }
 
     fn attr(&self, object: Fid) -> Result<ObjectAttr> {

@@ -246,6 +246,7 @@ fn oss_requests() -> Vec<OssRequest> {
         OssRequest::Grant { client: 5, kept: 6, want: 7 },
         OssRequest::Locks { request: LockRequest::ReplayDone },
         OssRequest::Evict { client: ClientUuid([7; 16]) },
+        OssRequest::Advise { object: fid(4), offset: 4096, len: 1 << 20, advice: Advice::DontNeed },
     ]
 }
 

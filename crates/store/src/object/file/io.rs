@@ -3,7 +3,7 @@
 use super::handle::Handle;
 use super::{FileStore, OBJECTS, ops, space};
 use crate::object::{
-    CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
+    Advice, CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
     ObjectVerifyReport, Result, Seek, Space,
 };
 use nacre_types::{Fid, Timestamp};
@@ -130,6 +130,25 @@ impl ObjectStore for FileStore {
         match self.find(object)? {
             None => Ok(0),
             Some(handle) => self.read_from(&handle, offset, buffer, ahead),
+        }
+    }
+
+    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
+        let end = range_end(offset, len)?;
+        let Some(handle) = self.find(object)? else { return Ok(()) };
+        match advice {
+            Advice::WillRead => {
+                let end = end.min(attr_of(&handle)?.size);
+                nacre_env::blocking(|| ops::start_fetch(&handle.fd, offset, end));
+                Ok(())
+            }
+            Advice::DontNeed => {
+                // Pages that are not written out would stay.
+                self.sync_handle(&handle)?;
+                let len = std::num::NonZeroU64::new(len);
+                fs::fadvise(&handle.fd, offset, len, fs::Advice::DontNeed)
+                    .map_err(|error| ObjectError::io("advise", object, error))
+            }
         }
     }
 

@@ -1,0 +1,116 @@
+//! `lfs ladvise`: says what will become of data. Source: reference 2.12.
+
+use super::getopt::{OptionSpec, Takes, opt};
+use super::number::parse_bytes;
+use super::{Failure, Outcome, mounted};
+use nacre_types::ioctl::Advise;
+use std::ffi::OsString;
+
+/// What `--help` and a wrong call print.
+pub const USAGE: &str = "\
+usage: lfs ladvise -a ADVICE [-s START] [-e END | -l LENGTH] FILE...
+  -a, --advice ADVICE   willread: the servers start to read the range into their memory
+                        dontneed: they let go of it
+                        (locknoexpand, lockahead, ahead: not supported by the servers)
+  -s, --start START     first byte, the beginning of the file without it
+  -e, --end END         one past the last, the end of the file without it
+  -l, --length LENGTH   or so many bytes
+  Sizes take the suffixes k M G T P E.
+Example: lfs ladvise -a willread -s 0 -e 1G /mnt/nacre/file
+";
+
+const OPTIONS: &[OptionSpec] = &[
+    opt('a', "advice", Takes::Value),
+    opt('s', "start", Takes::Value),
+    opt('e', "end", Takes::Value),
+    opt('l', "length", Takes::Value),
+    opt('m', "mode", Takes::Value),
+    opt('b', "background", Takes::Nothing),
+    opt('u', "unset", Takes::Nothing),
+    opt('h', "help", Takes::Nothing),
+];
+
+/// Lustre's words for advice; the place of each, from 1, is its number.
+const ADVICE: [&str; 5] = ["willread", "dontneed", "locknoexpand", "lockahead", "ahead"];
+const LOCKAHEAD: u32 = 4;
+
+/// Runs the command.
+pub fn run(args: &[OsString]) -> Outcome {
+    let parsed = super::parse("lfs ladvise", args, OPTIONS, USAGE)?;
+    if parsed.has('h') {
+        return super::print_usage(USAGE);
+    }
+    let wrong = |message: String| Failure::usage(format!("lfs: {message}"), USAGE);
+    let valid = format!("Valid types: {}", ADVICE.join(" "));
+    let Some(word) = parsed.value('a') else {
+        return Err(wrong(format!("please specify the advice type\n{valid}")));
+    };
+    let advice = match ADVICE.iter().position(|known| *known == word) {
+        Some(place) => place as u32 + 1,
+        None => return Err(wrong(format!("invalid advice type '{word}'\n{valid}"))),
+    };
+    let bytes = |key: char, what: &str| match parsed.value(key) {
+        None => Ok(None),
+        Some(text) => parse_bytes(text).map(Some).ok_or_else(|| wrong(format!("bad {what} '{text}'"))),
+    };
+    let (start, end, length) =
+        (bytes('s', "start offset")?, bytes('e', "end offset")?, bytes('l', "length")?);
+    if end.is_some() && length.is_some() {
+        return Err(wrong("can't set both of end offset and length".to_owned()));
+    }
+    let start = start.unwrap_or(0);
+    let end = length.map_or(end.unwrap_or(u64::MAX), |length| start.saturating_add(length));
+    if end <= start {
+        return Err(wrong(format!("range [{start}, {end}] is invalid")));
+    }
+    match parsed.value('m') {
+        None if advice == LOCKAHEAD => return Err(wrong("please specify a mode (READ or WRITE)".to_owned())),
+        Some("READ" | "WRITE") | None => {}
+        Some(mode) => return Err(wrong(format!("bad mode '{mode}', valid are READ and WRITE"))),
+    }
+    if parsed.operands.is_empty() {
+        return Err(wrong("please give one or more file names".to_owned()));
+    }
+    super::for_each(&parsed.operands, |path| {
+        mounted::advise(path, &Advise { advice, start, end }).map_err(|error| {
+            let errno = super::errno_of(&error);
+            let text = super::error_text(errno);
+            Failure::new(
+                errno,
+                format!("lfs: cannot give advice '{word}' to file '{}': {text}", path.display()),
+            )
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lfs::getopt::words_of;
+
+    #[test]
+    fn wrong_calls_are_told_as_lustre_does() {
+        for (line, message) in [
+            (
+                "-a foo f1",
+                "lfs: invalid advice type 'foo'\nValid types: willread dontneed locknoexpand lockahead ahead",
+            ),
+            (
+                "f1",
+                "lfs: please specify the advice type\nValid types: willread dontneed locknoexpand lockahead ahead",
+            ),
+            ("-a willread", "lfs: please give one or more file names"),
+            ("-a willread -s x f", "lfs: bad start offset 'x'"),
+            ("-a willread -e x f", "lfs: bad end offset 'x'"),
+            ("-a willread -l x f", "lfs: bad length 'x'"),
+            ("-a willread -e 1 -l 1 f", "lfs: can't set both of end offset and length"),
+            ("-a willread -s 2k -e 1k f", "lfs: range [2048, 1024] is invalid"),
+            ("-a willread -l 0 f", "lfs: range [0, 0] is invalid"),
+            ("-a lockahead f", "lfs: please specify a mode (READ or WRITE)"),
+            ("-a lockahead -m X f", "lfs: bad mode 'X', valid are READ and WRITE"),
+        ] {
+            let failure = run(&words_of(line.as_bytes())).expect_err(line);
+            assert_eq!((failure.exit, failure.message.as_str()), (4, message), "{line}");
+        }
+    }
+}
