@@ -222,6 +222,7 @@ impl LayoutsRun<'_> {
                 self.compare(&pair, |path| {
                     let mut job = small_job(arguments, operation, path, (4096, 1));
                     job.cold = cold;
+                    job.works.iter_mut().for_each(|work| work.once = cold);
                     job
                 })?;
             }

@@ -113,6 +113,8 @@ pub struct Work {
     pub seconds: f64,
     /// Metadata: files of each worker.
     pub files: u64,
+    /// Metadata: each file is opened once at most, so that none has been read before.
+    pub once: bool,
     /// Data: bytes of one read or write. Metadata: bytes of a file that is made, or read when it is opened.
     pub block_bytes: usize,
     /// Data: size of the file in bytes, a multiple of `block_bytes`.
@@ -149,6 +151,7 @@ impl Work {
             cpu: None,
             seconds: 0.5,
             files: 2_000,
+            once: false,
             block_bytes: 0,
             file_bytes: 0,
             direct: false,
@@ -301,6 +304,16 @@ mod tests {
         let bytes = fs::read(work.directory().join("data")).expect("there");
         assert_eq!(bytes.len(), 20 * 47_008);
         assert!(bytes.iter().all(|&byte| byte == 0x5a));
+        work.clean().expect("clean");
+    }
+
+    #[test]
+    fn files_that_are_opened_once_end_the_run() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut work = Work::meta(Operation::Open, dir.path());
+        (work.files, work.once, work.seconds) = (20, true, 60.0);
+        work.prepare().expect("prepare");
+        assert_eq!(work.run(|| {}).expect("run").operations, 20);
         work.clean().expect("clean");
     }
 

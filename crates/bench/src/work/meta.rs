@@ -50,7 +50,10 @@ pub(super) fn run(work: &Work, at_start: impl FnOnce()) -> Result<Done, Error> {
         }
         Operation::Open => {
             at_start();
-            timed(work.limit(), 16, |index| open(work, &base, around(index)).map(|()| true))
+            timed(work.limit(), 16, |index| match work.once {
+                true => visit(nth(index), |name| open(work, &base, name)),
+                false => open(work, &base, around(index)).map(|()| true),
+            })
         }
         Operation::Readdir | Operation::List => {
             at_start();
