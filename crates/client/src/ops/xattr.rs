@@ -2,21 +2,14 @@
 
 use crate::caller::Caller;
 use crate::client::{Answer, Client};
-use nacre_types::{AttrFlags, Caps, Fid, Status, StatusResult, perm};
+use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsRequest, XattrFlags};
-use std::cell::Cell;
-use std::time::{Duration, Instant};
 
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const CAPABILITY: &[u8] = b"security.capability";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// What is listed of an inode that has a layout and nothing else; the first three to administrators only.
-const TRUSTED_LOV: &[u8] = b"trusted.lov\0";
-const TRUSTED_LMA: &[u8] = b"trusted.lma\0";
-const TRUSTED_LINK: &[u8] = b"trusted.link\0";
-const LUSTRE_LOV: &[u8] = b"lustre.lov\0";
-/// For how long a caller that was an administrator counts as one when names are listed: values are judged each time.
-const ADMIN_FOR: Duration = Duration::from_secs(1);
+/// What is listed of an inode that has a layout and nothing else.
+const LAYOUT_ALONE: &[u8] = b"lustre.lov\0";
 
 /// What brings other names into a list.
 const LISTED: AttrFlags = AttrFlags::HAS_ACL
@@ -64,23 +57,11 @@ impl Client {
             && !flags.intersects(LISTED)
             && self.nodes.removed(fid.inode_number()).is_none()
         {
-            let layout = flags.contains(AttrFlags::HAS_LAYOUT);
-            let admin = is_admin(caller);
-            let names = [
-                (admin && layout, TRUSTED_LOV),
-                (admin, TRUSTED_LMA),
-                (admin && fid != Fid::ROOT, TRUSTED_LINK),
-                (layout, LUSTRE_LOV),
-            ];
-            let names = names.iter().filter(|(listed, _)| *listed);
-            return Ok(names.flat_map(|(_, name)| name.iter().copied()).collect());
+            let names: &[u8] = if flags.contains(AttrFlags::HAS_LAYOUT) { LAYOUT_ALONE } else { b"" };
+            return Ok(names.to_vec());
         }
-        // All names in one request, whoever asks: what the caller is to see is known here.
-        match self.call_system(fid, &MdsRequest::ListXattr { fid }) {
-            Ok(answer) => {
-                let names = answer.bytes()?;
-                Ok(if is_admin(caller) { names } else { without_trusted(&names) })
-            }
+        match self.call(caller, fid, &MdsRequest::ListXattr { fid }) {
+            Ok(answer) => answer.bytes(),
             Err(status) => self.removed(fid, status).map(|_| Vec::new()),
         }
     }
@@ -143,26 +124,4 @@ impl Client {
         }
         Ok(attr.is_dir() && was_public && !perm::searchable_by_all(&attr))
     }
-}
-
-/// Whether the caller sees names that only administrators see. Looking it up costs as much as the rest of the request, so that each
-/// thread remembers its last caller for a second.
-fn is_admin(caller: &Caller) -> bool {
-    thread_local! {
-        static LAST: Cell<Option<(Caller, Instant, bool)>> = const { Cell::new(None) };
-    }
-    match LAST.get() {
-        Some((last, since, admin)) if last == *caller && since.elapsed() < ADMIN_FOR => admin,
-        _ => {
-            let full = caller.full_cred().full.unwrap_or_default();
-            let admin = full.caps.contains(Caps::SYS_ADMIN);
-            LAST.set(Some((*caller, Instant::now(), admin)));
-            admin
-        }
-    }
-}
-
-fn without_trusted(names: &[u8]) -> Vec<u8> {
-    let each = names.split_inclusive(|&byte| byte == 0);
-    each.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect()
 }

@@ -5,7 +5,6 @@ use super::setattr::CAPABILITY;
 use super::xattr_acl::ACL_ACCESS;
 use super::xattr_system::{
     LMA, LOV_ADD, LOV_CHANGE, LOV_DEL, LOV_SET_FLAGS, LUSTRE_LOV, System, TRUSTED_LINK, TRUSTED_LOV,
-    has_links,
 };
 use crate::mds::Mds;
 use crate::service::Caller;
@@ -255,12 +254,6 @@ impl Mds {
     pub(crate) fn list_xattr(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<MdsAnswer> {
         let record = self.inode(fid)?;
         let flags = record.attr.flags;
-        let is_admin = match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
-            Verdict::Granted => true,
-            Verdict::Denied => false,
-            // Each inode has some that only administrators see.
-            Verdict::NeedFull => return Err(Status::NEED_CREDENTIALS),
-        };
         let mut list = Vec::new();
         let mut add = |name: &[u8]| {
             list.extend_from_slice(name);
@@ -269,23 +262,24 @@ impl Mds {
         if flags.contains(AttrFlags::HAS_ACL) {
             add(ACL_ACCESS);
         }
+        // Those that every inode has (`trusted.lma` and so on) are had by name alone: programs that copy or compare attributes
+        // would take them for part of the file.
+        if flags.contains(AttrFlags::HAS_LAYOUT) {
+            add(LUSTRE_LOV);
+        }
         let stored = AttrFlags::HAS_XATTRS | AttrFlags::HAS_DEFAULT_ACL | AttrFlags::HAS_CAPABILITY;
         if flags.intersects(stored) {
             let names = self.stored_names(fid)?;
-            let names = names.split(|&b| b == 0).filter(|name| !name.is_empty());
-            names.filter(|name| is_admin || class_of(name) != Class::Trusted).for_each(&mut add);
-        }
-        if is_admin {
-            if flags.contains(AttrFlags::HAS_LAYOUT) {
-                add(TRUSTED_LOV);
+            for name in names.split(|&b| b == 0).filter(|name| !name.is_empty()) {
+                if class_of(name) == Class::Trusted {
+                    match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
+                        Verdict::Granted => {}
+                        Verdict::Denied => continue,
+                        Verdict::NeedFull => return Err(Status::NEED_CREDENTIALS),
+                    }
+                }
+                add(name);
             }
-            add(LMA);
-            if has_links(&record) {
-                add(TRUSTED_LINK);
-            }
-        }
-        if flags.contains(AttrFlags::HAS_LAYOUT) {
-            add(LUSTRE_LOV);
         }
         Ok(self.answer(MdsReply::Bytes(list)))
     }

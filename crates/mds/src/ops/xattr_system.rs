@@ -209,6 +209,6 @@ impl Mds {
 }
 
 /// True if the names of an inode are told: it has one, and is not the root.
-pub(super) fn has_links(record: &InodeRecord) -> bool {
+fn has_links(record: &InodeRecord) -> bool {
     !record.attr.flags.contains(AttrFlags::ORPHAN) && !record.name.is_empty()
 }
