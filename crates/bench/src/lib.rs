@@ -32,6 +32,7 @@ pub mod mdtest;
 pub mod noisy;
 pub mod null;
 mod pattern;
+mod piped;
 mod place;
 pub mod programs;
 mod random;

@@ -6,13 +6,13 @@
 //! process, so that a task that dies ends the others' wait with an error. Times are read by the tasks themselves, after a
 //! barrier has let them go, from a clock that all processes of a host share ([`now_ns`]).
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::io::{BufRead, Write};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
+use crate::piped::Piped;
 use crate::worker::Myself;
 
 const AT_BARRIER: &str = "barrier";
@@ -113,12 +113,13 @@ impl Team {
         let order = json(order)?;
         for task in &mut self.tasks {
             task.busy = true;
-            task.tell(&order)?;
+            task.process.tell(&order)?;
         }
         loop {
-            let lines = self.tasks.iter_mut().map(Task::line).collect::<Result<Vec<_>, Error>>()?;
+            let lines =
+                self.tasks.iter_mut().map(|task| task.process.line()).collect::<Result<Vec<_>, Error>>()?;
             if lines.iter().all(|line| line == AT_BARRIER) {
-                self.tasks.iter_mut().try_for_each(|task| task.tell(GO_ON))?;
+                self.tasks.iter_mut().try_for_each(|task| task.process.tell(GO_ON))?;
                 continue;
             }
             let answers = lines.iter().map(|line| answer(line)).collect::<Result<_, Error>>()?;
@@ -136,55 +137,27 @@ fn answer<A: DeserializeOwned>(line: &str) -> Result<A, Error> {
 
 #[derive(Debug)]
 struct Task {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    process: Piped,
     /// It has an order that it has not answered.
     busy: bool,
 }
 
 impl Task {
     fn start(myself: &Myself, kind: &str, setup: &str, cpu: Option<usize>) -> Result<Task, Error> {
-        let mut child = myself
-            .command("task")
-            .args(cpu.map(|cpu| format!("--cpu={cpu}")))
-            .args([kind, setup])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .map_err(Error::io("start", myself.program()))?;
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().expect("standard output was asked to be a pipe"));
-        Ok(Task { child, input, output, busy: false })
+        let mut command = myself.command("task");
+        command.args(cpu.map(|cpu| format!("--cpu={cpu}"))).args([kind, setup]);
+        Ok(Task { process: Piped::start(&mut command)?, busy: false })
     }
-
-    fn tell(&mut self, line: &str) -> Result<(), Error> {
-        let input = self.input.as_mut().expect("the input is there until the task is dropped");
-        input.write_all(format!("{line}\n").as_bytes()).map_err(|_| ended())
-    }
-
-    fn line(&mut self) -> Result<String, Error> {
-        let mut line = String::new();
-        match self.output.read_line(&mut line) {
-            Ok(0) | Err(_) => Err(ended()),
-            Ok(_) => Ok(line.trim_end().to_owned()),
-        }
-    }
-}
-
-fn ended() -> Error {
-    Error::Worker("a task ended early, see its message above".to_owned())
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
         // Without input a task ends by itself. In the middle of an order, which another could not carry out, nobody waits for it.
-        self.input = None;
+        self.process.hang_up();
         if self.busy {
-            let _ = self.child.kill();
+            self.process.kill();
         }
-        let _ = self.child.wait();
+        let _ = self.process.wait();
     }
 }
 

@@ -6,11 +6,11 @@
 //! would be part of what is measured.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 use crate::error::Error;
 use crate::machine::{self, CpuTime};
+use crate::piped::Piped;
 use crate::sample::Samples;
 use crate::work::{Done, Work};
 
@@ -237,52 +237,30 @@ pub fn interleave(myself: &Myself, jobs: &[Job], repetitions: usize) -> Result<V
 }
 
 /// A worker process; ends with this value.
-struct Running {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
+struct Running(Piped);
 
 impl Running {
     fn start(myself: &Myself, phase: Phase, work: &Work) -> Result<Running, Error> {
         let work = serde_json::to_string(work)
             .map_err(|_| Error::Usage("paths of measured directories must be UTF-8".to_owned()))?;
-        let mut child = myself
-            .command("worker")
-            .args([phase.name(), &work])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .map_err(Error::io("start", myself.program()))?;
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().expect("standard output was asked to be a pipe"));
-        Ok(Running { child, input, output })
-    }
-
-    fn line(&mut self) -> Result<String, Error> {
-        let mut line = String::new();
-        match self.output.read_line(&mut line) {
-            Ok(0) => Err(Error::Worker("ended without an answer, see its message above".to_owned())),
-            Ok(_) => Ok(line.trim_end().to_owned()),
-            Err(error) => Err(Error::Worker(error.to_string())),
-        }
+        Piped::start(myself.command("worker").args([phase.name(), &work])).map(Running)
     }
 
     fn expect_ready(&mut self) -> Result<(), Error> {
-        match self.line()?.as_str() {
+        match self.0.line()?.as_str() {
             "ready" => Ok(()),
             other => Err(Error::Worker(format!("said {other:?} instead of ready"))),
         }
     }
 
     fn go(&mut self) -> Result<(), Error> {
-        let mut input = self.input.take().expect("a worker is started once");
-        input.write_all(b"go\n").map_err(|error| Error::Worker(error.to_string()))
+        self.0.tell("go")?;
+        self.0.hang_up();
+        Ok(())
     }
 
     fn finish(mut self) -> Result<Done, Error> {
-        let line = self.line()?;
+        let line = self.0.line()?;
         let done = serde_json::from_str(&line)
             .map_err(|error| Error::Worker(format!("answer {line:?} is not understood: {error}")))?;
         self.end()?;
@@ -290,20 +268,18 @@ impl Running {
     }
 
     fn end(mut self) -> Result<(), Error> {
-        self.input = None;
-        match self.child.wait() {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(Error::Worker(format!("ended with {status}, see its message above"))),
-            Err(error) => Err(Error::Worker(error.to_string())),
+        self.0.hang_up();
+        match self.0.wait()? {
+            status if status.success() => Ok(()),
+            status => Err(Error::Worker(format!("ended with {status}, see its message above"))),
         }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
+        // Has no effect on one that has ended and been waited for.
+        self.0.kill();
+        let _ = self.0.wait();
     }
 }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
+use crate::program::shell;
 use crate::{binary, mounts, wait};
 
 /// Environment variable that marks the processes of a run.
@@ -69,6 +70,18 @@ impl Run {
         let made = fs::DirBuilder::new().mode(0o755).create(&path);
         made.unwrap_or_else(|error| panic!("create {}: {error}", path.display()));
         path
+    }
+
+    /// A disk of 700 MB with a file system of its own, mounted on a new directory.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made; tests ask for `mkfs.ext4` and root before.
+    pub fn small_disk(&self) -> PathBuf {
+        let disk = self.make("disk");
+        let script = r#"truncate -s 700M "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
+        shell(Path::new("/"), script, [self.directory(), &disk]).success();
+        disk
     }
 
     /// A command whose process, with all its descendants, ends with the run.

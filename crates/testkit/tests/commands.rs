@@ -75,7 +75,7 @@ on_every_shape! {
         fs::create_dir(root.join("sub")).expect("mkdir");
         fs::write(root.join("sub/file"), "x").expect("write");
         assert_eq!(lfs(&["getstripe", "-c", text(&root.join("sub/file"))]), "3");
-        cluster.lfs(&["setstripe", "-c", "2", text(&file)]).fails_with(libc::EALREADY);
+        cluster.lfs(&["setstripe", "-c", "2", text(&file)]).fails_with(libc::EEXIST);
         cluster.lfs(&["setstripe", "-S", "100", text(&root.join("new"))]).fails_with(4);
         cluster.lfs(&["getstripe", text(&root.join("none"))]).fails_with(libc::ENOENT);
     }
@@ -296,9 +296,7 @@ fn a_full_disk_is_an_error_to_the_writer_and_loses_nothing() {
         return;
     }
     let run = Run::new();
-    let disk = run.make("disk");
-    let script = r#"truncate -s 700M "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
-    shell(Path::new("/"), script, [run.directory(), &disk]).success();
+    let disk = run.small_disk();
     let options = Options { data: Some(disk.join("data")), osts: 2, ..Options::default() };
     let mut cluster = Cluster::start_with(Shape::Embedded, &options);
     if cluster.is_foreign() {

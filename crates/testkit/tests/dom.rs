@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
-use nacre_testkit::program::shell;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
 use nacre_testkit::{Cluster, Shape, errno, on_each_shape, on_every_shape, wait};
@@ -431,9 +430,7 @@ fn a_full_mdt_refuses_data_and_can_be_emptied() {
         return;
     }
     let run = Run::new();
-    let disk = run.make("disk");
-    let script = r#"truncate -s 700M "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
-    shell(Path::new("/"), script, [run.directory(), &disk]).success();
+    let disk = run.small_disk();
     let (data, fsname) = (Some(disk.join("data")), "domf".to_owned());
     let options = Options { data, osts: 1, fsname, ..Options::default() };
     let mut cluster = Cluster::start_with(Shape::Embedded, &options);

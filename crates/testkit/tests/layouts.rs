@@ -196,7 +196,7 @@ on_every_shape! {
         fs::write(&late, vec![1u8; (MIB + 1) as usize]).expect("write");
         assert_eq!(lfs(cluster, &["getstripe", "-c", text(&late)]), "3");
         setstripe(cluster, &["-d"], cluster.mount());
-        cluster.lfs(&["setstripe", "-E", "1M", "-E", "-1", text(&file)]).fails_with(libc::EALREADY);
+        cluster.lfs(&["setstripe", "-E", "1M", "-E", "-1", text(&file)]).fails_with(libc::EEXIST);
         cluster.lfs(&["setstripe", "-E", "4M", "-E", "2M", text(&root.join("bad"))]).fails_with(libc::EINVAL);
         assert!(!root.join("bad").exists(), "a bad argument leaves no file");
     }
