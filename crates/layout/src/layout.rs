@@ -60,6 +60,8 @@ pub enum Pattern {
     Raid0,
     /// In one object on the MDT: only the first component, which then has no stripes.
     Mdt,
+    /// Striped over objects, some of them on the same OST.
+    Overstriped,
 }
 
 impl Pattern {
@@ -68,6 +70,7 @@ impl Pattern {
         match self {
             Pattern::Raid0 => 0x1,
             Pattern::Mdt => 0x100,
+            Pattern::Overstriped => 0x201,
         }
     }
 
@@ -76,6 +79,7 @@ impl Pattern {
         match bits {
             0 | 0x1 => Some(Pattern::Raid0),
             0x100 => Some(Pattern::Mdt),
+            0x201 => Some(Pattern::Overstriped),
             _ => None,
         }
     }
@@ -123,6 +127,8 @@ pub struct Component {
     pub first_ost: Option<u16>,
     /// Pool to allocate from.
     pub pool: Option<PoolName>,
+    /// Exact OSTs that are wanted, until instantiated; empty: the server chooses.
+    pub osts: Vec<u16>,
     /// Layout generation of this component, counts changes.
     pub generation: u16,
     /// The objects in stripe order; empty until instantiated. On an MDT: one, see [`StripeObject::on_mdt`].
@@ -131,6 +137,13 @@ pub struct Component {
 
 /// Wish for "all OSTs" in a component that is not instantiated.
 pub const STRIPE_COUNT_ALL: u16 = u16::MAX;
+/// Wishes from here on are multiples of the number of OSTs: 0xfffe is two stripes on each, this one 32.
+pub const STRIPE_COUNT_MULTIPLE_MIN: u16 = 0xffe0;
+
+/// How many stripes on each OST a wish is for; `None` for one that says how many in all.
+pub const fn stripes_per_ost(count: u16) -> Option<u16> {
+    if count >= STRIPE_COUNT_MULTIPLE_MIN { Some(u16::MAX - count + 1) } else { None }
+}
 
 impl Component {
     /// True if the component has objects.
@@ -204,6 +217,16 @@ impl Layout {
         component.stripe_count = objects.len() as u16;
         component.first_ost = objects.first().map(|object| object.ost_index);
         component.flags |= ComponentFlags::INIT;
+        component.osts = Vec::new();
+        // Said only of those that really are.
+        let mut indexes: Vec<u16> = objects.iter().map(|object| object.ost_index).collect();
+        indexes.sort_unstable();
+        let is_overstriped = indexes.windows(2).any(|pair| pair[0] == pair[1]);
+        component.pattern = match component.pattern {
+            Pattern::Mdt => Pattern::Mdt,
+            _ if is_overstriped => Pattern::Overstriped,
+            _ => Pattern::Raid0,
+        };
         component.objects = objects;
     }
 

@@ -1,13 +1,15 @@
 //! What a user asks for: a layout before objects exist, and the rules it must meet.
 
-use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, STRIPE_COUNT_ALL};
+use crate::layout::{
+    Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, STRIPE_COUNT_ALL, stripes_per_ost,
+};
 use crate::pool::PoolName;
 use nacre_types::limits::{
     STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, TARGET_INDEX_MAX, XATTR_VALUE_MAX,
 };
 
 /// Striping wishes of a plain layout; `None` inherits from the directory, the root, then the file system's default.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LayoutSpec {
     /// Bytes per stripe.
     pub stripe_size: Option<u32>,
@@ -17,8 +19,10 @@ pub struct LayoutSpec {
     pub first_ost: Option<u16>,
     /// Pool to allocate from; [`PoolName::ignore`] for none and none inherited.
     pub pool: Option<PoolName>,
-    /// How bytes are spread; never inherited. What is on an MDT has no other wish.
+    /// How bytes are spread; inherited with the stripe count alone. What is on an MDT has no other wish.
     pub pattern: Pattern,
+    /// Exact OSTs in stripe order, as many as stripes; empty: the server chooses. Not inherited.
+    pub osts: Vec<u16>,
 }
 
 /// A wish that no layout can meet.
@@ -33,6 +37,12 @@ pub enum SpecError {
     /// No such index can exist.
     #[error("OST index {0} is over the limit of {max}", max = TARGET_INDEX_MAX - 1)]
     OstIndex(u32),
+    /// A list of OSTs that does not fit the number of stripes or lacks the first OST.
+    #[error("the list of OSTs does not fit the stripe count or index")]
+    OstList,
+    /// An OST twice in a list without overstriping.
+    #[error("an OST is listed twice without overstriping")]
+    OstTwice,
     /// A composite layout without components.
     #[error("A layout needs at least one component")]
     NoComponents,
@@ -73,6 +83,7 @@ impl LayoutSpec {
         first_ost: None,
         pool: None,
         pattern: Pattern::Mdt,
+        osts: Vec::new(),
     };
 
     /// Checks the wishes that are given.
@@ -91,14 +102,41 @@ impl LayoutSpec {
         }
         match self.stripe_count {
             Some(0) => return Err(SpecError::StripeCount(0)),
-            Some(count) if count > STRIPE_COUNT_MAX && count != STRIPE_COUNT_ALL => {
+            Some(count)
+                if count > STRIPE_COUNT_MAX
+                    && count != STRIPE_COUNT_ALL
+                    && (self.pattern != Pattern::Overstriped || stripes_per_ost(count).is_none()) =>
+            {
                 return Err(SpecError::StripeCount(u32::from(count)));
             }
             _ => {}
         }
+        self.check_osts()?;
         match self.first_ost {
             Some(index) if index >= TARGET_INDEX_MAX => Err(SpecError::OstIndex(u32::from(index))),
             _ => Ok(()),
+        }
+    }
+
+    fn check_osts(&self) -> Result<(), SpecError> {
+        if self.osts.is_empty() {
+            return Ok(());
+        }
+        if self.osts.len() > usize::from(STRIPE_COUNT_MAX) {
+            return Err(SpecError::StripeCount(self.osts.len() as u32));
+        }
+        if let Some(index) = self.osts.iter().find(|index| **index >= TARGET_INDEX_MAX) {
+            return Err(SpecError::OstIndex(u32::from(*index)));
+        }
+        let counts = self.stripe_count.is_none_or(|count| usize::from(count) == self.osts.len());
+        let begins = self.first_ost.is_none_or(|first| self.osts.contains(&first));
+        if !counts || !begins {
+            return Err(SpecError::OstList);
+        }
+        let twice = (1..self.osts.len()).any(|at| self.osts[..at].contains(&self.osts[at]));
+        match twice && self.pattern != Pattern::Overstriped {
+            true => Err(SpecError::OstTwice),
+            false => Ok(()),
         }
     }
 
@@ -110,12 +148,18 @@ impl LayoutSpec {
     /// These wishes, completed by `inherited` where they are silent. A wish for a first OST is not inherited.
     pub fn or(&self, inherited: &LayoutSpec) -> LayoutSpec {
         if self.pattern == Pattern::Mdt {
-            return *self;
+            return self.clone();
         }
+        let has_count = self.stripe_count.is_some() || !self.osts.is_empty();
         LayoutSpec {
-            pattern: self.pattern,
+            pattern: if has_count { self.pattern } else { inherited.pattern },
+            osts: self.osts.clone(),
             stripe_size: self.stripe_size.or(inherited.stripe_size),
-            stripe_count: self.stripe_count.or(inherited.stripe_count),
+            stripe_count: match self.osts.len() {
+                0 => self.stripe_count.or(inherited.stripe_count),
+                // Checked against the same limit.
+                len => Some(len as u16),
+            },
             first_ost: self.first_ost.or(inherited.first_ost),
             pool: self.pool.or(inherited.pool),
         }
@@ -135,9 +179,13 @@ impl LayoutSpec {
                 id: 0,
                 extent: Extent::WHOLE,
                 flags: ComponentFlags::default(),
-                pattern: Pattern::Raid0,
+                pattern: if self.pattern == Pattern::Mdt { Pattern::Raid0 } else { self.pattern },
+                osts: self.osts.clone(),
                 stripe_size: self.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT),
-                stripe_count: self.stripe_count.unwrap_or(1),
+                stripe_count: match self.osts.len() {
+                    0 => self.stripe_count.unwrap_or(1),
+                    len => len as u16,
+                },
                 first_ost: self.first_ost,
                 pool: self.real_pool(),
                 generation: 0,

@@ -133,6 +133,7 @@ mod tests {
                 stripe_count: count,
                 first_ost: None,
                 pool: None,
+                osts: Vec::new(),
                 generation: 0,
                 objects,
             }],

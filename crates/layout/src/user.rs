@@ -36,6 +36,8 @@ pub use composite::{MAGIC_COMPOSITE, Selector, decode_selector, encode_selector}
 pub const MAGIC_V1: u32 = 0x0BD1_0BD0;
 /// Magic of version 3: with a pool.
 pub const MAGIC_V3: u32 = 0x0BD3_0BD0;
+/// Magic of a wish for exact OSTs: as version 3, with entries of objects of which only the OST counts.
+pub const MAGIC_SPECIFIC: u32 = 0x0BD5_0BD0;
 /// "Any OST" in a wish.
 pub const OFFSET_ANY: u16 = u16::MAX;
 /// Bytes of an object.
@@ -69,12 +71,19 @@ pub const fn plain_len(has_pool: bool, objects: usize) -> usize {
     (if has_pool { HEADER_V3 } else { HEADER_V1 }) + OBJECT_LEN * objects
 }
 
+/// Bytes of a wish for one striping.
+fn spec_len(spec: &LayoutSpec) -> usize {
+    plain_len(spec.pool.is_some() || !spec.osts.is_empty(), spec.osts.len())
+}
+
 /// Bytes of a composite layout whose components have these many bytes each.
 pub fn composite_len(components: impl Iterator<Item = usize>) -> usize {
     components.fold(composite::HEADER, |sum, len| sum + composite::ENTRY + len)
 }
 
 struct Header<'a> {
+    /// The objects are no objects but OSTs that are wished for.
+    is_specific: bool,
     pattern: Pattern,
     /// The file that the layout is or was of.
     file: Fid,
@@ -85,10 +94,16 @@ struct Header<'a> {
     objects: Raw<'a>,
 }
 
+impl Header<'_> {
+    fn has_objects(&self) -> bool {
+        !self.is_specific && !self.objects.bytes.is_empty()
+    }
+}
+
 fn header(raw: Raw<'_>) -> Result<Header<'_>, UserMdError> {
     let (len, pool) = match raw.u32(0)? {
         MAGIC_V1 => (HEADER_V1, None),
-        MAGIC_V3 => {
+        MAGIC_V3 | MAGIC_SPECIFIC => {
             let field = raw.part(HEADER_V1, HEADER_V3)?.bytes;
             let end = field.iter().position(|&b| b == 0).ok_or(UserMdError::Field("pool"))?;
             let name = &field[..end];
@@ -103,6 +118,7 @@ fn header(raw: Raw<'_>) -> Result<Header<'_>, UserMdError> {
     let objects = raw.part(len, raw.bytes.len())?;
     let pattern = raw.u32(4)?;
     Ok(Header {
+        is_specific: raw.u32(0)? == MAGIC_SPECIFIC,
         pattern: Pattern::from_bits(pattern).ok_or(UserMdError::Pattern(pattern))?,
         // Object ids of files have 32 bits; others name no file, which matters only where it is an object.
         file: Fid::new(raw.u64(16)?, u32::try_from(raw.u64(8)?).unwrap_or(0), 0),
@@ -121,16 +137,35 @@ fn put_header(
     (count, offset): (u16, u16),
     pool: Option<PoolName>,
 ) {
-    out.extend_from_slice(&if pool.is_some() { MAGIC_V3 } else { MAGIC_V1 }.to_le_bytes());
+    put_header_of(
+        out,
+        if pool.is_some() { MAGIC_V3 } else { MAGIC_V1 },
+        fid,
+        (pattern, stripe_size),
+        (count, offset),
+        pool,
+    );
+}
+
+fn put_header_of(
+    out: &mut Vec<u8>,
+    magic: u32,
+    fid: &Fid,
+    (pattern, stripe_size): (Pattern, u32),
+    (count, offset): (u16, u16),
+    pool: Option<PoolName>,
+) {
+    out.extend_from_slice(&magic.to_le_bytes());
     out.extend_from_slice(&pattern.bits().to_le_bytes());
     out.extend_from_slice(&u64::from(fid.oid).to_le_bytes());
     out.extend_from_slice(&fid.seq.to_le_bytes());
     out.extend_from_slice(&stripe_size.to_le_bytes());
     out.extend_from_slice(&count.to_le_bytes());
     out.extend_from_slice(&offset.to_le_bytes());
-    if let Some(pool) = pool {
+    if magic != MAGIC_V1 {
         let mut field = [0u8; HEADER_V3 - HEADER_V1];
-        field[..pool.as_str().len()].copy_from_slice(pool.as_str().as_bytes());
+        let name = pool.as_ref().map_or("", PoolName::as_str);
+        field[..name.len()].copy_from_slice(name.as_bytes());
         out.extend_from_slice(&field);
     }
 }
@@ -154,9 +189,29 @@ fn read_spec(raw: Raw<'_>) -> Result<LayoutSpec, UserMdError> {
         first_ost: (header.offset != OFFSET_ANY).then_some(header.offset),
         pool: header.pool,
         pattern: header.pattern,
+        osts: wished_osts(&header)?,
     };
     spec.check().map_err(|_| UserMdError::Field("stripe size, count or offset"))?;
     Ok(spec)
+}
+
+/// The OSTs that a wish names.
+fn wished_osts(header: &Header<'_>) -> Result<Vec<u16>, UserMdError> {
+    if !header.is_specific {
+        return Ok(Vec::new());
+    }
+    let count = usize::from(header.stripe_count);
+    if count == 0 || count > usize::from(STRIPE_COUNT_MAX) {
+        return Err(UserMdError::Field("stripe count"));
+    }
+    if header.objects.bytes.len() != count * OBJECT_LEN {
+        return Err(UserMdError::Short);
+    }
+    let index = |at: usize| {
+        let index = u16::try_from(header.objects.u32(at * OBJECT_LEN + 20)?).ok();
+        index.filter(|index| *index < TARGET_INDEX_MAX).ok_or(UserMdError::Field("OST index"))
+    };
+    (0..count).map(index).collect()
 }
 
 /// Reads a wish of either form. Where the bytes are a layout with objects, which was copied from another file, only its shape
@@ -169,7 +224,7 @@ pub fn decode_wish(bytes: &[u8]) -> Result<Wish, UserMdError> {
     if raw.u32(0)? == MAGIC_COMPOSITE {
         return composite::read_wish(raw);
     }
-    let has_objects = !header(raw)?.objects.bytes.is_empty();
+    let has_objects = header(raw)?.has_objects();
     let spec = match (read_spec(raw), has_objects) {
         // A generation may be more than an index can.
         (_, true) => read_spec_of_objects(raw)?,
@@ -197,6 +252,7 @@ fn read_spec_of_objects(raw: Raw<'_>) -> Result<LayoutSpec, UserMdError> {
         first_ost: None,
         pool: header.pool,
         pattern: header.pattern,
+        osts: Vec::new(),
     };
     spec.check().map_err(|_| UserMdError::Field("stripe size or count"))?;
     Ok(spec)
@@ -207,7 +263,7 @@ pub fn has_objects(bytes: &[u8]) -> bool {
     let Ok(raw) = Raw::new(bytes) else { return false };
     match raw.u32(0) {
         Ok(MAGIC_COMPOSITE) => composite::has_objects(raw),
-        _ => header(raw).is_ok_and(|header| !header.objects.bytes.is_empty()),
+        _ => header(raw).is_ok_and(|header| header.has_objects()),
     }
 }
 
@@ -233,8 +289,17 @@ pub fn encode_spec(fid: &Fid, spec: &LayoutSpec) -> Vec<u8> {
 }
 
 fn put_spec(out: &mut Vec<u8>, fid: &Fid, spec: &LayoutSpec) {
-    let place = (spec.stripe_count.unwrap_or(0), spec.first_ost.unwrap_or(OFFSET_ANY));
-    put_header(out, fid, (spec.pattern, spec.stripe_size.unwrap_or(0)), place, spec.pool);
+    let shape = (spec.pattern, spec.stripe_size.unwrap_or(0));
+    let Some(first) = spec.osts.first() else {
+        let place = (spec.stripe_count.unwrap_or(0), spec.first_ost.unwrap_or(OFFSET_ANY));
+        return put_header(out, fid, shape, place, spec.pool);
+    };
+    let place = (spec.osts.len() as u16, spec.first_ost.unwrap_or(*first));
+    put_header_of(out, MAGIC_SPECIFIC, fid, shape, place, spec.pool);
+    for index in &spec.osts {
+        out.extend_from_slice(&[0; OBJECT_LEN - 4]);
+        out.extend_from_slice(&u32::from(*index).to_le_bytes());
+    }
 }
 
 /// The bytes of a wish of either form.
@@ -258,7 +323,7 @@ pub fn decode_layout(bytes: &[u8]) -> Result<Layout, UserMdError> {
     if first.pattern == Pattern::Mdt {
         return Err(UserMdError::Pattern(first.pattern.bits()));
     }
-    if first.objects.bytes.is_empty() {
+    if !first.has_objects() {
         return Ok(read_spec(raw)?.to_layout());
     }
     let component = read_component(raw)?;
@@ -278,7 +343,7 @@ fn read_component(raw: Raw<'_>) -> Result<Component, UserMdError> {
     if header.pattern == Pattern::Mdt {
         return component_on_mdt(&header);
     }
-    if header.stripe_count == 0 || header.stripe_count > STRIPE_COUNT_MAX {
+    if header.stripe_count == 0 || header.stripe_count > STRIPE_COUNT_MAX || header.is_specific {
         return Err(UserMdError::Field("stripe count"));
     }
     let count = usize::from(header.stripe_count);
@@ -303,6 +368,7 @@ fn read_component(raw: Raw<'_>) -> Result<Component, UserMdError> {
         stripe_count: header.stripe_count,
         first_ost: objects.first().map(|o| o.ost_index),
         pool: header.pool,
+        osts: Vec::new(),
         generation: header.offset,
         objects,
     })
@@ -323,6 +389,7 @@ fn component_on_mdt(header: &Header<'_>) -> Result<Component, UserMdError> {
         stripe_count: 0,
         first_ost: None,
         pool: None,
+        osts: Vec::new(),
         generation: header.offset,
         objects: vec![StripeObject::on_mdt(header.file)],
     })
@@ -333,24 +400,24 @@ pub fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
     match (layout.form, layout.components.as_slice()) {
         (LayoutForm::Plain, [component]) => {
             let mut out = Vec::with_capacity(plain_len(component.pool.is_some(), component.objects.len()));
-            put_component(&mut out, fid, component, layout.generation as u16);
+            match component.is_instantiated() {
+                true => put_component(&mut out, fid, component, layout.generation as u16),
+                false => put_spec(&mut out, fid, &composite::spec_of(component)),
+            }
             out
         }
         _ => composite::encode_layout(fid, layout),
     }
 }
 
+/// A component with objects.
 fn put_component(out: &mut Vec<u8>, fid: &Fid, component: &Component, generation: u16) {
     let shape = (component.pattern, component.stripe_size);
     if component.pattern == Pattern::Mdt {
         let object = component.objects.first().map_or(fid, |object| &object.object);
         return put_header(out, object, shape, (0, generation), None);
     }
-    let place = match component.is_instantiated() {
-        true => (component.objects.len() as u16, generation),
-        false => (component.stripe_count, component.first_ost.unwrap_or(OFFSET_ANY)),
-    };
-    put_header(out, fid, shape, place, component.pool);
+    put_header(out, fid, shape, (component.objects.len() as u16, generation), component.pool);
     for object in &component.objects {
         out.extend_from_slice(&object.object.to_le_bytes());
         out.extend_from_slice(&0u32.to_le_bytes());
@@ -377,6 +444,34 @@ mod tests {
         component.objects =
             (1..=count).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 70) }).collect();
         layout
+    }
+
+    #[test]
+    fn wishes_for_exact_osts_have_a_form_of_their_own() {
+        let spec = LayoutSpec { osts: vec![3, 1], stripe_count: Some(2), ..LayoutSpec::default() };
+        let bytes = encode_spec(&FILE, &spec);
+        assert_eq!(
+            (bytes.len(), &bytes[..4], &bytes[28..32]),
+            (48 + 48, &[0xd0, 0x0b, 0xd5, 0x0b][..], &[2, 0, 3, 0][..])
+        );
+        assert_eq!((bytes[48 + 20], bytes[48 + 24 + 20], has_objects(&bytes)), (3, 1, false));
+        let read = LayoutSpec { first_ost: Some(3), ..spec };
+        assert_eq!(decode_wish(&bytes), Ok(Wish::Plain(read.clone())));
+        let layout = decode_layout(&bytes).expect("a wish");
+        assert_eq!((layout.components[0].osts.as_slice(), layout.has_objects()), (&[3, 1][..], false));
+        for len in 48..bytes.len() {
+            assert!(decode_wish(&bytes[..len]).is_err(), "cut to {len}");
+        }
+        let twice = LayoutSpec { osts: vec![1, 1], ..read.clone() };
+        assert!(decode_wish(&encode_spec(&FILE, &twice)).is_err(), "an OST twice needs overstriping");
+        let over = LayoutSpec { osts: vec![3, 3], pattern: Pattern::Overstriped, ..read };
+        assert_eq!(decode_wish(&encode_spec(&FILE, &over)), Ok(Wish::Plain(over)));
+        let multiple =
+            LayoutSpec { stripe_count: Some(0xfffe), pattern: Pattern::Overstriped, ..LayoutSpec::default() };
+        let bytes = encode_spec(&FILE, &multiple);
+        assert_eq!(decode_wish(&bytes), Ok(Wish::Plain(multiple.clone())));
+        let plain = LayoutSpec { pattern: Pattern::Raid0, ..multiple };
+        assert!(decode_wish(&encode_spec(&FILE, &plain)).is_err(), "multiples need overstriping");
     }
 
     #[test]
@@ -438,6 +533,7 @@ mod tests {
             first_ost: None,
             pool: PoolName::new(b"flash"),
             pattern: Pattern::Raid0,
+            osts: Vec::new(),
         };
         assert_eq!(decode_wish(&bytes), Ok(Wish::Plain(spec)));
     }

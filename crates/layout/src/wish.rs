@@ -2,14 +2,14 @@
 //! 2.1 and 4.8.
 
 use crate::layout::StripeObject;
-use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, STRIPE_COUNT_ALL};
+use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, stripes_per_ost};
 use crate::pool::PoolName;
 use crate::spec::{LayoutSpec, MDT_SIZE_MAX, SpecError};
 use crate::user;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
 
 /// Wishes for one component of a composite layout.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ComponentSpec {
     /// The part of the file.
     pub extent: Extent,
@@ -80,14 +80,15 @@ impl Wish {
     fn size_with_objects(&self) -> usize {
         let stripes = |spec: &LayoutSpec| match spec.stripe_count {
             _ if spec.pattern == Pattern::Mdt => 0,
-            Some(STRIPE_COUNT_ALL) | None => 1,
-            Some(count) => usize::from(count),
+            _ if !spec.osts.is_empty() => spec.osts.len(),
+            Some(count) if stripes_per_ost(count).is_none() => usize::from(count),
+            _ => 1,
         };
+        let has_pool = |spec: &LayoutSpec| spec.pool.is_some() || !spec.osts.is_empty();
         match self {
-            Wish::Plain(spec) => user::plain_len(spec.pool.is_some(), stripes(spec)),
+            Wish::Plain(spec) => user::plain_len(has_pool(spec), stripes(spec)),
             Wish::Composite(components) => {
-                let each =
-                    components.iter().map(|c| user::plain_len(c.spec.pool.is_some(), stripes(&c.spec)));
+                let each = components.iter().map(|c| user::plain_len(has_pool(&c.spec), stripes(&c.spec)));
                 user::composite_len(each)
             }
         }
@@ -116,7 +117,7 @@ impl Wish {
                 for component in &mut components {
                     let end = component.extent.end;
                     let fits = |size: &u32| end == Extent::EOF || end.is_multiple_of(u64::from(*size));
-                    let base = LayoutSpec { stripe_size: base.stripe_size.filter(fits), ..*base };
+                    let base = LayoutSpec { stripe_size: base.stripe_size.filter(fits), ..base.clone() };
                     component.spec = component.spec.or(&base);
                 }
                 Wish::Composite(components)
@@ -140,13 +141,13 @@ impl Wish {
     /// OST holds for the file that was made with it, not for what inherits.
     pub fn inherited(&self) -> LayoutSpec {
         let spec = match self {
-            Wish::Plain(spec) => *spec,
+            Wish::Plain(spec) => spec.clone(),
             Wish::Composite(components) => {
                 let striped = components.iter().find(|c| c.spec.pattern != Pattern::Mdt);
-                striped.map_or(LayoutSpec::default(), |c| c.spec)
+                striped.map_or(LayoutSpec::default(), |c| c.spec.clone())
             }
         };
-        LayoutSpec { first_ost: None, ..spec }
+        LayoutSpec { first_ost: None, osts: Vec::new(), ..spec }
     }
 
     /// The layout that a file with this wish starts with, without objects. What the wish leaves open comes from `base`, and
@@ -160,7 +161,7 @@ impl Wish {
         };
         let component = |(place, wish): (usize, &ComponentSpec)| {
             let on_mdt = wish.spec.pattern == Pattern::Mdt;
-            let spec = wish.spec.or(&LayoutSpec { first_ost: None, ..*base });
+            let spec = wish.spec.or(&LayoutSpec { first_ost: None, ..base.clone() });
             let stripe_size = match on_mdt {
                 true => wish.extent.end as u32,
                 false => {
@@ -176,6 +177,7 @@ impl Wish {
                 stripe_count: if on_mdt { 0 } else { spec.stripe_count.unwrap_or(1) },
                 first_ost: spec.first_ost,
                 pool: spec.real_pool(),
+                osts: spec.osts,
                 generation: 0,
                 objects: Vec::new(),
             }
@@ -208,6 +210,7 @@ impl Layout {
                 first_ost: component.first_ost.filter(|_| !component.is_instantiated()),
                 pool: component.pool,
                 pattern,
+                osts: component.osts.clone(),
             },
         };
         match (self.form, self.components.as_slice()) {
@@ -235,10 +238,10 @@ impl Layout {
             let count = match component.is_instantiated() {
                 _ if other == place || component.pattern == Pattern::Mdt => 0,
                 true => component.objects.len(),
-                false if component.stripe_count == STRIPE_COUNT_ALL => 1,
+                false if stripes_per_ost(component.stripe_count).is_some() => 1,
                 false => usize::from(component.stripe_count),
             };
-            user::plain_len(component.pool.is_some(), count)
+            user::plain_len(component.pool.is_some() || !component.osts.is_empty(), count)
         };
         let taken = user::composite_len(self.components.iter().enumerate().map(stripes));
         let room = XATTR_VALUE_MAX.saturating_sub(taken) / user::OBJECT_LEN;
@@ -254,8 +257,9 @@ impl Layout {
                 && c.stripe_size != 0
                 && c.stripe_size.is_multiple_of(STRIPE_SIZE_MIN)
                 && c.is_instantiated() != c.objects.is_empty()
+                && (c.osts.is_empty() || !c.is_instantiated())
                 && match c.pattern {
-                    Pattern::Raid0 => {
+                    Pattern::Raid0 | Pattern::Overstriped => {
                         c.objects.iter().all(|object| !object.is_on_mdt())
                             && (!c.is_instantiated() || c.objects.len() == usize::from(c.stripe_count))
                     }
@@ -282,6 +286,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::STRIPE_COUNT_ALL;
 
     const MIB: u64 = 1 << 20;
 
@@ -293,7 +298,8 @@ mod tests {
     fn rules_of_composite_layouts_are_checked() {
         let none = LayoutSpec::default();
         let check = |parts: &[(u64, u64)]| {
-            Wish::Composite(parts.iter().map(|(start, end)| part(*start, *end, none)).collect()).check()
+            Wish::Composite(parts.iter().map(|(start, end)| part(*start, *end, none.clone())).collect())
+                .check()
         };
         assert_eq!(check(&[(0, 4 * MIB), (4 * MIB, Extent::EOF)]), Ok(()));
         assert_eq!(check(&[(0, 4 * MIB)]), Ok(()), "files may end where their last component ends");
@@ -302,9 +308,9 @@ mod tests {
         assert_eq!(check(&[(0, MIB), (2 * MIB, 4 * MIB)]), Err(SpecError::NotAdjacent));
         assert_eq!(check(&[(0, 2 * MIB), (2 * MIB, MIB)]), Err(SpecError::EndBeforeStart));
         assert_eq!(check(&[(0, 100)]), Err(SpecError::EndUnaligned));
-        let large = LayoutSpec { stripe_size: Some(8 << 20), ..none };
+        let large = LayoutSpec { stripe_size: Some(8 << 20), ..none.clone() };
         assert_eq!(Wish::Composite(vec![part(0, 4 * MIB, large)]).check(), Err(SpecError::EndUnaligned));
-        let wide = |count| LayoutSpec { stripe_count: Some(count), ..none };
+        let wide = |count| LayoutSpec { stripe_count: Some(count), ..none.clone() };
         let three = |count| {
             let ends = [(0, MIB), (MIB, 2 * MIB), (2 * MIB, Extent::EOF)];
             Wish::Composite(ends.iter().map(|(start, end)| part(*start, *end, wide(count))).collect()).check()
@@ -333,20 +339,21 @@ mod tests {
     #[test]
     fn data_on_an_mdt_comes_first_has_an_end_and_nothing_of_osts() {
         let on_mdt = LayoutSpec::ON_MDT;
+        let place = |start, end| part(start, end, LayoutSpec::ON_MDT);
         let check = |parts: Vec<ComponentSpec>| Wish::Composite(parts).check();
         let rest = |start| part(start, Extent::EOF, LayoutSpec::default());
-        assert_eq!(check(vec![part(0, MIB, on_mdt), rest(MIB)]), Ok(()));
-        assert_eq!(check(vec![part(0, MDT_SIZE_MAX, on_mdt)]), Ok(()));
-        assert_eq!(check(vec![part(0, 2 << 30, on_mdt), rest(2 << 30)]), Err(SpecError::MdtSize(2 << 30)));
-        assert_eq!(check(vec![part(0, Extent::EOF, on_mdt)]), Err(SpecError::MdtSize(Extent::EOF)));
-        let second = vec![part(0, MIB, LayoutSpec::default()), part(MIB, 2 * MIB, on_mdt)];
+        assert_eq!(check(vec![place(0, MIB), rest(MIB)]), Ok(()));
+        assert_eq!(check(vec![place(0, MDT_SIZE_MAX)]), Ok(()));
+        assert_eq!(check(vec![place(0, 2 << 30), rest(2 << 30)]), Err(SpecError::MdtSize(2 << 30)));
+        assert_eq!(check(vec![place(0, Extent::EOF)]), Err(SpecError::MdtSize(Extent::EOF)));
+        let second = vec![part(0, MIB, LayoutSpec::default()), place(MIB, 2 * MIB)];
         assert_eq!(check(second), Err(SpecError::MdtNotFirst));
-        let striped = LayoutSpec { stripe_count: Some(2), ..on_mdt };
+        let striped = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::ON_MDT };
         assert_eq!(check(vec![part(0, MIB, striped)]), Err(SpecError::MdtStriping));
-        assert_eq!(Wish::Plain(on_mdt).check(), Err(SpecError::MdtStriping));
+        assert_eq!(Wish::Plain(LayoutSpec::ON_MDT).check(), Err(SpecError::MdtStriping));
         // What is silent inherits stripes, not the place.
         let wide = LayoutSpec { stripe_count: Some(4), ..LayoutSpec::default() };
-        let wish = Wish::Composite(vec![part(0, MIB, on_mdt), part(MIB, Extent::EOF, wide)]);
+        let wish = Wish::Composite(vec![place(0, MIB), part(MIB, Extent::EOF, wide.clone())]);
         assert_eq!(wish.inherited(), wide);
         assert_eq!(wish.to_layout(&LayoutSpec::default()).to_wish().specs().next(), Some(&on_mdt));
     }
@@ -355,7 +362,7 @@ mod tests {
     fn a_layout_never_outgrows_what_an_attribute_can_hold() {
         let all = LayoutSpec { stripe_count: Some(STRIPE_COUNT_ALL), ..LayoutSpec::default() };
         let ends = [(0, MIB), (MIB, 2 * MIB), (2 * MIB, Extent::EOF)];
-        let wish = Wish::Composite(ends.iter().map(|(start, end)| part(*start, *end, all)).collect());
+        let wish = Wish::Composite(ends.iter().map(|(start, end)| part(*start, *end, all.clone())).collect());
         let mut layout = wish.to_layout(&LayoutSpec::default());
         for place in 0..3 {
             let count = layout.stripes_that_fit(place).min(1900);

@@ -230,7 +230,7 @@ impl Mds {
             data: DataPart::open(store.clone(), dir, &config)?,
             move_directory: Mutex::new(()),
             next_sequence: AtomicU64::new(record.next_sequence),
-            default_layout: RwLock::new(config.default_layout),
+            default_layout: RwLock::new(config.default_layout.clone()),
             hash_seed: record.hash_seed,
             stats: MdsStats::new(),
             boot_count: record.boot_count,
@@ -325,7 +325,7 @@ impl Mds {
 
     /// Striping where neither a file nor its directories say anything.
     pub(crate) fn default_layout(&self) -> LayoutSpec {
-        *self.default_layout.read()
+        self.default_layout.read().clone()
     }
 
     /// Where data of files lies on this MDT, for the service that reads and writes it.

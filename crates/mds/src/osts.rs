@@ -15,8 +15,8 @@ use crate::error::MdsError;
 use crate::mds::Osts;
 use crate::tables::OST_MARKS;
 use choose::{Candidate, Chooser, Wanted};
-use nacre_layout::layout::STRIPE_COUNT_ALL;
-use nacre_layout::{LayoutSpec, PoolName, StripeObject};
+use nacre_layout::layout::stripes_per_ost;
+use nacre_layout::{LayoutSpec, Pattern, PoolName, StripeObject};
 use nacre_ondisk::OstMarkRecord;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
@@ -51,6 +51,28 @@ pub struct OstSet {
     chooser: Mutex<Chooser>,
     /// What the chooser's clock counts from.
     began: Instant,
+}
+
+/// A component that is to get objects.
+pub struct Need {
+    /// What it wants; a stripe count may be for all OSTs, or a multiple of them.
+    pub spec: LayoutSpec,
+    /// Stripes that there is room for.
+    pub stripes_max: u16,
+}
+
+/// The OSTs of a list, which have to be there and have room, in its order and, as Lustre has it, from `first` on.
+fn exactly(candidates: &[Candidate], osts: &[u16], first: Option<u16>) -> StatusResult<Vec<u16>> {
+    for index in osts {
+        let found = candidates.iter().find(|candidate| candidate.index == *index);
+        if found.ok_or(Status::EINVAL)?.full {
+            return Err(Status::ENOSPC);
+        }
+    }
+    let mut osts = osts.to_vec();
+    let begin = first.and_then(|first| osts.iter().position(|index| *index == first));
+    osts.rotate_left(begin.unwrap_or(0));
+    Ok(osts)
 }
 
 /// The marks that must be stored with a layout.
@@ -207,37 +229,51 @@ impl OstSet {
     }
 
     /// The OSTs that `spec` is to get, in stripe order; none if nothing can be used now but something may soon.
-    fn choose(&self, candidates: &[Candidate], spec: &LayoutSpec, used: &[u16]) -> StatusResult<Vec<u16>> {
+    fn choose(&self, candidates: &[Candidate], need: &Need, used: &[u16]) -> StatusResult<Vec<u16>> {
+        let spec = &need.spec;
         let members = self.pools.members(spec.real_pool());
         let is_member = |c: &&Candidate| members.as_ref().is_none_or(|members| members.contains(&c.index));
         let candidates: Vec<Candidate> = candidates.iter().filter(is_member).copied().collect();
         if spec.first_ost.is_some_and(|first| !candidates.iter().any(|c| c.index == first)) {
             return Err(Status::EINVAL);
         }
+        if !spec.osts.is_empty() {
+            return exactly(&candidates, &spec.osts, spec.first_ost);
+        }
         if candidates.iter().all(|c| c.full) && (members.is_some() || !candidates.is_empty()) {
             return Err(Status::ENOSPC);
         }
-        let count = match spec.stripe_count {
-            Some(STRIPE_COUNT_ALL) => STRIPE_COUNT_MAX,
-            count => count.unwrap_or(1),
+        let up = candidates.iter().filter(|c| !c.full && !c.down).count();
+        let count = match spec.stripe_count.map(|count| (count, stripes_per_ost(count))) {
+            None => 1,
+            Some((count, None)) => usize::from(count),
+            // As many as the chooser finds; overstriping would go round them until there were so many.
+            Some((_, Some(1))) if spec.pattern != Pattern::Overstriped => usize::from(STRIPE_COUNT_MAX),
+            Some((_, Some(several))) => up.max(1) * usize::from(several),
         };
+        let count = count.min(usize::from(need.stripes_max)) as u16;
         let pool = spec.real_pool().filter(|_| members.is_some());
         let wanted = Wanted { count, first: spec.first_ost, used, pool };
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let qos = *self.qos.lock();
         let places = self.chooser.lock().choose(&candidates, &wanted, &qos, now_ms);
-        Ok(places.into_iter().map(|place| candidates[place].index).collect())
+        let osts: Vec<u16> = places.into_iter().map(|place| candidates[place].index).collect();
+        Ok(match spec.pattern {
+            // Round after round over the same ones.
+            Pattern::Overstriped => osts.iter().copied().cycle().take(usize::from(count)).collect(),
+            _ => osts,
+        })
     }
 
     /// Picks OSTs and object ids for each of `wanted`, on other OSTs than `used` and each other's as far as there are enough, and
     /// runs `commit` with them, which must store the layout and the marks in one transaction. If it fails, the ids go back.
     ///
     /// # Errors
-    /// `EINVAL` if a wanted first OST does not exist or is not in the pool, `ENOSPC` if all OSTs that may be used are full, `EIO` if none can be reached in
+    /// `EINVAL` if a wanted OST does not exist or is not in the pool, `ENOSPC` if all OSTs that may be used are full, `EIO` if none can be reached in
     /// time, `EINTR`, or what `commit` says.
     pub fn with_objects<R>(
         &self,
-        wanted: &[LayoutSpec],
+        wanted: &[Need],
         used: &[u16],
         patience: Duration,
         commit: impl FnOnce(Vec<Vec<StripeObject>>, &Marks) -> StatusResult<R>,
@@ -250,8 +286,8 @@ impl OstSet {
             let candidates: Vec<Candidate> = all.iter().map(|ost| ost.candidate(age)).collect();
             let mut used = used.to_vec();
             let mut chosen: Vec<Vec<&Arc<Ost>>> = Vec::with_capacity(wanted.len());
-            for spec in wanted {
-                let osts = match self.choose(&candidates, spec, &used) {
+            for need in wanted {
+                let osts = match self.choose(&candidates, need, &used) {
                     // What is known of space may be old.
                     Err(Status::ENOSPC) if !looked_again => {
                         looked_again = true;

@@ -33,8 +33,19 @@ pub fn parse(word: &str, fsname: &str) -> Result<Vec<u16>, String> {
     indexes(list, radix).ok_or_else(|| format!("'{word}' is no OST: FSNAME-OST0001, OST[0-3], 1 or [0-3,5]"))
 }
 
-/// The numbers of a list such as `0-6/2,9`; `None` if it is none or has one over the limit.
+/// The numbers of a list such as `0-6/2,9`, each once; `None` if it is none or has one over the limit.
 pub fn indexes(list: &str, radix: u32) -> Option<Vec<u16>> {
+    let mut found: Vec<u16> = Vec::new();
+    for index in listed(list, radix)? {
+        if !found.contains(&index) {
+            found.push(index);
+        }
+    }
+    Some(found)
+}
+
+/// As [`indexes`], with those that are there several times.
+pub fn listed(list: &str, radix: u32) -> Option<Vec<u16>> {
     let mut found: Vec<u16> = Vec::new();
     for part in list.split(',') {
         let (range, step) = match part.split_once('/') {
@@ -48,11 +59,7 @@ pub fn indexes(list: &str, radix: u32) -> Option<Vec<u16>> {
         if first > last {
             return None;
         }
-        for index in (first..=last).step_by(usize::from(step)) {
-            if !found.contains(&index) {
-                found.push(index);
-            }
-        }
+        found.extend((first..=last).step_by(usize::from(step)));
     }
     Some(found)
 }

@@ -171,6 +171,60 @@ fn files_made_to_be_appended_to_have_their_own_default() {
 }
 
 #[test]
+fn lists_of_osts_and_overstriping_hold_data() {
+    on_each_shape_of("plost", OSTS, |cluster, fs| {
+        let root = cluster.directory("d");
+        let make = |words: &[&str], name: &str| {
+            let path = root.join(name);
+            lfs(cluster, &[&["setstripe"], words, &[text(&path)]].concat());
+            path
+        };
+        let show = |option: &str, path: &Path| lfs(cluster, &["getstripe", option, text(path)]);
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|number| (number % 251) as u8).collect();
+        let list = make(&["-S", "64K", "-o", "2,0-1"], "list");
+        assert_eq!(
+            (show("-i", &list), show("-c", &list), show("-L", &list)),
+            ("2".into(), "3".into(), "raid0".into())
+        );
+        let over = make(&["-S", "64K", "-C", "-2"], "over");
+        assert_eq!((show("-c", &over), show("-L", &over)), ("6".into(), "raid0,overstriped".into()));
+        let twice = make(&["-S", "64K", "-o", "1,1"], "twice");
+        assert_eq!((show("-c", &twice), show("-L", &twice)), ("2".into(), "raid0,overstriped".into()));
+        let not_over = make(&["-C", "3"], "not");
+        assert_eq!(show("-L", &not_over), "raid0");
+        let parts = make(&["-E", "1M", "-S", "64K", "-o", "1,0", "-E", "-1", "-C", "7"], "parts");
+        for path in [&list, &over, &twice, &not_over, &parts] {
+            fs::write(path, &bytes).expect("write");
+            assert!(fs::read(path).expect("read") == bytes, "{}", path.display());
+        }
+        assert_eq!(lfs(cluster, &["getstripe", "-c", "--component-flags=init", text(&parts)]), "2\n\n7");
+        let copy = make(&["--copy", text(&over)], "copy");
+        assert_eq!(show("-c", &copy), "6");
+        let dir = root.join("sub");
+        fs::create_dir(&dir).expect("mkdir");
+        lfs(cluster, &["setstripe", "-o", "2,1", text(&dir)]);
+        assert_eq!(placed(cluster, &dir, "f", 3), [2, 2, 2]);
+        // What has no objects yet shows its list, and a template hands it on.
+        let template = root.join("template.lyl");
+        fs::write(&template, lfs(cluster, &["getstripe", "-d", "-y", text(&dir)])).expect("write");
+        let again = make(&["--yaml", text(&template)], "again");
+        assert_eq!((show("-i", &again), show("-c", &again)), ("2".into(), "2".into()));
+        let turned = make(&["-o", "2,0,1", "-i", "1"], "turned");
+        assert_eq!((show("-i", &turned), show("-c", &turned)), ("1".into(), "3".into()));
+        let refused =
+            cluster.lfs(&["setstripe", "-o", "0,9", text(&root.join("bad"))]).fails_with(libc::EINVAL);
+        assert!(refused.stderr.contains("OST index 9 does not exist"), "{refused}");
+        cluster
+            .lfs(&["setstripe", "-o", "0,1", "-i", "2", text(&root.join("bad2"))])
+            .fails_with(libc::EINVAL);
+        cluster.lctl(&["pool_new", &format!("{fs}.p")]).success();
+        cluster.lctl(&["pool_add", &format!("{fs}.p"), "1"]).success();
+        cluster.lfs(&["setstripe", "-p", "p", "-o", "0", text(&root.join("bad3"))]).fails_with(libc::EINVAL);
+        assert!(!root.join("bad").exists() && !root.join("bad3").exists());
+    });
+}
+
+#[test]
 fn classes_of_osts_are_kept_and_shown() {
     if !have(&["/dev/fuse"]) || !have_root() {
         return;

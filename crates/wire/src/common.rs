@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Components of one layout. Lustre has no limit but the size of an attribute value; this is far above any use.
 pub const COMPONENTS_MAX: usize = 1024;
-/// Bytes of an encoded component without objects, pool and first OST.
+/// Bytes of an encoded component without objects, wanted OSTs, pool and first OST.
 const COMPONENT_BYTES_MIN: usize = 39;
 /// Bytes of an encoded wish for a component that asks for nothing.
 const COMPONENT_SPEC_BYTES_MIN: usize = 25;
@@ -29,7 +29,6 @@ wire_newtype!(TransNo, Xid, ClientUuid, OpenHandle, Status);
 wire_flags!(AttrFlags, ComponentFlags, SetAttrValid);
 wire_code!(SizeSource { 0 = Exact, 1 = Objects });
 wire_code!(TargetKind { 0 = Mgt, 1 = Mdt, 2 = Ost });
-wire_code!(Pattern { 0 = Raid0, 1 = Mdt });
 wire_code!(LayoutForm { 0 = Plain, 1 = Composite });
 wire_code!(FileKind {
     1 = Fifo,
@@ -42,7 +41,6 @@ wire_code!(FileKind {
 });
 wire_struct!(SetAttr { valid, mode, uid, gid, projid, size, atime, mtime, ctime });
 wire_struct!(Extent { start, end });
-wire_struct!(LayoutSpec { stripe_size, stripe_count, first_ost, pool, pattern });
 wire_struct!(ComponentSpec { extent, flags, spec });
 wire_struct!(ProcessIdentity { machine, boot, namespaces, pid, started });
 wire_struct!(StripeObject { ost_index, object });
@@ -163,33 +161,96 @@ impl Decode<'_> for PoolName {
     }
 }
 
+/// Set beside the number of a pattern where a list of wanted OSTs follows.
+const HAS_OSTS: u8 = 0x80;
+
+/// A pattern; in the same byte, whether OSTs are wanted.
+fn put_pattern(out: &mut Vec<u8>, pattern: Pattern, osts: &[u16]) {
+    let code: u8 = match pattern {
+        Pattern::Raid0 => 0,
+        Pattern::Mdt => 1,
+        Pattern::Overstriped => 2,
+    };
+    (if osts.is_empty() { code } else { code | HAS_OSTS }).encode(out);
+}
+
+fn put_wanted(out: &mut Vec<u8>, osts: &[u16]) {
+    if !osts.is_empty() {
+        put_list(out, osts);
+    }
+}
+
+fn pattern(reader: &mut Reader<'_>) -> DecodeResult<(Pattern, bool)> {
+    let code = u8::decode(reader)?;
+    let pattern = match code & !HAS_OSTS {
+        0 => Pattern::Raid0,
+        1 => Pattern::Mdt,
+        2 => Pattern::Overstriped,
+        _ => return Err(DecodeError::Unknown { what: "Pattern", value: u64::from(code) }),
+    };
+    Ok((pattern, code & HAS_OSTS != 0))
+}
+
+fn wanted(reader: &mut Reader<'_>, has_osts: bool) -> DecodeResult<Vec<u16>> {
+    if !has_osts {
+        return Ok(Vec::new());
+    }
+    let osts: Vec<u16> = reader.list(usize::from(STRIPE_COUNT_MAX), 2, "OSTs that are wanted")?;
+    if osts.is_empty() { Err(DecodeError::Invalid { what: "OSTs that are wanted" }) } else { Ok(osts) }
+}
+
+impl Encode for LayoutSpec {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.stripe_size.encode(out);
+        self.stripe_count.encode(out);
+        self.first_ost.encode(out);
+        self.pool.encode(out);
+        put_pattern(out, self.pattern, &self.osts);
+        put_wanted(out, &self.osts);
+    }
+}
+
+impl Decode<'_> for LayoutSpec {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<LayoutSpec> {
+        let (stripe_size, stripe_count) = (Decode::decode(reader)?, Decode::decode(reader)?);
+        let (first_ost, pool) = (Decode::decode(reader)?, Decode::decode(reader)?);
+        let (pattern, has_osts) = pattern(reader)?;
+        let osts = wanted(reader, has_osts)?;
+        Ok(LayoutSpec { stripe_size, stripe_count, first_ost, pool, pattern, osts })
+    }
+}
+
 impl Encode for Component {
     fn encode(&self, out: &mut Vec<u8>) {
         self.id.encode(out);
         self.extent.encode(out);
         self.flags.encode(out);
-        self.pattern.encode(out);
+        put_pattern(out, self.pattern, &self.osts);
         self.stripe_size.encode(out);
         self.stripe_count.encode(out);
         self.generation.encode(out);
         self.first_ost.encode(out);
         self.pool.encode(out);
+        put_wanted(out, &self.osts);
         put_list(out, &self.objects);
     }
 }
 
 impl Decode<'_> for Component {
     fn decode(reader: &mut Reader<'_>) -> DecodeResult<Component> {
+        let (id, extent, flags) = (Decode::decode(reader)?, Decode::decode(reader)?, Decode::decode(reader)?);
+        let (pattern, has_osts) = pattern(reader)?;
         Ok(Component {
-            id: Decode::decode(reader)?,
-            extent: Decode::decode(reader)?,
-            flags: Decode::decode(reader)?,
-            pattern: Decode::decode(reader)?,
+            id,
+            extent,
+            flags,
+            pattern,
             stripe_size: Decode::decode(reader)?,
             stripe_count: Decode::decode(reader)?,
             generation: Decode::decode(reader)?,
             first_ost: Decode::decode(reader)?,
             pool: Decode::decode(reader)?,
+            osts: wanted(reader, has_osts)?,
             objects: reader.list(usize::from(STRIPE_COUNT_MAX), STRIPE_OBJECT_BYTES, "stripes")?,
         })
     }

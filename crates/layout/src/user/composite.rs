@@ -9,7 +9,7 @@
 
 use super::raw::Raw;
 use super::{
-    Header, OFFSET_ANY, UserMdError, header, plain_len, put_component, put_spec, read_component, read_spec,
+    OFFSET_ANY, UserMdError, header, plain_len, put_component, put_spec, read_component, read_spec, spec_len,
 };
 use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern};
 use crate::spec::LayoutSpec;
@@ -106,7 +106,7 @@ pub(super) fn read_components(raw: Raw<'_>) -> Result<Vec<ComponentSpec>, UserMd
         let spec = match entry.flags.contains(ComponentFlags::INIT) {
             // Copied from a file.
             true => super::read_spec_of_objects(entry.layout)?,
-            false if header(entry.layout)?.objects.bytes.is_empty() => read_spec(entry.layout)?,
+            false if !header(entry.layout)?.has_objects() => read_spec(entry.layout)?,
             false => return Err(UserMdError::Field("component size")),
         };
         let flags = entry.flags & ComponentFlags::WISHES;
@@ -176,14 +176,14 @@ pub(super) fn read_layout(raw: Raw<'_>) -> Result<Layout, UserMdError> {
 
 /// A component that waits for its first write; what it wants has been settled.
 fn without_objects(raw: Raw<'_>) -> Result<Component, UserMdError> {
-    let Header { objects, stripe_size, .. } = header(raw)?;
+    let header = header(raw)?;
     let spec = read_spec(raw)?;
-    if !objects.bytes.is_empty() {
+    if header.has_objects() {
         return Err(UserMdError::Field("component size"));
     }
     let spec = match spec.pattern {
-        Pattern::Mdt => LayoutSpec { stripe_size: Some(stripe_size), stripe_count: Some(0), ..spec },
-        Pattern::Raid0 => spec,
+        Pattern::Mdt => LayoutSpec { stripe_size: Some(header.stripe_size), stripe_count: Some(0), ..spec },
+        Pattern::Raid0 | Pattern::Overstriped => spec,
     };
     Ok(Component {
         id: 0,
@@ -194,6 +194,7 @@ fn without_objects(raw: Raw<'_>) -> Result<Component, UserMdError> {
         stripe_count: spec.stripe_count.ok_or(UserMdError::Field("stripe count"))?,
         first_ost: spec.first_ost,
         pool: spec.pool,
+        osts: spec.osts,
         generation: 0,
         objects: Vec::new(),
     })
@@ -225,15 +226,15 @@ fn table(generation: u32, components: &[(u32, ComponentFlags, Extent, usize)]) -
 }
 
 pub(super) fn encode_wish(fid: &Fid, components: &[ComponentSpec]) -> Vec<u8> {
-    let row = |c: &ComponentSpec| (0, c.flags, c.extent, plain_len(c.spec.pool.is_some(), 0));
+    let row = |c: &ComponentSpec| (0, c.flags, c.extent, spec_len(&c.spec));
     let mut out = table(0, &components.iter().map(row).collect::<Vec<_>>());
     for ComponentSpec { extent, spec, .. } in components {
         match spec.pattern {
             // Shown as its size, as in the layout of a file.
             Pattern::Mdt => {
-                put_spec(&mut out, fid, &LayoutSpec { stripe_size: Some(extent.end as u32), ..*spec })
+                put_spec(&mut out, fid, &LayoutSpec { stripe_size: Some(extent.end as u32), ..spec.clone() })
             }
-            Pattern::Raid0 => put_spec(&mut out, fid, spec),
+            Pattern::Raid0 | Pattern::Overstriped => put_spec(&mut out, fid, spec),
         }
     }
     out
@@ -241,8 +242,9 @@ pub(super) fn encode_wish(fid: &Fid, components: &[ComponentSpec]) -> Vec<u8> {
 
 pub(super) fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
     let len = |c: &Component| match c.pattern {
-        Pattern::Raid0 => plain_len(c.pool.is_some(), c.objects.len()),
         Pattern::Mdt => plain_len(false, 0),
+        _ if c.is_instantiated() => plain_len(c.pool.is_some(), c.objects.len()),
+        _ => spec_len(&spec_of(c)),
     };
     let row = |c: &Component| (c.id, c.flags, c.extent, len(c));
     let mut out = table(layout.generation, &layout.components.iter().map(row).collect::<Vec<_>>());
@@ -255,13 +257,15 @@ pub(super) fn encode_layout(fid: &Fid, layout: &Layout) -> Vec<u8> {
     out
 }
 
-fn spec_of(component: &Component) -> LayoutSpec {
+/// What a component without objects wants.
+pub(super) fn spec_of(component: &Component) -> LayoutSpec {
     LayoutSpec {
         stripe_size: Some(component.stripe_size),
         stripe_count: Some(component.stripe_count),
         first_ost: component.first_ost.filter(|index| *index != OFFSET_ANY),
         pool: component.pool,
         pattern: component.pattern,
+        osts: component.osts.clone(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::mds::Mds;
 use crate::osts::Marks;
+use crate::osts::Need;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_layout::user::Foreign;
@@ -91,8 +92,9 @@ impl Mds {
     /// True if a wish breaks no rule and names nothing that does not exist.
     pub(super) fn can_be_met(&self, wish: &Wish) -> bool {
         // A pool that does not exist is no reason to refuse: it may be gone since somebody took this layout down.
-        let possible =
-            |spec: &LayoutSpec| spec.first_ost.is_none_or(|index| self.osts.exists(index, spec.real_pool()));
+        let possible = |spec: &LayoutSpec| {
+            spec.first_ost.iter().chain(&spec.osts).all(|index| self.osts.exists(*index, spec.real_pool()))
+        };
         wish.check().is_ok() && wish.specs().all(possible)
     }
 
@@ -176,17 +178,19 @@ impl Mds {
             let component = &mut layout.components[place];
             component.pool = self.osts.spilled(component.pool);
         }
-        let wanted: Vec<LayoutSpec> = places
+        let wanted: Vec<Need> = places
             .iter()
             .map(|&place| {
                 let component = &layout.components[place];
-                let count = component.stripe_count.min(layout.stripes_that_fit(place));
-                LayoutSpec {
-                    stripe_count: Some(count),
+                let spec = LayoutSpec {
+                    stripe_size: None,
+                    stripe_count: Some(component.stripe_count),
                     first_ost: component.first_ost,
                     pool: component.pool,
-                    ..LayoutSpec::default()
-                }
+                    pattern: component.pattern,
+                    osts: component.osts.clone(),
+                };
+                Need { spec, stripes_max: layout.stripes_that_fit(place) }
             })
             .collect();
         let used: Vec<u16> = layout.objects().map(|object| object.ost_index).collect();

@@ -76,7 +76,7 @@ fn files_follow_their_own_wish_then_their_directorys_then_the_roots() {
     let own = f.file(sub, "own").expect("made").fid;
     let all =
         LayoutSpec { stripe_count: Some(STRIPE_COUNT_ALL), first_ost: Some(2), ..LayoutSpec::default() };
-    let striped = f.stripe(own, all).expect("set");
+    let striped = f.stripe(own, all.clone()).expect("set");
     assert!(
         striped.flags.contains(AttrFlags::HAS_OBJECTS),
         "a file that is striped by name has objects at once"
@@ -95,7 +95,7 @@ fn the_file_systems_default_holds_from_the_moment_it_is_set_and_the_root_shows_i
     let get = MdsRequest::GetXattr { fid: Fid::ROOT, name: b"lustre.lov" };
     assert_eq!(f.run(&get), Err(Status::ENODATA));
     let three = LayoutSpec { stripe_count: Some(3), ..LayoutSpec::default() };
-    f.mds.set_default_layout(three);
+    f.mds.set_default_layout(three.clone());
     let Ok(MdsReply::Bytes(shown)) = f.run(&get) else { panic!("the root shows it") };
     assert_eq!(user_md::decode_spec(&shown), Ok(three));
     let file = f.file(Fid::ROOT, "f").expect("made").fid;
@@ -254,13 +254,13 @@ fn lustres_layout_attribute_reads_and_sets_striping() {
     assert_eq!(get(dir), Err(Status::ENODATA));
     let spec = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::default() };
     set(dir, &user_md::encode_spec(&dir, &spec)).expect("set");
-    assert_eq!(user_md::decode_spec(&get(dir).expect("set")), Ok(spec));
+    assert_eq!(user_md::decode_spec(&get(dir).expect("set")).as_ref(), Ok(&spec));
     let file = f.file(dir, "f").expect("made").fid;
     let layout = f.intent(file).expect("objects");
     let bytes = get(file).expect("has a layout");
     assert_eq!(user_md::decode_layout(&bytes).as_ref(), Ok(&*layout));
     // A file with objects keeps its layout; programs that copy attributes after the data must not fail for it.
-    let wider = user_md::encode_spec(&file, &LayoutSpec { stripe_count: Some(1), ..spec });
+    let wider = user_md::encode_spec(&file, &LayoutSpec { stripe_count: Some(1), ..spec.clone() });
     assert!(set(file, &wider).is_ok() && set(file, &bytes).is_ok());
     assert_eq!(get(file).as_ref(), Ok(&bytes));
     let exclusive = MdsRequest::SetXattr {

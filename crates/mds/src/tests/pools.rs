@@ -1,7 +1,7 @@
 //! Files in pools of OSTs.
 
 use super::*;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, PoolName, Wish};
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Pattern, PoolName, Wish};
 use nacre_wire::mgs::PoolConfig;
 
 fn name(text: &str) -> PoolName {
@@ -107,5 +107,65 @@ fn directories_take_the_pool_of_the_one_above_unless_they_ignore_it() {
         found.len() == 3
     });
     assert_eq!(f.placed(free, "none").components[0].pool, None);
+    f.check();
+}
+
+#[test]
+fn listed_osts_are_used_in_their_order_for_files_components_and_directories() {
+    let f = Fixture::with_osts(4);
+    let listed = |osts: &[u16]| LayoutSpec { osts: osts.to_vec(), ..LayoutSpec::default() };
+    let file = f.file(Fid::ROOT, "f").expect("made").fid;
+    f.wish_for(file, Wish::Plain(listed(&[3, 0, 2]))).expect("set");
+    let layout = f.write_at(file, 0);
+    assert_eq!((osts(&layout), layout.components[0].pattern), (vec![3, 0, 2], Pattern::Raid0));
+    let file = f.file(Fid::ROOT, "turned").expect("made").fid;
+    f.wish_for(file, Wish::Plain(LayoutSpec { first_ost: Some(0), ..listed(&[3, 0, 2]) })).expect("set");
+    assert_eq!(osts(&f.write_at(file, 0)), [0, 2, 3], "the list begins where it is told to");
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    let part = |start, end, spec| ComponentSpec {
+        extent: Extent { start, end },
+        flags: ComponentFlags::default(),
+        spec,
+    };
+    let over = LayoutSpec { pattern: Pattern::Overstriped, ..listed(&[2, 1, 2]) };
+    let parts = vec![part(0, 1 << 20, listed(&[1])), part(1 << 20, Extent::EOF, over)];
+    f.wish_for(dir, Wish::Composite(parts)).expect("set");
+    let fid = f.file(dir, "f").expect("made").fid;
+    assert_eq!(osts(&f.write_at(fid, 0)), [1]);
+    let f = f.restart();
+    let layout = f.write_at(fid, 5 << 20);
+    assert_eq!((osts(&layout), layout.components[1].pattern), (vec![1, 2, 1, 2], Pattern::Overstriped));
+    let other = f.file(Fid::ROOT, "g").expect("made").fid;
+    let refused = |spec: LayoutSpec| f.wish_for(other, Wish::Plain(spec)).err();
+    assert_eq!(refused(listed(&[0, 7])), Some(Status::EINVAL), "no such OST");
+    assert_eq!(refused(listed(&[0, 0])), Some(Status::EINVAL), "twice without overstriping");
+    assert_eq!(refused(LayoutSpec { first_ost: Some(3), ..listed(&[0, 1]) }), Some(Status::EINVAL));
+    assert_eq!(refused(LayoutSpec { stripe_count: Some(3), ..listed(&[0, 1]) }), Some(Status::EINVAL));
+    f.mds.set_pools(&[pool("flash", &[1, 2])]);
+    assert_eq!(refused(LayoutSpec { osts: vec![1, 3], ..in_pool("flash") }), Some(Status::EINVAL));
+    f.check();
+}
+
+#[test]
+fn overstriped_files_have_as_many_stripes_as_they_ask_for() {
+    let f = Fixture::with_osts(3);
+    let striped = |name: &str, count: u16| {
+        let fid = f.file(Fid::ROOT, name).expect("made").fid;
+        let spec =
+            LayoutSpec { stripe_count: Some(count), pattern: Pattern::Overstriped, ..LayoutSpec::default() };
+        f.wish_for(fid, Wish::Plain(spec)).expect("set");
+        let layout = f.write_at(fid, 0);
+        let each = [0, 1, 2].map(|ost| osts(&layout).iter().filter(|index| **index == ost).count());
+        (each, layout.components[0].pattern)
+    };
+    assert_eq!(striped("a", 6), ([2, 2, 2], Pattern::Overstriped));
+    let (each, pattern) = striped("b", 4);
+    assert_eq!((each.iter().sum::<usize>(), each.iter().max(), pattern), (4, Some(&2), Pattern::Overstriped));
+    assert_eq!(striped("c", 3), ([1, 1, 1], Pattern::Raid0), "said only of what really is");
+    assert_eq!(striped("d", u16::MAX), ([1, 1, 1], Pattern::Raid0));
+    assert_eq!(striped("e", 0xfffe), ([2, 2, 2], Pattern::Overstriped));
+    assert_eq!(striped("f", 0xffe0), ([32, 32, 32], Pattern::Overstriped));
+    let (each, _) = striped("g", 2000);
+    assert_eq!(each.iter().sum::<usize>(), 2000);
     f.check();
 }

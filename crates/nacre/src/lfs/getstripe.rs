@@ -319,7 +319,7 @@ impl Show {
             return Ok(());
         }
         let view = View::decode(&bytes).map_err(refused)?;
-        let on_it = |ost: u32| view.layouts().flat_map(|l| &l.objects).any(|object| object.ost_index == ost);
+        let on_it = |ost: u32| view.layouts().flat_map(|l| l.placed()).any(|object| object.ost_index == ost);
         if !style.ost.is_none_or(on_it) {
             return Ok(());
         }

@@ -238,7 +238,11 @@ fn objects(out: &mut String, view: &LayoutView, style: &Style) {
             group => format!("{group:#14x}"),
         };
         let mark = if style.ost == Some(object.ost_index) { " *" } else { "" };
-        writeln!(out, "\t{index:>6}\t{:14}\t{:#13x}\t{group}{mark}", object.id, object.id)
+        let id = match object.id {
+            0 => format!("{:13}", 0),
+            id => format!("{id:#13x}"),
+        };
+        writeln!(out, "\t{index:>6}\t{:14}\t{id}\t{group}{mark}", object.id)
             .expect("writing to a string cannot fail");
     }
 }
@@ -282,6 +286,9 @@ pub fn directory(path: &str, view: &LayoutView, facts: &Facts, style: &Style, in
     );
     out.push_str(&words.join(if style.yaml { "\n" } else { " " }));
     out.push('\n');
+    if fields.objects && !view.objects.is_empty() {
+        objects(&mut out, view, style);
+    }
     let without_end = style.yaml || (alone && fields.mdt_index);
     if !without_end {
         out.push('\n');

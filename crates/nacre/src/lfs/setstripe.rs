@@ -13,7 +13,7 @@ use super::{Failure, Outcome, template};
 use components::Builder;
 use edit::Edit;
 use nacre_layout::user::Foreign;
-use nacre_layout::{Wish, user};
+use nacre_layout::{LayoutSpec, Wish, user};
 use nacre_types::Fid;
 use std::ffi::OsString;
 use std::io;
@@ -31,6 +31,9 @@ usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
   -c, --stripe-count COUNT   OSTs to stripe over: 0 default, -1 all
   -S, --stripe-size SIZE     bytes on one OST before the next: 0 default, a multiple of 64 KiB below
                              4 GiB; suffixes k M G, numbers below 4096 are KiB
+  -C, --overstripe-count COUNT
+                             stripes, more than one on an OST if need be; -1 to -32: so many on each
+  -o, --ost LIST             exactly these OSTs in this order: 1,2-4,0x7
   -i, --stripe-index INDEX   OST of the first stripe: -1 lets the server choose
   -E, --component-end END    a component with the striping after it up to END, -1 or eof for the end
                              of the file; multiples of 64 KiB, each after the one before
@@ -87,8 +90,6 @@ const OPTIONS: &[OptionSpec] = &[
 
 /// Options of later kinds of layouts, and what they are for.
 const UNSUPPORTED: &[(char, &str, &str)] = &[
-    ('C', "-C", "overstriping"),
-    ('o', "-o", "an exact list of OSTs"),
     ('N', "-N", "mirrors"),
     ('f', "-f", "mirrors"),
     ('7', "--ec", "parity"),
@@ -224,7 +225,8 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
 fn check_targets(mount: &Mounted, wish: &Wish) -> Outcome {
     for spec in wish.specs() {
         if let Some(pool) = spec.real_pool() {
-            super::pools::check_wished(NAME, mount, pool, spec.first_ost.into_iter())?;
+            let wanted = spec.first_ost.iter().chain(&spec.osts).copied();
+            super::pools::check_wished(NAME, mount, pool, wanted)?;
         }
     }
     check_index(mount, wish)
@@ -232,7 +234,8 @@ fn check_targets(mount: &Mounted, wish: &Wish) -> Outcome {
 
 /// Saying which OSTs there are helps more than the server's errno.
 fn check_index(mount: &Mounted, wish: &Wish) -> Result<(), Failure> {
-    let mut wanted = wish.specs().filter_map(|spec| spec.first_ost).peekable();
+    let listed = |spec: &LayoutSpec| spec.first_ost.iter().chain(&spec.osts).copied().collect::<Vec<u16>>();
+    let mut wanted = wish.specs().flat_map(listed).peekable();
     if wanted.peek().is_none() {
         return Ok(());
     }
@@ -266,7 +269,7 @@ mod tests {
     use crate::lfs::getopt::{parse, words_of};
 
     use nacre_layout::layout::STRIPE_COUNT_ALL;
-    use nacre_layout::{ComponentFlags, Extent, LayoutSpec};
+    use nacre_layout::{ComponentFlags, Extent, Pattern};
 
     fn wish(line: &str) -> Result<Plan, Failure> {
         let plan = plan(&parse(&words_of(line.as_bytes()), OPTIONS).expect(line))?;
@@ -382,11 +385,32 @@ mod tests {
 
     #[test]
     fn layouts_of_later_versions_are_refused_by_name() {
-        for line in ["-E -1 -z 64M f", "-N2 f", "-o 0,1 f", "-C 4 f"] {
+        for line in ["-E -1 -z 64M f", "-N2 f"] {
             let (exit, message) = refusal(line);
             assert_eq!(exit, libc::EOPNOTSUPP, "{line}");
             assert!(message.contains("not supported yet"), "{message}");
         }
+    }
+
+    #[test]
+    fn lists_of_osts_and_overstriping_are_read() {
+        let list = spec("-o 3,1-2 -o 0x7 f");
+        assert_eq!((list.osts, list.stripe_count, list.pattern), (vec![3, 1, 2, 7], Some(4), Pattern::Raid0));
+        let twice = spec("-o 1,1 -c 2 f");
+        assert_eq!((twice.osts, twice.pattern), (vec![1, 1], Pattern::Overstriped));
+        let over = |line: &str| (spec(line).stripe_count, spec(line).pattern);
+        assert_eq!(over("-C 9 f"), (Some(9), Pattern::Overstriped));
+        assert_eq!(over("-C -2 f"), (Some(0xfffe), Pattern::Overstriped));
+        assert_eq!(over("-C -32 f"), (Some(0xffe0), Pattern::Overstriped));
+        assert_eq!(over("-C 9 -c 2 f"), (Some(2), Pattern::Raid0));
+        let Wish::Composite(parts) = wish("-E 1M -o 1,0 -E -1 f").expect("good").wish else {
+            panic!("composite")
+        };
+        assert_eq!((parts[0].spec.osts.as_slice(), parts[1].spec.osts.as_slice()), (&[1, 0][..], &[][..]));
+        for line in ["-C -33 f", "-C 2001 f", "-C x f", "-o x f", "-o 1,,2 f", "-o 70000 f"] {
+            assert_eq!(refusal(line).0, 4, "{line}");
+        }
+        assert_eq!(refusal("-o 0,1 -c 3 q1"), (4, "stripe_count(3) != nr_tgts(2)".to_owned()));
     }
 
     #[test]

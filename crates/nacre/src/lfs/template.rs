@@ -1,7 +1,7 @@
 //! Layouts as YAML: what `lfs getstripe -y` prints, read back for `lfs setstripe -y`. Source: reference 2.1 and 2.2.
 //!
 //! A template says what a layout looks like, not where its data is: ids, generations, states and objects are read and
-//! passed over. Keys that nobody knows are refused, so that a misspelt one does not go unnoticed.
+//! passed over, but not OSTs that are listed and have no objects yet. Keys that nobody knows are refused, so that a misspelt one does not go unnoticed.
 
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, PoolName, Wish};
@@ -26,6 +26,8 @@ struct Reading {
     in_components: bool,
     /// Objects are being listed, so that indexes are theirs.
     in_objects: bool,
+    /// The OST of the object that is being read.
+    object_ost: Option<u16>,
 }
 
 #[derive(Default)]
@@ -49,7 +51,7 @@ impl Reading {
         let (key, value) = content.split_once(':').ok_or_else(|| format!("'{content}' has no key"))?;
         let value = value.trim();
         if matches!(key, "l_ost_idx" | "l_fid") && self.in_objects {
-            return Ok(());
+            return self.object(key, value).ok_or_else(|| format!("'{value}' is no value of '{key}'"));
         }
         self.in_objects = false;
         if is_item {
@@ -59,6 +61,31 @@ impl Reading {
             self.components.push(Part::default());
         }
         self.field(key, value)
+    }
+
+    /// Half of an object; `None` if the value is none of its values.
+    fn object(&mut self, key: &str, value: &str) -> Option<()> {
+        if key == "l_ost_idx" {
+            let index = match value.strip_prefix("0x") {
+                Some(digits) => u16::from_str_radix(digits, 16).ok()?,
+                None => value.parse().ok()?,
+            };
+            self.object_ost = Some(index).filter(|index| *index < TARGET_INDEX_MAX);
+            return self.object_ost.map(drop);
+        }
+        let index = self.object_ost.take()?;
+        // No object has number 0: this OST is wanted.
+        if value.split(':').nth(1) == Some("0x0") {
+            self.spec().osts.push(index);
+        }
+        Some(())
+    }
+
+    fn spec(&mut self) -> &mut LayoutSpec {
+        match self.components.last_mut() {
+            Some(part) => &mut part.spec,
+            None => &mut self.plain,
+        }
     }
 
     fn field(&mut self, key: &str, value: &str) -> Result<(), String> {
@@ -91,14 +118,12 @@ impl Reading {
 
     /// A field of a striping; `None` if the value is none of its values.
     fn striping(&mut self, key: &str, value: &str) -> Option<Result<(), String>> {
-        let spec = match self.components.last_mut() {
-            Some(part) => &mut part.spec,
-            None => &mut self.plain,
-        };
+        let spec = self.spec();
         match key {
             "stripe_count" => {
                 spec.stripe_count = match value.parse::<i32>().ok()? {
                     -1 => Some(STRIPE_COUNT_ALL),
+                    multiple @ -32..=-2 => Some(u16::MAX - multiple.unsigned_abs() as u16 + 1),
                     0 => None,
                     count if (1..=i32::from(STRIPE_COUNT_MAX)).contains(&count) => Some(count as u16),
                     _ => return None,
@@ -114,6 +139,7 @@ impl Reading {
             }
             "pool" => spec.pool = Some(PoolName::new(value.as_bytes())?),
             "pattern" if value == "raid0" => {}
+            "pattern" if value == "raid0,overstriped" => spec.pattern = Pattern::Overstriped,
             "pattern" if value == "mdt" => spec.pattern = Pattern::Mdt,
             // Where the data is, not what it looks like.
             "mdt_index" => {

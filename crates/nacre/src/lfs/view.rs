@@ -7,7 +7,8 @@ mod composite;
 
 pub use composite::{CompositeView, EntryView, parse_flags};
 
-use nacre_layout::user::{MAGIC_COMPOSITE, MAGIC_V1, MAGIC_V3};
+use nacre_layout::layout::stripes_per_ost;
+use nacre_layout::user::{MAGIC_COMPOSITE, MAGIC_SPECIFIC, MAGIC_V1, MAGIC_V3};
 use nacre_types::Fid;
 
 const HEADER_V1: usize = 32;
@@ -54,7 +55,7 @@ impl View {
 /// A plain layout's fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutView {
-    /// Version 1 or 3.
+    /// Version 1 or 3, or that of a wish for exact OSTs.
     pub magic: u32,
     /// Pattern bits.
     pub pattern: u32,
@@ -68,7 +69,7 @@ pub struct LayoutView {
     pub offset_or_generation: u16,
     /// Pool name, if set.
     pub pool: Option<String>,
-    /// Objects in stripe order.
+    /// Objects in stripe order; of a wish for exact OSTs those that it names, with id 0.
     pub objects: Vec<ObjectView>,
 }
 
@@ -95,12 +96,13 @@ impl LayoutView {
         let magic = u32_at(bytes, 0).ok_or(SHORT)?;
         let header = match magic {
             MAGIC_V1 => HEADER_V1,
-            MAGIC_V3 => HEADER_V3,
+            MAGIC_V3 | MAGIC_SPECIFIC => HEADER_V3,
             _ => return Err("this kind of layout cannot be shown yet"),
         };
         let field = bytes.get(..header).ok_or(SHORT)?;
-        let pool = (magic == MAGIC_V3).then(|| text_of(&field[POOL])).filter(|pool| !pool.is_empty());
-        let objects = bytes[header..].chunks_exact(OBJECT).map(ObjectView::decode).collect();
+        let pool = (magic != MAGIC_V1).then(|| text_of(&field[POOL])).filter(|pool| !pool.is_empty());
+        let object = if magic == MAGIC_SPECIFIC { ObjectView::wanted } else { ObjectView::decode };
+        let objects = bytes[header..].chunks_exact(OBJECT).map(object).collect();
         let u16_at = |at: usize| u16::from_le_bytes([field[at], field[at + 1]]);
         let oid = u64_at(field, 8).ok_or(SHORT)?;
         Ok(LayoutView {
@@ -139,17 +141,23 @@ impl LayoutView {
         words.join(",")
     }
 
-    /// The stripe count as shown: -1 for all OSTs.
+    /// The stripe count as shown: -1 for all OSTs, -2 for twice as many.
     pub fn shown_count(&self) -> i32 {
-        match self.stripe_count {
-            u16::MAX => -1,
-            count => i32::from(count),
+        match stripes_per_ost(self.stripe_count) {
+            Some(several) => -i32::from(several),
+            None => i32::from(self.stripe_count),
         }
     }
 
     /// True for a file that has no objects yet: its bytes say what was wished for. (A released file has none either.)
     pub fn is_wish(&self) -> bool {
-        self.objects.is_empty() && self.pattern & PATTERN_RELEASED == 0
+        let has_objects = !self.objects.is_empty() && self.magic != MAGIC_SPECIFIC;
+        !has_objects && self.pattern & PATTERN_RELEASED == 0
+    }
+
+    /// The objects that are there, none of a wish.
+    pub fn placed(&self) -> &[ObjectView] {
+        if self.is_wish() { &[] } else { &self.objects }
     }
 
     /// True for data on the MDT, which has no OST.
@@ -160,8 +168,8 @@ impl LayoutView {
     /// First OST of a file: that of its first object, or the one wished for; -1 for any.
     pub fn file_offset(&self) -> i64 {
         match self.objects.first() {
+            _ if self.is_wish() => self.wish_offset(),
             Some(object) => i64::from(object.ost_index),
-            None if self.is_wish() => self.wish_offset(),
             None => 0,
         }
     }
@@ -182,6 +190,12 @@ impl LayoutView {
 }
 
 impl ObjectView {
+    /// An OST that is to get an object, shown as Lustre does: number 0 of MDT0's on that OST.
+    fn wanted(bytes: &[u8]) -> ObjectView {
+        let ost_index = u32_at(bytes, 20).unwrap_or(0);
+        ObjectView { ost_index, id: 0, group: 0, fid: Fid::ost_object(ost_index as u16, 0) }
+    }
+
     /// Reads 24 bytes. A first word in the FID range means a FID, else the old form (id, group).
     fn decode(bytes: &[u8]) -> ObjectView {
         let first = u64_at(bytes, 0).unwrap_or(0);

@@ -57,10 +57,20 @@ fn layout() -> Arc<Layout> {
             stripe_count: 2,
             first_ost: Some(1),
             pool: PoolName::new(b"flash"),
+            osts: Vec::new(),
             generation: 4,
             objects: (0..2).map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, 9) }).collect(),
         }],
     })
+}
+
+/// What a file wants that has no objects yet.
+fn wanted_layout() -> Layout {
+    let mut layout = layout().as_ref().clone();
+    let component = &mut layout.components[0];
+    component.flags = ComponentFlags::default();
+    (component.osts, component.objects) = (vec![3, 1], Vec::new());
+    layout
 }
 
 /// Two components, of which the first has `spec`.
@@ -74,6 +84,11 @@ fn composite_wish(spec: LayoutSpec) -> Wish {
             spec: LayoutSpec::default(),
         },
     ])
+}
+
+/// The same on four OSTs that are named.
+fn listed(spec: LayoutSpec) -> LayoutSpec {
+    LayoutSpec { osts: vec![3, 1, 0x102, 3], pattern: Pattern::Overstriped, ..spec }
 }
 
 fn file_lock() -> FileLock {
@@ -135,8 +150,9 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::UpdateData { fid: fid(1), update, exact: true },
         MdsRequest::LayoutIntent { fid: fid(1), start: 0, end: 1 << 20 },
         MdsRequest::GetLayout { fid: fid(1) },
-        MdsRequest::SetLayout { fid: fid(1), wish: Wish::Plain(spec) },
-        MdsRequest::SetLayout { fid: fid(1), wish: composite_wish(spec) },
+        MdsRequest::SetLayout { fid: fid(1), wish: Wish::Plain(spec.clone()) },
+        MdsRequest::SetLayout { fid: fid(1), wish: composite_wish(spec.clone()) },
+        MdsRequest::SetLayout { fid: fid(1), wish: composite_wish(listed(spec)) },
         MdsRequest::GetDefaultLayout { fid: fid(1) },
         MdsRequest::ReadDir { fid: Fid::ROOT, cookie: 4, max_bytes: 65536, plus: true },
         MdsRequest::ReadLink { fid: fid(1) },
@@ -411,7 +427,7 @@ fn golden_text() -> String {
     let mut out = String::new();
     golden_lines("value", &[cred()], &mut out);
     golden_lines("value", &[attr()], &mut out);
-    golden_lines("value", &[layout().as_ref().clone()], &mut out);
+    golden_lines("value", &[layout().as_ref().clone(), wanted_layout()], &mut out);
     golden_lines("connect", &[connect()], &mut out);
     golden_lines("connect", &[connected()], &mut out);
     golden_lines("connect", &[Refusal { version_min: 1, version_max: 2 }], &mut out);
@@ -460,6 +476,7 @@ fn encoded<T: Encode>(values: &[T]) -> Vec<Vec<u8>> {
 
 #[test]
 fn every_message_survives_the_journey_and_no_cut_one_does() {
+    round_trip(&[wanted_layout()], &encoded(&[wanted_layout()]));
     round_trip(&mds_requests(), &encoded(&mds_requests()));
     round_trip(&mds_replies(), &encoded(&mds_replies()));
     round_trip(&oss_requests(), &encoded(&oss_requests()));

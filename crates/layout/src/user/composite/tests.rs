@@ -208,14 +208,27 @@ fn components_to_be_added_and_selectors_survive_their_bytes() {
 }
 
 prop_compose! {
-    fn any_spec()(size in 0u32..5, count in 0u16..6, all: bool, first in 0u16..4, pool in 0u8..3) -> LayoutSpec {
-        LayoutSpec {
+    fn any_spec()(size in 0u32..5, count in 0u16..6, all: bool, first in 0u16..4, pool in 0u8..3,
+        osts in proptest::collection::vec(0u16..4, 0..5), listed: bool,
+    ) -> LayoutSpec {
+        let spec = LayoutSpec {
             // Sizes that divide each end below.
             stripe_size: (size > 0).then(|| 65536 << (size - 1)),
             stripe_count: if all { Some(STRIPE_COUNT_ALL) } else { (count > 0).then_some(count) },
             first_ost: (first > 0).then_some(first),
             pool: (pool == 1).then(|| PoolName::new(b"flash")).flatten(),
             pattern: Pattern::Raid0,
+            osts: Vec::new(),
+        };
+        if !listed || osts.is_empty() {
+            return spec;
+        }
+        LayoutSpec {
+            stripe_count: Some(osts.len() as u16),
+            first_ost: Some(osts[0]),
+            pattern: Pattern::Overstriped,
+            osts,
+            ..spec
         }
     }
 }
@@ -227,7 +240,7 @@ prop_compose! {
         on_mdt: bool,
     ) -> Wish {
         if plain == 0 {
-            return Wish::Plain(parts[0].0);
+            return Wish::Plain(parts[0].0.clone());
         }
         let mut start = 0;
         let last = parts.len() - 1;

@@ -134,7 +134,7 @@ impl Shape {
     /// Indexes of the OSTs of all objects, in the order of the layout.
     pub fn osts(&self) -> impl Iterator<Item = u32> {
         let view = self.view();
-        view.into_iter().flat_map(View::layouts).flat_map(|layout| &layout.objects).map(|o| o.ost_index)
+        view.into_iter().flat_map(View::layouts).flat_map(LayoutView::placed).map(|o| o.ost_index)
     }
 
     /// True if a component has this pool; `""` for none.

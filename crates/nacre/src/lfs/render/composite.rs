@@ -208,7 +208,7 @@ impl Page<'_> {
 
     /// The fields of a component of a file, a line each.
     fn striping(&self, out: &mut String, view: &LayoutView) {
-        let Style { fields, verbose, yaml, .. } = *self.style;
+        let Style { fields, verbose, .. } = *self.style;
         let mut text = String::new();
         if verbose {
             super::verbose_header(&mut text, view);
@@ -224,7 +224,11 @@ impl Page<'_> {
         }
         let indent = if self.alone { "" } else { "      " };
         text.lines().for_each(|line| writeln!(out, "{indent}{line}").expect(NO_FAILURE));
-        if !fields.objects || view.objects.is_empty() {
+        self.objects(out, view);
+    }
+
+    fn objects(&self, out: &mut String, view: &LayoutView) {
+        if !self.style.fields.objects || view.objects.is_empty() {
             return;
         }
         out.push_str("      lmm_objects:\n");
@@ -232,7 +236,7 @@ impl Page<'_> {
             let index = index_text(object.ost_index, self.style.hex_index);
             let fid = object.fid.to_string();
             let mark = if self.style.ost == Some(object.ost_index) { " *" } else { "" };
-            match yaml {
+            match self.style.yaml {
                 true => {
                     let bare = fid.trim_start_matches('[').trim_end_matches(']');
                     writeln!(out, "      - l_ost_idx: {index}\n        l_fid:     {bare}")
@@ -264,6 +268,7 @@ impl Page<'_> {
         if !words.is_empty() {
             writeln!(out, "{}", words.join(if yaml { "\n" } else { " " })).expect(NO_FAILURE);
         }
+        self.objects(out, view);
     }
 }
 

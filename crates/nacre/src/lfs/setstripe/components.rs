@@ -7,9 +7,10 @@ use super::{NAME, usage};
 use crate::lfs::number::{parse_signed, parse_stripe_size};
 use crate::lfs::view::parse_flags;
 use crate::lfs::{Failure, pools};
+use crate::ost_list;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_layout::spec::MDT_SIZE_MAX;
-use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, SpecError, Wish};
+use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, SpecError, Wish};
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 
 /// Steps of self-extending components are multiples of this, in bytes.
@@ -24,6 +25,8 @@ pub struct Builder {
     spec: LayoutSpec,
     flags: ComponentFlags,
     on_mdt: bool,
+    /// A stripe count was given for this component.
+    has_count: bool,
     /// The first option of this component that says something about OSTs.
     about_osts: Option<&'static str>,
     is_striped: bool,
@@ -39,7 +42,21 @@ impl Builder {
             }
             'c' => {
                 self.spec.stripe_count = stripe_count(value)?;
+                self.spec.pattern = Pattern::Raid0;
+                self.has_count = true;
                 self.about_osts.get_or_insert("-c");
+            }
+            'C' => {
+                self.spec.stripe_count = overstripe_count(value)?;
+                self.spec.pattern = Pattern::Overstriped;
+                self.has_count = true;
+                self.about_osts.get_or_insert("-C");
+            }
+            'o' => {
+                let list = ost_list::listed(value, 10);
+                let list = list.ok_or_else(|| usage(format!("invalid OST list '{value}'")))?;
+                self.spec.osts.extend(list);
+                self.about_osts.get_or_insert("-o");
             }
             'S' => {
                 self.spec.stripe_size = stripe_size(value)?;
@@ -82,13 +99,34 @@ impl Builder {
         let about_osts = self.about_osts.take();
         let spec = match std::mem::take(&mut self.on_mdt) {
             true => on_mdt(start, end, about_osts)?,
-            false => self.spec,
+            false => self.finished_spec()?,
         };
         let extent = Extent { start, end };
         self.components.push(ComponentSpec { extent, flags: self.flags, spec });
         self.spec.first_ost = None;
+        self.spec.osts.clear();
+        self.has_count = false;
         self.flags = ComponentFlags::default();
         Ok(())
+    }
+
+    /// The striping of this component: a list of OSTs decides how many stripes there are, and whether any OST has several.
+    fn finished_spec(&mut self) -> Result<LayoutSpec, Failure> {
+        let listed = self.spec.osts.len();
+        if listed == 0 {
+            return Ok(self.spec.clone());
+        }
+        let count = self.spec.stripe_count.filter(|_| self.has_count).map(usize::from);
+        if let Some(count) = count.filter(|count| *count != listed) {
+            return Err(Failure::usage(format!("stripe_count({count}) != nr_tgts({listed})"), super::USAGE));
+        }
+        if listed > usize::from(STRIPE_COUNT_MAX) {
+            return Err(usage(format!("invalid stripe count '{listed}'")));
+        }
+        let twice = (1..listed).any(|at| self.spec.osts[..at].contains(&self.spec.osts[at]));
+        self.spec.pattern = if twice { Pattern::Overstriped } else { Pattern::Raid0 };
+        self.spec.stripe_count = u16::try_from(listed).ok();
+        Ok(self.spec.clone())
     }
 
     /// The wish that the options add up to.
@@ -103,7 +141,7 @@ impl Builder {
             if !self.flags.is_empty() {
                 return Err(usage("--component-flags must be specified with -E"));
             }
-            return Ok(Wish::Plain(self.spec));
+            return Ok(Wish::Plain(self.finished_spec()?));
         }
         self.finish_component()?;
         Ok(Wish::Composite(self.components))
@@ -114,6 +152,11 @@ impl Builder {
 pub fn check(wish: &Wish, path: &str) -> Result<(), Failure> {
     let Err(error) = wish.check() else { return Ok(()) };
     let failed = match error {
+        // In the words in which the server would say it.
+        SpecError::OstList | SpecError::OstTwice => {
+            let text = format!("{NAME}: setstripe error for '{path}': Invalid argument");
+            return Err(Failure::new(libc::EINVAL, text));
+        }
         SpecError::TooLarge(_) => {
             return Err(Failure::new(libc::EINVAL, format!("{NAME}: Invalid layout: {error}")));
         }
@@ -144,6 +187,17 @@ fn stripe_count(text: &str) -> Result<Option<u16>, Failure> {
     match parse_signed(text).ok_or_else(invalid)? {
         0 => Ok(None),
         -1 => Ok(Some(STRIPE_COUNT_ALL)),
+        count @ 1.. if count <= i64::from(STRIPE_COUNT_MAX) => Ok(Some(count as u16)),
+        _ => Err(invalid()),
+    }
+}
+
+/// More stripes than OSTs, or with a minus so many on each.
+fn overstripe_count(text: &str) -> Result<Option<u16>, Failure> {
+    let invalid = || usage(format!("invalid stripe count '{text}'"));
+    match parse_signed(text).ok_or_else(invalid)? {
+        0 => Ok(None),
+        multiple @ -32..=-1 => Ok(Some(u16::MAX - (-multiple) as u16 + 1)),
         count @ 1.. if count <= i64::from(STRIPE_COUNT_MAX) => Ok(Some(count as u16)),
         _ => Err(invalid()),
     }

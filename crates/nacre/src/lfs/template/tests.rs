@@ -44,6 +44,12 @@ fn parsed(text: &str) -> Vec<ComponentSpec> {
             }
             "lmm_stripe_size" => last.spec.stripe_size = Some(value(line).parse().expect("size")),
             "lmm_stripe_offset" => last.spec.first_ost = value(line).parse().ok(),
+            _ if line.starts_with("- ") => {
+                let ost = line.split(&[' ', ','][..]).skip_while(|word| *word != "l_ost_idx:");
+                last.spec.osts.extend(
+                    ost.skip(1).find(|word| !word.is_empty()).and_then(|word| word.parse::<u16>().ok()),
+                );
+            }
             "lmm_pool" => last.spec.pool = PoolName::new(value(line).as_bytes()),
             _ => {}
         }
@@ -55,7 +61,7 @@ prop_compose! {
     fn any_wish()(
         parts in proptest::collection::vec((0u32..4, 1u16..6, any::<bool>(), 0u16..4, 0u8..3, 1u64..64), 1..8),
         open: bool, plain in 0u8..4,
-        on_mdt: bool,
+        on_mdt: bool, listed: bool,
     ) -> Wish {
         let spec = |(size, count, all, first, pool): (u32, u16, bool, u16, u8)| LayoutSpec {
             stripe_size: Some(65536 << size),
@@ -63,11 +69,15 @@ prop_compose! {
             first_ost: (first > 0).then_some(first),
             pool: (pool == 1).then(|| PoolName::new(b"flash")).flatten(),
             pattern: Pattern::Raid0,
+            osts: Vec::new(),
         };
         let (mut start, last) = (0, parts.len() - 1);
         let mut components = Vec::new();
         for (place, (size, count, all, first, pool, len)) in parts.into_iter().enumerate() {
-            let spec = spec((size, count, all, first, pool));
+            let mut spec = spec((size, count, all, first, pool));
+            if listed && !all && first > 0 {
+                spec.osts = (0..count).map(|i| (first + i) % 5).collect();
+            }
             if plain == 0 {
                 return Wish::Plain(spec);
             }
@@ -107,7 +117,7 @@ proptest! {
         for (spec, component) in read.specs().zip(&layout.components) {
             prop_assert_eq!(spec.pattern, component.pattern);
             if spec.pattern == Pattern::Mdt {
-                prop_assert_eq!(*spec, LayoutSpec::ON_MDT);
+                prop_assert_eq!(spec, &LayoutSpec::ON_MDT);
                 continue;
             }
             let own = (spec.stripe_size, spec.stripe_count, spec.first_ost, spec.pool);

@@ -23,6 +23,7 @@ fn component(id: u32, end: u64, count: u16, size: u32, objects: &[(u16, u32)]) -
         stripe_count: count,
         first_ost: None,
         pool: None,
+        osts: Vec::new(),
         generation: 0,
         objects: objects
             .iter()
@@ -200,4 +201,37 @@ fn pools_of_components_have_a_line() {
         text.contains("      lmm_stripe_offset: 0\n      lmm_pool:          flash\n      lmm_objects:\n"),
         "{text}"
     );
+}
+
+#[test]
+fn listed_osts_are_shown_before_there_are_objects() {
+    let spec = LayoutSpec { osts: vec![1, 0], stripe_count: Some(2), ..LayoutSpec::default() };
+    let wish = Wish::Composite(vec![ComponentSpec {
+        extent: Extent::WHOLE,
+        flags: ComponentFlags::default(),
+        spec: spec.clone(),
+    }]);
+    let style = Style { fields: Fields::ALL, whole: true, ..Style::default() };
+    let yaml = Style { yaml: true, ..style.clone() };
+    let show = |style: &Style, directory| {
+        composite("p", &view(&encode_wish(&FILE, &wish)), &FACTS, style, &Filter::default(), directory)
+    };
+    let rows = "      lmm_objects:\n      -   0: { l_ost_idx:   1, l_fid: [0x100010000:0x0:0x0] }\n      \
+        -   1: { l_ost_idx:   0, l_fid: [0x100000000:0x0:0x0] }\n\n";
+    for directory in [false, true] {
+        let text = show(&style, directory);
+        assert!(text.ends_with(rows) && text.contains("stripe_offset: 1\n"), "{text}");
+    }
+    let rows = "      - l_ost_idx: 1\n        l_fid:     0x100010000:0x0:0x0\n";
+    assert!(show(&yaml, true).contains(rows));
+    let View::Plain(plain) = View::decode(&encode_wish(&FILE, &Wish::Plain(spec))).expect("a wish") else {
+        panic!("plain")
+    };
+    let text = crate::lfs::render::directory("d", &plain, &FACTS, &style, false);
+    let expected = "d\nstripe_count:  2 stripe_size:   0 pattern:       raid0 stripe_offset: 1\n\
+        \tobdidx\t\t objid\t\t objid\t\t group\n\
+        \t     1\t             0\t            0\t             0\n\
+        \t     0\t             0\t            0\t             0\n\n";
+    assert_eq!(text, expected);
+    assert!(plain.placed().is_empty());
 }
