@@ -218,6 +218,12 @@ impl Channel {
         }
     }
 
+    /// The regular file that each thread met last.
+    fn files_met(&self) -> Vec<u64> {
+        let file = |worker: &Arc<Worker>| worker.file.load(Ordering::Relaxed);
+        self.workers.lock().iter().map(file).filter(|&node| node != 0).collect()
+    }
+
     fn remove_worker(&self, worker: &Arc<Worker>) {
         self.workers.lock().retain(|other| !Arc::ptr_eq(other, worker));
     }

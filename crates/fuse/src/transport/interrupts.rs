@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_env::InterruptTarget;
@@ -46,6 +46,8 @@ pub(super) struct Worker {
     caller: AtomicU32,
     /// The request may be called off by any signal.
     any_signal: AtomicBool,
+    /// The regular file that the thread met last, 0 if none: what a new thread over io_uring is woken with.
+    pub file: AtomicU64,
     seen: Mutex<Seen>,
 }
 
@@ -59,8 +61,13 @@ struct Seen {
 
 impl Worker {
     pub fn new(target: &Arc<InterruptTarget>) -> Arc<Worker> {
-        let (caller, any_signal) = (AtomicU32::new(0), AtomicBool::new(false));
-        Arc::new(Worker { target: target.clone(), caller, any_signal, seen: Mutex::default() })
+        Arc::new(Worker {
+            target: target.clone(),
+            caller: AtomicU32::new(0),
+            any_signal: AtomicBool::new(false),
+            file: AtomicU64::new(0),
+            seen: Mutex::default(),
+        })
     }
 
     /// The thread starts to serve `request`.

@@ -39,6 +39,10 @@ impl Desk {
         self.guard.target()
     }
 
+    pub fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
     /// Serves a request whose argument and payload do not overlap `bulk`, where a large reply is to be built.
     pub fn serve(&mut self, header: &InHeader, argument: &[u8], payload: &[u8], bulk: &mut [u8]) -> State {
         let raw = Raw { header: *header, argument, payload };

@@ -11,6 +11,7 @@
 //!   does not take it up. So a thread that joins late makes the kernel send it a request by a notification ("retrieve
 //!   nothing of this file"): its answer fetches what waits. That works with regular files only which the kernel has in
 //!   memory, so threads remember the files that they met last; those of blocked reads, writes and locks are surely there.
+//!   Any thread's file will do: the one who asks decides which queue the request goes to.
 //!   Never use the mount from this process for it (statfs and the like): a thread that waits for an answer keeps the
 //!   memory of a killed process alive, with it the mapped rings, and with them the connection that it waits for.
 //! - No request is sent at all until every possible CPU's queue has an entry, offline CPUs included.
@@ -19,7 +20,6 @@
 
 mod ring;
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
@@ -31,6 +31,7 @@ use nacre_env::BlockingHook;
 use parking_lot::Mutex;
 
 use super::Channel;
+use super::interrupts::Worker;
 use super::serve::Desk;
 use crate::abi::{EntryOut, InHeader, NotifyRetrieveIn, NotifyRetrieveOut, Wire, notify_code, opcode};
 use crate::config::{ThreadOptions, TransportChoice};
@@ -199,13 +200,12 @@ impl Lane {
 struct Hook {
     lane: Arc<Lane>,
     channel: Arc<Channel>,
-    /// The file that this thread met last.
-    file: Rc<Cell<u64>>,
+    worker: Arc<Worker>,
 }
 
 impl BlockingHook for Hook {
     fn enter(&self) {
-        self.lane.before_wait(&self.channel, self.file.get());
+        self.lane.before_wait(&self.channel, self.worker.file.load(Ordering::Relaxed));
     }
     fn exit(&self) {
         self.lane.after_wait();
@@ -232,15 +232,14 @@ fn run(lane: &Arc<Lane>, channel: &Arc<Channel>, report: Option<Report>) -> io::
         let _ = report.send(Ok(lane.cpu));
     }
     let mut desk = Desk::new(channel);
-    let file = Rc::new(Cell::new(0));
-    let hook = Hook { lane: lane.clone(), channel: channel.clone(), file: file.clone() };
+    let hook = Hook { lane: lane.clone(), channel: channel.clone(), worker: desk.worker().clone() };
     let _hook = nacre_env::install_hook(Rc::new(hook));
     if joined_late {
         wake_up(lane, channel);
     }
     while !channel.is_stopping() {
         match ring.wait() {
-            Ok(()) => one_request(&mut ring, &mut desk, &file)?,
+            Ok(()) => one_request(&mut ring, &mut desk)?,
             Err(error) => match error.raw_os_error() {
                 Some(libc::EINTR | libc::EAGAIN) => {}
                 Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV) => channel.stop(),
@@ -264,7 +263,7 @@ fn wake_up(lane: &Lane, channel: &Channel) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let Some(device) = channel.device() else { return };
     let files = lane.state.lock().files.clone();
-    for node in files.into_iter().rev() {
+    for node in files.into_iter().rev().chain(channel.files_met()) {
         let unique = WAKE_UP_UNIQUE | (NEXT.fetch_add(2, Ordering::Relaxed) & (WAKE_UP_UNIQUE - 1));
         let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, ..NotifyRetrieveOut::default() };
         // An error means that the kernel has dropped the file, or that its number now stands for something else.
@@ -288,11 +287,11 @@ fn file_of(header: &InHeader, state: State, small: &[u8]) -> Option<u64> {
     }
 }
 
-fn one_request(ring: &mut Ring, desk: &mut Desk, file: &Cell<u64>) -> io::Result<()> {
+fn one_request(ring: &mut Ring, desk: &mut Desk) -> io::Result<()> {
     let (header, payload_length) = ring.request();
     let unique = header.unique;
     if let Some(node) = file_of(&header, State::Unanswered, &[]) {
-        file.set(node);
+        desk.worker().file.store(node, Ordering::Relaxed);
     }
     let state = if header.opcode == opcode::NOTIFY_REPLY && unique & WAKE_UP_UNIQUE != 0 {
         State::None
@@ -300,7 +299,7 @@ fn one_request(ring: &mut Ring, desk: &mut Desk, file: &Cell<u64>) -> io::Result
         serve(ring, desk, &header, payload_length)
     };
     if let Some(node) = file_of(&header, state, &desk.small[..]) {
-        file.set(node);
+        desk.worker().file.store(node, Ordering::Relaxed);
     }
     match state {
         State::Small(length) => ring.answer(unique, 0, Some(&desk.small[..length]), length),

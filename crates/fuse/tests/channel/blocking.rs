@@ -291,6 +291,34 @@ fn a_forced_unmount_interrupts_what_is_blocked() {
 }
 
 #[test]
+fn a_cpu_whose_threads_have_met_no_file_takes_up_what_waits() {
+    if nacre_env::possible_cpu_count() < 2 {
+        return eprintln!("skipped: one CPU meets every file");
+    }
+    for (gate, mount) in gates() {
+        let path = mount.path("file");
+        let on_cpu = |cpu: usize, path: std::path::PathBuf| {
+            client(move || {
+                nacre_env::pin_to_cpu(cpu).expect("the CPU exists");
+                getxattr(&path, "user.gate").map_err(|error| error.raw_os_error())
+            })
+        };
+        let look = path.clone();
+        let looked = client(move || {
+            nacre_env::pin_to_cpu(0).expect("CPU 0 exists");
+            std::fs::metadata(&look).is_ok()
+        });
+        assert!(looked.join().expect("client"));
+        let clients = [on_cpu(1, path.clone()), on_cpu(1, path.clone()), on_cpu(1, path)];
+        gate.await_blocked(3);
+        gate.open();
+        for client in clients {
+            assert_eq!(client.join().expect("client"), Ok(b"passed".to_vec()));
+        }
+    }
+}
+
+#[test]
 fn dropping_a_session_ends_it_like_a_forced_unmount() {
     for (gate, mount) in gates() {
         let root = mount.path("file");
