@@ -16,6 +16,7 @@ use crate::ops::statahead::Statahead;
 use crate::targets::OstTable;
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
+use nacre_lock::LockHandle;
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
 use nacre_types::fid::OIDS_PER_SEQUENCE;
 use nacre_types::{Attr, Cred, Fid, Status, StatusResult, Timestamp, TransNo};
@@ -42,6 +43,8 @@ pub struct Client {
     pub(crate) data_changes: AtomicU64,
     /// Bytes of files that came with opens.
     pub(crate) opened_bytes: Arc<AtomicU64>,
+    /// Files whose objects this client has replaced; tells whether a layout that comes is still true.
+    pub(crate) relayouts: AtomicU64,
     pub(crate) tunables: Tunables,
     pub(crate) jobs: Jobs,
     pub(crate) ahead: Ahead,
@@ -150,6 +153,7 @@ impl Client {
             changes: AtomicU64::new(0),
             data_changes: AtomicU64::new(0),
             opened_bytes: Arc::default(),
+            relayouts: AtomicU64::new(0),
             tunables: Tunables::of_host(),
             jobs: Jobs::default(),
             ahead: Ahead::default(),
@@ -252,7 +256,7 @@ impl Client {
                 continue;
             }
             let flags = (open.flags & !(OpenFlags::TRUNCATE | OpenFlags::CREATED)) | OpenFlags::REPLAY;
-            let request = MdsRequest::Open { fid, handle: open.handle, flags };
+            let request = MdsRequest::Open { fid, handle: open.handle, flags, lock: LockHandle(0) };
             if let Err(status) = endpoint.call(&system, &request) {
                 log::warn!("handle {} of {fid} could not be opened again: {status}", open.handle.0);
             }
@@ -385,7 +389,7 @@ impl Client {
         for file in self.nodes.open_files() {
             self.forget_ahead(&file);
             // Writes that began alone hold their ranges; those that begin from now on hold nothing back.
-            if let Err(status) = file.take_range(Use::Exclusive, |_| (0, u64::MAX, ())) {
+            if let Err(status) = file.take_range_ungated(Use::Exclusive, |_| (0, u64::MAX, ())) {
                 log::warn!("writes to {} were not waited for: {status}", file.fid);
             }
             if let Err(status) = self.settle(&file, 0, u64::MAX) {

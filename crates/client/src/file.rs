@@ -3,10 +3,12 @@
 use crate::io::ahead::blocks::Blocks;
 use crate::io::ahead::reader::Reader;
 use crate::io::dirty::table::Table;
+use crate::io::objects::Glimpse;
 use crate::io::opened::Opened;
 use crate::io::ranges::RangeLocks;
 use crate::jobs::JobCell;
 use crate::locks::folios::Folios;
+use crate::node::Warrant;
 use nacre_layout::Layout;
 use nacre_layout::object_ranges;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
@@ -80,12 +82,24 @@ pub(crate) struct DirtyObject {
     pub epoch: u64,
 }
 
+/// A file that one open has to itself, as it was when that began.
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    pub handle: OpenHandle,
+    /// `None` if there are no objects.
+    pub layout: Option<Arc<Layout>>,
+    /// What its objects said.
+    pub seen: Glimpse,
+}
+
 /// The state proper. Short locks only, never over a request.
 #[derive(Default)]
 pub(crate) struct FileInner {
     pub layout: Option<Arc<Layout>>,
-    /// Exclusive lease under which `layout` was learned; matters while a component has no objects.
-    pub layout_lease: u64,
+    /// What says that `layout` is true.
+    pub layout_warrant: Warrant,
+    /// Who has frozen the file: nobody else takes a byte range.
+    pub frozen: Option<Frozen>,
     /// Somebody asks the MDT for objects right now.
     pub layout_pending: bool,
     /// Size as last learned, plus what this client wrote since.
@@ -149,17 +163,35 @@ impl FileInner {
         }
     }
 
-    /// Takes over a layout that an MDT just gave, unless what is known has objects and is newer: answers may overtake each
-    /// other, and objects never go.
-    pub fn learn_layout(&mut self, layout: Option<Arc<Layout>>, lease: u64) {
+    /// Takes over a layout that an MDT just gave under a warrant, unless what is known is newer: answers may overtake each other.
+    /// Under one warrant objects come and do not go, and a lock that was made later says more.
+    pub fn learn_layout(&mut self, layout: Option<Arc<Layout>>, warrant: Warrant) {
+        if let (Warrant::Lock(known), Warrant::Lock(new)) = (self.layout_warrant, warrant)
+            && new < known
+        {
+            return;
+        }
         let older = |known: &Arc<Layout>| {
             let reaches = |new: &Arc<Layout>| new.has_objects() && new.generation >= known.generation;
             known.has_objects() && !layout.as_ref().is_some_and(reaches)
         };
-        if !self.layout.as_ref().is_some_and(older) {
-            self.layout = layout;
-            self.layout_lease = lease;
+        if self.layout_warrant == warrant && self.layout.as_ref().is_some_and(older) {
+            return;
         }
+        self.layout = layout;
+        self.layout_warrant = warrant;
+    }
+
+    /// The file may have other objects now, with another content.
+    pub fn forget_layout(&mut self) {
+        self.layout = None;
+        self.layout_warrant = Warrant::None;
+        (self.size, self.size_lease, self.blocks, self.dense) = (0, 0, None, 0);
+        self.size_is_unsure();
+        self.ahead.clear();
+        // What is not synced on them is, whoever they belong to now; the next sync takes all.
+        self.dirty.clear();
+        self.dirty_unknown = true;
     }
 
     /// Arms `relatime` from the stored times.

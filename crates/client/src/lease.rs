@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::locks::Locks;
+use crate::locks::layouts::is_of_layout;
 use nacre_rpc::ClientCallbacks;
 use nacre_wire::lock::LockMessage;
 use nacre_wire::mds::LeaseGrant;
@@ -131,7 +132,12 @@ impl ClientCallbacks for MdtCallbacks {
     }
 
     fn lock_message(&self, message: LockMessage) {
-        self.lease.locks.inodes(self.mdt_index).on_message(message);
+        match message {
+            LockMessage::Blocking { handle, .. } if is_of_layout(handle) => {
+                self.lease.locks.layouts(self.mdt_index).on_message(message);
+            }
+            message => self.lease.locks.inodes(self.mdt_index).on_message(message),
+        }
     }
 }
 

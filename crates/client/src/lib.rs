@@ -50,10 +50,11 @@ pub use ops::dir::ListedEntry;
 pub use ops::info::{MountInfo, TargetState};
 pub use ops::namespace::{Absent, Created, Found, Keep};
 pub use ops::open::OpenedFile;
+pub use ops::relayout::{SwapConditions, VersionFlush};
 pub use tunables::Tunables;
 
 // The words of requests that a front door speaks, so that it need not know how they travel.
 pub use nacre_wire::mds::{
-    FileLock, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
+    FileLock, LeaseKind, LockFamily, LockMode, LockOwner, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
 };
 pub use nacre_wire::oss::{Advice, FallocateKind, SeekKind};

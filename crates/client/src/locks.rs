@@ -1,7 +1,7 @@
 //! Locks of this client at its targets: what lets it cache while it is not the only client. Those on inodes, at MDTs, are in
 //! [`inodes`]; everything else here is about data.
 //!
-//! While the lease is exclusive nothing here is used. Otherwise every read and write of an open file takes locks on the
+//! [`layouts`] has those on layouts. While the lease is exclusive nothing here is used. Otherwise every read and write of an open file takes locks on the
 //! bytes of the objects that it touches ([`Client::cover`]) and keeps them until somebody else wants them. Then what
 //! they cover is written out and dropped ([`flush`]), here and from the kernel's page cache ([`folios`]), and they are
 //! given up. `docs/design/locks.md` has the whole protocol.
@@ -21,16 +21,18 @@ mod events;
 pub(crate) mod flush;
 pub(crate) mod folios;
 pub(crate) mod inodes;
+pub(crate) mod layouts;
 pub(crate) mod space;
 
 use crate::client::Client;
 use crate::tasks::Tasks;
 use clock::Clock;
 use inodes::InodeSpace;
+use layouts::LayoutSpace;
 use nacre_lock::client::{ClientConfig, ClientStats, Effect};
 use nacre_lock::{LockHandle, Lvb, ResourceId};
-use nacre_rpc::OstEventsFactory;
-use nacre_types::{TargetId, TargetKind, Timestamp};
+use nacre_rpc::{MdsEndpoint, OstEventsFactory};
+use nacre_types::{StatusResult, TargetId, TargetKind, Timestamp};
 use parking_lot::RwLock;
 use space::Namespace;
 use std::collections::BTreeMap;
@@ -40,6 +42,8 @@ use std::time::Duration;
 
 /// Threads that write out and drop. Each of them waits for OSTs and for requests of the kernel that run, never for another one.
 const FLUSH_THREADS: usize = 16;
+/// Threads that give up all that lies on the objects of a file. They wait for those before.
+const LAYOUT_FLUSH_THREADS: usize = 8;
 /// Threads that send what needs no answer.
 const MESSAGE_THREADS: usize = 2;
 
@@ -65,8 +69,11 @@ pub struct Locks {
     spaces: RwLock<BTreeMap<u16, Arc<Namespace>>>,
     /// By MDT.
     inodes: RwLock<BTreeMap<u16, Arc<InodeSpace>>>,
+    /// By MDT.
+    layouts: RwLock<BTreeMap<u16, Arc<LayoutSpace>>>,
     client: OnceLock<Weak<Client>>,
     flushes: Tasks,
+    layout_flushes: Tasks,
     messages: Tasks,
     clock: Clock,
 }
@@ -77,8 +84,10 @@ impl Locks {
         Arc::new(Locks {
             spaces: RwLock::default(),
             inodes: RwLock::default(),
+            layouts: RwLock::default(),
             client: OnceLock::new(),
             flushes: Tasks::new(FLUSH_THREADS),
+            layout_flushes: Tasks::new(LAYOUT_FLUSH_THREADS),
             messages: Tasks::new(MESSAGE_THREADS),
             clock: Clock::default(),
         })
@@ -99,6 +108,7 @@ impl Locks {
     pub(crate) fn stop(&self) {
         self.clock.stop();
         self.inode_spaces().iter().for_each(|space| space.stop());
+        self.layout_flushes.stop();
         self.flushes.stop();
         self.messages.stop();
     }
@@ -129,6 +139,33 @@ impl Locks {
         let mut spaces = self.inodes.write();
         let new = || Arc::new(InodeSpace::new(mdt_index, Arc::downgrade(self)));
         spaces.entry(mdt_index).or_insert_with(new).clone()
+    }
+
+    /// The locks on layouts at one MDT.
+    pub(crate) fn layouts(self: &Arc<Locks>, mdt_index: u16) -> Arc<LayoutSpace> {
+        if let Some(space) = self.layouts.read().get(&mdt_index) {
+            return space.clone();
+        }
+        let mut spaces = self.layouts.write();
+        let new = || Arc::new(LayoutSpace::new(mdt_index, Arc::downgrade(self)));
+        spaces.entry(mdt_index).or_insert_with(new).clone()
+    }
+
+    fn layout_spaces(&self) -> Vec<Arc<LayoutSpace>> {
+        self.layouts.read().values().cloned().collect()
+    }
+
+    /// An MDT has restarted: locks on layouts, under which I/O goes on, are brought back through `endpoint`.
+    ///
+    /// # Errors
+    /// What it answers.
+    pub fn replay_layouts(self: &Arc<Locks>, mdt_index: u16, endpoint: &dyn MdsEndpoint) -> StatusResult<()> {
+        self.layouts(mdt_index).replay(endpoint)
+    }
+
+    /// An MDT has dropped this client: what is known of layouts counts no more.
+    pub fn lose_layouts(self: &Arc<Locks>, mdt_index: u16) {
+        self.layouts(mdt_index).lose();
     }
 
     fn inode_spaces(&self) -> Vec<Arc<InodeSpace>> {

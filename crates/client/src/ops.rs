@@ -10,6 +10,7 @@ pub(crate) mod lock;
 pub mod namespace;
 pub mod open;
 pub(crate) mod patience;
+pub mod relayout;
 pub(crate) mod removed;
 pub(crate) mod statahead;
 pub(crate) mod xattr;

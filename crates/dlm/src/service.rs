@@ -228,11 +228,36 @@ impl LockService {
         resource: &ResourceId,
         need: Need,
     ) -> StatusResult<Option<LockHandle>> {
+        let flags = EnqueueFlags { no_wait: true, deny_on_contention: true, ..EnqueueFlags::default() };
+        self.grant_at_once(export, handle, (resource, need), flags)
+    }
+
+    /// The same, however much the inode is fought over.
+    ///
+    /// # Errors
+    /// As for [`LockService::grant_now`].
+    pub fn grant_always(
+        &self,
+        export: &Export,
+        handle: LockHandle,
+        resource: &ResourceId,
+        need: Need,
+    ) -> StatusResult<Option<LockHandle>> {
+        let flags = EnqueueFlags { no_wait: true, ..EnqueueFlags::default() };
+        self.grant_at_once(export, handle, (resource, need), flags)
+    }
+
+    fn grant_at_once(
+        &self,
+        export: &Export,
+        handle: LockHandle,
+        (resource, need): (&ResourceId, Need),
+        flags: EnqueueFlags,
+    ) -> StatusResult<Option<LockHandle>> {
         if export.has_ended() {
             return Err(Status::EVICTED);
         }
         let peer = peer_of(export);
-        let flags = EnqueueFlags { no_wait: true, deny_on_contention: true, ..EnqueueFlags::default() };
         let request = Enqueue { handle, resource: *resource, need, optional: InodeBits::NONE, flags };
         self.act(|state, effects| {
             if let Some(held) = state.engine.held_by(peer, resource, &need) {

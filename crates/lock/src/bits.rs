@@ -4,12 +4,12 @@
 
 use std::fmt;
 
-/// A set of parts of an inode; the numbers are Lustre's.
+/// A set of parts of an inode; the numbers are Lustre's, except that of the last one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct InodeBits(u8);
 
 /// Number of parts.
-pub(crate) const INODE_BITS: usize = 7;
+pub(crate) const INODE_BITS: usize = 8;
 
 impl InodeBits {
     /// Nothing.
@@ -20,7 +20,7 @@ impl InodeBits {
     pub const UPDATE: InodeBits = InodeBits(2);
     /// The right to open and close again without asking.
     pub const OPEN: InodeBits = InodeBits(4);
-    /// The layout.
+    /// The objects that the layout names: they stay the file's, at their places.
     pub const LAYOUT: InodeBits = InodeBits(8);
     /// Mode, owner, group, ACL.
     pub const PERM: InodeBits = InodeBits(0x10);
@@ -28,12 +28,14 @@ impl InodeBits {
     pub const XATTR: InodeBits = InodeBits(0x20);
     /// Data that lies on the MDT, with the size.
     pub const DOM: InodeBits = InodeBits(0x40);
+    /// What the layout does not name: no component comes, and none without objects gets any. Lustre has no bit for this.
+    pub const COMPONENTS: InodeBits = InodeBits(0x80);
     /// Everything.
-    pub const ALL: InodeBits = InodeBits(0x7f);
+    pub const ALL: InodeBits = InodeBits(0xff);
 
-    /// The set with these bits; `None` if a bit has no meaning.
+    /// The set with these bits, of which each has a meaning.
     pub const fn from_bits(bits: u8) -> Option<InodeBits> {
-        if bits & !InodeBits::ALL.0 == 0 { Some(InodeBits(bits)) } else { None }
+        Some(InodeBits(bits))
     }
 
     /// The bits of the set.
@@ -91,7 +93,8 @@ impl fmt::Debug for InodeBits {
 impl fmt::Display for InodeBits {
     /// `LOOKUP|UPDATE`, `NONE`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; INODE_BITS] = ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM"];
+        const NAMES: [&str; INODE_BITS] =
+            ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM", "COMPONENTS"];
         if self.is_empty() {
             return f.write_str("NONE");
         }
@@ -111,12 +114,12 @@ mod tests {
 
     #[test]
     fn bits_have_lustres_numbers_and_names() {
-        assert_eq!(InodeBits::ALL.to_string(), "LOOKUP|UPDATE|OPEN|LAYOUT|PERM|XATTR|DOM");
+        assert_eq!(InodeBits::ALL.to_string(), "LOOKUP|UPDATE|OPEN|LAYOUT|PERM|XATTR|DOM|COMPONENTS");
         assert_eq!(
             InodeBits::from_bits(0x43),
             Some(InodeBits::LOOKUP.union(InodeBits::UPDATE).union(InodeBits::DOM))
         );
-        assert_eq!(InodeBits::from_bits(0x80), None);
+        assert_eq!(InodeBits::from_bits(0x80), Some(InodeBits::COMPONENTS));
         assert_eq!(InodeBits::NONE.to_string(), "NONE");
         assert!(!InodeBits::PERM.overlaps(InodeBits::LOOKUP));
     }

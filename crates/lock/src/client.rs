@@ -271,6 +271,11 @@ impl LockClient {
         }
     }
 
+    /// The same whose handles come after `first`: two caches of one client at one target must not name different locks alike.
+    pub fn with_handles_after(config: ClientConfig, first: LockHandle) -> LockClient {
+        LockClient { handles: first.0, ..LockClient::new(config) }
+    }
+
     /// A lock for `need`: a cached one, one that somebody else here is asking for already, or a new one. The caller gets a
     /// reference and gives it back with [`LockClient::release`].
     pub fn acquire(
@@ -326,6 +331,18 @@ impl LockClient {
         self.locks[key].users += 1;
         self.stats.matched += 1;
         Some(self.locks[key].handle)
+    }
+
+    /// A reference to this very lock, and what it covers, if it may be used.
+    pub fn hold(&mut self, handle: LockHandle) -> Option<Need> {
+        let key = *self.by_handle.get(&handle)?;
+        if !self.is_usable(handle) {
+            return None;
+        }
+        self.lru.remove(&mut self.locks, key);
+        self.locks[key].users += 1;
+        self.stats.matched += 1;
+        Some(self.locks[key].need)
     }
 
     /// True if a cached lock serves `need`: what is cached may be used right now, by a caller that holds the mutex around

@@ -13,6 +13,11 @@
 //! grant is what the lock stands for. A change waits for clients while it holds the table, so the answer to a callback must
 //! need nothing of the table: it is a cancel.
 //!
+//! Layouts have locks of their own, on other parts of the inode, so that changes of attributes leave them alone. They come with
+//! opens and with the layout ([`Mds::layout_access`]), are called back by what changes the layout
+//! ([`Mds::call_back_layout`]), and are brought back after a restart: I/O goes on under them. See
+//! `docs/design/layout-changes.md`.
+//!
 //! The thread that evicts those who do not answer must never wait for an answer itself. It destroys inodes without names,
 //! which are not called back: nobody can come to see them again.
 
@@ -21,7 +26,7 @@ use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_dlm::{LockOwner, LockService};
-use nacre_lock::{InodeBits, LockHandle, Mode, Need, ResourceId};
+use nacre_lock::{InodeBits, LockHandle, Mode, Need, Policy, ResourceId};
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::Export;
 use nacre_types::limits::NAME_MAX;
@@ -33,11 +38,10 @@ use std::time::Instant;
 
 /// What a lock on an inode covers, and what a change of it calls back. Locks on the content of a directory alone have UPDATE of it,
 /// which every change of an inode touches: there is nothing that a client could keep.
-const EVERYTHING: InodeBits = InodeBits::UPDATE
-    .union(InodeBits::PERM)
-    .union(InodeBits::XATTR)
-    .union(InodeBits::LAYOUT)
-    .union(InodeBits::LOOKUP);
+const EVERYTHING: InodeBits =
+    InodeBits::UPDATE.union(InodeBits::PERM).union(InodeBits::XATTR).union(InodeBits::LOOKUP);
+/// What a lock on a layout covers: that the objects which it names stay, and that no others come.
+const LAYOUT: InodeBits = InodeBits::LAYOUT.union(InodeBits::COMPONENTS);
 /// "No lock" in an answer.
 const NO_LOCK: LockHandle = LockHandle(0);
 
@@ -129,6 +133,10 @@ impl Mds {
     /// What a client says about its locks.
     pub(crate) fn serve_locks(&self, caller: &Caller<'_>, request: &LockRequest) -> StatusResult<MdsReply> {
         match request {
+            LockRequest::Replay { need, .. } if *need == Need::bits(Mode::Pr, replayable(need)) => {
+                let outcome = self.mdlocks.handle(self, caller.export, request)?;
+                Ok(outcome.map_or(MdsReply::Done, MdsReply::Locked))
+            }
             // Locks come with answers; a request for one alone would have to wait while others hold inodes.
             LockRequest::Enqueue { .. } | LockRequest::Replay { .. } | LockRequest::GlimpseAnswer { .. } => {
                 Err(Status::EOPNOTSUPP)
@@ -167,6 +175,44 @@ impl Mds {
         Ok(granted.unwrap_or(NO_LOCK))
     }
 
+    /// A lock on the layout of an inode that the caller holds in the table, for a client that asked for one under `handle`: that
+    /// one, or what the client has already; 0 if there is none to be had.
+    pub(crate) fn grant_layout(
+        &self,
+        caller: &Caller<'_>,
+        handle: LockHandle,
+        fid: &Fid,
+    ) -> StatusResult<LockHandle> {
+        if handle == NO_LOCK {
+            return Ok(NO_LOCK);
+        }
+        let (resource, need) = (ResourceId::of_fid(fid), Need::bits(Mode::Pr, LAYOUT));
+        // Also where layouts change often: without the lock nothing can be read or written.
+        let granted = self.mdlocks.grant_always(caller.export, handle, &resource, need)?;
+        Ok(granted.unwrap_or(NO_LOCK))
+    }
+
+    /// Calls back locks on the layout of an inode before it changes, and waits until they are given up. With `replaced` the
+    /// objects of the file change: then nobody reads or writes it any more when this returns, and nothing of it is cached. Otherwise
+    /// components or objects are added, and what clients know stays true as far as it goes. `except` has its locks still, and
+    /// learns of the change from the answer to its request.
+    ///
+    /// # Errors
+    /// `EINTR`, `EVICTED`, `ESHUTDOWN`.
+    pub(crate) fn call_back_layout(
+        &self,
+        fid: &Fid,
+        replaced: bool,
+        except: Option<&Export>,
+    ) -> StatusResult<()> {
+        if !self.mdlocks.has_locks() {
+            return Ok(());
+        }
+        let bits = if replaced { LAYOUT } else { InodeBits::COMPONENTS };
+        let resource = ResourceId::of_fid(fid);
+        self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, bits), except).map(drop)
+    }
+
     /// Calls back what clients cache of the inodes that a transaction changes, and waits until it is gone. The client that
     /// asked for the change keeps its locks: it learns from the answer what has changed.
     ///
@@ -199,5 +245,13 @@ impl Mds {
     fn call_back_all(&self, record: &InodeRecord, except: Option<&Export>) -> StatusResult<()> {
         let resource = ResourceId::of_fid(&record.attr.fid);
         self.mdlocks.lock_local(&resource, Need::bits(Mode::Ex, EVERYTHING), except).map(drop)
+    }
+}
+
+/// The parts of a lock that a client may bring back after a restart.
+fn replayable(need: &Need) -> InodeBits {
+    match need.policy {
+        Policy::Bits(bits) => bits.intersection(LAYOUT),
+        Policy::Extent(_) => InodeBits::NONE,
     }
 }

@@ -5,7 +5,7 @@ use crate::tables::{
     DESTROYS, LINKS, ORPHANS, OrphanKind, PRESENT, XATTRS, destroy_key, link_key, split_link_key,
 };
 use crate::tx::Tx;
-use nacre_layout::user;
+use nacre_layout::{StripeObject, user};
 use nacre_ondisk::{InodeRecord, LinkRecord};
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, Timestamp};
 use std::ops::{Bound, ControlFlow};
@@ -115,6 +115,22 @@ impl Mds {
         Ok(found)
     }
 
+    /// An object belongs to no file any more: it goes to the destroy log.
+    ///
+    /// # Errors
+    /// What the store of data on this MDT says.
+    pub(crate) fn destroy_object(&self, tx: &mut Tx, object: &StripeObject) -> StatusResult<()> {
+        if object.is_on_mdt() {
+            let data = self.data.store.edit(object.object);
+            let staged = data.and_then(|data| data.stage_destroy(tx.batch()));
+            return staged.map_err(|error| self.data_failed(&error));
+        }
+        let key = destroy_key(object.ost_index, &object.object);
+        tx.batch().put(DESTROYS, key.as_slice(), &PRESENT);
+        tx.note_destroyed(object.ost_index, object.object);
+        Ok(())
+    }
+
     /// Removes an inode with everything that belongs to it; its objects go to the destroy log.
     pub(crate) fn destroy_inode(&self, tx: &mut Tx, record: &InodeRecord) -> StatusResult<()> {
         let fid = record.attr.fid;
@@ -126,15 +142,7 @@ impl Mds {
                 Status::EUCLEAN
             })?;
             for object in layout.objects() {
-                if object.is_on_mdt() {
-                    let data = self.data.store.edit(object.object);
-                    let staged = data.and_then(|data| data.stage_destroy(tx.batch()));
-                    staged.map_err(|error| self.data_failed(&error))?;
-                    continue;
-                }
-                let key = destroy_key(object.ost_index, &object.object);
-                tx.batch().put(DESTROYS, key.as_slice(), &PRESENT);
-                tx.note_destroyed(object.ost_index, object.object);
+                self.destroy_object(tx, object)?;
             }
         }
         if flags.intersects(AttrFlags::HAS_XATTRS | AttrFlags::HAS_DEFAULT_ACL | AttrFlags::HAS_CAPABILITY) {

@@ -3,8 +3,8 @@
 //! Calls for one file are made under its inode lock; the table's own locks are short.
 
 use crate::cache::{FidMap, shard_of};
-use nacre_types::{ClientUuid, Fid, OpenHandle};
-use nacre_wire::mds::OpenFlags;
+use nacre_types::{ClientUuid, Fid, OpenHandle, Status, StatusResult};
+use nacre_wire::mds::{LeaseKind, OpenFlags};
 use parking_lot::Mutex;
 
 const SHARDS: usize = 64;
@@ -14,6 +14,18 @@ struct Entry {
     client: ClientUuid,
     handle: OpenHandle,
     flags: OpenFlags,
+    lease: LeaseKind,
+}
+
+impl Entry {
+    /// True if an open with these flags is something that the lease excludes.
+    fn is_broken_by(&self, flags: OpenFlags) -> bool {
+        match self.lease {
+            LeaseKind::Write => true,
+            LeaseKind::Read => flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE),
+            LeaseKind::None | LeaseKind::Frozen => false,
+        }
+    }
 }
 
 /// One period in which a file is open for writing without interruption.
@@ -68,7 +80,10 @@ impl OpenTable {
         let mut shard = self.shard(&fid).lock();
         let file = shard.entry(fid).or_default();
         file.entries.retain(|e| !(e.client == client && e.handle == handle));
-        file.entries.push(Entry { client, handle, flags });
+        for entry in file.entries.iter_mut().filter(|entry| entry.is_broken_by(flags)) {
+            entry.lease = LeaseKind::None;
+        }
+        file.entries.push(Entry { client, handle, flags, lease: LeaseKind::None });
         if flags.contains(OpenFlags::WRITE) {
             let session = file.session.get_or_insert(WriteSession {
                 began_exact: exact,
@@ -108,6 +123,56 @@ impl OpenTable {
         shard.get(fid).is_some_and(|file| file.entries.iter().any(|entry| entry.client != *client))
     }
 
+    /// The lease of a handle.
+    pub fn lease(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> LeaseKind {
+        let shard = self.shard(fid).lock();
+        let mut entries = shard.get(fid).into_iter().flat_map(|file| &file.entries);
+        let own = entries.find(|entry| entry.client == *client && entry.handle == handle);
+        own.map_or(LeaseKind::None, |entry| entry.lease)
+    }
+
+    /// Changes the lease of a handle.
+    ///
+    /// # Errors
+    /// `EBADF` if the handle is not known; `EBUSY` if others have the file open in a way that the lease excludes.
+    pub fn set_lease(
+        &self,
+        fid: &Fid,
+        client: &ClientUuid,
+        handle: OpenHandle,
+        kind: LeaseKind,
+    ) -> StatusResult<()> {
+        let mut shard = self.shard(fid).lock();
+        let file = shard.get_mut(fid).ok_or(Status::EBADF)?;
+        let place = file.entries.iter().position(|e| e.client == *client && e.handle == handle);
+        let wanted = Entry { lease: kind, ..file.entries[place.ok_or(Status::EBADF)?] };
+        let is_other = |entry: &&Entry| entry.client != *client || entry.handle != handle;
+        if file.entries.iter().filter(is_other).any(|other| wanted.is_broken_by(other.flags)) {
+            return Err(Status::EBUSY);
+        }
+        file.entries
+            .iter_mut()
+            .filter(|e| e.client == *client && e.handle == handle)
+            .for_each(|e| *e = wanted);
+        Ok(())
+    }
+
+    /// Who has frozen a file.
+    pub fn frozen_by(&self, fid: &Fid) -> Option<(ClientUuid, OpenHandle)> {
+        let shard = self.shard(fid).lock();
+        let frozen = shard.get(fid)?.entries.iter().find(|entry| entry.lease == LeaseKind::Frozen)?;
+        Some((frozen.client, frozen.handle))
+    }
+
+    /// Somebody who need not have opened the file changes its data.
+    pub fn break_leases(&self, fid: &Fid) {
+        if let Some(file) = self.shard(fid).lock().get_mut(fid) {
+            for entry in file.entries.iter_mut().filter(|entry| entry.is_broken_by(OpenFlags::WRITE)) {
+                entry.lease = LeaseKind::None;
+            }
+        }
+    }
+
     /// The session of a file that is open for writing.
     pub fn session(&self, fid: &Fid) -> Option<WriteSession> {
         self.shard(fid).lock().get(fid)?.session
@@ -124,6 +189,13 @@ impl OpenTable {
     pub fn note_unsure(&self, fid: &Fid) {
         if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
             session.began_exact = false;
+        }
+    }
+
+    /// The stored size is exact at this moment, whoever writes.
+    pub fn note_exact(&self, fid: &Fid) {
+        if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
+            session.began_exact = true;
         }
     }
 
@@ -164,5 +236,26 @@ mod tests {
         assert!(session.shared && session.began_exact && session.reported == 7 && !closed.last);
         assert!(table.remove(&FILE, &a, OpenHandle(1)).is_some_and(|c| c.last && c.last_of_client));
         assert!(!table.is_open(&FILE));
+    }
+
+    #[test]
+    fn a_lease_ends_when_somebody_opens_the_file_in_a_way_that_it_excludes() {
+        let table = OpenTable::new();
+        let (a, b) = (ClientUuid([1; 16]), ClientUuid([2; 16]));
+        let own = OpenHandle(1);
+        table.add(FILE, a, own, OpenFlags::READ, true);
+        assert_eq!(table.set_lease(&FILE, &b, own, LeaseKind::Read), Err(Status::EBADF));
+        assert_eq!(table.set_lease(&FILE, &a, own, LeaseKind::Read), Ok(()));
+        table.add(FILE, b, OpenHandle(1), OpenFlags::READ, true);
+        assert_eq!(table.lease(&FILE, &a, own), LeaseKind::Read, "readers may share");
+        assert_eq!(table.set_lease(&FILE, &a, own, LeaseKind::Write), Err(Status::EBUSY));
+        table.add(FILE, b, OpenHandle(2), OpenFlags::WRITE, true);
+        assert_eq!(table.lease(&FILE, &a, own), LeaseKind::None);
+        assert_eq!(table.set_lease(&FILE, &a, own, LeaseKind::Read), Err(Status::EBUSY));
+        assert_eq!(table.set_lease(&FILE, &a, own, LeaseKind::Frozen), Ok(()));
+        table.add(FILE, b, OpenHandle(3), OpenFlags::WRITE, true);
+        assert_eq!(table.frozen_by(&FILE), Some((a, own)), "others wait");
+        table.remove(&FILE, &a, own);
+        assert_eq!(table.frozen_by(&FILE), None);
     }
 }

@@ -10,6 +10,7 @@ mod lookup;
 mod misc;
 mod open_close;
 pub(crate) mod readdir;
+pub(crate) mod relayout;
 mod rename;
 mod setattr;
 mod unlink;

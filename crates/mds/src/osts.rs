@@ -18,11 +18,13 @@ use choose::{Candidate, Chooser, Wanted};
 use nacre_layout::layout::stripes_per_ost;
 use nacre_layout::{LayoutSpec, Pattern, PoolName, StripeObject};
 use nacre_ondisk::OstMarkRecord;
+use nacre_rpc::IoCall;
 use nacre_store::{Batch, MetaStore};
 use nacre_types::fid::SEQ_IDIF;
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mgs::PoolConfig;
+use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest};
 use ost::{Ost, OstState};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -263,6 +265,33 @@ impl OstSet {
             Pattern::Overstriped => osts.iter().copied().cycle().take(usize::from(count)).collect(),
             _ => osts,
         })
+    }
+
+    /// What objects are on their OSTs, with the versions of their data, in their order.
+    ///
+    /// # Errors
+    /// `EIO` for an OST that is not known; what an OST answers.
+    pub fn ask<'a>(
+        &self,
+        objects: impl Iterator<Item = &'a StripeObject>,
+    ) -> StatusResult<Vec<(ObjectAttr, u64)>> {
+        let all = self.osts.read().clone();
+        let mut asked = Vec::new();
+        for object in objects {
+            let ost = all.iter().find(|ost| ost.index == object.ost_index).ok_or(Status::EIO)?;
+            asked.push((ost.endpoint(), OssRequest::DataVersion { object: object.object }));
+        }
+        let calls = asked.iter().map(|(endpoint, request)| IoCall {
+            endpoint: &**endpoint,
+            request: request.clone(),
+            bulk: Bulk::None,
+        });
+        let known = |reply| match reply {
+            Ok(OssReply::Version { attr, version }) => Ok((attr, version)),
+            Ok(_) => Err(Status::EPROTO),
+            Err(status) => Err(status),
+        };
+        nacre_rpc::run_all(calls.collect()).into_iter().map(known).collect()
     }
 
     /// Picks OSTs and object ids for each of `wanted`, on other OSTs than `used` and each other's as far as there are enough, and

@@ -2,6 +2,7 @@
 
 use crate::mds::Mds;
 use crate::ops::readdir::Details;
+use crate::ops::relayout::Swap;
 use nacre_rpc::{Call, Export, MdsService, ReplySlot};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
@@ -71,10 +72,21 @@ impl Mds {
             MdsRequest::Rename { from_parent, from_name, to_parent, to_name, flags } => {
                 self.rename(caller, (*from_parent, from_name), (*to_parent, to_name), *flags)
             }
-            MdsRequest::Open { fid, handle, flags } => self.open_file(caller, fid, *handle, *flags),
+            MdsRequest::Open { fid, handle, flags, lock } => {
+                self.open_file(caller, fid, (*handle, *flags), *lock)
+            }
             MdsRequest::Close { fid, handle, update } => self.close(caller, fid, *handle, update),
             MdsRequest::UpdateData { fid, update, exact } => self.update_data(caller, fid, update, *exact),
-            MdsRequest::LayoutIntent { fid, start, end } => self.layout_intent(caller, fid, *start, *end),
+            MdsRequest::LayoutIntent { fid, start, end } => self.layout_intent(caller, fid, (*start, *end)),
+            MdsRequest::LayoutAccess { fid, range, lock } => self.layout_access(caller, fid, *range, *lock),
+            MdsRequest::SwapLayouts { first, second, versions, keep_times, lease } => {
+                let (files, versions) = ([*first, *second], [versions.0, versions.1]);
+                self.swap_layouts(caller, &Swap { files, versions, keep_times: *keep_times, lease: *lease })
+            }
+            MdsRequest::OpenLease { fid, handle, kind } => self.open_lease(caller, fid, *handle, *kind),
+            MdsRequest::FilesOn { ost_index, after, count_max } => {
+                self.files_on(caller, *ost_index, after, *count_max)
+            }
             MdsRequest::GetLayout { fid } => self.get_layout(fid),
             MdsRequest::SetLayout { fid, wish } => self.set_layout(caller, fid, wish),
             MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),

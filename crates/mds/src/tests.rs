@@ -14,19 +14,21 @@ mod permissions;
 mod pools;
 mod projects;
 mod recovery;
+mod relayout;
 mod renames;
 mod xattrs;
 
 use crate::{Mds, MdsConfig};
+use nacre_lock::LockHandle;
 use nacre_rpc::{Call, ClientCallbacks, Export, MdsService, OssEndpoint, ReplySlot};
 use nacre_store::{MetaStore, MetaStoreOptions};
 use nacre_types::{
     Attr, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, Status, StatusResult,
 };
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
-use nacre_wire::oss::{Bulk, OssReply, OssRequest, Statfs};
+use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest, Statfs};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -42,6 +44,8 @@ pub(crate) struct FakeOst {
     pub destroyed: Mutex<BTreeSet<Fid>>,
     /// Requests that it served, in order.
     pub served: Mutex<Vec<OssRequest>>,
+    /// What objects are, with the versions of their data.
+    pub data: Mutex<HashMap<Fid, (ObjectAttr, u64)>>,
     pub calls: AtomicU64,
 }
 
@@ -85,6 +89,10 @@ impl OssEndpoint for FakeOst {
                 Ok(OssReply::Done)
             }
             OssRequest::Evict { .. } => Ok(OssReply::Done),
+            OssRequest::DataVersion { object } => {
+                let (attr, version) = self.data.lock().get(object).copied().unwrap_or_default();
+                Ok(OssReply::Version { attr, version })
+            }
             OssRequest::Statfs => Ok(OssReply::Statfs(*self.statfs.lock())),
             other => panic!("an MDS does not send {other:?}"),
         }
@@ -286,7 +294,7 @@ impl Fixture {
 
     pub fn open(&self, fid: Fid, flags: OpenFlags) -> StatusResult<OpenHandle> {
         let handle = self.handle();
-        self.run(&MdsRequest::Open { fid, handle, flags })?;
+        self.run(&MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) })?;
         Ok(handle)
     }
 

@@ -5,6 +5,7 @@
 mod check;
 mod down;
 mod mount;
+mod rebalance;
 mod serve;
 mod status;
 mod up;
@@ -45,6 +46,7 @@ enum Command {
     Mount(MountArgs),
     Umount(UmountArgs),
     Check(CheckArgs),
+    Rebalance(RebalanceArgs),
     Format(FormatArgs),
     /// Measures this machine, and file systems on it
     #[command(after_help = "Example: nacre bench io --help")]
@@ -167,6 +169,36 @@ struct CheckArgs {
     json: bool,
 }
 
+/// Moves data of a mounted file system off OSTs that are fuller than the others.
+///
+/// Files stay in use meanwhile; one that is being written to is tried again later. It may be ended at any time and started again: it
+/// goes on with what is left.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code 0 if everything was moved that was to be moved, 1 if files are left.
+Example: nacre rebalance /mnt/nacre
+         lctl set_param obdfilter.nacre-OST0001.no_create=1
+         nacre rebalance /mnt/nacre --drain 1")]
+struct RebalanceArgs {
+    /// Where it is mounted
+    mount_point: PathBuf,
+    /// Index of an OST that is to be emptied; may be given several times
+    #[arg(long, value_name = "OST")]
+    drain: Vec<u16>,
+    /// How much fuller than all OSTs together one may stay, in percent of its space
+    #[arg(long, value_name = "PERCENT", default_value_t = 5)]
+    within_percent: u8,
+    /// MiB per second at most, 0 for no limit
+    #[arg(long, value_name = "MIB", default_value_t = 32)]
+    rate: u64,
+    /// Only say what would be moved
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Makes a file system without starting it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: nacre format /srv/fs --osts 8")]
@@ -254,6 +286,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => mount::unmount(&args.mount_point).map(|()| 0),
         Command::Check(args) => check::run(&args),
+        Command::Rebalance(args) => rebalance::run(&args),
         Command::Format(args) => up::format(&args),
         Command::Bench { command } => return nacre_bench::cli::run(command, &["bench"]),
         Command::Serve(args) => return serve::run(&args),

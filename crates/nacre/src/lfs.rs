@@ -6,6 +6,7 @@
 //! `getopt` and `number` read the command line; `mounted` talks to the mount (attributes and ioctls); `view`, `render`,
 //! `table` and `template` make text or read it and touch nothing.
 
+mod data;
 mod fids;
 mod find;
 mod getopt;
@@ -13,11 +14,13 @@ mod getstripe;
 mod identity;
 mod ladvise;
 mod listing;
-mod mounted;
+pub mod migrate;
+pub mod mounted;
 mod number;
 mod pools;
 mod project;
 mod query;
+pub mod relocate;
 mod render;
 mod setstripe;
 mod table;
@@ -146,6 +149,24 @@ const COMMANDS: &[Command] = &[
         usage: ladvise::USAGE,
         run: ladvise::run,
     },
+    Command {
+        name: "migrate",
+        summary: "move the data of files to other objects",
+        usage: migrate::USAGE,
+        run: migrate::run,
+    },
+    Command {
+        name: "swap_layouts",
+        summary: "exchange the data of two files",
+        usage: data::SWAP_USAGE,
+        run: data::swap_layouts,
+    },
+    Command {
+        name: "data_version",
+        summary: "version of the data of a file",
+        usage: data::VERSION_USAGE,
+        run: data::data_version,
+    },
 ];
 
 /// Lustre's other sub-commands: known, so that they are told from typing errors.
@@ -161,7 +182,6 @@ const NOT_YET: &[&str] = &[
     "flushctx",
     "changelog",
     "changelog_clear",
-    "data_version",
     "hsm_state",
     "hsm_set",
     "hsm_clear",
@@ -172,8 +192,6 @@ const NOT_YET: &[&str] = &[
     "hsm_remove",
     "hsm_cancel",
     "hsm",
-    "swap_layouts",
-    "migrate",
     "mv",
     "mirror",
     "somsync",
@@ -340,7 +358,7 @@ mod tests {
         let unknown = run("foo");
         assert_eq!(unknown.exit, 1);
         assert_eq!(unknown.message, "lfs: 'foo' is not a valid command. See 'lfs --list-commands'.");
-        assert_eq!(run("migrate").exit, libc::EOPNOTSUPP);
+        assert_eq!(run("mirror").exit, libc::EOPNOTSUPP);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod grants;
 mod locks;
 mod service;
 mod stats;
+mod versions;
 
 pub use service::{
     AHEAD_MAX, DESTROY_MAX, ObjectServer, OssConfig, PRECREATE_MAX, STATFS_AGE_MAX, StopError,

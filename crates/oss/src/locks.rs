@@ -113,6 +113,7 @@ impl ObjectServer {
 
     /// An object has, or may have, another size or other times than before.
     pub(crate) fn object_changed(&self, object: Fid) {
+        self.versions.note_change(object);
         self.locks.object_changed(&*self.target, &ResourceId::of_fid(&object));
     }
 

@@ -4,6 +4,7 @@ use crate::arguments::{check_bulk, check_count, check_object, check_objects, che
 use crate::clients::LockClients;
 use crate::locks::Target;
 use crate::stats::{BrwStats, Counters, JOB_EVENTS, Operation, PeerStats, Transfer, job_rows};
+use crate::versions::Versions;
 use nacre_dlm::{Expected, LockService, Timer};
 use nacre_lock::Extent;
 use nacre_lock::server::ServerConfig;
@@ -79,6 +80,7 @@ impl Default for OssConfig {
 pub struct ObjectServer {
     pub(crate) target: Arc<Target>,
     pub(crate) locks: Arc<LockService>,
+    pub(crate) versions: Versions,
     /// The thread behind the locks, from the first client on.
     timer: Mutex<Option<Timer>>,
     pub(crate) counters: Counters,
@@ -133,6 +135,7 @@ impl ObjectServer {
         ObjectServer {
             target: Arc::new(Target { store, index, grants: Mutex::default(), clients }),
             locks: Arc::new(LockService::new(name, config.locks, expected, config.recovery_window)),
+            versions: Versions::default(),
             timer: Mutex::new(None),
             counters: Counters::default(),
             brw: BrwStats::default(),
@@ -267,6 +270,12 @@ impl ObjectServer {
                     false => attr(self.target.store.attr(*object)?),
                 };
                 Ok((OssReply::Attr(known), 0))
+            }
+            OssRequest::DataVersion { object } => {
+                check_object(*object, self.target.index)?;
+                self.versions.watch(*object);
+                let attr = attr(self.target.store.attr(*object)?);
+                Ok((OssReply::Version { attr, version: self.versions.of(*object, attr.mtime) }, 0))
             }
             OssRequest::Truncate { object, size, lock } => {
                 check_object(*object, self.target.index)?;
@@ -575,7 +584,7 @@ fn operation_of(request: &OssRequest) -> Operation {
     match request {
         OssRequest::Write { .. } => Operation::Write,
         OssRequest::Read { .. } => Operation::Read,
-        OssRequest::GetAttr { .. } => Operation::GetAttr,
+        OssRequest::GetAttr { .. } | OssRequest::DataVersion { .. } => Operation::GetAttr,
         OssRequest::Truncate { .. } => Operation::Truncate,
         OssRequest::Fallocate { .. } => Operation::Fallocate,
         OssRequest::Seek { .. } => Operation::Seek,

@@ -164,6 +164,71 @@ bitflags::bitflags! {
     }
 }
 
+/// What [`FileCall`] asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum FileOperation {
+    /// Version of the data: flags 0 as it is on the OSTs, 1 after what is held back was written, 2 after all that is cached was given
+    /// up. Answer: the version.
+    DataVersion = 1,
+    /// Exchange the objects with those of the other file; flags as in [`FileCall`].
+    Swap = 2,
+    /// Take the lease whose number is in the flags: 0 none, 1 read, 2 write, 3 frozen; or [`FileCall::ASK_LEASE`]. Answer: the number of the
+    /// one before.
+    Lease = 3,
+    /// The next byte of data from the first value on: what lseek(2) does, but not behind a write that waits while the file is frozen.
+    SeekData = 4,
+    /// The same for the next hole.
+    SeekHole = 5,
+    /// The size.
+    Size = 6,
+    /// Copy as copy_file_range(2) does, from the first value on to the same place in the other file, which this mount has open for
+    /// writing and the caller may write to; as many bytes as the second value says. Answer: bytes copied.
+    Copy = 7,
+}
+
+/// Something about the data of an open file. Without the right to it `EACCES` or `EPERM`, as of the operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileCall {
+    /// What.
+    pub operation: FileOperation,
+    /// How; of an exchange [`FileCall::FIRST`], [`FileCall::SECOND`], [`FileCall::KEEP_TIMES`], [`FileCall::LEASED`].
+    pub flags: u32,
+    /// Another file.
+    pub other: Fid,
+    /// Versions that the data of this file and of the other one is expected to have; the first is the answer.
+    pub values: [u64; 2],
+}
+
+impl FileCall {
+    /// The first version counts.
+    pub const FIRST: u32 = 1;
+    /// The second version counts.
+    pub const SECOND: u32 = 2;
+    /// Times stay with the files.
+    pub const KEEP_TIMES: u32 = 4;
+    /// The lease on this file must be there.
+    pub const LEASED: u32 = 8;
+    /// Of a lease: what there is, which stays.
+    pub const ASK_LEASE: u32 = 4;
+}
+
+/// Files that have objects on an OST, in the order of their FIDs. Needs `CAP_SYS_ADMIN`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FilesOn {
+    /// The OST.
+    pub ost_index: u16,
+    /// Give files after this one.
+    pub after: Fid,
+    /// The answer, at most [`FILES_MAX`].
+    pub fids: Vec<Fid>,
+    /// Ask again from behind this one; zero: these were all.
+    pub next: Fid,
+}
+
+/// Files in one [`FilesOn`].
+pub const FILES_MAX: usize = 512;
+
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
@@ -415,6 +480,61 @@ impl Payload for ScanDirectory {
     }
 }
 
+impl Payload for FileCall {
+    const COMMAND: u32 = number(READ_WRITE, 32, Self::SIZE);
+    const SIZE: usize = 8 + FID_BYTES + 16;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = (self.operation as u32).to_le_bytes().to_vec();
+        out.extend_from_slice(&self.flags.to_le_bytes());
+        out.extend_from_slice(&self.other.to_le_bytes());
+        out.extend(self.values.iter().flat_map(|value| value.to_le_bytes()));
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<FileCall> {
+        let operation = match u32_at(bytes, 0)? {
+            1 => FileOperation::DataVersion,
+            2 => FileOperation::Swap,
+            3 => FileOperation::Lease,
+            4 => FileOperation::SeekData,
+            5 => FileOperation::SeekHole,
+            6 => FileOperation::Size,
+            7 => FileOperation::Copy,
+            _ => return None,
+        };
+        let values = [u64_at(bytes, 24)?, u64_at(bytes, 32)?];
+        Some(FileCall { operation, flags: u32_at(bytes, 4)?, other: fid_at(bytes, 8)?, values })
+    }
+}
+
+impl Payload for FilesOn {
+    const COMMAND: u32 = number(READ_WRITE, 33, Self::SIZE);
+    const SIZE: usize = 8 + (2 + FILES_MAX) * FID_BYTES;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let fids = &self.fids[..self.fids.len().min(FILES_MAX)];
+        let mut out = u32::from(self.ost_index).to_le_bytes().to_vec();
+        out.extend_from_slice(&(fids.len() as u32).to_le_bytes());
+        out.extend_from_slice(&self.after.to_le_bytes());
+        out.extend_from_slice(&self.next.to_le_bytes());
+        out.extend(fids.iter().flat_map(Fid::to_le_bytes));
+        out.resize(Self::SIZE, 0);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<FilesOn> {
+        let len = u32_at(bytes, 4)? as usize;
+        let (fids, _) = bytes.get(40..Self::SIZE)?.as_chunks::<FID_BYTES>();
+        Some(FilesOn {
+            ost_index: u16::try_from(u32_at(bytes, 0)?).ok()?,
+            after: fid_at(bytes, 8)?,
+            next: fid_at(bytes, 24)?,
+            fids: fids.get(..len)?.iter().map(Fid::from_le_bytes).collect(),
+        })
+    }
+}
+
 impl TargetStatfs {
     /// A question about `target`.
     pub fn question(target: TargetId) -> TargetStatfs {
@@ -446,6 +566,14 @@ mod tests {
         round_trip(SizeOnMdt { size: 5, blocks: u64::MAX, source: SizeSource::Objects });
         let wanted = ScanWanted::LAYOUTS;
         round_trip(ScanDirectory { cookie: u64::MAX, wanted, end: true, entries: vec![7; SCAN_BYTES_MAX] });
+        round_trip(FileCall {
+            operation: FileOperation::Swap,
+            flags: FileCall::FIRST | FileCall::KEEP_TIMES,
+            other: Fid::new(0x2_0000_0400, 3, 0),
+            values: [7, u64::MAX],
+        });
+        let fids = vec![Fid::new(0x2_0000_0400, 4, 0), Fid::new(0x2_0000_0400, 9, 0)];
+        round_trip(FilesOn { ost_index: 3, after: Fid::ROOT, next: fids[1], fids });
         let mut statfs = TargetStatfs::question(TargetId::mdt(3));
         (statfs.blocks, statfs.files, statfs.block_size) = ([1, 2, u64::MAX], [4, 5], 4096);
         round_trip(statfs);

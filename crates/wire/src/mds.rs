@@ -216,6 +216,8 @@ pub enum MdsRequest<'a> {
         handle: OpenHandle,
         /// How.
         flags: OpenFlags,
+        /// Name of a lock on the layout that the client would like to have with the answer; 0: none.
+        lock: LockHandle,
     },
     /// Closes a handle and tells what became of the data. Reply: `Attr`, or `Done` if the file is gone.
     Close {
@@ -389,6 +391,65 @@ pub enum MdsRequest<'a> {
         /// Name of the lock on the directory; the next one is that of the lock on the inode.
         handle: LockHandle,
     },
+    /// Like `GetLayout`, or with a range like `LayoutIntent`, for a client that wants to keep the answer: it asks for a read lock on
+    /// the layout, which is granted at once or not at all. Reply: `LockedLayout`.
+    LayoutAccess {
+        /// The file.
+        fid: Fid,
+        /// Bytes that are about to be written, `[start, end)`; `None` to read.
+        range: Option<(u64, u64)>,
+        /// Name of the lock.
+        lock: LockHandle,
+    },
+    /// Exchanges the objects of two files with the same owner, durably; needs write permission on both. Reply: `Done`. `EAGAIN` if the
+    /// data of one is not what was expected, `EBUSY` if the lease is not there any more.
+    SwapLayouts {
+        /// One file.
+        first: Fid,
+        /// The other.
+        second: Fid,
+        /// Versions that their data is expected to have, see [`crate::oss::OssRequest::DataVersion`].
+        versions: (Option<u64>, Option<u64>),
+        /// The times of change stay with the files instead of going with the data.
+        keep_times: bool,
+        /// A handle of the caller on the first file, whose lease must be there.
+        lease: Option<OpenHandle>,
+    },
+    /// Takes a lease on an open file, or gives it up. Reply: `OpenLease`: what was there before. `EBUSY` if others have the file open in
+    /// a way that the lease excludes.
+    OpenLease {
+        /// The file.
+        fid: Fid,
+        /// A handle of the caller.
+        handle: OpenHandle,
+        /// What is wanted; `None`: what there is, as it is.
+        kind: Option<LeaseKind>,
+    },
+    /// Files that have objects on an OST, in the order of their FIDs; for administrators. Reply: `Files`.
+    FilesOn {
+        /// The OST.
+        ost_index: u16,
+        /// Files after this one.
+        after: Fid,
+        /// How many at most.
+        count_max: u32,
+    },
+}
+
+/// What the owner of an open file is sure of as long as its lease is there. A lease ends without a word when somebody does what it
+/// excludes; its owner finds out when he asks, gives it up or uses it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum LeaseKind {
+    /// Nothing.
+    #[default]
+    None = 0,
+    /// Nobody else has opened the file for writing.
+    Read = 1,
+    /// Nobody else has opened the file.
+    Write = 2,
+    /// Nobody reads or writes the data: all others wait. Cannot be broken, ends with the handle.
+    Frozen = 3,
 }
 
 impl MdsRequest<'_> {
@@ -415,6 +476,8 @@ impl MdsRequest<'_> {
                 | MdsRequest::LeaseReleased { .. }
                 | MdsRequest::Locks { .. }
                 | MdsRequest::Intent { .. }
+                | MdsRequest::OpenLease { .. }
+                | MdsRequest::FilesOn { .. }
         )
     }
 }
@@ -485,6 +548,8 @@ pub enum MdsReply {
         layout: Option<Arc<Layout>>,
         /// All bytes of a small file whose data is on the MDT, for a client that is alone: as they were at this open.
         data: Option<Vec<u8>>,
+        /// The lock on the layout: the one that was asked for, or one that the client has already; 0 for none.
+        lock: LockHandle,
     },
     /// A layout; `None` for files that have none stored yet (created with defaults and never written).
     Layout(Option<Arc<Layout>>),
@@ -526,6 +591,22 @@ pub enum MdsReply {
         directory: LockHandle,
         /// The lock on the inode.
         inode: LockHandle,
+    },
+    /// What lease there is, or was before it changed.
+    OpenLease(LeaseKind),
+    /// Files.
+    Files {
+        /// Them.
+        fids: Vec<Fid>,
+        /// Ask again from behind this one; `None`: these were all.
+        next: Option<Fid>,
+    },
+    /// A layout as in `Layout`, and the lock that came with it.
+    LockedLayout {
+        /// The layout.
+        layout: Option<Arc<Layout>>,
+        /// The lock: the one that was asked for, or one that the client has already; 0 for none.
+        lock: LockHandle,
     },
 }
 

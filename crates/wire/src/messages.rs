@@ -7,8 +7,8 @@ use crate::codec::{
     wire_newtype, wire_struct,
 };
 use crate::mds::{
-    DataUpdate, FileLock, LeaseGrant, LockFamily, LockMode, LockOwner, MdsAnswer, MdsReply, MdsRequest,
-    NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
+    DataUpdate, FileLock, LeaseGrant, LeaseKind, LockFamily, LockMode, LockOwner, MdsAnswer, MdsReply,
+    MdsRequest, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
 };
 use crate::mgs::{FsConfig, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig};
 use crate::oss::{Advice, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
@@ -28,6 +28,7 @@ pub const POOLS_MAX: usize = 4096;
 wire_newtype!(LockOwner);
 wire_flags!(OpenFlags, RenameFlags, XattrFlags);
 wire_code!(LockMode { 0 = Read, 1 = Write, 2 = Unlock });
+wire_code!(LeaseKind { 0 = None, 1 = Read, 2 = Write, 3 = Frozen });
 wire_code!(LockFamily { 0 = Range, 1 = File });
 wire_code!(SeekKind { 0 = Data, 1 = Hole });
 wire_code!(Advice { 1 = WillRead, 2 = DontNeed });
@@ -62,7 +63,7 @@ wire_enum!(MdsRequest<'a> {
     7 = Link { fid, parent, name },
     8 = Unlink { parent, name, directory },
     9 = Rename { from_parent, from_name, to_parent, to_name, flags },
-    10 = Open { fid, handle, flags },
+    10 = Open { fid, handle, flags, lock },
     11 = Close { fid, handle, update },
     12 = UpdateData { fid, update, exact },
     13 = LayoutIntent { fid, start, end },
@@ -86,6 +87,10 @@ wire_enum!(MdsRequest<'a> {
     31 = Intent { fid, name, handle },
     32 = LookupMany { parent, names },
     33 = Scan { fid, cookie, max_bytes, layouts },
+    34 = LayoutAccess { fid, range, lock },
+    35 = SwapLayouts { first, second, versions, keep_times, lease },
+    36 = OpenLease { fid, handle, kind },
+    37 = FilesOn { ost_index, after, count_max },
 });
 
 wire_enum!(MdsReply {
@@ -95,7 +100,7 @@ wire_enum!(MdsReply {
     3 = Attr(attr),
     4 = Entry { attr, public },
     5 = Created { attr, created, layout, parent },
-    6 = Opened { attr, layout, data },
+    6 = Opened { attr, layout, data, lock },
     7 = Layout(layout),
     8 = DefaultLayout(spec),
     9 = Removed { fid, attr },
@@ -106,6 +111,9 @@ wire_enum!(MdsReply {
     14 = Lease(grant),
     15 = Locked(outcome),
     16 = Intent { attr, public, names, directory, inode },
+    17 = LockedLayout { layout, lock },
+    18 = OpenLease(kind),
+    19 = Files { fids, next },
 });
 
 wire_enum!(OssRequest {
@@ -125,6 +133,7 @@ wire_enum!(OssRequest {
     14 = Locks { request },
     15 = Evict { client },
     16 = Advise { object, offset, len, advice },
+    17 = DataVersion { object },
 });
 
 wire_enum!(OssReply {
@@ -137,6 +146,7 @@ wire_enum!(OssReply {
     6 = Precreated { first, count },
     7 = Granted(total),
     8 = Locked(outcome),
+    9 = Version { attr, version },
 });
 
 wire_enum!(MgsRequest {

@@ -176,6 +176,11 @@ pub enum OssRequest {
         /// What.
         advice: Advice,
     },
+    /// Attributes of an object as they are on the target, and the version of its data. Reply: `Version`.
+    DataVersion {
+        /// The object.
+        object: Fid,
+    },
 }
 
 impl OssRequest {
@@ -231,6 +236,13 @@ pub enum OssReply {
     Granted(u64),
     /// What became of a request for a lock.
     Locked(Outcome),
+    /// An object as it is on the target.
+    Version {
+        /// Its attributes.
+        attr: ObjectAttr,
+        /// Another number after every change of its data; 0 for one that was never written.
+        version: u64,
+    },
 }
 
 /// Bulk data that goes with an [`OssRequest`].

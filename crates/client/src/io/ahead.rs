@@ -161,6 +161,10 @@ impl Client {
             plan.ranges().map(|range| (range.start, range.end)).take_while(covered).collect();
         {
             let mut inner = open.file.lock();
+            // Otherwise the file has got other objects meanwhile.
+            if !inner.layout.as_ref().is_some_and(|known| Arc::ptr_eq(known, &layout)) {
+                return;
+            }
             if plan.pattern == Pattern::Sequential {
                 inner.ahead.forget(owner, offset.saturating_sub(PASSED_BYTES));
             }

@@ -63,6 +63,11 @@ impl RangeLocks {
         self.exclusive_taken
     }
 
+    /// True if no range is in use.
+    pub fn is_idle(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// True while some range is in exclusive use.
     pub fn being_changed(&self) -> bool {
         self.held.iter().any(|held| held.mode == Use::Exclusive)

@@ -6,6 +6,7 @@ use crate::io::dirty::LARGE_BYTES;
 use crate::io::dirty::idle::Pace;
 use crate::io::ranges::Use;
 use crate::locks::cover::{Fill, Want};
+use crate::node::Warrant;
 use nacre_layout::{Chunk, Layout, chunks};
 use nacre_lock::Mode;
 use nacre_rpc::IoCall;
@@ -51,6 +52,10 @@ impl Client {
         buffer: &mut [u8],
         for_pages: bool,
     ) -> StatusResult<usize> {
+        if let Some(frozen) = open.file.frozen_by(open) {
+            let how = (self.server_lock(), false);
+            return self.read_known(open, frozen.layout, (offset, frozen.seen.size), buffer, how);
+        }
         let is_large = !for_pages && self.tunables.is_large_read(buffer.len() as u64);
         if !is_large && open.data.is_none() && !self.is_in_windows(open, offset, buffer.len() as u64) {
             self.plan_ahead(open, offset, buffer.len() as u64);
@@ -69,18 +74,25 @@ impl Client {
         let file = &*open.file;
         let end = offset.saturating_add(buffer.len() as u64);
         let take = || {
+            let warrant = Warrant::Lease(self.lease.number());
             file.take_range(Use::Shared, |inner| {
                 let sure = end <= inner.size || self.size_is_ours(inner);
-                (offset, end, (inner.size, sure, inner.layout.clone()))
+                let layout = Some(inner.layout.clone()).filter(|_| inner.layout_warrant == warrant);
+                (offset, end, (inner.size, sure, layout))
             })
         };
         let (mut range, (mut size, sure, mut layout)) = take()?;
         let lacks = |layout: &Arc<Layout>| !layout.is_instantiated(offset.min(size), end.min(size));
-        if !sure || layout.as_ref().is_some_and(lacks) {
+        if !sure || layout.iter().flatten().any(lacks) {
             drop(range);
             self.refresh_size(file)?;
             (range, (size, _, layout)) = take()?;
         }
+        let used = match layout {
+            Some(_) => None,
+            None => Some(self.use_layout(file)?),
+        };
+        let layout = used.as_ref().map_or(layout.flatten(), |used| used.layout().cloned());
         // Only now: the end of the lease waits for those who have their ranges.
         if !self.is_alone() {
             return Ok(None);
@@ -108,7 +120,10 @@ impl Client {
             } else {
                 Some(file.take_range(Use::Shared, |_| (offset, end, ()))?.0)
             };
-            let layout = self.layout_for_reading(file, offset, end)?;
+            // Who is urgent waits for nothing, and what he gets is dropped again before the layout is given up.
+            let old = if urgent { file.lock().layout.clone() } else { None };
+            let used = if old.is_some() { None } else { Some(self.use_layout(file)?) };
+            let layout = old.or_else(|| used.as_ref().and_then(|used| used.layout().cloned()));
             let Some(layout) = layout.filter(|layout| layout.has_objects()) else { return Ok(0) };
             // What may be mapped and stored to has to be locked for that.
             let stored_to = for_pages && !urgent && file.lock().writers > 0;
@@ -124,7 +139,7 @@ impl Client {
             if let Some(fill) = &fill {
                 fill.goes_on();
             }
-            let size = self.size_under(file, &cover, end)?;
+            let size = self.size_under(file, &layout, &cover, end)?;
             // Data never lies in a component without objects, so others have made some since, which are not locked yet.
             if !layout.is_instantiated(offset.min(size), end.min(size)) && !urgent {
                 continue;

@@ -1,4 +1,4 @@
-//! Sizes, layouts and byte ranges of open files: what is known, who knows better, and telling the MDT.
+//! Sizes and byte ranges of open files: what is known, who knows better, and telling the MDT.
 
 use crate::client::Client;
 use crate::file::{FileInner, FileState, KnownSize};
@@ -6,9 +6,9 @@ use crate::io::objects::Glimpse;
 use crate::io::ranges::Use;
 use crate::locks::cover::Cover;
 use nacre_layout::Layout;
-use nacre_types::{Attr, Fid, SizeSource, Status, StatusResult};
+use nacre_types::{Attr, SizeSource, Status, StatusResult};
 use nacre_wire::lock::IoLock;
-use nacre_wire::mds::{DataUpdate, MdsReply, MdsRequest};
+use nacre_wire::mds::{DataUpdate, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -75,12 +75,34 @@ impl FileState {
 
     /// Takes `[start, end)` if that is possible at once.
     pub fn try_range(&self, start: u64, end: u64, mode: Use) -> Option<RangeGuard<'_>> {
-        let ticket = self.lock().ranges.try_take(start, end, mode)?;
+        let mut inner = self.lock();
+        if inner.frozen.is_some() {
+            return None;
+        }
+        let ticket = inner.ranges.try_take(start, end, mode)?;
+        drop(inner);
         Some(RangeGuard { file: self, ticket })
     }
 
-    /// Takes the range that `choose` names (it may depend on the size) and gives what else `choose` says.
+    /// Takes the range that `choose` names (it may depend on the size) and gives what else `choose` says. Waits while the file is
+    /// frozen.
     pub fn take_range<R>(
+        &self,
+        mode: Use,
+        mut choose: impl FnMut(&mut FileInner) -> (u64, u64, R),
+    ) -> StatusResult<(RangeGuard<'_>, R)> {
+        self.wait_for(|inner| {
+            if inner.frozen.is_some() {
+                return None;
+            }
+            let (start, end, more) = choose(inner);
+            Some((inner.ranges.try_take(start, end, mode)?, more))
+        })
+        .map(|(ticket, more)| (RangeGuard { file: self, ticket }, more))
+    }
+
+    /// The same for who does not touch the data, or is the one that has frozen the file.
+    pub fn take_range_ungated<R>(
         &self,
         mode: Use,
         mut choose: impl FnMut(&mut FileInner) -> (u64, u64, R),
@@ -99,96 +121,6 @@ impl Client {
         inner.size_lease != 0 && inner.size_lease == self.lease.number()
     }
 
-    /// The layout as the client has it if nobody else can have changed it, or else as the MDT has it. `None` if nothing was ever
-    /// written.
-    pub(crate) fn layout_of(&self, file: &FileState) -> StatusResult<Option<Arc<Layout>>> {
-        self.layout_that(file, |layout| layout.is_complete())
-    }
-
-    /// The layout as far as it matters for reading `[start, end)`: components that have objects keep them.
-    pub(crate) fn layout_for_reading(
-        &self,
-        file: &FileState,
-        start: u64,
-        end: u64,
-    ) -> StatusResult<Option<Arc<Layout>>> {
-        self.layout_that(file, |layout| layout.is_instantiated(start, end))
-    }
-
-    /// The layout that is known here if it is `enough` or this client alone can give it objects, otherwise the MDT's.
-    fn layout_that(
-        &self,
-        file: &FileState,
-        enough: impl Fn(&Layout) -> bool,
-    ) -> StatusResult<Option<Arc<Layout>>> {
-        {
-            let inner = file.lock();
-            let is_enough = inner.layout.as_ref().is_some_and(|l| l.has_objects() && enough(l));
-            let ours = inner.layout_lease != 0 && inner.layout_lease == self.lease.number();
-            if is_enough || ours {
-                return Ok(inner.layout.clone());
-            }
-        }
-        let lease = self.lease.number();
-        let layout = self.fetch_layout(file.fid)?;
-        let mut inner = file.lock();
-        inner.learn_layout(layout, lease);
-        Ok(inner.layout.clone())
-    }
-
-    /// The layout as the MDT has it.
-    pub(crate) fn fetch_layout(&self, fid: Fid) -> StatusResult<Option<Arc<Layout>>> {
-        match self.call_system(fid, &MdsRequest::GetLayout { fid })?.reply {
-            MdsReply::Layout(layout) => Ok(layout),
-            _ => Err(Status::EPROTO),
-        }
-    }
-
-    /// A layout that has objects for `[start, end)` as far as the file can reach; asks the MDT for them if need be. Several
-    /// writers that need them at once ask once.
-    ///
-    /// # Errors
-    /// `ENODATA` if all of it lies behind the last component.
-    pub(crate) fn layout_for_writing(
-        &self,
-        file: &FileState,
-        start: u64,
-        end: u64,
-    ) -> StatusResult<Arc<Layout>> {
-        let ready = |inner: &mut FileInner| match &inner.layout {
-            // Behind the end that is known here somebody may have added components.
-            Some(layout) if start < layout.end() && layout.is_instantiated(start, end) => {
-                Some(Some(layout.clone()))
-            }
-            _ if inner.layout_pending => None,
-            _ => {
-                inner.layout_pending = true;
-                Some(None)
-            }
-        };
-        if let Some(layout) = file.wait_for(ready)? {
-            return Ok(layout);
-        }
-        let lease = self.lease.number();
-        let answer = self.call_system(file.fid, &MdsRequest::LayoutIntent { fid: file.fid, start, end });
-        let mut inner = file.lock();
-        inner.layout_pending = false;
-        if inner.ranges.waiters > 0 {
-            file.changed.notify_all();
-        }
-        let answer = answer?;
-        inner.transno = inner.transno.max(answer.transno);
-        match answer.reply {
-            MdsReply::Layout(Some(layout)) if layout.is_instantiated(start, end) => {
-                inner.learn_layout(Some(layout.clone()), lease);
-                drop(inner);
-                self.nodes.note_layout(file.node);
-                Ok(layout)
-            }
-            _ => Err(Status::EPROTO),
-        }
-    }
-
     /// The size as far as it matters for a range that ends at `need`: from the noted one if it is the truth or reaches
     /// that far, otherwise from the objects.
     pub(crate) fn size_up_to(&self, file: &FileState, need: u64) -> StatusResult<u64> {
@@ -205,7 +137,13 @@ impl Client {
 
     /// The size as far as it matters for an operation that ends at `need` and has `cover`: what is known to be there cannot
     /// be cut off by others while its locks are held.
-    pub(crate) fn size_under(&self, file: &FileState, cover: &Cover<'_>, need: u64) -> StatusResult<u64> {
+    pub(crate) fn size_under(
+        &self,
+        file: &FileState,
+        layout: &Arc<Layout>,
+        cover: &Cover<'_>,
+        need: u64,
+    ) -> StatusResult<u64> {
         if cover.io == IoLock::Held {
             let era = file.lock_era.load(Ordering::Acquire);
             let inner = file.lock();
@@ -215,7 +153,7 @@ impl Client {
             }
         }
         let era = file.lock_era.load(Ordering::Acquire);
-        let size = self.refresh_size(file)?.size;
+        let size = self.refresh_size_of(file, Some(layout))?.size;
         if cover.io == IoLock::Held && self.is_locked_to_its_end(file) {
             let mut inner = file.lock();
             // Otherwise writes went on here meanwhile, and what they noted is a part of the size.
@@ -228,12 +166,27 @@ impl Client {
 
     /// Asks the objects for the size and notes it.
     pub(crate) fn refresh_size(&self, file: &FileState) -> StatusResult<Glimpse> {
+        loop {
+            if let Some(frozen) = &file.lock().frozen {
+                return Ok(frozen.seen);
+            }
+            let changes = self.layout_changes();
+            let used = self.use_layout(file)?;
+            let glimpse = self.refresh_size_of(file, used.layout())?;
+            // Otherwise objects may have been asked that are not the file's any more.
+            if changes == self.layout_changes() {
+                return Ok(glimpse);
+            }
+        }
+    }
+
+    /// The same with a layout that is in use.
+    fn refresh_size_of(&self, file: &FileState, layout: Option<&Arc<Layout>>) -> StatusResult<Glimpse> {
         let lease = self.lease.number();
         let era = file.lock_era.load(Ordering::Acquire);
         let changes = file.lock().changes();
         self.settle(file, 0, u64::MAX)?;
-        let layout = self.layout_of(file)?;
-        let glimpse = match &layout {
+        let glimpse = match layout {
             Some(layout) => self.glimpse(layout)?,
             None => Glimpse::default(),
         };
@@ -319,10 +272,7 @@ impl Client {
     /// there it was the latter, so the MDT is told.
     fn recover_size(&self, attr: &mut Attr) -> StatusResult<()> {
         let lease = self.lease.number();
-        let glimpse = match self.fetch_layout(attr.fid)? {
-            Some(layout) => self.glimpse(&layout)?,
-            None => Glimpse::default(),
-        };
+        let glimpse = self.refresh_size(&self.pin(attr.fid).file)?;
         (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
         attr.mtime = attr.mtime.max(glimpse.mtime.unwrap_or(attr.mtime));
         if lease != 0 && lease == self.lease.number() && self.nodes.file(attr.fid.inode_number()).is_none() {

@@ -78,19 +78,19 @@ impl Client {
     /// Makes the objects agree with a new size: all of them are cut, or the one with the last byte is extended. The caller
     /// holds the file from there on.
     pub(crate) fn resize_objects(&self, file: &FileState, size: u64) -> StatusResult<()> {
-        let known = self.layout_of(file)?.filter(|layout| layout.has_objects());
-        let layout = match known {
-            Some(layout) if size == 0 => layout,
-            None if size == 0 => return Ok(()),
+        if size > 0 {
             // The byte behind the last one counts too: who cuts or extends a file to the end of a component goes on behind it.
-            _ => self.with_space(file.fid, || {
-                self.layout_for_writing(file, size - 1, (size + 1).min(FILE_SIZE_MAX))
-            })?,
-        };
+            self.with_space(file.fid, || {
+                self.use_layout_for_writing(file, size - 1, (size + 1).min(FILE_SIZE_MAX))
+            })?;
+        }
+        // All objects, those included that others have made since.
+        let used = self.use_layout(file)?;
+        let Some(layout) = used.with_objects() else { return Ok(()) };
         let epochs: Vec<_> =
             layout.objects().map(|s| (s.ost_index, s.object, self.epoch_of(s.ost_index))).collect();
         self.discard(file, size, u64::MAX)?;
-        self.cut_objects(&layout, size, self.server_lock())?;
+        self.cut_objects(layout, size, self.server_lock())?;
         let mut inner = file.lock();
         epochs.into_iter().for_each(|(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
         Ok(())
@@ -129,20 +129,20 @@ impl Client {
         }
         let grows = matches!(kind, FallocateKind::Allocate | FallocateKind::Zero);
         let (range, ()) = file.take_range(Use::Exclusive, |_| (offset, end, ()))?;
-        let layout = match kind {
-            FallocateKind::Punch => self.layout_of(file)?,
-            _ => Some(self.with_space(file.fid, || self.layout_for_writing(file, offset, end))?),
+        let used = match kind {
+            FallocateKind::Punch => self.use_layout(file)?,
+            _ => self.with_space(file.fid, || self.use_layout_for_writing(file, offset, end))?,
         };
-        let Some(layout) = layout else { return Ok(()) };
+        let Some(layout) = used.layout() else { return Ok(()) };
         if grows && end > layout.end() {
             return Err(Status::ENODATA);
         }
         let epochs: Vec<_> =
-            touched(&layout, offset, end).map(|(ost, object)| (ost, object, self.epoch_of(ost))).collect();
+            touched(layout, offset, end).map(|(ost, object)| (ost, object, self.epoch_of(ost))).collect();
         self.settle(file, offset, end)?;
         let outcome = self.with_space(file.fid, || {
             let lock = self.server_lock();
-            let requests = object_ranges(&layout, offset, end).map(|range| {
+            let requests = object_ranges(layout, offset, end).map(|range| {
                 let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
                 (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len, lock })
             });
@@ -174,22 +174,29 @@ impl Client {
     pub fn seek(&self, handle: u64, offset: u64, kind: SeekKind) -> StatusResult<u64> {
         let open = self.handles.file(handle)?;
         let file = &*open.file;
+        if let Some(frozen) = file.frozen_by(&open) {
+            return match (frozen.layout, offset < frozen.seen.size) {
+                (Some(layout), true) => {
+                    let found = self.seek_layout(&layout, offset, frozen.seen.size, kind)?;
+                    position(found, frozen.seen.size, kind)
+                }
+                (None, true) if kind == SeekKind::Hole => Ok(offset),
+                _ => Err(Status::ENXIO),
+            };
+        }
         let size = self.size_up_to(file, u64::MAX)?;
         if offset >= size {
             return Err(Status::ENXIO);
         }
-        let Some(layout) = self.layout_of(file)? else {
+        let (range, ()) = file.take_range(Use::Shared, |_| (offset, size, ()))?;
+        let used = self.use_layout(file)?;
+        let Some(layout) = used.layout() else {
             return if kind == SeekKind::Hole { Ok(offset) } else { Err(Status::ENXIO) };
         };
-        let (range, ()) = file.take_range(Use::Shared, |_| (offset, size, ()))?;
         let found =
-            self.settle(file, offset, size).and_then(|()| self.seek_layout(&layout, offset, size, kind));
+            self.settle(file, offset, size).and_then(|()| self.seek_layout(layout, offset, size, kind));
         drop(range);
-        match (found?, kind) {
-            (Some(position), _) if position < size => Ok(position),
-            (_, SeekKind::Hole) => Ok(size),
-            (_, SeekKind::Data) => Err(Status::ENXIO),
-        }
+        position(found?, size, kind)
     }
 
     fn seek_layout(
@@ -289,6 +296,15 @@ impl Client {
             }
         }
         Ok(copied)
+    }
+}
+
+/// What a seek gives that has found this in a file of that size.
+fn position(found: Option<u64>, size: u64, kind: SeekKind) -> StatusResult<u64> {
+    match (found, kind) {
+        (Some(position), _) if position < size => Ok(position),
+        (_, SeekKind::Hole) => Ok(size),
+        (_, SeekKind::Data) => Err(Status::ENXIO),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::file::{DirtyObject, FileState, OpenFile};
+use crate::io::layout::LayoutUse;
 use nacre_types::{Fid, Status, StatusResult, TransNo};
 use nacre_wire::oss::OssRequest;
 use std::sync::atomic::Ordering;
@@ -28,7 +29,13 @@ impl Client {
 
     /// Syncs what is dirty. What could not be synced stays dirty.
     fn sync_objects(&self, file: &FileState) -> StatusResult<()> {
-        let dirty = self.take_dirty(file)?;
+        let used = {
+            let inner = file.lock();
+            let is_clean = inner.dirty.is_empty() && !inner.dirty_unknown;
+            drop(inner);
+            if is_clean { None } else { Some(self.use_layout(file)?) }
+        };
+        let dirty = self.take_dirty(file, used.as_ref());
         if dirty.is_empty() {
             return Ok(());
         }
@@ -53,12 +60,12 @@ impl Client {
         outcome
     }
 
-    fn take_dirty(&self, file: &FileState) -> StatusResult<Vec<DirtyObject>> {
-        let unknown = file.lock().dirty_unknown;
-        // Earlier opens may have left anything unsynced, so the first sync takes all objects.
-        let all = if unknown { self.layout_of(file)? } else { None };
+    fn take_dirty(&self, file: &FileState, used: Option<&LayoutUse>) -> Vec<DirtyObject> {
         let mut inner = file.lock();
-        inner.dirty_unknown = false;
+        // Earlier opens may have left anything unsynced, so the first sync takes all objects.
+        let all = used.filter(|_| inner.dirty_unknown).and_then(LayoutUse::layout);
+        // What was not in use was not looked for.
+        inner.dirty_unknown &= used.is_none();
         let mut dirty = std::mem::take(&mut inner.dirty);
         drop(inner);
         for stripe in all.iter().flat_map(|layout| layout.objects()) {
@@ -67,7 +74,7 @@ impl Client {
                 dirty.push(DirtyObject { ost_index: stripe.ost_index, object: stripe.object, epoch });
             }
         }
-        Ok(dirty)
+        dirty
     }
 
     /// A descriptor is closed. Nothing waits to be written; this is where lost data is told to those who never sync.

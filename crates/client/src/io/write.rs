@@ -4,9 +4,11 @@ use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::{FileInner, FileState, OpenFile};
 use crate::io::dirty::LARGE_BYTES;
+use crate::io::layout::LayoutUse;
 use crate::io::ranges::Use;
 use crate::io::size::RangeGuard;
 use crate::locks::cover::{Cover, Fill, Want};
+use crate::node::Warrant;
 use nacre_layout::{Chunk, Layout, chunks};
 use nacre_lock::Mode;
 use nacre_rpc::IoCall;
@@ -114,6 +116,10 @@ impl Client {
     ) -> StatusResult<usize> {
         open.file.job.note();
         if options.kill_priv && open.file.lock().privileged {
+            // The MDT may be waiting for somebody who waits for the pages of this request.
+            let holds_pages = options.from_cache || options.through_cache;
+            let end = offset.saturating_add(data.len() as u64);
+            let _waiting = holds_pages.then(|| Fill::begin(&open.file, offset, end));
             self.drop_privileges(caller, open.file.fid)?;
         }
         if data.is_empty() {
@@ -148,29 +154,34 @@ impl Client {
             self.size_up_to(file, u64::MAX)?;
         }
         let len = data.len() as u64;
+        let warrant = Warrant::Lease(self.lease.number());
         let (range, (at, layout, may_cache)) = file.take_range(Use::Exclusive, |inner| {
             let at = if options.append { inner.size } else { offset };
             // An append owns everything from the end on, so that two of them never meet.
             let end = if options.append { u64::MAX } else { at.saturating_add(len) };
             let ready = |layout: &&Arc<Layout>| has_room(layout, at, at.saturating_add(len));
             let may_cache = self.may_cache(file, inner).is_some();
-            (at, end, (at, inner.layout.as_ref().filter(ready).cloned(), may_cache))
+            let layout = inner.layout.as_ref().filter(|_| inner.layout_warrant == warrant).filter(ready);
+            (at, end, (at, layout.cloned(), may_cache))
         })?;
         // Only now: the end of the lease waits for those who have their ranges.
         if !self.is_alone() {
             return Ok(None);
         }
         let data = &data[..writable_bytes(at, len)?];
-        let layout = match layout {
-            Some(layout) => layout,
+        let used = match layout {
+            Some(layout) => LayoutUse::from(layout),
             None => {
                 let end = at + data.len() as u64;
-                self.with_space(file.fid, || self.layout_for_writing(file, at, end))?
+                self.with_space(file.fid, || self.use_layout_for_writing(file, at, end))?
             }
         };
-        let data = inside(&layout, at, data);
+        let layout = used.for_writing()?;
+        let data = inside(layout, at, data);
         let how = Writing { at, lock: IoLock::Lease, may_cache, era: None };
-        let written = self.write_under(open, &layout, data, &how, options, Some(range))?;
+        let written = self.write_under(open, layout, data, &how, options, Some(range))?;
+        // Before pages are dropped: they may be locked for a request that waits for the layout.
+        drop(used);
         self.drop_pages(open, options, at, written as u64);
         Ok(Some(written))
     }
@@ -193,16 +204,23 @@ impl Client {
             (false, true) => Some(file.take_range(Use::Exclusive, |_| (0, u64::MAX, ()))?.0),
             (false, false) => Some(file.take_range(Use::Exclusive, |_| (offset, end, ()))?.0),
         };
-        let (at, layout, cover) = match options.append {
+        let (at, used, cover) = match options.append {
             true => self.cover_append(file, data.len() as u64)?,
             false => {
                 let end = offset + writable_bytes(offset, data.len() as u64)? as u64;
-                let layout = self.with_space(file.fid, || self.layout_for_writing(file, offset, end))?;
-                let cover = self.cover_write(file, &layout, (offset, end), &options, urgent)?;
-                (offset, layout, cover)
+                let ready = |layout: &Arc<Layout>| has_room(layout, offset, end);
+                // As for reads: who is urgent waits for nothing.
+                let old = if urgent { file.lock().layout.clone().filter(ready) } else { None };
+                let used = match old {
+                    Some(layout) => LayoutUse::from(layout),
+                    None => self.with_space(file.fid, || self.use_layout_for_writing(file, offset, end))?,
+                };
+                let cover = self.cover_write(file, used.for_writing()?, (offset, end), &options, urgent)?;
+                (offset, used, cover)
             }
         };
-        let data = inside(&layout, at, &data[..writable_bytes(at, data.len() as u64)?]);
+        let layout = used.for_writing()?;
+        let data = inside(layout, at, &data[..writable_bytes(at, data.len() as u64)?]);
         if let Some(fill) = &fill {
             fill.goes_on();
         }
@@ -212,10 +230,11 @@ impl Client {
             may_cache: cover.as_ref().is_some_and(Cover::may_hold_back),
             era: Some(file.lock_era.load(Ordering::Acquire)),
         };
-        let outcome = self.write_under(open, &layout, data, &how, options, range);
+        let outcome = self.write_under(open, layout, data, &how, options, range);
         let was_lost = outcome.is_err() && cover.as_ref().is_some_and(|cover| !cover.is_valid());
         // Before pages are dropped: they may be locked for a request that waits for these locks to be given up.
         drop(cover);
+        drop(used);
         if was_lost {
             return Ok(None);
         }
@@ -245,22 +264,22 @@ impl Client {
     }
 
     /// Locks all of a file for an append of `len` bytes, and says where it begins.
-    fn cover_append(
-        &self,
-        file: &FileState,
-        len: u64,
-    ) -> StatusResult<(u64, Arc<Layout>, Option<Cover<'_>>)> {
-        let mut layout = self.with_space(file.fid, || self.layout_for_writing(file, 0, 1))?;
+    fn cover_append(&self, file: &FileState, len: u64) -> StatusResult<(u64, LayoutUse, Option<Cover<'_>>)> {
+        let mut wanted = (0, 1);
         loop {
-            let cover = self.cover_whole(file, &layout, Mode::Pw)?;
-            let at = self.size_under(file, &cover, u64::MAX)?;
-            let end = at.saturating_add(len).min(FILE_SIZE_MAX);
-            if has_room(&layout, at, end) {
-                return Ok((at, layout, Some(cover)));
+            let used = self.use_layout(file)?;
+            if let Some(layout) = used.with_objects() {
+                let cover = self.cover_whole(file, layout, Mode::Pw)?;
+                let at = self.size_under(file, layout, &cover, u64::MAX)?;
+                let end = at.saturating_add(len).min(FILE_SIZE_MAX);
+                if has_room(layout, at, end) {
+                    return Ok((at, used, Some(cover)));
+                }
+                // The end is in a component without objects, so far.
+                wanted = (at, end);
             }
-            // The end is in a component without objects, so far.
-            drop(cover);
-            layout = self.with_space(file.fid, || self.layout_for_writing(file, at, end))?;
+            drop(used);
+            self.with_space(file.fid, || self.use_layout_for_writing(file, wanted.0, wanted.1))?;
         }
     }
 

@@ -78,6 +78,12 @@ fn run(weak: &Weak<Locks>) {
                 locks.clock.awake.store(true, Ordering::Release);
             }
         }
+        for space in locks.layout_spaces() {
+            space.on_tick();
+            if space.lock_count() > 0 {
+                locks.clock.awake.store(true, Ordering::Release);
+            }
+        }
         for space in locks.inode_spaces() {
             space.on_tick();
             if space.lock_count() > 0 {

@@ -184,7 +184,7 @@ impl Client {
     pub(crate) fn is_locked_to_its_end(&self, file: &FileState) -> bool {
         let Some(layout) = file.lock().layout.clone() else { return false };
         // A component without objects is nobody's: somebody may make it and write there.
-        if !layout.is_complete() {
+        if !layout.is_complete() && !self.holds_components(file) {
             return false;
         }
         let need = Need::extent(Mode::Pr, Extent::WHOLE);

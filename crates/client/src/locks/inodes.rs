@@ -28,11 +28,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// What a lock on an inode covers.
-const INODE: InodeBits = InodeBits::UPDATE
-    .union(InodeBits::PERM)
-    .union(InodeBits::XATTR)
-    .union(InodeBits::LAYOUT)
-    .union(InodeBits::LOOKUP);
+const INODE: InodeBits =
+    InodeBits::UPDATE.union(InodeBits::PERM).union(InodeBits::XATTR).union(InodeBits::LOOKUP);
 /// Time between two tries to reach an inode whose attributes are on their way into the kernel, which tells nobody when they
 /// have come.
 pub(crate) const RETRY: Duration = Duration::from_micros(200);

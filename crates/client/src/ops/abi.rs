@@ -30,7 +30,7 @@ impl Client {
     /// Those of a first write.
     pub fn give_objects(&self, handle: u64) -> StatusResult<()> {
         match self.handles.file(handle) {
-            Ok(open) if open.writable() => self.layout_for_writing(&open.file, 0, 1).map(drop),
+            Ok(open) if open.writable() => self.use_layout_for_writing(&open.file, 0, 1).map(drop),
             _ => Ok(()),
         }
     }

@@ -6,7 +6,9 @@ use crate::file::{FileState, OpenFile};
 use crate::io::ranges::Use;
 use crate::node::node_of;
 use crate::ops::namespace::{Created, Found};
+use crate::ops::relayout::is_volatile;
 use nacre_layout::Layout;
+use nacre_lock::LockHandle;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DataUpdate, MdsReply, MdsRequest, NewFile, OpenFlags};
 use std::sync::Arc;
@@ -39,14 +41,17 @@ impl Client {
         }
         let handle = self.handles.fresh();
         let unopened = self.nodes.file(node).is_none().then(|| self.data_changes.load(Ordering::Acquire));
-        let answer = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags })?;
-        let MdsReply::Opened { attr, layout, data } = answer.reply else { return Err(Status::EPROTO) };
+        let (reserved, changes) = (self.reserve_layout_lock(fid), self.layout_changes());
+        let opened = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags, lock: reserved });
+        let answer = opened.inspect_err(|_| self.forget_layout_lock(fid, reserved))?;
+        let MdsReply::Opened { attr, layout, data, lock } = answer.reply else { return Err(Status::EPROTO) };
         self.nodes.note(node, &attr, answer.lease.into());
         if flags.contains(OpenFlags::KILL_PRIV | OpenFlags::TRUNCATE) {
             self.mode_changed(fid);
         }
         let data = data.zip(unopened).filter(|_| answer.lease != 0);
-        let opening = Opening { handle, flags, sync, lease: answer.lease, created: false, data };
+        let (lock, lease) = ((reserved, lock), answer.lease);
+        let opening = Opening { handle, flags, sync, lease, changes, lock, created: false, data };
         self.attach_open(attr, layout, opening)
     }
 
@@ -64,7 +69,13 @@ impl Client {
         open: (OpenFlags, bool),
         exclusive: bool,
     ) -> StatusResult<(Found, OpenedFile)> {
+        if is_volatile(name) && what.new != NewFile::Unnamed {
+            // Lustre's way to make a file without a name. The kernel looks this one up in vain the next time.
+            let what = Created { new: NewFile::Unnamed, ..*what };
+            return self.create_open(caller, parent, b"", &what, open, true);
+        }
         let fid = self.fresh_fid(parent)?;
+        let changes = self.layout_changes();
         let (flags, sync) = open;
         let handle = self.handles.fresh();
         let request = MdsRequest::Create {
@@ -86,7 +97,8 @@ impl Client {
         };
         self.nodes.note(parent.fid.inode_number(), &parent, lease.into());
         let node = node_of(attr.fid)?;
-        let opening = Opening { handle, flags, sync, lease, created, data: None };
+        let lock = (LockHandle(0), LockHandle(0));
+        let opening = Opening { handle, flags, sync, lease, changes, lock, created, data: None };
         let opened = self.attach_open(attr, layout, opening)?;
         self.nodes.remember(node, &opened.attr, lease.into(), 1);
         let public = perm::searchable_by_all(&parent);
@@ -155,10 +167,10 @@ impl Client {
     ) -> StatusResult<Attr> {
         let writes = opening.flags.contains(OpenFlags::WRITE);
         let cut = opening.flags.contains(OpenFlags::TRUNCATE) && !opening.created;
+        self.adopt_layout_lock(file, opening.lock, layout, (opening.lease, opening.changes));
         let (size_known, has_objects) = {
             let mut inner = file.lock();
             let ours = self.size_is_ours(&inner);
-            inner.learn_layout(layout, opening.lease);
             let exact = !ours && attr.size_source == SizeSource::Exact;
             inner.learn(&attr, opening.lease, exact);
             inner.dirty_unknown |= !ours && !opening.created && attr.flags.contains(AttrFlags::HAS_OBJECTS);
@@ -240,6 +252,10 @@ impl Client {
     pub fn release(&self, handle: u64) -> StatusResult<()> {
         let open = self.handles.remove_file(handle)?;
         let (file, writes) = (&*open.file, open.writable());
+        if file.frozen_by(&open).is_some() {
+            // The MDT hears of it with the close.
+            self.thaw(file);
+        }
         // Nobody waits for this: the descriptor is closed already. The handle stays the MDT's until the data is where it
         // belongs, so that the size it is told is true and the objects are there.
         if let Err(status) = self.settle(file, 0, u64::MAX) {
@@ -292,6 +308,10 @@ struct Opening {
     sync: bool,
     /// Lease under which the MDT was asked.
     lease: u64,
+    /// [`Client::layout_changes`] before that.
+    changes: u64,
+    /// The lock on the layout that was asked for, and the one that came.
+    lock: (LockHandle, LockHandle),
     created: bool,
     /// The file's bytes, if they came with the answer and nobody here had it open before, with [`Client::data_changes`] of then.
     data: Option<(Vec<u8>, u64)>,

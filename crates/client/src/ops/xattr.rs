@@ -29,6 +29,9 @@ fn needed_flag(name: &[u8]) -> Option<AttrFlags> {
     }
 }
 
+/// Takes components with their objects from a file.
+const COMPONENTS_GO: &[u8] = b"lustre.lov.del";
+
 impl Client {
     /// Value of an extended attribute; inodes that were removed have none. Kernels ask for some on every write and every
     /// `ls -l`; those that do not exist cost no request while the lease is exclusive.
@@ -78,14 +81,17 @@ impl Client {
         value: &[u8],
         flags: XattrFlags,
     ) -> StatusResult<bool> {
-        let closed = self.change_xattr(caller, fid, &MdsRequest::SetXattr { fid, name, value, flags })?;
+        let request = MdsRequest::SetXattr { fid, name, value, flags };
+        let closed = match name {
+            COMPONENTS_GO => self.replacing(&[fid], || self.change_xattr(caller, fid, &request))?,
+            _ => self.change_xattr(caller, fid, &request)?,
+        };
         if matches!(name, b"lustre.lov" | b"trusted.lov")
             && let Some(file) = self.nodes.file(fid.inode_number())
         {
             // It may have begun on the MDT before. One that has objects elsewhere has stayed as it was, with what is held back
             // for them.
-            let layout = self.fetch_layout(fid)?;
-            file.lock().layout = layout;
+            self.ask_layout_again(&file)?;
         }
         if name == ACL_ACCESS {
             // Its first three entries are the mode.

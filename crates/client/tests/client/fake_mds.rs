@@ -1,18 +1,19 @@
 //! An MDT in memory: enough of one to run the client against, without durability.
 
 use nacre_layout::{Layout, LayoutSpec, StripeObject};
-use nacre_lock::LockHandle;
+use nacre_lock::{InodeBits, LockHandle, Mode, Need, Wanted};
 use nacre_rpc::{ClientCallbacks, MdsEndpoint};
 use nacre_types::perm;
 use nacre_types::{
     Attr, AttrFlags, Cred, Fid, FileKind, SetAttr, SetAttrValid, SizeSource, Status, StatusResult, Timestamp,
     TransNo,
 };
+use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{
     DataUpdate, DirEntry, DirPage, LeaseGrant, ListedLayout, MdsAnswer, MdsReply, MdsRequest, NewFile,
     OpenFlags, Statfs,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 #[derive(Clone, Default)]
@@ -25,6 +26,8 @@ struct Inode {
     layout: Option<Arc<Layout>>,
     /// Open handles by client and number.
     opens: BTreeMap<(usize, u64), OpenFlags>,
+    /// Locks on the layout that say that no objects come.
+    layout_locks: BTreeSet<(usize, LockHandle)>,
 }
 
 impl Inode {
@@ -53,6 +56,8 @@ pub struct FakeMds {
     /// Names looked up, pages listed.
     pub lookups: std::sync::atomic::AtomicU64,
     pub pages: std::sync::atomic::AtomicU64,
+    /// Layouts asked for.
+    pub layouts: std::sync::atomic::AtomicU64,
     /// Layouts instantiated.
     pub intents: std::sync::atomic::AtomicU64,
     /// The next create fails with this.
@@ -87,6 +92,7 @@ impl FakeMds {
             commits: Default::default(),
             lookups: Default::default(),
             pages: Default::default(),
+            layouts: Default::default(),
             intents: Default::default(),
             fail_create: Mutex::default(),
         })
@@ -126,6 +132,27 @@ impl FakeMds {
 
     fn grant(state: &State) -> LeaseGrant {
         LeaseGrant { exclusive: state.clients.len() == 1, epoch: state.epoch }
+    }
+
+    /// Has the others give up that no objects come, and waits until they have.
+    fn call_back_components(&self, client: usize, fid: Fid) {
+        let others = |state: &State| -> Vec<(usize, LockHandle)> {
+            let held = state.inodes.get(&fid).map(|inode| inode.layout_locks.clone()).unwrap_or_default();
+            held.into_iter().filter(|held| held.0 != client).collect()
+        };
+        let wanted = Wanted::by(&Need::bits(Mode::Ex, InodeBits::COMPONENTS));
+        let called: Vec<_> = {
+            let state = self.lock();
+            others(&state).into_iter().map(|held| (state.clients[held.0].clone(), held.1)).collect()
+        };
+        for (callbacks, handle) in called {
+            callbacks.lock_message(LockMessage::Blocking { handle, wanted });
+        }
+        let started = std::time::Instant::now();
+        while !others(&self.lock()).is_empty() {
+            assert!(started.elapsed().as_secs() < 10, "a client does not let go");
+            std::thread::yield_now();
+        }
     }
 
     fn instantiate(&self, state: &mut State, fid: Fid) -> StatusResult<Option<Arc<Layout>>> {
@@ -347,9 +374,9 @@ impl FakeMds {
                 inode!(to_parent).names.insert(to_name.to_vec(), fid);
                 Ok(removed)
             }
-            MdsRequest::Open { fid, handle, flags } => {
+            MdsRequest::Open { fid, handle, flags, .. } => {
                 let (attr, layout) = Self::open(state, client, *fid, handle.0, *flags)?;
-                Ok(MdsReply::Opened { attr, layout, data: None })
+                Ok(MdsReply::Opened { attr, layout, data: None, lock: nacre_lock::LockHandle(0) })
             }
             MdsRequest::Close { fid, handle, update } => {
                 let inode = inode!(fid);
@@ -367,6 +394,28 @@ impl FakeMds {
                 attr_reply(inode)
             }
             MdsRequest::LayoutIntent { fid, .. } => self.instantiate(state, *fid).map(MdsReply::Layout),
+            MdsRequest::LayoutAccess { fid, range, lock } => {
+                self.layouts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                if range.is_some() {
+                    drop(guard);
+                    self.call_back_components(client, *fid);
+                    guard = self.lock();
+                    self.instantiate(&mut guard, *fid)?;
+                }
+                let inode = guard.inodes.get_mut(fid).ok_or(Status::ENOENT)?;
+                inode.layout_locks.insert((client, *lock));
+                Ok(MdsReply::LockedLayout { layout: inode.layout.clone(), lock: *lock })
+            }
+            MdsRequest::Locks { request } => {
+                let gone = match request {
+                    LockRequest::Cancel { handles } => handles.clone(),
+                    LockRequest::Convert { handle, .. } => vec![*handle],
+                    _ => Vec::new(),
+                };
+                let is_gone = |held: &(usize, LockHandle)| held.0 == client && gone.contains(&held.1);
+                state.inodes.values_mut().for_each(|inode| inode.layout_locks.retain(|held| !is_gone(held)));
+                Ok(MdsReply::Done)
+            }
             MdsRequest::GetLayout { fid } => Ok(MdsReply::Layout(inode!(fid).layout.clone())),
             MdsRequest::ReadDir { fid, cookie, max_bytes, plus } => {
                 self.pages.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

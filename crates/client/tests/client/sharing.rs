@@ -107,3 +107,23 @@ fn a_writer_that_vanished_leaves_a_size_that_can_be_found() {
     let found = second.lookup(&root(), Fid::ROOT, b"file").expect("answered").expect("there");
     assert_eq!(found.attr.size, 100_000);
 }
+
+#[test]
+fn a_layout_is_asked_for_once_and_again_when_objects_come() {
+    let world = World::new(65536, 2);
+    let (one, two) = (world.client(), world.client());
+    let (fid, writer) = create(&one, "file");
+    let reader = open(&two, fid, OpenFlags::READ);
+    let asked = || world.mds.layouts.load(Ordering::Relaxed);
+    for _ in 0..20 {
+        assert!(read(&two, reader, 0, 100).is_empty());
+    }
+    assert_eq!(asked(), 1, "also of a file without objects");
+    write(&one, writer, 0, &[7; 1000]).expect("written");
+    let before = asked();
+    for _ in 0..20 {
+        assert_eq!(read(&two, reader, 0, 2000), [7; 1000]);
+        assert!(read(&two, reader, 1000, 100).is_empty());
+    }
+    assert_eq!(asked(), before + 1, "its objects have come");
+}

@@ -4,12 +4,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nacre_client::Advice;
+use nacre_client::{Advice, LeaseKind, SeekKind, SwapConditions, VersionFlush};
 use nacre_types::ioctl::{
-    Advise, FidToPath, LIST_MAX, MountInfo, PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
-    SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt, TargetList, TargetStatfs,
+    Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, LIST_MAX, MountInfo, PATH_MAX, POOLS_MAX,
+    PathToFid, Payload, PoolList, PoolMembers, SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt, TargetList,
+    TargetStatfs,
 };
-use nacre_types::{AttrFlags, SetAttr, SetAttrValid, Status, StatusResult};
+use nacre_types::{AttrFlags, Fid, SetAttr, SetAttrValid, Status, StatusResult};
 
 use super::{Front, caller};
 use crate::reply::Reply;
@@ -149,6 +150,18 @@ impl Front {
                 (ask.end, ask.entries) = (page.end, page.bytes);
                 answer(&ask, call, reply)
             }
+            FileCall::COMMAND => {
+                let mut ask: FileCall = question(call)?;
+                ask.values[0] = self.file_call(request, call.fh, &ask)?;
+                answer(&ask, call, reply)
+            }
+            FilesOn::COMMAND => {
+                let mut ask: FilesOn = question(call)?;
+                let count_max = FILES_MAX as u32;
+                let found = self.client.files_on(&caller(request), ask.ost_index, ask.after, count_max)?;
+                (ask.fids, ask.next) = (found.0, found.1.unwrap_or(Fid::ZERO));
+                answer(&ask, call, reply)
+            }
             _ => self.foreign_ioctl(request, call, reply),
         }
     }
@@ -165,6 +178,52 @@ impl Front {
         let pool = pools.iter().find(|pool| pool.name.as_str() == ask.pool).ok_or(Status::ENOENT)?;
         ask.indexes = pool.osts.iter().skip(ask.from as usize).take(LIST_MAX).copied().collect();
         Ok(ask)
+    }
+
+    /// An operation on the data of the file that handle `fh` has open; gives the answer.
+    fn file_call(&self, request: &Request<'_>, fh: u64, ask: &FileCall) -> StatusResult<u64> {
+        let caller = caller(request);
+        match ask.operation {
+            FileOperation::DataVersion => {
+                let flush = match ask.flags {
+                    0 => VersionFlush::Nothing,
+                    1 => VersionFlush::Dirty,
+                    2 => VersionFlush::Everything,
+                    _ => return Err(Status::EINVAL),
+                };
+                self.client.data_version(fh, flush)
+            }
+            FileOperation::Swap => {
+                let expected = |flag, value| (ask.flags & flag != 0).then_some(value);
+                let conditions = SwapConditions {
+                    versions: (
+                        expected(FileCall::FIRST, ask.values[0]),
+                        expected(FileCall::SECOND, ask.values[1]),
+                    ),
+                    keep_times: ask.flags & FileCall::KEEP_TIMES != 0,
+                    lease: expected(FileCall::LEASED, fh),
+                };
+                let fid = self.fid(request.node_id)?;
+                self.client.swap_layouts(&caller, fid, ask.other, &conditions).map(|()| 0)
+            }
+            FileOperation::SeekData => self.client.seek(fh, ask.values[0], SeekKind::Data),
+            FileOperation::SeekHole => self.client.seek(fh, ask.values[0], SeekKind::Hole),
+            FileOperation::Size => self.client.size_of(fh),
+            FileOperation::Copy => {
+                self.client.copy_to(&caller, fh, ask.other, (ask.values[0], ask.values[1]))
+            }
+            FileOperation::Lease => {
+                let kind = match ask.flags {
+                    0 => Some(LeaseKind::None),
+                    1 => Some(LeaseKind::Read),
+                    2 => Some(LeaseKind::Write),
+                    3 => Some(LeaseKind::Frozen),
+                    FileCall::ASK_LEASE => None,
+                    _ => return Err(Status::EINVAL),
+                };
+                self.client.open_lease(&caller, fh, kind).map(|before| before as u64)
+            }
+        }
     }
 
     fn foreign_ioctl(

@@ -30,6 +30,11 @@ impl LockClient {
         self.reserved.remove(&handle);
     }
 
+    /// True if a request is on its way that may bring a lock under this handle.
+    pub fn is_reserved(&self, handle: LockHandle) -> bool {
+        self.reserved.contains_key(&handle)
+    }
+
     /// The answer says that the lock was granted. True if it is held from now on: the caller has a reference, puts what came
     /// with the answer into its cache, and then calls [`LockClient::release`]. False if it was called back on the way, or
     /// belongs to a life of this client that has ended: what came may be used once and not kept.

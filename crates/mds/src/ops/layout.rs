@@ -1,5 +1,6 @@
 //! Layouts: where a file's data goes, and the defaults of directories.
 
+use crate::locks::Locked;
 use crate::mds::Mds;
 use crate::osts::Marks;
 use crate::osts::Need;
@@ -7,7 +8,9 @@ use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_layout::user::Foreign;
 use nacre_layout::{Layout, LayoutForm, LayoutSpec, PoolName, StripeObject, Wish, user};
+use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
+use nacre_rpc::Export;
 use nacre_store::object::ObjectStore;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
@@ -132,8 +135,43 @@ impl Mds {
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        start: u64,
-        end: u64,
+        (start, end): (u64, u64),
+    ) -> StatusResult<MdsAnswer> {
+        let locked = self.locks.lock(&[*fid]);
+        self.layout_intent_locked(caller, fid, (start, end), locked, &|layout| MdsReply::Layout(layout))
+    }
+
+    /// The layout, or with a range the layout that has objects there, and a lock on it if one was asked for.
+    pub(crate) fn layout_access(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        range: Option<(u64, u64)>,
+        lock: LockHandle,
+    ) -> StatusResult<MdsAnswer> {
+        let locked = self.locks.lock(&[*fid]);
+        // Who asks while the file is frozen gets no lock, and asks again.
+        let is_frozen = self.opens.frozen_by(fid).is_some();
+        let (range, lock) = if is_frozen { (None, LockHandle(0)) } else { (range, lock) };
+        let Some(range) = range else {
+            let layout = self.layout_of(&*self.inode(fid)?)?.map(Arc::new);
+            let lock = self.grant_layout(caller, lock, fid)?;
+            return Ok(self.answer(MdsReply::LockedLayout { layout, lock }));
+        };
+        self.inode(fid)?;
+        // Before the change: the answer is stored with it, and the client's own locks stay.
+        let lock = self.grant_layout(caller, lock, fid)?;
+        let reply = |layout| MdsReply::LockedLayout { layout, lock };
+        self.layout_intent_locked(caller, fid, range, locked, &reply)
+    }
+
+    fn layout_intent_locked(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        (start, end): (u64, u64),
+        _locked: Locked<'_>,
+        reply: &dyn Fn(Option<Arc<Layout>>) -> MdsReply,
     ) -> StatusResult<MdsAnswer> {
         if start > end {
             return Err(Status::EINVAL);
@@ -141,7 +179,6 @@ impl Mds {
         if start >= FILE_SIZE_MAX || (end > FILE_SIZE_MAX && end != u64::MAX) {
             return Err(Status::EFBIG);
         }
-        let _locked = self.locks.lock(&[*fid]);
         let record = self.inode(fid)?;
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
@@ -152,25 +189,27 @@ impl Mds {
         }
         if layout.to_instantiate(end).next().is_none() {
             let known = layout.has_objects().then(|| Arc::new(layout));
-            return Ok(self.answer(MdsReply::Layout(known)));
+            return Ok(self.answer(reply(known)));
         }
-        self.instantiate(&record, layout, end, |mut changed, layout, mut tx| {
+        self.instantiate(&record, layout, (end, Some(caller.export)), |mut changed, layout, mut tx| {
             changed.attr.size_source = SizeSource::Objects;
             tx.put_inode(changed);
-            self.finish(caller, tx, MdsReply::Layout(Some(Arc::new(layout))))
+            self.finish(caller, tx, reply(Some(Arc::new(layout))))
         })
     }
 
     /// Gives objects to the components before byte `end` that have none, of the file `record` with this layout: `commit` gets
-    /// the changed record, the layout, and a transaction in which the objects are marked as given out.
+    /// the changed record, the layout, and a transaction in which the objects are marked as given out. `informed` learns of the
+    /// layout from the answer.
     fn instantiate(
         &self,
         record: &InodeRecord,
         mut layout: Layout,
-        end: u64,
+        (end, informed): (u64, Option<&Export>),
         commit: impl FnOnce(InodeRecord, Layout, Tx) -> StatusResult<MdsAnswer>,
     ) -> StatusResult<MdsAnswer> {
         // Before objects are set aside for it: others wait for those.
+        self.call_back_layout(&record.attr.fid, false, informed)?;
         self.call_back_for_objects(record)?;
         layout.place_on_mdt(record.attr.fid);
         let places: Vec<usize> = layout.to_instantiate(end).collect();
@@ -265,13 +304,17 @@ impl Mds {
             changed.body = user::encode_wish(fid, &wish);
             changed.attr.flags |= AttrFlags::HAS_LAYOUT;
         }
+        if record.attr.is_regular() {
+            // What they wish for instead, or no more.
+            self.call_back_layout(fid, false, None)?;
+        }
         let store = |changed: InodeRecord, mut tx: Tx| {
             let record = tx.put_inode(changed);
             self.finish(caller, tx, MdsReply::Attr(record.shown()))
         };
         if changed.attr.is_regular() && !wish.is_empty() {
             let layout = self.wished_layout(&changed)?;
-            return self.instantiate(&changed, layout, 1, |changed, _, tx| store(changed, tx));
+            return self.instantiate(&changed, layout, (1, None), |changed, _, tx| store(changed, tx));
         }
         store(changed, self.begin())
     }

@@ -1,8 +1,7 @@
 //! Components added to a file's layout, and taken away again (`lfs setstripe --component-add`, `--component-del`).
 //!
-//! Only the end of a layout changes, and only components without objects go: what clients know of objects stays true. They
-//! learn of added components when they write behind the end that they know, or ask for the size: a layout that ends before the
-//! end of the file is never taken for complete.
+//! Only the end of a layout changes. Components that come, or go without having had objects, leave what clients know of objects true.
+//! With a component that has objects its data goes ([`super::relayout`]).
 
 use super::layout::stored_wish;
 use crate::mds::Mds;
@@ -43,11 +42,10 @@ impl Mds {
         })
     }
 
-    /// Takes components without objects away from the end of a composite file.
+    /// Takes components away from the end of a composite file, with their data.
     ///
     /// # Errors
-    /// `EINVAL` if the file is not composite, the component is not its last one or its only one, or there is none;
-    /// `EOPNOTSUPP` if it has objects; `EACCES`.
+    /// `EINVAL` if the file is not composite, the component is not its last one or its only one, or there is none; `EACCES`.
     pub(super) fn delete_components(
         &self,
         caller: &Caller<'_>,
@@ -58,10 +56,7 @@ impl Mds {
             let before = layout.components.len();
             match selector {
                 Selector::Id(id) => {
-                    let last = layout.components.last().filter(|last| last.id == id).ok_or(Status::EINVAL)?;
-                    if last.is_instantiated() {
-                        return Err(Status::EOPNOTSUPP);
-                    }
+                    layout.components.last().filter(|last| last.id == id).ok_or(Status::EINVAL)?;
                     layout.components.pop();
                 }
                 // Objects are given from the beginning, so those without are the last ones.
@@ -91,7 +86,15 @@ impl Mds {
         if layout.form != LayoutForm::Composite {
             return Err(Status::EINVAL);
         }
+        let objects = layout.objects().count();
         edit(&record, &mut layout)?;
+        if self.opens.frozen_by(fid).is_some() {
+            return Err(Status::EBUSY);
+        }
+        if layout.objects().count() < objects {
+            return self.drop_components(caller, &record, &layout);
+        }
+        self.call_back_layout(fid, false, None)?;
         let mut changed = InodeRecord::clone(&record);
         changed.attr.ctime = self.now();
         changed.attr.flags |= AttrFlags::HAS_LAYOUT;

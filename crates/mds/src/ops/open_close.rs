@@ -6,6 +6,7 @@ use crate::opens::WriteSession;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_layout::Layout;
+use nacre_lock::LockHandle;
 use nacre_ondisk::{InodeRecord, OpenedRecord};
 use nacre_types::{
     Attr, AttrFlags, ClientUuid, Fid, FileKind, Nid, OpenHandle, SizeSource, Status, StatusResult, perm,
@@ -30,8 +31,8 @@ impl Mds {
         &self,
         caller: &Caller<'_>,
         fid: &Fid,
-        handle: OpenHandle,
-        flags: OpenFlags,
+        (handle, flags): (OpenHandle, OpenFlags),
+        lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
         let _locked = self.locks.lock(&[*fid]);
         let record = self.inode(fid)?;
@@ -49,7 +50,9 @@ impl Mds {
         let opened = self.open_locked(&mut tx, caller, &record, flags)?;
         tx.note_opened(*fid, handle, flags);
         let data = if tx.is_empty() { self.data_at_open(caller, &opened, flags) } else { None };
-        let reply = MdsReply::Opened { attr: opened.attr, layout: opened.layout, data };
+        let lock = if self.opens.frozen_by(fid).is_some() { LockHandle(0) } else { lock };
+        let lock = self.grant_layout(caller, lock, fid)?;
+        let reply = MdsReply::Opened { attr: opened.attr, layout: opened.layout, data, lock };
         let answer = self.finish(caller, tx, reply)?;
         self.opens.add(*fid, caller.client, handle, flags, opened.began_exact);
         Ok(answer)

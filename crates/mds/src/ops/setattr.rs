@@ -33,6 +33,7 @@ impl Mds {
         let record = tx.put_inode(changed);
         let answer = self.finish(caller, tx, MdsReply::Attr(record.shown()))?;
         if set.valid.contains(SetAttrValid::SIZE) {
+            self.opens.break_leases(fid);
             self.opens.note_unsure(fid);
         }
         Ok(answer)

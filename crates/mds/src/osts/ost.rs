@@ -228,6 +228,11 @@ impl Ost {
         }
     }
 
+    /// The way to it.
+    pub fn endpoint(&self) -> Arc<dyn OssEndpoint> {
+        self.endpoint.read().clone()
+    }
+
     /// Sends a request; a failure lets the OST rest.
     pub fn call(&self, request: &OssRequest) -> StatusResult<OssReply> {
         let endpoint = self.endpoint.read().clone();

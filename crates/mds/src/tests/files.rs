@@ -125,7 +125,8 @@ fn two_clients_that_write_leave_the_size_to_the_objects_until_one_asks_them() {
     drop(mds);
     assert!(!joined.expect("let in").exclusive);
     let call = |request: &MdsRequest<'_>| f.mds.handle(&other, &Call::new(&f.cred), request);
-    call(&MdsRequest::Open { fid, handle: theirs, flags: OpenFlags::WRITE }).expect("opens");
+    call(&MdsRequest::Open { fid, handle: theirs, flags: OpenFlags::WRITE, lock: LockHandle(0) })
+        .expect("opens");
     f.close_with(fid, mine, wrote(10));
     call(&MdsRequest::Close { fid, handle: theirs, update: wrote(20) }).expect("closes");
     assert_eq!(f.stat(fid).expect("there").size_source, SizeSource::Objects);
@@ -145,7 +146,8 @@ fn a_writer_that_dies_leaves_the_size_to_the_objects() {
     f.mds.disconnect(f.export.client);
     f.mds.connect(&other).expect("alone");
     let call = |request: &MdsRequest<'_>| f.mds.handle(&other, &Call::new(&f.cred), request);
-    call(&MdsRequest::Open { fid, handle: OpenHandle(1), flags: OpenFlags::WRITE }).expect("opens");
+    call(&MdsRequest::Open { fid, handle: OpenHandle(1), flags: OpenFlags::WRITE, lock: LockHandle(0) })
+        .expect("opens");
     call(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("objects");
     f.mds.disconnect(other.client);
     assert_eq!(call(&MdsRequest::GetAttr { fid }), Err(Status::EVICTED));
@@ -170,8 +172,12 @@ fn truncation_sets_size_and_times_and_is_checked() {
     assert_eq!(f.run_as(&stranger, &size(file.fid, 1, SetAttrValid::empty())), Err(Status::EACCES));
     assert!(f.run_as(&stranger, &size(file.fid, 1, SetAttrValid::OPEN_FOR_WRITE)).is_ok());
     f.write_intent(file.fid);
-    let open =
-        MdsRequest::Open { fid: file.fid, handle: f.handle(), flags: OpenFlags::WRITE | OpenFlags::TRUNCATE };
+    let open = MdsRequest::Open {
+        fid: file.fid,
+        handle: f.handle(),
+        flags: OpenFlags::WRITE | OpenFlags::TRUNCATE,
+        lock: LockHandle(0),
+    };
     let opened = f.attr(&open).expect("opens");
     assert_eq!((opened.size, opened.size_source), (0, SizeSource::Objects));
     f.check();

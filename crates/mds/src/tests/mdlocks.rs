@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 /// A client that caches, and cancels what is called back if it `answers`.
 #[derive(Default)]
-struct Cacher {
+pub(super) struct Cacher {
     mds: OnceLock<std::sync::Weak<Mds>>,
     export: OnceLock<Arc<Export>>,
     called_back: Mutex<Vec<LockHandle>>,
@@ -32,7 +32,7 @@ impl ClientCallbacks for Cacher {
 
 impl Cacher {
     /// Connects beside the fixture's client, which gives up its lease.
-    fn connect(f: &Fixture, number: u8) -> Arc<Cacher> {
+    pub fn connect(f: &Fixture, number: u8) -> Arc<Cacher> {
         let cacher = Arc::new(Cacher { answers: AtomicBool::new(true), ..Cacher::default() });
         let export = Arc::new(Export::new(ClientUuid([number; 16]), tcp_nid(), None, cacher.clone()));
         let (mds, connecting) = (f.mds.clone(), export.clone());
@@ -46,7 +46,7 @@ impl Cacher {
         cacher
     }
 
-    fn run(&self, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+    pub fn run(&self, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
         let mds = self.mds.get().and_then(std::sync::Weak::upgrade).expect("the server is there");
         let export = self.export.get().expect("set");
         mds.handle(export, &Call::new(&Cred::system()), request).map(|answer| answer.reply)
@@ -71,7 +71,7 @@ impl Cacher {
         (some(directory), some(inode), attr)
     }
 
-    fn called_back(&self) -> Vec<LockHandle> {
+    pub fn called_back(&self) -> Vec<LockHandle> {
         std::mem::take(&mut self.called_back.lock())
     }
 }
@@ -133,7 +133,9 @@ fn a_file_that_is_written_to_is_not_kept_and_whoever_begins_to_write_is_called_b
     let other = Cacher::connect(&f, 2);
     let handle = other.intend(fid, None).1.expect("nobody writes to it");
     let fresh = OpenHandle(900);
-    other.run(&MdsRequest::Open { fid, handle: fresh, flags: OpenFlags::WRITE }).expect("open");
+    other
+        .run(&MdsRequest::Open { fid, handle: fresh, flags: OpenFlags::WRITE, lock: LockHandle(0) })
+        .expect("open");
     assert_eq!(other.called_back(), [], "it has no data yet");
     other.run(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("objects");
     assert_eq!(other.called_back(), [handle]);
@@ -144,7 +146,9 @@ fn a_file_that_is_written_to_is_not_kept_and_whoever_begins_to_write_is_called_b
     other.run(&MdsRequest::Close { fid, handle: fresh, update }).expect("closed");
     let handle = other.intend(fid, None).1.expect("nobody writes to it any more");
     let again = OpenHandle(901);
-    other.run(&MdsRequest::Open { fid, handle: again, flags: OpenFlags::WRITE }).expect("open");
+    other
+        .run(&MdsRequest::Open { fid, handle: again, flags: OpenFlags::WRITE, lock: LockHandle(0) })
+        .expect("open");
     assert_eq!(other.called_back(), [handle], "another writer would not be noticed");
 }
 

@@ -63,7 +63,7 @@ fn credentials_are_asked_for_only_when_they_decide() {
     let f = Fixture::new();
     let lazy = Cred::new(7, 7);
     let file = f.file(Fid::ROOT, "open").expect("made").fid;
-    let open = |fid, flags| MdsRequest::Open { fid, handle: f.handle(), flags };
+    let open = |fid, flags| MdsRequest::Open { fid, handle: f.handle(), flags, lock: LockHandle(0) };
     assert!(f.run_as(&lazy, &open(file, OpenFlags::READ)).is_ok());
     f.chmod(&f.cred, file, 0o640).expect("set");
     assert_eq!(f.run_as(&lazy, &open(file, OpenFlags::READ)), Err(Status::NEED_CREDENTIALS));

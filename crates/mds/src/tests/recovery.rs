@@ -85,8 +85,13 @@ fn a_client_that_comes_back_keeps_its_unlinked_open_file() {
     mds.connect(&export).expect("connects");
     let cred = Cred::system();
     let run = |request: &MdsRequest<'_>| mds.handle(&export, &Call::new(&cred), request);
-    run(&MdsRequest::Open { fid: kept, handle, flags: OpenFlags::READ | OpenFlags::REPLAY })
-        .expect("replayed");
+    run(&MdsRequest::Open {
+        fid: kept,
+        handle,
+        flags: OpenFlags::READ | OpenFlags::REPLAY,
+        lock: LockHandle(0),
+    })
+    .expect("replayed");
     assert!(run(&MdsRequest::Ping).is_ok());
     // The first ordinary request ends the recovery, as nobody else is awaited.
     assert!(run(&MdsRequest::GetAttr { fid: kept }).is_ok());

@@ -4,7 +4,7 @@ use super::view::LayoutView;
 use nacre_layout::wish::fitting_stripe_size;
 use nacre_layout::{LayoutSpec, user};
 use nacre_types::ioctl::{
-    Advise, FidToPath, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
+    Advise, FidToPath, FilesOn, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
     ScanDirectory, ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
@@ -218,6 +218,16 @@ impl Mounted {
             }
         }
         Ok(paths)
+    }
+
+    /// Files that have objects on an OST, after `after`; and from where to go on.
+    ///
+    /// # Errors
+    /// `EPERM` for others than administrators; those of ioctl(2).
+    pub fn files_on(&self, ost_index: u16, after: Fid) -> io::Result<(Vec<Fid>, Option<Fid>)> {
+        let ask = FilesOn { ost_index, after, fids: Vec::new(), next: Fid::ZERO };
+        let found = ask_raw(self.directory.as_fd(), &ask)?;
+        Ok((found.fids, (!found.next.is_zero()).then_some(found.next)))
     }
 
     /// Where the file system is mounted.
@@ -442,20 +452,29 @@ fn not_lustre(error: rustix::io::Errno) -> io::Error {
 
 /// Sends a question and reads the answer in its place.
 fn ask<T: Payload>(file: BorrowedFd<'_>, question: &T) -> io::Result<T> {
+    ask_raw(file, question).map_err(|error| match error.raw_os_error() {
+        // Some file systems have other words for "no such ioctl".
+        Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => io::Error::from_raw_os_error(libc::ENOTTY),
+        _ => error,
+    })
+}
+
+/// The same about an open file, with the errors of the operation.
+///
+/// # Errors
+/// `ENOTTY` if it is not on NacreFS; those of the operation.
+pub fn ask_file<T: Payload>(file: &OwnedFd, question: &T) -> io::Result<T> {
+    ask_raw(file.as_fd(), question)
+}
+
+fn ask_raw<T: Payload>(file: BorrowedFd<'_>, question: &T) -> io::Result<T> {
     let mut bytes = question.to_bytes();
     bytes.resize(T::SIZE, 0);
     // SAFETY: the command number encodes T::SIZE, which is how many bytes the kernel reads and writes at most, and the
     // buffer has that many; the descriptor is open for the length of the call.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), T::COMMAND as _, bytes.as_mut_ptr()) };
     if result < 0 {
-        let error = io::Error::last_os_error();
-        // Some file systems have other words for "no such ioctl".
-        return Err(match error.raw_os_error() {
-            Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => {
-                io::Error::from_raw_os_error(libc::ENOTTY)
-            }
-            _ => error,
-        });
+        return Err(io::Error::last_os_error());
     }
-    T::from_bytes(&bytes).ok_or(io::Error::from_raw_os_error(libc::EPROTO))
+    T::from_bytes(&bytes).ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))
 }

@@ -173,6 +173,28 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
     Ok(Plan { wish, delete, mode, copy, template, edit, foreign, paths: parsed.operands.clone() })
 }
 
+/// The layout that options of `lfs migrate` ask for; `None` if there is none among them.
+///
+/// # Errors
+/// A wrong call, or what reading a source or template gives.
+pub fn wish_of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
+    let mut builder = Builder::default();
+    for (key, value) in &parsed.options {
+        builder.option(*key, value.as_deref().unwrap_or(""))?;
+    }
+    let sources = [parsed.value('Y').map(|path| (path, true)), parsed.value('y').map(|path| (path, false))];
+    let mut sources = sources.into_iter().flatten();
+    let wish = match (sources.next(), builder.is_striped()) {
+        (Some(_), true) => return Err(usage("cannot specify --copy or --yaml with stripe options")),
+        (Some((path, true)), false) => copied(path)?,
+        (Some((path, false)), false) => from_template(path)?,
+        (None, true) => builder.finish()?,
+        (None, false) => return Ok(None),
+    };
+    components::check(&wish, &parsed.operands.first().map_or("".into(), |path| path.to_string_lossy()))?;
+    Ok(Some(wish))
+}
+
 /// The wish that makes a file like `source`.
 fn copied(source: &str) -> Result<Wish, Failure> {
     let path = Path::new(source);

@@ -354,6 +354,11 @@ impl MdsEvents for RemoteEvents {
             // Nothing that is cached is protected any more. Until all clients have said so, a server that has restarted lets
             // nothing be changed; so it comes before anything that changes something.
             self.locks.lose_inodes(self.index);
+            match recovery {
+                // Reads and writes go on under these, so they are not lost with the rest.
+                Recovery::ServerRestarted => self.locks.replay_layouts(self.index, endpoint)?,
+                _ => self.locks.lose_layouts(self.index),
+            }
             endpoint.call(&Cred::system(), &MdsRequest::Locks { request: LockRequest::ReplayDone })?;
         }
         if recovery == Recovery::Evicted {

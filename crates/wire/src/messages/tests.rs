@@ -145,7 +145,12 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
             to_name: b"b",
             flags: RenameFlags::EXCHANGE,
         },
-        MdsRequest::Open { fid: fid(1), handle: OpenHandle(78), flags: OpenFlags::REPLAY },
+        MdsRequest::Open {
+            fid: fid(1),
+            handle: OpenHandle(78),
+            flags: OpenFlags::REPLAY,
+            lock: LockHandle(7),
+        },
         MdsRequest::Close { fid: fid(1), handle: OpenHandle(78), update },
         MdsRequest::UpdateData { fid: fid(1), update, exact: true },
         MdsRequest::LayoutIntent { fid: fid(1), start: 0, end: 1 << 20 },
@@ -172,6 +177,17 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::Intent { fid: fid(1), name: None, handle: LockHandle(9) },
         MdsRequest::LookupMany { parent: Fid::ROOT, names: b"a\0b\0" },
         scan_request(),
+        MdsRequest::LayoutAccess { fid: fid(1), range: None, lock: LockHandle(9) },
+        MdsRequest::LayoutAccess { fid: fid(1), range: Some((1, 1 << 20)), lock: LockHandle(10) },
+        MdsRequest::SwapLayouts {
+            first: fid(1),
+            second: fid(2),
+            versions: (Some(5), None),
+            keep_times: true,
+            lease: Some(OpenHandle(78)),
+        },
+        MdsRequest::OpenLease { fid: fid(1), handle: OpenHandle(78), kind: Some(LeaseKind::Frozen) },
+        MdsRequest::FilesOn { ost_index: 3, after: fid(1), count_max: 100 },
     ]
 }
 
@@ -203,7 +219,7 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::Entry { attr: Some(attr()), public: true },
         MdsReply::Entry { attr: None, public: false },
         MdsReply::Created { attr: attr(), created: true, layout: Some(layout()), parent: attr() },
-        MdsReply::Opened { attr: attr(), layout: None, data: Some(b"small".to_vec()) },
+        MdsReply::Opened { attr: attr(), layout: None, data: Some(b"small".to_vec()), lock: LockHandle(7) },
         MdsReply::Layout(Some(layout())),
         MdsReply::DefaultLayout(Some(Wish::Plain(spec))),
         MdsReply::Removed { fid: fid(1), attr: None },
@@ -221,6 +237,9 @@ fn mds_replies() -> Vec<MdsReply> {
             directory: LockHandle(8),
             inode: LockHandle(0),
         },
+        MdsReply::LockedLayout { layout: Some(layout()), lock: LockHandle(10) },
+        MdsReply::OpenLease(LeaseKind::Read),
+        MdsReply::Files { fids: vec![fid(1)], next: Some(fid(1)) },
     ]
 }
 
@@ -263,6 +282,7 @@ fn oss_requests() -> Vec<OssRequest> {
         OssRequest::Locks { request: LockRequest::ReplayDone },
         OssRequest::Evict { client: ClientUuid([7; 16]) },
         OssRequest::Advise { object: fid(4), offset: 4096, len: 1 << 20, advice: Advice::DontNeed },
+        OssRequest::DataVersion { object },
     ]
 }
 
@@ -338,6 +358,7 @@ fn oss_replies() -> Vec<OssReply> {
         OssReply::Precreated { first: 10, count: 32 },
         OssReply::Granted(11),
         OssReply::Locked(Outcome::Waiting),
+        OssReply::Version { attr: ObjectAttr { size: 1, blocks: 8, mtime: None }, version: 9 },
     ]
 }
 

@@ -1,0 +1,332 @@
+//! Locks on the layouts of files at one MDT: under them reads and writes go to the objects that a layout names.
+//!
+//! A lock comes with an open or with the layout, and everybody who reads or writes holds a reference while he does
+//! ([`crate::io::layout`]). It has two parts: that the objects which the layout names stay the file's (`LAYOUT`), and that no others come
+//! (`COMPONENTS`). When the second is called back the first is kept: what is known stays true as far as it goes. When the
+//! first is, nobody new begins, the references that there are come to their end, and then all that lies on the old objects is given up:
+//! data that was held back is written, locks on the objects and the kernel's pages under them go. So locks on objects and
+//! what is cached under them exist only while there is a lock on the layout that led to them.
+//!
+//! # Why nobody waits in a circle
+//!
+//! The MDT waits for references while it holds the inode in its table, so who has a reference asks the MDT nothing that needs
+//! the table, and waits only for OSTs. Requests of the kernel that hold pages are noted before they wait for a layout
+//! ([`super::folios`]), so whoever drops pages leaves them out.
+
+use super::Locks;
+use crate::client::Client;
+use nacre_layout::Layout;
+use nacre_lock::client::{ClientConfig, Effect, LockClient};
+use nacre_lock::{InodeBits, LockHandle, Mode, Need, Policy, ResourceId, Wanted};
+use nacre_rpc::MdsEndpoint;
+use nacre_types::{Cred, Fid, Status, StatusResult};
+use nacre_wire::lock::{LockMessage, LockRequest};
+use nacre_wire::mds::{MdsReply, MdsRequest};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// What a lock that an answer brings covers.
+const WHOLE: InodeBits = InodeBits::LAYOUT.union(InodeBits::COMPONENTS);
+/// Handles of these locks come after this one, those of locks on inodes before it: nobody takes so many.
+const FIRST: LockHandle = LockHandle(1 << 62);
+
+/// Time between two looks whether a lock is gone.
+const POLL: Duration = Duration::from_millis(1);
+
+/// True if a lock of an MDT is one on a layout.
+pub(crate) fn is_of_layout(handle: LockHandle) -> bool {
+    handle > FIRST
+}
+
+struct State {
+    engine: LockClient,
+    /// The newest layout that is known under a lock.
+    layouts: HashMap<LockHandle, Arc<Layout>>,
+    /// What each lock is on.
+    files: HashMap<LockHandle, Fid>,
+}
+
+/// What became of a lock that an answer spoke of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Adopted {
+    /// It is there, and the caller has a reference.
+    Held(LockHandle),
+    /// It was called back on the way: ask again.
+    Gone,
+    /// The MDT has none to give at the moment.
+    None,
+}
+
+/// See the [module documentation](self).
+pub(crate) struct LayoutSpace {
+    mdt_index: u16,
+    locks: Weak<Locks>,
+    state: Mutex<State>,
+}
+
+impl LayoutSpace {
+    pub fn new(mdt_index: u16, locks: Weak<Locks>) -> LayoutSpace {
+        let config = ClientConfig { downgrade: false, ..ClientConfig::default() };
+        let mut engine = LockClient::with_handles_after(config, FIRST);
+        engine.on_connected(Instant::now(), &mut Vec::new());
+        let state = State { engine, layouts: HashMap::new(), files: HashMap::new() };
+        LayoutSpace { mdt_index, locks, state: Mutex::new(state) }
+    }
+
+    /// A name for a lock, for a request. Given back by [`LayoutSpace::adopt`] or [`LayoutSpace::forget`].
+    pub fn reserve(&self) -> LockHandle {
+        self.state.lock().engine.reserve()
+    }
+
+    /// The request has failed.
+    pub fn forget(&self, reserved: LockHandle) {
+        self.state.lock().engine.forget_reserved(reserved);
+    }
+
+    /// The answer to a request is there, with this layout and under this lock.
+    pub fn adopt(
+        self: &Arc<Self>,
+        reserved: LockHandle,
+        fid: Fid,
+        granted: LockHandle,
+        layout: Option<&Arc<Layout>>,
+    ) -> Adopted {
+        let adopted = self.step(|state, effects| {
+            if granted == reserved {
+                let resource = ResourceId::of_fid(&fid);
+                let need = Need::bits(Mode::Pr, WHOLE);
+                if !state.engine.adopt(reserved, &resource, &need, effects) {
+                    return Adopted::Gone;
+                }
+                state.files.insert(granted, fid);
+                return Adopted::Held(granted);
+            }
+            state.engine.forget_reserved(reserved);
+            if granted == LockHandle(0) {
+                return Adopted::None;
+            }
+            if state.engine.hold(granted).is_some() {
+                return Adopted::Held(granted);
+            }
+            // It is on its way out, or its answer is on its way in; otherwise that answer was lost, and nobody here has the lock.
+            if !state.engine.knows(granted) && !state.engine.is_reserved(granted) {
+                effects.push(Effect::SendCancel(granted));
+            }
+            Adopted::Gone
+        });
+        if let Adopted::Held(handle) = adopted {
+            self.note_layout(handle, layout);
+            if let Some(locks) = self.locks.upgrade() {
+                locks.clock.wake();
+            }
+        }
+        adopted
+    }
+
+    /// The caller has a reference to the lock. Answers may overtake each other: objects do not go while it is held.
+    fn note_layout(&self, handle: LockHandle, layout: Option<&Arc<Layout>>) {
+        let Some(layout) = layout.filter(|layout| layout.has_objects()) else { return };
+        let mut state = self.state.lock();
+        let known = state.layouts.get(&handle).map_or(0, |known| known.objects().count());
+        if known <= layout.objects().count() {
+            state.layouts.insert(handle, layout.clone());
+        }
+    }
+
+    /// A reference to a lock, and what it covers, if it may be used.
+    pub fn hold(&self, handle: LockHandle) -> Option<InodeBits> {
+        match self.state.lock().engine.hold(handle)?.policy {
+            Policy::Bits(bits) => Some(bits),
+            Policy::Extent(_) => None,
+        }
+    }
+
+    /// Gives a reference back.
+    pub fn release(self: &Arc<Self>, handle: LockHandle) {
+        self.step(|state, effects| state.engine.release(Instant::now(), handle, effects));
+    }
+
+    /// True if the lock may be used, and says that no objects come.
+    pub fn holds_components(&self, handle: LockHandle) -> bool {
+        let state = self.state.lock();
+        let bits = state.engine.held(handle).map(|need| need.policy);
+        let has = matches!(bits, Some(Policy::Bits(bits)) if bits.contains(InodeBits::COMPONENTS));
+        has && state.engine.is_usable(handle)
+    }
+
+    /// A message of the MDT. Returns at once.
+    pub fn on_message(self: &Arc<Self>, message: LockMessage) {
+        if let LockMessage::Blocking { handle, wanted } = message {
+            self.step(|state, effects| state.engine.on_callback(handle, &wanted, effects));
+        }
+    }
+
+    /// Gives up all locks on the layout of a file, and waits until they are gone.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub fn give_up(self: &Arc<Self>, fid: Fid) -> StatusResult<()> {
+        let wanted = Wanted::by(&Need::bits(Mode::Ex, WHOLE));
+        loop {
+            let is_left = self.step(|state, effects| {
+                let own = state.files.iter().filter(|(_, file)| **file == fid);
+                let handles: Vec<LockHandle> = own.map(|(handle, _)| *handle).collect();
+                handles.iter().for_each(|handle| state.engine.on_callback(*handle, &wanted, effects));
+                !handles.is_empty()
+            });
+            if !is_left {
+                return Ok(());
+            }
+            if nacre_env::interrupted() {
+                return Err(Status::EINTR);
+            }
+            nacre_env::blocking(|| std::thread::sleep(POLL));
+        }
+    }
+
+    /// Time has passed.
+    pub fn on_tick(self: &Arc<Self>) {
+        self.step(|state, effects| state.engine.on_tick(Instant::now(), effects));
+    }
+
+    /// Locks in any state.
+    pub fn lock_count(&self) -> usize {
+        self.state.lock().engine.locks()
+    }
+
+    /// The MDT has restarted: brings back all locks, on this thread. What it does not take is lost.
+    ///
+    /// # Errors
+    /// What it answers.
+    pub fn replay(self: &Arc<Self>, endpoint: &dyn MdsEndpoint) -> StatusResult<()> {
+        let mut effects = Vec::new();
+        self.state.lock().engine.on_restarted(Instant::now(), &mut effects);
+        for effect in effects {
+            let Effect::SendReplay { handle, resource, need } = effect else { continue };
+            let request = MdsRequest::Locks { request: LockRequest::Replay { handle, resource, need } };
+            let MdsReply::Locked(outcome) = endpoint.call(&Cred::system(), &request)?.reply else {
+                return Err(Status::EPROTO);
+            };
+            let mut more = Vec::new();
+            self.state.lock().engine.on_replay_outcome(Instant::now(), handle, &outcome, &mut more);
+            if more.contains(&Effect::Reconnect) {
+                log::warn!("MDT{:04x} does not take back locks on layouts", self.mdt_index);
+                self.lose();
+                return Ok(());
+            }
+            self.perform(more);
+        }
+        Ok(())
+    }
+
+    /// All locks are lost: whoever reads or writes next asks again.
+    pub fn lose(self: &Arc<Self>) {
+        let mut effects = Vec::new();
+        {
+            let mut state = self.state.lock();
+            state.engine.on_evicted(&mut effects);
+            state.layouts.clear();
+            state.files.clear();
+            state.engine.on_connected(Instant::now(), &mut Vec::new());
+        }
+        let Some(client) = self.locks.upgrade().and_then(|locks| locks.client()) else { return };
+        for effect in effects {
+            if let Effect::Discard { resource, .. } = effect
+                && let Some(file) = client.nodes.file(resource.fid().inode_number())
+            {
+                client.forget_layout(&file);
+            }
+        }
+    }
+
+    fn step<R>(self: &Arc<Self>, event: impl FnOnce(&mut State, &mut Vec<Effect>) -> R) -> R {
+        let mut effects = Vec::new();
+        let result = event(&mut self.state.lock(), &mut effects);
+        self.perform(effects);
+        result
+    }
+
+    /// Leaves to threads that may wait what the engine asks for.
+    fn perform(self: &Arc<Self>, effects: Vec<Effect>) {
+        let Some(locks) = self.locks.upgrade() else { return };
+        for effect in effects {
+            let (space, is_flush) = (self.clone(), matches!(effect, Effect::Flush { .. }));
+            let work = move || {
+                if let Some(client) = space.locks.upgrade().and_then(|locks| locks.client()) {
+                    space.work_off(&client, effect);
+                }
+            };
+            let pool = if is_flush { &locks.layout_flushes } else { &locks.messages };
+            if !pool.submit(work) {
+                log::debug!("a lock on a layout is not given up: the client ends");
+            }
+        }
+    }
+
+    fn work_off(self: &Arc<Self>, client: &Client, effect: Effect) {
+        match effect {
+            Effect::Flush { handle, resource, keep, .. } => {
+                if keep.is_none() {
+                    let layout = self.state.lock().layouts.remove(&handle);
+                    client.leave_objects(resource.fid(), layout.as_deref());
+                } else if let Some(file) = client.nodes.file(resource.fid().inode_number()) {
+                    // The file may grow where no lock on an object keeps others away.
+                    file.lock_era.fetch_add(1, Ordering::AcqRel);
+                }
+                let mut effects = Vec::new();
+                {
+                    let mut state = self.state.lock();
+                    state.engine.on_flushed(Instant::now(), handle, &mut effects);
+                    if !state.engine.knows(handle) {
+                        state.files.remove(&handle);
+                    }
+                }
+                for effect in effects {
+                    self.work_off(client, effect);
+                }
+            }
+            Effect::SendCancel(handle) => self.send(client, LockRequest::Cancel { handles: vec![handle] }),
+            Effect::SendConvert { handle, mode, policy } => {
+                self.send(client, LockRequest::Convert { handle, mode, policy });
+            }
+            // Nothing is asked for here.
+            _ => {}
+        }
+    }
+
+    fn send(&self, client: &Client, request: LockRequest) {
+        let Some(mdt) = client.mdt_endpoint(self.mdt_index) else { return };
+        // The next callback for the lock brings another.
+        if let Err(status) = mdt.call(&Cred::system(), &MdsRequest::Locks { request }) {
+            log::debug!("MDT{:04x}: giving up a lock on a layout: {status}", self.mdt_index);
+        }
+    }
+}
+
+impl Client {
+    /// Gives up everything of a file that lies on the objects of this layout. Nobody reads or writes there any more.
+    fn leave_objects(&self, fid: Fid, layout: Option<&Layout>) {
+        let file = self.nodes.file(fid.inode_number());
+        if let Some(file) = &file
+            && let Err(status) = self.settle(file, 0, u64::MAX)
+        {
+            log::warn!("data of {fid} could not be written: {status}");
+        }
+        let locks = self.lease.locks();
+        for stripe in layout.iter().flat_map(|layout| layout.objects()) {
+            let (space, resource) = (locks.space(stripe.ost_index), ResourceId::of_fid(&stripe.object));
+            for mode in [Mode::Pr, Mode::Pw] {
+                // A thread of the client's own is interrupted by nobody.
+                if let Err(status) = space.surrender(locks, &resource, mode) {
+                    log::warn!("a lock on {} was not waited for: {status}", stripe.object);
+                }
+            }
+        }
+        if let Some(file) = file {
+            self.forget_layout(&file);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The objects of files are exchanged, or go (`lfs swap_layouts`, `lfs migrate`, deleted components); leases that tell whether a file
+//! was left alone meanwhile. The whole design: `docs/design/layout-changes.md`.
+//!
+//! Whatever takes objects away from a file first has every client give up the layout: then nobody reads or writes the objects,
+//! and all that was written is on them. So their versions are compared, and their sizes asked for, in that moment. The change is
+//! durable before anybody gets the new layout: who then writes and syncs relies on it.
+
+use crate::mds::Mds;
+use crate::service::Caller;
+use crate::tables::INODES;
+use nacre_layout::{Layout, LayoutForm, user};
+use nacre_ondisk::InodeRecord;
+use nacre_types::perm::{self, Verdict};
+use nacre_types::{AttrFlags, Caps, Fid, OpenHandle, SizeSource, Status, StatusResult};
+use nacre_wire::mds::{LeaseKind, MdsAnswer, MdsReply};
+use std::ops::{Bound, ControlFlow};
+
+/// Inodes that one request looks at, so that it is answered soon.
+const SCANNED_MAX: usize = 4096;
+
+/// What the objects of a file say of it, together.
+#[derive(Clone, Copy, Default)]
+struct Content {
+    size: u64,
+    /// In units of 512 bytes.
+    blocks: u64,
+    version: u64,
+}
+
+/// What is to be exchanged, and on which conditions.
+pub(crate) struct Swap {
+    pub files: [Fid; 2],
+    pub versions: [Option<u64>; 2],
+    pub keep_times: bool,
+    pub lease: Option<OpenHandle>,
+}
+
+impl Mds {
+    pub(crate) fn swap_layouts(&self, caller: &Caller<'_>, swap: &Swap) -> StatusResult<MdsAnswer> {
+        let [first, second] = swap.files;
+        if first == second {
+            return Err(Status::EINVAL);
+        }
+        let _locked = self.locks.lock(&swap.files);
+        let records = [self.inode(&first)?, self.inode(&second)?];
+        for record in &records {
+            if record.attr.is_dir() {
+                return Err(Status::EISDIR);
+            }
+            if !record.attr.is_regular() {
+                return Err(Status::EINVAL);
+            }
+            self.check_access(record, caller.cred(), perm::WRITE)?;
+        }
+        // Space is counted for the owner: it must not move to another one.
+        let owner = |record: &InodeRecord| (record.attr.uid, record.attr.gid, record.attr.projid);
+        if owner(&records[0]) != owner(&records[1]) {
+            return Err(Status::EPERM);
+        }
+        self.check_not_frozen(caller, swap)?;
+        for fid in &swap.files {
+            self.call_back_layout(fid, true, None)?;
+        }
+        self.check_not_frozen(caller, swap)?;
+        let mut contents = [Content::default(); 2];
+        for (index, record) in records.iter().enumerate() {
+            contents[index] = self.content_of(record)?;
+            if swap.versions[index].is_some_and(|expected| expected != contents[index].version) {
+                return Err(Status::EAGAIN);
+            }
+        }
+        let mut tx = self.begin();
+        for (own, other) in [(0, 1), (1, 0)] {
+            tx.put_inode(self.with_objects_of(&records[own], &records[other], contents[other], swap)?);
+        }
+        let answer = self.finish(caller, tx, MdsReply::Done)?;
+        swap.files.iter().for_each(|fid| self.opens.note_exact(fid));
+        self.make_durable(&answer)?;
+        Ok(answer)
+    }
+
+    /// `own` with the layout of `other` and what its objects say.
+    fn with_objects_of(
+        &self,
+        own: &InodeRecord,
+        other: &InodeRecord,
+        content: Content,
+        swap: &Swap,
+    ) -> StatusResult<InodeRecord> {
+        const LAYOUT: AttrFlags = AttrFlags::HAS_LAYOUT.union(AttrFlags::HAS_OBJECTS);
+        let mut changed = own.clone();
+        let fid = own.attr.fid;
+        changed.body = match (other.attr.flags.contains(AttrFlags::HAS_OBJECTS), other.body.is_empty()) {
+            (true, _) => {
+                let mut layout = self.layout_or_wished(other)?;
+                if layout.form == LayoutForm::Composite {
+                    layout.generation = layout.generation.wrapping_add(1);
+                }
+                user::encode_layout(&fid, &layout)
+            }
+            (false, true) => Vec::new(),
+            (false, false) => user::encode_wish(&fid, &super::layout::stored_wish(other)?),
+        };
+        changed.attr.flags = (own.attr.flags - LAYOUT) | (other.attr.flags & LAYOUT);
+        (changed.attr.size, changed.attr.blocks) = (content.size, content.blocks);
+        let is_written = self.opens.session(&fid).is_some();
+        let has_objects = changed.attr.flags.contains(AttrFlags::HAS_OBJECTS);
+        changed.attr.size_source =
+            if is_written && has_objects { SizeSource::Objects } else { SizeSource::Exact };
+        if !swap.keep_times {
+            changed.attr.mtime = other.attr.mtime;
+            changed.attr.ctime = self.now();
+        }
+        Ok(changed)
+    }
+
+    /// Asks the objects of a file. Nobody uses them.
+    ///
+    /// # Errors
+    /// What an OST answers.
+    fn content_of(&self, record: &InodeRecord) -> StatusResult<Content> {
+        let layout = match record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+            true => self.layout_or_wished(record)?,
+            // One without objects may have been made longer all the same.
+            false => return Ok(Content { size: record.attr.size, ..Content::default() }),
+        };
+        self.content_of_layout(&layout)
+    }
+
+    fn content_of_layout(&self, layout: &Layout) -> StatusResult<Content> {
+        // As Lustre: what lies on the MDT belongs to its inode.
+        if layout.objects().any(|object| object.is_on_mdt()) {
+            return Err(Status::EOPNOTSUPP);
+        }
+        let (mut content, mut sizes) = (Content::default(), Vec::new());
+        for (attr, version) in self.osts.ask(layout.objects())? {
+            sizes.push(attr.size);
+            content.blocks += attr.blocks;
+            content.version = content.version.wrapping_add(version);
+        }
+        content.size = layout.file_size(&sizes);
+        Ok(content)
+    }
+
+    /// Waits until what was answered is durable.
+    fn make_durable(&self, answer: &MdsAnswer) -> StatusResult<()> {
+        self.store.sync(answer.transno).map_err(|error| self.store_failed(&error))
+    }
+
+    /// The lease that the caller counts on is there, and nobody else has frozen one of the files.
+    fn check_not_frozen(&self, caller: &Caller<'_>, swap: &Swap) -> StatusResult<()> {
+        let own = swap.lease.map(|handle| (caller.client, handle));
+        if own.is_some_and(|(client, handle)| {
+            self.opens.lease(&swap.files[0], &client, handle) == LeaseKind::None
+        }) {
+            return Err(Status::EBUSY);
+        }
+        let is_foreign = |fid: &Fid| self.opens.frozen_by(fid).is_some_and(|by| Some(by) != own);
+        if swap.files.iter().any(is_foreign) { Err(Status::EBUSY) } else { Ok(()) }
+    }
+
+    /// Takes the objects of components away from a file, which was given up by everybody. `layout` is what is left.
+    pub(super) fn drop_components(
+        &self,
+        caller: &Caller<'_>,
+        record: &InodeRecord,
+        layout: &Layout,
+    ) -> StatusResult<MdsAnswer> {
+        let fid = record.attr.fid;
+        self.call_back_layout(&fid, true, None)?;
+        let content = self.content_of_layout(layout)?;
+        let mut changed = record.clone();
+        let mut tx = self.begin();
+        for object in self.layout_or_wished(record)?.objects() {
+            if !layout.objects().any(|kept| kept == object) {
+                self.destroy_object(&mut tx, object)?;
+            }
+        }
+        let now = self.now();
+        changed.attr.ctime = now;
+        changed.attr.mtime = now;
+        (changed.attr.size, changed.attr.blocks) = (content.size, content.blocks);
+        let is_written = self.opens.session(&fid).is_some();
+        changed.attr.size_source = SizeSource::Exact;
+        changed.body = match layout.has_objects() {
+            true => user::encode_layout(&fid, layout),
+            false => {
+                changed.attr.flags -= AttrFlags::HAS_OBJECTS;
+                user::encode_wish(&fid, &layout.to_wish())
+            }
+        };
+        if is_written && layout.has_objects() {
+            changed.attr.size_source = SizeSource::Objects;
+        }
+        let record = tx.put_inode(changed);
+        let answer = self.finish(caller, tx, MdsReply::Attr(record.shown()))?;
+        self.opens.note_exact(&fid);
+        self.make_durable(&answer)?;
+        Ok(answer)
+    }
+
+    pub(crate) fn open_lease(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        handle: OpenHandle,
+        kind: Option<LeaseKind>,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[*fid]);
+        let before = self.opens.lease(fid, &caller.client, handle);
+        let Some(kind) = kind else { return Ok(self.answer(MdsReply::OpenLease(before))) };
+        if kind == LeaseKind::Frozen {
+            let record = self.inode(fid)?;
+            self.check_access(&record, caller.cred(), perm::WRITE)?;
+            if self.opens.frozen_by(fid).is_some_and(|by| by != (caller.client, handle)) {
+                return Err(Status::EBUSY);
+            }
+            self.call_back_layout(fid, true, None)?;
+        }
+        self.opens.set_lease(fid, &caller.client, handle, kind)?;
+        Ok(self.answer(MdsReply::OpenLease(before)))
+    }
+
+    /// A page of the files that have objects on an OST.
+    pub(crate) fn files_on(
+        &self,
+        caller: &Caller<'_>,
+        ost_index: u16,
+        after: &Fid,
+        count_max: u32,
+    ) -> StatusResult<MdsAnswer> {
+        match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
+            Verdict::Granted => {}
+            Verdict::Denied => return Err(Status::EPERM),
+            Verdict::NeedFull => return Err(Status::NEED_CREDENTIALS),
+        }
+        let count_max = (count_max as usize).clamp(1, SCANNED_MAX);
+        let (mut fids, mut next, mut scanned) = (Vec::new(), None, 0);
+        let key = after.to_key();
+        self.store
+            .scan(INODES, &[], Bound::Excluded(&key[..]), &mut |key, value| {
+                let Ok(key) = <[u8; 16]>::try_from(key) else { return ControlFlow::Continue(()) };
+                let fid = Fid::from_key(&key);
+                if has_object_on(&fid, value, ost_index) {
+                    fids.push(fid);
+                }
+                scanned += 1;
+                if fids.len() < count_max && scanned < SCANNED_MAX {
+                    return ControlFlow::Continue(());
+                }
+                next = Some(fid);
+                ControlFlow::Break(())
+            })
+            .map_err(|error| self.store_failed(&error))?;
+        Ok(self.answer(MdsReply::Files { fids, next }))
+    }
+}
+
+/// True if the record of an inode is that of a file with an object on the OST. What cannot be read has none.
+fn has_object_on(fid: &Fid, record: &[u8], ost_index: u16) -> bool {
+    let Ok(record) = InodeRecord::decode(*fid, record) else { return false };
+    record.attr.is_regular()
+        && record.attr.flags.contains(AttrFlags::HAS_OBJECTS)
+        && user::decode_layout(&record.body)
+            .is_ok_and(|layout| layout.objects().any(|object| object.ost_index == ost_index))
+}

@@ -1,0 +1,249 @@
+//! A file's data moved to other objects, while the file stays what it is: `lfs migrate`, `nacre rebalance`.
+//!
+//! The data is copied into a file without a name that has the new layout, made durable, and the objects of both are exchanged if nobody
+//! has changed the data meanwhile, which its version tells. The file without a name then has the old objects and goes with its
+//! descriptor, so that nothing is left behind however this process ends.
+
+use super::mounted::ask_file;
+use nacre_types::Fid;
+use nacre_types::ioctl::{FileCall, FileOperation, PathToFid};
+use rustix::fs::{Mode, OFlags, XattrFlags};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Bytes copied by one call, so that a signal ends the copy soon.
+const PIECE_BYTES: u64 = 16 << 20;
+/// The same under a limit, so that it is kept evenly.
+const LIMITED_PIECE_BYTES: u64 = 1 << 20;
+
+/// How others are kept away meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Manner {
+    /// They are not: if somebody writes, the first copy was in vain, and they wait for the second one.
+    Block,
+    /// They are not: if somebody writes, or has the file open for writing, it is given up.
+    GiveUp,
+}
+
+/// What is to be done.
+pub struct Order<'a> {
+    /// The new layout in the binary form of `lustre.lov`.
+    pub layout: &'a [u8],
+    /// How others are kept away.
+    pub manner: Manner,
+    /// Bytes per second at most.
+    pub bytes_per_second: Option<u64>,
+    /// Is told bytes copied and bytes in all, often.
+    pub progress: &'a mut dyn FnMut(u64, u64),
+    /// Looks at the objects of the copy before anything is copied.
+    pub accept: &'a dyn Fn(&[u8]) -> bool,
+}
+
+/// Why a file was not moved: at what, and the error.
+#[derive(Debug)]
+pub struct Stopped {
+    /// What could not be done.
+    pub action: &'static str,
+    /// Why.
+    pub error: io::Error,
+}
+
+impl Stopped {
+    fn at(action: &'static str) -> impl Fn(io::Error) -> Stopped {
+        move |error| Stopped { action, error }
+    }
+
+    /// True if it may work at another time: somebody was using the file.
+    pub fn is_for_now(&self) -> bool {
+        matches!(self.error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN))
+    }
+}
+
+/// A file that is being moved.
+struct Move<'a, 'o> {
+    source: OwnedFd,
+    target: OwnedFd,
+    target_fid: Fid,
+    order: &'o mut Order<'a>,
+    began: Instant,
+    paid_bytes: u64,
+}
+
+/// Moves the data of a regular file; gives how many bytes it has.
+///
+/// # Errors
+/// See [`Stopped`]: `EBUSY` if others use the file, `EINVAL` if it is not a regular file, `EXDEV` if the copy's objects are not accepted; those
+/// of the system calls.
+pub fn relocate(path: &Path, order: &mut Order<'_>) -> Result<u64, Stopped> {
+    // For reading: who has it open for writing changes what is known of its size and times.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let source = rustix::fs::open(path, flags, Mode::empty());
+    let source = source.map_err(io::Error::from).map_err(Stopped::at("open"))?;
+    let file = std::fs::File::from(source);
+    let metadata = file.metadata().map_err(Stopped::at("stat"))?;
+    if !metadata.is_file() {
+        return Err(Stopped { action: "migrate", error: io::Error::from_raw_os_error(libc::EINVAL) });
+    }
+    let source = OwnedFd::from(file);
+    let target = make_target(path, &metadata, order)?;
+    let target_fid = ask_file(&target, &PathToFid::default()).map_err(Stopped::at("ask for the FID"))?.fid;
+    let mut moving = Move { source, target, target_fid, order, began: Instant::now(), paid_bytes: 0 };
+    match moving.order.manner {
+        Manner::Block => moving.blocking(),
+        Manner::GiveUp => moving.giving_up(),
+    }
+}
+
+/// Makes the file without a name beside the one that is moved.
+fn make_target(path: &Path, metadata: &std::fs::Metadata, order: &Order<'_>) -> Result<OwnedFd, Stopped> {
+    let failed = Stopped::at("create a volatile file");
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let target = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(io::Error::from)
+        .map_err(&failed)?;
+    let own = rustix::fs::fstat(&target).map_err(io::Error::from).map_err(&failed)?;
+    if (own.st_uid, own.st_gid) != (metadata.uid(), metadata.gid()) {
+        std::os::unix::fs::fchown(&target, Some(metadata.uid()), Some(metadata.gid()))
+            .map_err(Stopped::at("change the owner of the volatile file"))?;
+    }
+    // Who may not have a layout of his own for it gets none that he did not ask for.
+    rustix::fs::fsetxattr(&target, "lustre.lov", order.layout, XattrFlags::empty())
+        .map_err(io::Error::from)
+        .map_err(Stopped::at("set the layout of the volatile file"))?;
+    let mut layout = vec![0; 65536];
+    let len = rustix::fs::fgetxattr(&target, "lustre.lov", &mut layout[..])
+        .map_err(io::Error::from)
+        .map_err(Stopped::at("read the layout of the volatile file"))?;
+    if !(order.accept)(&layout[..len]) {
+        return Err(Stopped { action: "allocate objects", error: io::Error::from_raw_os_error(libc::EXDEV) });
+    }
+    Ok(target)
+}
+
+impl Move<'_, '_> {
+    /// Copies while others go on; if they write, once more while they wait.
+    fn blocking(&mut self) -> Result<u64, Stopped> {
+        match self.copy_and_swap(0) {
+            Err(stopped) if stopped.is_for_now() => {}
+            outcome => return outcome,
+        }
+        self.lease(3).map_err(Stopped::at("keep others away"))?;
+        let outcome = self.copy_and_swap(FileCall::LEASED);
+        // Ends with the descriptor in any case; at once, others wait for less.
+        let _ = self.lease(0);
+        outcome
+    }
+
+    fn giving_up(&mut self) -> Result<u64, Stopped> {
+        self.lease(1).map_err(Stopped::at("take a lease"))?;
+        self.copy_and_swap(FileCall::LEASED)
+    }
+
+    fn copy_and_swap(&mut self, leased: u32) -> Result<u64, Stopped> {
+        let version = self.data_version().map_err(Stopped::at("ask for the data version"))?;
+        let size = self.ask(FileOperation::Size, 0).map_err(Stopped::at("ask for the size"))?;
+        let copied = self.copy(size).map_err(Stopped::at("copy"));
+        if self.order.manner == Manner::GiveUp
+            && !self.is_leased().map_err(Stopped::at("ask for the lease"))?
+        {
+            return Err(Stopped { action: "migrate", error: io::Error::from_raw_os_error(libc::EBUSY) });
+        }
+        copied?;
+        rustix::fs::fsync(&self.target).map_err(io::Error::from).map_err(Stopped::at("sync"))?;
+        let swap = FileCall {
+            operation: FileOperation::Swap,
+            flags: FileCall::FIRST | FileCall::KEEP_TIMES | leased,
+            other: self.target_fid,
+            values: [version, 0],
+        };
+        ask_file(&self.source, &swap).map_err(Stopped::at("swap layouts"))?;
+        Ok(size)
+    }
+
+    /// Copies data and leaves holes out.
+    fn copy(&mut self, size: u64) -> io::Result<()> {
+        let most = if self.order.bytes_per_second.is_some() { LIMITED_PIECE_BYTES } else { PIECE_BYTES };
+        rustix::fs::ftruncate(&self.target, 0)?;
+        let mut at = 0;
+        while at < size {
+            let start = match self.ask(FileOperation::SeekData, at) {
+                Ok(start) => start,
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
+                Err(error) => return Err(error),
+            };
+            let end = match self.ask(FileOperation::SeekHole, start) {
+                Ok(end) => end.min(size),
+                // Somebody has cut it: the version will say so.
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
+                Err(error) => return Err(error),
+            };
+            at = start;
+            while at < end {
+                let got = self.copy_piece(at, most.min(end - at))?;
+                if got == 0 {
+                    // Somebody has cut it.
+                    return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+                }
+                at += got;
+                self.pay(got);
+                (self.order.progress)(at, size);
+            }
+        }
+        rustix::fs::ftruncate(&self.target, size)?;
+        (self.order.progress)(size, size);
+        Ok(())
+    }
+
+    /// Waits as long as a limit wants.
+    fn pay(&mut self, bytes: u64) {
+        self.paid_bytes += bytes;
+        let Some(rate) = self.order.bytes_per_second else { return };
+        let due = Duration::from_secs_f64(self.paid_bytes as f64 / rate.max(1) as f64);
+        if let Some(early) = due.checked_sub(self.began.elapsed()) {
+            std::thread::sleep(early);
+        }
+    }
+
+    /// Asks about the source with a value. The system calls for that would wait for writes that wait because it is frozen.
+    fn ask(&self, operation: FileOperation, value: u64) -> io::Result<u64> {
+        let ask = FileCall { operation, flags: 0, other: Fid::ZERO, values: [value, 0] };
+        Ok(ask_file(&self.source, &ask)?.values[0])
+    }
+
+    fn copy_piece(&self, offset: u64, len: u64) -> io::Result<u64> {
+        let ask = FileCall {
+            operation: FileOperation::Copy,
+            flags: 0,
+            other: self.target_fid,
+            values: [offset, len],
+        };
+        Ok(ask_file(&self.source, &ask)?.values[0])
+    }
+
+    fn data_version(&self) -> io::Result<u64> {
+        let operation = FileOperation::DataVersion;
+        let ask = FileCall { operation, flags: 1, other: Fid::ZERO, values: [0; 2] };
+        Ok(ask_file(&self.source, &ask)?.values[0])
+    }
+
+    fn lease(&self, kind: u32) -> io::Result<()> {
+        let operation = FileOperation::Lease;
+        ask_file(&self.source, &FileCall { operation, flags: kind, other: Fid::ZERO, values: [0; 2] })
+            .map(drop)
+    }
+
+    /// True if nobody has broken the lease that was taken. Taking it again would say so too late.
+    fn is_leased(&self) -> io::Result<bool> {
+        let ask = FileCall {
+            operation: FileOperation::Lease,
+            flags: FileCall::ASK_LEASE,
+            other: Fid::ZERO,
+            values: [0; 2],
+        };
+        Ok(ask_file(&self.source, &ask)?.values[0] != 0)
+    }
+}

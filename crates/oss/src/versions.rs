@@ -1,0 +1,93 @@
+//! Versions of the data of objects: another number after every change, the same one as long as nothing changes.
+//!
+//! Asked for the first time, an object's version is the time of its last change in nanoseconds, which outlives a restart. From
+//! then on its changes are counted, because a file system may give two changes the same time: the version is that time plus
+//! the count. Objects that nobody has asked about are not counted, so writing costs one look at a flag as long as nobody
+//! asks. What is forgotten for want of room begins anew with the time of its last change.
+
+use nacre_types::{Fid, Timestamp};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Objects that are counted at once; about 3 MiB. More are asked about only by a scan of everything.
+const COUNTED_MAX: usize = 65_536;
+
+#[derive(Clone, Copy)]
+struct Counted {
+    base: u64,
+    changes: u64,
+}
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub(crate) struct Versions {
+    counted: Mutex<HashMap<Fid, Counted>>,
+    any: AtomicBool,
+}
+
+impl Versions {
+    /// From now on changes of the object count. To be called before its attributes are read for [`Versions::of`].
+    pub fn watch(&self, object: Fid) {
+        let mut counted = self.counted.lock();
+        if counted.len() >= COUNTED_MAX && !counted.contains_key(&object) {
+            counted.clear();
+        }
+        counted.entry(object).or_insert(Counted { base: 0, changes: 0 });
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    /// The version of an object that is watched and was last changed at this time.
+    pub fn of(&self, object: Fid, changed: Option<Timestamp>) -> u64 {
+        let now = changed.map_or(0, nanoseconds);
+        let mut counted = self.counted.lock();
+        let Some(known) = counted.get_mut(&object) else { return now };
+        if known.base == 0 {
+            known.base = now;
+        }
+        known.base.wrapping_add(known.changes)
+    }
+
+    /// An object has changed.
+    pub fn note_change(&self, object: Fid) {
+        if !self.any.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Some(known) = self.counted.lock().get_mut(&object) {
+            known.changes += 1;
+        }
+    }
+}
+
+fn nanoseconds(time: Timestamp) -> u64 {
+    let seconds = u64::try_from(time.sec).unwrap_or(0);
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.nsec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_get_the_same_time_are_told_apart() {
+        let (versions, object) = (Versions::default(), Fid::ost_object(0, 7));
+        let time = Some(Timestamp::new(5, 6));
+        versions.note_change(object);
+        versions.watch(object);
+        let first = versions.of(object, time);
+        assert_eq!(first, 5_000_000_006);
+        versions.watch(object);
+        assert_eq!(versions.of(object, time), first, "nothing has changed");
+        versions.note_change(object);
+        assert_ne!(versions.of(object, time), first);
+    }
+
+    #[test]
+    fn an_object_without_data_has_a_version_that_its_first_write_changes() {
+        let (versions, object) = (Versions::default(), Fid::ost_object(0, 7));
+        versions.watch(object);
+        assert_eq!(versions.of(object, None), 0);
+        versions.note_change(object);
+        assert_ne!(versions.of(object, Some(Timestamp::new(5, 6))), 0);
+    }
+}

@@ -1,0 +1,407 @@
+//! Files get other objects while they are in use: migrated, swapped, cut down to some components, moved off an OST. Whoever has them open sees the
+//! right bytes all the time, and whatever is killed meanwhile leaves neither less nor more behind than there was.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::exerciser::{Exercise, Random};
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, program, wait};
+
+const MIB: u64 = 1 << 20;
+
+/// Runs `case` over a shape with two mounts of one directory, on a file system with a name of its own.
+fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+    let fsname = format!("rl{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
+    let mut cluster = Cluster::start_with(shape, &Options { listen: true, fsname, ..Options::default() });
+    if cluster.is_foreign() {
+        return;
+    }
+    let first = cluster.directory("d");
+    let second = cluster.add_mount().join("d");
+    case(&mut cluster, &[first, second]);
+    cluster.stop_and_check();
+}
+
+macro_rules! with_two {
+    ($(fn $name:ident($cluster:ident, $first:ident, $second:ident) $body:block)*) => {
+        mod cases {
+            use super::*;
+            $(pub fn $name($cluster: &mut Cluster, mounts: &[PathBuf; 2]) {
+                let [$first, $second] = mounts;
+                $body
+            })*
+        }
+        mod embedded {
+            $(#[test] fn $name() { super::with_two(super::Shape::Embedded, super::cases::$name); })*
+        }
+        mod separate {
+            $(#[test] fn $name() { super::with_two(super::Shape::Separate, super::cases::$name); })*
+        }
+    };
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have plain names")
+}
+
+fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
+    cluster.lfs(arguments).success().stdout.trim().to_owned()
+}
+
+fn version(cluster: &Cluster, path: &Path) -> String {
+    lfs(cluster, &["data_version", text(path)])
+}
+
+fn read_write(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("open")
+}
+
+fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    Random::new(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Writes records into a file and reads others back until told to stop; gives what must be in the file.
+fn write_and_verify(path: &Path, size: u64, stop: &AtomicBool, rounds: &AtomicU64) -> Vec<u8> {
+    let file = read_write(path);
+    let mut model = random_bytes(5, size as usize);
+    file.write_all_at(&model, 0).expect("write");
+    let mut random = Random::new(17);
+    while !stop.load(Ordering::Relaxed) {
+        let length = 1 + random.below(50_000);
+        let at = random.below(size as usize - length);
+        let mut piece = vec![0; length];
+        if random.below(2) == 0 {
+            random.fill(&mut piece);
+            file.write_all_at(&piece, at as u64).expect("write");
+            model[at..at + length].copy_from_slice(&piece);
+        } else {
+            file.read_exact_at(&mut piece, at as u64).expect("read");
+            assert!(piece == model[at..at + length], "{length} bytes at {at}");
+        }
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    model
+}
+
+/// Sets it when dropped, also by a failure: whoever waits for it ends.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Layouts that a file is moved between.
+const SHAPES: [&[&str]; 3] =
+    [&["-c", "2", "-S", "64K"], &["-c", "1"], &["-E", "1M", "-c", "1", "-E", "-1", "-c", "2", "-S", "1M"]];
+
+fn migrate(cluster: &Cluster, how: &[&str], path: &Path) -> program::Outcome {
+    let mut arguments = vec!["migrate"];
+    arguments.extend_from_slice(how);
+    arguments.push(text(path));
+    cluster.lfs(&arguments)
+}
+
+with_two! {
+    fn a_file_that_one_writes_is_migrated_by_the_other(cluster, first, second) {
+        let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        let path = first.join("f");
+        let model = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_and_verify(&path, 3 * MIB, &stop, &rounds));
+            let ended = Stop(&stop);
+            for round in 0..6 {
+                let goal = rounds.load(Ordering::Relaxed) + 20;
+                wait::until(wait::SOON, "the writer goes on", || {
+                    (rounds.load(Ordering::Relaxed) >= goal || writer.is_finished()).then_some(())
+                });
+                // From the other mount and from the writer's own.
+                let there = if round % 2 == 0 { second } else { first };
+                migrate(cluster, SHAPES[round % SHAPES.len()], &there.join("f")).success();
+            }
+            drop(ended);
+            writer.join().expect("every byte was right")
+        });
+        for mount in [first, second] {
+            assert!(fs::read(mount.join("f")).expect("read") == model, "{}", mount.display());
+        }
+    }
+
+    fn any_operations_go_on_while_a_file_is_moved_to_and_fro(cluster, first, second) {
+        let path = first.join("any");
+        let exercise = Exercise { stay_open: true, ..Exercise::new(23, 300) };
+        std::thread::scope(|scope| {
+            let exerciser = scope.spawn(|| exercise.run(&path));
+            let mut moved = 0;
+            wait::until(wait::SOON, "the file is there", || path.exists().then_some(()));
+            while !exerciser.is_finished() {
+                migrate(cluster, SHAPES[moved % SHAPES.len()], &second.join("any")).success();
+                moved += 1;
+            }
+            exerciser.join().expect("every byte was right");
+            assert!(moved > 1);
+        });
+    }
+
+    fn migration_changes_nothing_but_the_objects(cluster, first, second) {
+        let path = first.join("f");
+        let bytes = random_bytes(9, (2 * MIB + 77) as usize);
+        let file = read_write(&path);
+        file.write_all_at(&bytes, 0).expect("write");
+        // A hole, and data behind it.
+        file.write_all_at(b"end", 40 * MIB).expect("write");
+        file.sync_all().expect("sync");
+        drop(file);
+        fs::hard_link(&path, first.join("link")).expect("link");
+        rustix::fs::setxattr(&path, "user.a", b"b", rustix::fs::XattrFlags::empty()).expect("set");
+        std::os::unix::fs::chown(&path, Some(12), Some(34)).expect("chown");
+        let before = fs::metadata(&path).expect("stat");
+        let fid = lfs(cluster, &["path2fid", text(&path)]);
+        let objects = lfs(cluster, &["getstripe", "-y", text(&path)]);
+        let data = version(cluster, &path);
+        migrate(cluster, &["-c", "2", "-S", "1M"], &second.join("f")).success();
+        assert_eq!(lfs(cluster, &["getstripe", "-c", text(&path)]), "2");
+        assert_ne!(lfs(cluster, &["getstripe", "-y", text(&path)]), objects);
+        assert_ne!(version(cluster, &path), data);
+        for mount in [first, second] {
+            let path = mount.join("f");
+            let after = fs::metadata(&path).expect("stat");
+            let shown = |m: &fs::Metadata| {
+                (m.ino(), m.mode(), m.uid(), m.gid(), m.nlink(), m.len(), (m.mtime(), m.mtime_nsec()))
+            };
+            assert_eq!(shown(&after), shown(&before), "{}", mount.display());
+            assert!(after.blocks() * 512 < 10 * MIB, "the hole stays one: {}", after.blocks());
+            let mut value = [0; 8];
+            assert_eq!(rustix::fs::getxattr(&path, "user.a", &mut value[..]).expect("get"), 1);
+            let found = fs::read(mount.join("link")).expect("read");
+            assert!(found[..bytes.len()] == bytes && found.ends_with(b"end") && found.len() as u64 == 40 * MIB + 3);
+        }
+        assert_eq!(lfs(cluster, &["path2fid", text(&path)]), fid);
+        // Without options it keeps its shape and gets other objects; with a limit it takes its time.
+        let began = Instant::now();
+        let shown = migrate(cluster, &["-W", "2", "--stats-interval", "1", "-v"], &path).success().stdout;
+        assert!(began.elapsed() > Duration::from_millis(800), "2 MiB at 2 MiB/s");
+        assert!(shown.contains("pct: 100%") && shown.ends_with(&format!("{}\n", path.display())), "{shown}");
+        assert_eq!(lfs(cluster, &["getstripe", "-c", text(&path)]), "2");
+        migrate(cluster, &["-c", "1"], first).fails_with(libc::EINVAL);
+        migrate(cluster, &["-i", "99"], &path).fails_with(libc::EINVAL);
+    }
+
+    fn who_does_not_want_to_block_gives_up(cluster, first, second) {
+        let path = first.join("f");
+        fs::write(&path, random_bytes(3, 300_000)).expect("write");
+        let writer = read_write(&second.join("f"));
+        let objects = lfs(cluster, &["getstripe", "-y", text(&path)]);
+        migrate(cluster, &["-n", "-c", "2"], &path).fails_with(libc::EBUSY);
+        assert_eq!(lfs(cluster, &["getstripe", "-y", text(&path)]), objects);
+        drop(writer);
+        wait::until(wait::SOON, "the writer's close arrives", || {
+            (migrate(cluster, &["-n", "-c", "2"], &path).code() == 0).then_some(())
+        });
+        assert_eq!(lfs(cluster, &["getstripe", "-c", text(&path)]), "2");
+        assert!(fs::read(second.join("f")).expect("read") == random_bytes(3, 300_000));
+    }
+
+    fn swapped_files_have_each_others_data_everywhere(cluster, first, second) {
+        let (one, two) = (random_bytes(1, 700_000), random_bytes(2, 90_000));
+        lfs(cluster, &["setstripe", "-c", "2", "-S", "64K", text(&first.join("a"))]);
+        fs::write(first.join("a"), &one).expect("write");
+        fs::write(second.join("b"), &two).expect("write");
+        // Open and cached on both mounts.
+        let open: Vec<File> = [first, second].iter().map(|mount| read_write(&mount.join("a"))).collect();
+        let mut piece = vec![0; 1000];
+        open.iter().for_each(|file| file.read_exact_at(&mut piece, 5000).expect("read"));
+        for round in 0..4 {
+            let mount = if round % 2 == 0 { first } else { second };
+            lfs(cluster, &["swap_layouts", text(&mount.join("a")), text(&mount.join("b"))]);
+            let (of_a, of_b) = if round % 2 == 0 { (&two, &one) } else { (&one, &two) };
+            for mount in [first, second] {
+                assert!(fs::read(mount.join("a")).expect("read") == **of_a, "round {round}");
+                assert!(fs::read(mount.join("b")).expect("read") == **of_b, "round {round}");
+                assert_eq!(fs::metadata(mount.join("a")).expect("stat").len(), of_a.len() as u64);
+            }
+            for file in &open {
+                file.read_exact_at(&mut piece, 5000).expect("read");
+                assert!(piece == of_a[5000..6000], "round {round}");
+            }
+        }
+        let swap = |a: &Path, b: &Path| cluster.lfs(&["swap_layouts", text(a), text(b)]);
+        swap(&first.join("a"), &first.join("a")).fails_with(libc::EINVAL);
+        swap(&first.join("a"), first).fails_with(libc::EISDIR);
+        std::os::unix::fs::chown(first.join("b"), Some(12), None).expect("chown");
+        swap(&first.join("a"), &first.join("b")).fails_with(libc::EPERM);
+    }
+
+    fn the_version_of_data_changes_with_the_data_and_with_nothing_else(cluster, first, second) {
+        let path = first.join("f");
+        let file = read_write(&path);
+        assert_eq!(version(cluster, &path), "0");
+        let mut seen = std::collections::BTreeSet::from([version(cluster, &path)]);
+        let mut is_new = |cluster: &Cluster| seen.insert(version(cluster, &path));
+        file.write_all_at(b"data", 0).expect("write");
+        assert!(is_new(cluster) && !is_new(cluster));
+        // What the other mount holds back counts.
+        read_write(&second.join("f")).write_all_at(b"more", 1000).expect("write");
+        assert!(is_new(cluster));
+        for _ in 0..3 {
+            file.write_all_at(b"same", 0).expect("write");
+            assert!(is_new(cluster), "the same bytes, in a row");
+        }
+        file.set_len(3).expect("cut");
+        assert!(is_new(cluster));
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("chmod");
+        fs::rename(&path, first.join("g")).expect("rename");
+        fs::rename(first.join("g"), &path).expect("rename");
+        fs::read(&path).expect("read");
+        assert!(!is_new(cluster));
+        for flag in ["-n", "-r", "-w"] {
+            let shown = lfs(cluster, &["data_version", flag, text(&path)]);
+            assert_eq!(shown, version(cluster, &path), "{flag}");
+        }
+    }
+
+    fn a_component_that_is_deleted_takes_its_data_along(cluster, first, second) {
+        let (here, there) = (first.join("f"), second.join("f"));
+        lfs(cluster, &["setstripe", "-E", "1M", "-c", "1", "-E", "-1", "-c", "2", text(&here)]);
+        let bytes = random_bytes(8, (3 * MIB) as usize);
+        let (writer, reader) = (read_write(&here), read_write(&there));
+        writer.write_all_at(&bytes, 0).expect("write");
+        let mut piece = vec![0; 100];
+        reader.read_exact_at(&mut piece, 2 * MIB).expect("read");
+        cluster.lfs(&["setstripe", "--comp-del", "-I", "1", text(&here)]).fails_with(1);
+        lfs(cluster, &["setstripe", "--comp-del", "-I", "2", text(&here)]);
+        for file in [&writer, &reader] {
+            assert_eq!(file.metadata().expect("stat").len(), MIB);
+            assert_eq!(file.read_at(&mut piece, 2 * MIB).expect("read"), 0);
+        }
+        assert!(fs::read(&there).expect("read") == bytes[..MIB as usize]);
+        // It may be added again, empty.
+        lfs(cluster, &["setstripe", "--comp-add", "-E", "-1", "-c", "1", text(&there)]);
+        reader.write_all_at(b"new", 2 * MIB).expect("write");
+        writer.read_exact_at(&mut piece, 2 * MIB - 97).expect("read");
+        assert!(piece[..97] == [0; 97] && &piece[97..] == b"new");
+    }
+
+    fn rebalancing_empties_an_ost_under_load(cluster, first, second) {
+        let mut files = Vec::new();
+        for number in 0..12u64 {
+            let path = first.join(format!("f{number}"));
+            lfs(cluster, &["setstripe", "-i", if number % 3 == 2 { "1" } else { "0" }, text(&path)]);
+            let bytes = random_bytes(number + 1, 100_000 + number as usize * 1000);
+            fs::write(&path, &bytes).expect("write");
+            files.push((path, bytes));
+        }
+        let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        let busy = second.join("f0");
+        let drain = || cluster.nacre(&["rebalance", text(first), "--drain", "0", "--rate", "0", "--json"]);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_and_verify(&busy, 200_000, &stop, &rounds));
+            let ended = Stop(&stop);
+            wait::until(wait::SOON, "the writer goes on", || {
+                (rounds.load(Ordering::Relaxed) > 5 || writer.is_finished()).then_some(())
+            });
+            let shown = drain();
+            assert_eq!(shown.code(), 1, "{shown:?}");
+            assert!(shown.stdout.contains("\"busy_files\":1"), "{shown:?}");
+            drop(ended);
+            files[0].1 = writer.join().expect("every byte was right");
+        });
+        wait::until(wait::SOON, "the writer's close arrives", || (drain().code() == 0).then_some(()));
+        for (path, bytes) in &files {
+            assert!(fs::read(path).expect("read") == *bytes, "{}", path.display());
+            let indexes = lfs(cluster, &["getstripe", "-i", text(path)]);
+            assert_ne!(indexes, "0", "{}", path.display());
+        }
+    }
+}
+
+/// A file system whose processes are killed.
+fn killed(shape: Shape, name: &str) -> Option<Cluster> {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return None;
+    }
+    let options = Options { fsname: name.to_owned(), ..Options::default() };
+    Some(Cluster::start_with(shape, &options)).filter(|cluster| !cluster.is_foreign())
+}
+
+#[test]
+fn servers_that_are_killed_while_files_move_leave_the_old_or_the_new_content() {
+    let Some(mut cluster) = killed(Shape::Separate, "rlk") else { return };
+    let directory = cluster.directory("d");
+    let (one, two) = (random_bytes(1, 2 * MIB as usize), random_bytes(2, MIB as usize));
+    fs::write(directory.join("a"), &one).expect("write");
+    fs::write(directory.join("b"), &two).expect("write");
+    let stop = AtomicBool::new(false);
+    let swaps = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (a, b) = (directory.join("a"), directory.join("b"));
+        let (stop, swaps) = (&stop, &swaps);
+        let binary = cluster.command().get_program().to_owned();
+        let mover = scope.spawn(move || {
+            let run = |arguments: &[&str]| {
+                std::process::Command::new(&binary)
+                    .arg("lfs")
+                    .args(arguments)
+                    .status()
+                    .expect("runs")
+                    .success()
+            };
+            let mut round = 0;
+            while !stop.load(Ordering::Relaxed) {
+                run(&["migrate", "-c", if round % 2 == 0 { "2" } else { "1" }, text(&a)]);
+                swaps.fetch_add(u64::from(run(&["swap_layouts", text(&a), text(&b)])), Ordering::Relaxed);
+                round += 1;
+            }
+        });
+        let ended = Stop(stop);
+        let mut random = Random::new(41);
+        for role in ["mdt0000", "ost0000", "mdt0000", "ost0001"] {
+            std::thread::sleep(Duration::from_millis(50 + random.below(150) as u64));
+            cluster.kill(role);
+            cluster.start_all();
+        }
+        drop(ended);
+        mover.join().expect("ends");
+    });
+    let found = [fs::read(directory.join("a")).expect("read"), fs::read(directory.join("b")).expect("read")];
+    assert!(
+        found == [one.clone(), two.clone()] || found == [two, one],
+        "whole files, in one order or the other"
+    );
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_migration_that_is_interrupted_leaves_nothing_behind() {
+    for (shape, name) in [(Shape::Embedded, "rlie"), (Shape::Separate, "rlis")] {
+        let Some(mut cluster) = killed(shape, name) else { return };
+        let path = cluster.directory("d").join("f");
+        let bytes = random_bytes(4, 4 * MIB as usize);
+        File::create(&path).and_then(|mut file| file.write_all(&bytes)).expect("write");
+        let mut child = cluster
+            .command()
+            .args(["lfs", "migrate", "-W", "1", "-c", "2", text(&path)])
+            .spawn()
+            .expect("starts");
+        wait::until(wait::SOON, "objects of the copy are there", || {
+            fs::read_link(format!("/proc/{}/fd/4", child.id())).ok()
+        });
+        child.kill().expect("kill");
+        child.wait().expect("ends");
+        assert!(fs::read(&path).expect("read") == bytes);
+        assert_eq!(lfs(&cluster, &["getstripe", "-c", text(&path)]), "1");
+        cluster.stop_and_check();
+    }
+}
