@@ -16,10 +16,11 @@ impl Client {
             return Err(Status::EINVAL);
         }
         let pin = self.pin(fid);
-        let Some(layout) = self.layout_of(&pin.file)? else { return Ok(()) };
+        let used = self.use_layout(&pin.file)?;
+        let Some(layout) = used.layout() else { return Ok(()) };
         // What is on an MDT is small, and in its memory as its store decides.
         let ranges =
-            object_ranges(&layout, start, end.min(attr.size)).filter(|range| !range.stripe.is_on_mdt());
+            object_ranges(layout, start, end.min(attr.size)).filter(|range| !range.stripe.is_on_mdt());
         let requests = ranges.map(|range| {
             let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
             (range.stripe.ost_index, OssRequest::Advise { object, offset, len, advice })

@@ -150,19 +150,7 @@ impl Front {
                 (ask.end, ask.entries) = (page.end, page.bytes);
                 answer(&ask, call, reply)
             }
-            FileCall::COMMAND => {
-                let mut ask: FileCall = question(call)?;
-                ask.values[0] = self.file_call(request, call.fh, &ask)?;
-                answer(&ask, call, reply)
-            }
-            FilesOn::COMMAND => {
-                let mut ask: FilesOn = question(call)?;
-                let count_max = FILES_MAX as u32;
-                let found = self.client.files_on(&caller(request), ask.ost_index, ask.after, count_max)?;
-                (ask.fids, ask.next) = (found.0, found.1.unwrap_or(Fid::ZERO));
-                answer(&ask, call, reply)
-            }
-            _ => self.foreign_ioctl(request, call, reply),
+            _ => self.data_ioctl(request, call, reply),
         }
     }
 
@@ -177,6 +165,26 @@ impl Front {
         let pools = self.client.pools();
         let pool = pools.iter().find(|pool| pool.name.as_str() == ask.pool).ok_or(Status::ENOENT)?;
         ask.indexes = pool.osts.iter().skip(ask.from as usize).take(LIST_MAX).copied().collect();
+        Ok(ask)
+    }
+
+    /// Those about the data of files.
+    fn data_ioctl(&self, request: &Request<'_>, call: &Ioctl<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        match call.cmd {
+            FileCall::COMMAND => {
+                let mut ask: FileCall = question(call)?;
+                ask.values[0] = self.file_call(request, call.fh, &ask)?;
+                answer(&ask, call, reply)
+            }
+            FilesOn::COMMAND => answer(&self.files_on(request, question(call)?)?, call, reply),
+            _ => self.foreign_ioctl(request, call, reply),
+        }
+    }
+
+    fn files_on(&self, request: &Request<'_>, mut ask: FilesOn) -> StatusResult<FilesOn> {
+        let count_max = FILES_MAX as u32;
+        let found = self.client.files_on(&caller(request), ask.ost_index, ask.after, count_max)?;
+        (ask.fids, ask.next) = (found.0, found.1.unwrap_or(Fid::ZERO));
         Ok(ask)
     }
 

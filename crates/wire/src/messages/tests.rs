@@ -126,7 +126,7 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         open: Some((OpenHandle(77), OpenFlags::READ | OpenFlags::WRITE)),
         exclusive: true,
     };
-    vec![
+    let mut requests = vec![
         MdsRequest::Statfs,
         MdsRequest::AllocateSequence,
         MdsRequest::Lookup { parent: Fid::ROOT, name: b"name" },
@@ -170,6 +170,13 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::FidToLink { fid: fid(1), index: 2 },
         MdsRequest::SetLock { fid: fid(1), lock: file_lock(), wait: true },
         MdsRequest::GetLock { fid: fid(1), lock: file_lock() },
+    ];
+    requests.extend(later_requests());
+    requests
+}
+
+fn later_requests() -> Vec<MdsRequest<'static>> {
+    vec![
         MdsRequest::Ping,
         MdsRequest::LeaseReleased { epoch: 6 },
         MdsRequest::Locks { request: LockRequest::ReplayDone },
