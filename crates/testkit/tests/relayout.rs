@@ -141,7 +141,7 @@ with_two! {
 
     fn any_operations_go_on_while_a_file_is_moved_to_and_fro(cluster, first, second) {
         let path = first.join("any");
-        let exercise = Exercise { stay_open: true, ..Exercise::new(23, 300) };
+        let exercise = Exercise { stay_open: true, ..Exercise::new(23, 1000) };
         std::thread::scope(|scope| {
             let exerciser = scope.spawn(|| exercise.run(&path));
             let mut moved = 0;
@@ -334,6 +334,63 @@ fn killed(shape: Shape, name: &str) -> Option<Cluster> {
     }
     let options = Options { fsname: name.to_owned(), ..Options::default() };
     Some(Cluster::start_with(shape, &options)).filter(|cluster| !cluster.is_foreign())
+}
+
+/// Opened while there is one client only, so through the kernel's page cache: it keeps a page locked until a part of it is
+/// written, and that waits for the new layout while the pages of the old one are dropped.
+fn write_parts_of_pages(path: &Path, model: &mut [u8], file: &File, stop: &AtomicBool) {
+    let mut random = Random::new(31);
+    let mut bytes = [0; 5000];
+    while !stop.load(Ordering::Relaxed) {
+        // From the middle of a page to the middle of it or of the next one.
+        let at = random.below(model.len() - bytes.len());
+        let piece = &mut bytes[..1 + random.below(5000)];
+        random.fill(piece);
+        file.write_all_at(piece, at as u64).expect("write");
+        model[at..at + piece.len()].copy_from_slice(piece);
+        // What is read is cached as a whole page, which is the other case.
+        if random.below(64) == 0 {
+            let mut found = [0; 1];
+            let at = random.below(model.len());
+            file.read_exact_at(&mut found, at as u64).expect("read");
+            assert_eq!(found[0], model[at], "byte {at} of {}", path.display());
+        }
+    }
+}
+
+#[test]
+fn parts_of_pages_are_written_through_the_cache_while_a_file_moves() {
+    for (shape, name) in [(Shape::Embedded, "rlpe"), (Shape::Separate, "rlps")] {
+        if !have(&["/dev/fuse"]) || !have_root() {
+            return;
+        }
+        let options = Options { listen: true, fsname: name.to_owned(), ..Options::default() };
+        let mut cluster = Cluster::start_with(shape, &options);
+        if cluster.is_foreign() {
+            return;
+        }
+        let path = cluster.directory("d").join("f");
+        let mut model = random_bytes(5, 64 * 4096);
+        fs::write(&path, &model).expect("write");
+        let file = read_write(&path);
+        let there = cluster.add_mount().join("d").join("f");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_parts_of_pages(&path, &mut model, &file, &stop));
+            let ended = Stop(&stop);
+            for round in 0..4 {
+                let began = Instant::now();
+                migrate(&cluster, SHAPES[round % SHAPES.len()], &there).success();
+                // Whoever waits in a circle does so until somebody is evicted.
+                assert!(began.elapsed() < Duration::from_secs(5), "round {round}: {:?}", began.elapsed());
+            }
+            drop(ended);
+            writer.join().expect("every byte was right");
+        });
+        assert!(fs::read(&there).expect("read") == model);
+        drop(file);
+        cluster.stop_and_check();
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::io::dirty::LARGE_BYTES;
 use crate::io::dirty::idle::Pace;
 use crate::io::ranges::Use;
 use crate::locks::cover::{Fill, Want};
+use crate::locks::folios::Pages;
 use crate::node::Warrant;
 use nacre_layout::{Chunk, Layout, chunks};
 use nacre_lock::Mode;
@@ -112,7 +113,7 @@ impl Client {
     ) -> StatusResult<usize> {
         let file = &*open.file;
         let end = offset.saturating_add(buffer.len() as u64);
-        let fill = for_pages.then(|| Fill::begin(file, offset, end));
+        let fill = for_pages.then(|| Fill::begin(file, (offset, end), Pages::Touched));
         let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
         for _ in 0..ATTEMPTS {
             let range = if urgent {

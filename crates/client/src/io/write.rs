@@ -8,6 +8,7 @@ use crate::io::layout::LayoutUse;
 use crate::io::ranges::Use;
 use crate::io::size::RangeGuard;
 use crate::locks::cover::{Cover, Fill, Want};
+use crate::locks::folios::Pages;
 use crate::node::Warrant;
 use nacre_layout::{Chunk, Layout, chunks};
 use nacre_lock::Mode;
@@ -39,8 +40,16 @@ pub struct WriteOptions {
     pub direct: bool,
 }
 
-/// How often a write begins again because a client came, or locks were lost under it.
-const ATTEMPTS: usize = 16;
+impl WriteOptions {
+    /// What the kernel has locked until the answer.
+    fn pages(&self) -> Option<Pages> {
+        match (self.from_cache, self.through_cache) {
+            (true, _) => Some(Pages::Touched),
+            (_, true) => Some(Pages::PerhapsLast),
+            _ => None,
+        }
+    }
+}
 
 /// Where a write goes, and what keeps others away from there.
 struct Writing {
@@ -117,27 +126,26 @@ impl Client {
         open.file.job.note();
         if options.kill_priv && open.file.lock().privileged {
             // The MDT may be waiting for somebody who waits for the pages of this request.
-            let holds_pages = options.from_cache || options.through_cache;
             let end = offset.saturating_add(data.len() as u64);
-            let _waiting = holds_pages.then(|| Fill::begin(&open.file, offset, end));
+            let _waiting = options.pages().map(|pages| Fill::begin(&open.file, (offset, end), pages));
             self.drop_privileges(caller, open.file.fid)?;
         }
         if data.is_empty() {
             return Ok(0);
         }
-        for _ in 0..ATTEMPTS {
+        loop {
             let outcome = match self.is_alone() {
                 true => self.write_alone(open, offset, data, options),
                 false => self.write_shared(open, offset, data, options),
             };
             match outcome {
                 Ok(Some(written)) => return Ok(written),
-                // Somebody came, or the locks were lost under it.
+                // Somebody came, or the locks were lost under it: it begins again, however often that happens.
+                Ok(None) | Err(Status::EVICTED) if nacre_env::interrupted() => return Err(Status::EINTR),
                 Ok(None) | Err(Status::EVICTED) => {}
                 Err(status) => return Err(status),
             }
         }
-        Err(Status::EIO)
     }
 
     /// Writes as the only client; `None` if it is not.
@@ -196,8 +204,7 @@ impl Client {
     ) -> StatusResult<Option<usize>> {
         let file = &*open.file;
         let end = offset.saturating_add(data.len() as u64);
-        let holds_pages = options.from_cache || options.through_cache;
-        let fill = holds_pages.then(|| Fill::begin(file, offset, end));
+        let fill = options.pages().map(|pages| Fill::begin(file, (offset, end), pages));
         let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
         let range = match (urgent || options.from_cache, options.append) {
             (true, _) => file.try_range(offset, end, Use::Exclusive),

@@ -1,6 +1,7 @@
 //! Locks for the time of one operation.
 
 use super::Locks;
+use super::folios::{Pages, Range};
 use super::space::{Home, Namespace, Use};
 use crate::client::Client;
 use crate::file::FileState;
@@ -17,11 +18,13 @@ pub(crate) struct Cover<'a> {
     /// How requests name it.
     pub io: IoLock,
     held: Vec<(Arc<Namespace>, LockHandle)>,
+    /// What it relies on without a reference ([`Want::Now`]).
+    borrowed: Vec<(Arc<Namespace>, ResourceId, Need)>,
 }
 
 impl<'a> Cover<'a> {
     fn new(locks: &'a Locks, io: IoLock) -> Cover<'a> {
-        Cover { locks, io, held: Vec::new() }
+        Cover { locks, io, held: Vec::new(), borrowed: Vec::new() }
     }
 
     /// True if data written under it may be held back.
@@ -32,6 +35,7 @@ impl<'a> Cover<'a> {
     /// False if a lock was lost: what was read may be old, what was written may have been refused.
     pub fn is_valid(&self) -> bool {
         self.held.iter().all(|(space, handle)| space.is_valid(*handle))
+            && self.borrowed.iter().all(|(space, resource, need)| space.is_still_held(resource, need))
     }
 }
 
@@ -67,8 +71,8 @@ pub(crate) struct Fill<'a> {
 
 impl<'a> Fill<'a> {
     /// Such a request has come for `[start, end)`.
-    pub fn begin(file: &'a FileState, start: u64, end: u64) -> Fill<'a> {
-        let (id, urgent) = file.folios.lock().enter((start, end));
+    pub fn begin(file: &'a FileState, (start, end): Range, pages: Pages) -> Fill<'a> {
+        let (id, urgent) = file.folios.lock().enter((start, end), pages);
         Fill { file, id, urgent }
     }
 
@@ -155,6 +159,7 @@ impl Client {
                 if !space.is_still_held(&resource, &need) {
                     return Ok(None);
                 }
+                cover.borrowed.push((space, resource, need));
                 continue;
             }
             let home = || Home { node: file.node, layout: layout.clone() };

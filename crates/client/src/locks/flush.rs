@@ -9,8 +9,14 @@ use nacre_layout::Layout;
 use nacre_layout::object_ranges;
 use nacre_lock::{LockHandle, Need, ResourceId};
 use nacre_types::Fid;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Time in which a page that nobody has locked is dropped; one that is not by then belongs to a request that waits, so it holds nothing
+/// old. Dropping takes microseconds; the rest is for a thread to come on a busy machine.
+const IN_DOUBT_WAIT: Duration = Duration::from_millis(25);
 
 impl Client {
     /// Performs a flush. On a thread that serves nobody.
@@ -50,17 +56,38 @@ impl Client {
         let Some(kernel) = self.kernel.get() else { return };
         let mut ranges = all.to_vec();
         while !ranges.is_empty() {
-            let Some((id, pieces)) = file.folios.lock().begin_drop(&ranges) else { return };
-            for (start, end) in pieces {
+            let Some(round) = file.folios.lock().begin_drop(&ranges) else { return };
+            let in_doubt = self.drop_in_doubt(file.node, round.in_doubt);
+            for (start, end) in round.ranges {
                 kernel.drop_data(file.node, start, end - start);
             }
-            let brought_back = file.folios.lock().end_drop(id);
+            in_doubt.wait(IN_DOUBT_WAIT);
+            let brought_back = file.folios.lock().end_drop(round.id);
             // What those requests took beyond is under other locks.
             ranges = all
                 .iter()
                 .flat_map(|one| brought_back.iter().filter_map(|other| common(*one, *other)))
                 .collect();
         }
+    }
+
+    /// Has pages dropped that a waiting request may have locked, by threads that may wait for it.
+    fn drop_in_doubt(&self, node: u64, pages: Vec<Range>) -> Arc<Countdown> {
+        let left = Arc::new(Countdown::new(pages.len()));
+        let Some(kernel) = self.kernel.get() else { return left };
+        for (start, end) in pages {
+            let (kernel, done) = (kernel.clone(), left.clone());
+            let drop = move || {
+                kernel.drop_data(node, start, end - start);
+                done.one_is_done();
+            };
+            // Each has a thread: one that waits must not keep back one that would not.
+            if let Err(error) = std::thread::Builder::new().name("drop-page".into()).spawn(drop) {
+                log::warn!("a page of node {node} may be old for a moment: {error}");
+                left.one_is_done();
+            }
+        }
+        left
     }
 
     /// The OST has dropped this client with all its locks there.
@@ -74,6 +101,32 @@ impl Client {
                 self.lose_dirty_of(&file, Scope::Ranges(vec![(resource.fid(), start, end)]));
             }
             self.lease.locks().forget_pages(file.node);
+        }
+    }
+}
+
+/// Counts what others do.
+struct Countdown {
+    left: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Countdown {
+    fn new(left: usize) -> Countdown {
+        Countdown { left: Mutex::new(left), changed: Condvar::new() }
+    }
+
+    fn one_is_done(&self) {
+        let mut left = self.left.lock();
+        *left = left.saturating_sub(1);
+        self.changed.notify_all();
+    }
+
+    /// Returns when nothing is left to do, or after this time.
+    fn wait(&self, time: Duration) {
+        let mut left = self.left.lock();
+        if *left > 0 {
+            self.changed.wait_while_for(&mut left, |left| *left > 0, time);
         }
     }
 }

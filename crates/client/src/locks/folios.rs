@@ -9,15 +9,72 @@
 //! - a request that comes for pages that are being dropped is *urgent*: it is served under the lock that is being given
 //!   up, without waiting for anything, and its pages are dropped once more;
 //! - the lock is given up only after a round in which no urgent request came.
+//!
+//! What counts are pages, though requests name bytes: the kernel drops a page as a whole, and waits for it if it is locked. A write that goes
+//! through the cache keeps only one page locked, its last, and only if it writes a part of it and the rest is not known. Nobody tells
+//! which is the case, so that page is *in doubt*: it is dropped by a thread of its own. If it is not locked that is done at once, and
+//! if it is, the page holds nothing that could be old.
 
 /// `[start, end)`.
 pub(crate) type Range = (u64, u64);
 
+/// The kernel's smallest page in bytes.
+const PAGE_BYTES: u64 = 4096;
+
+/// What the kernel has locked for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pages {
+    /// All pages that it touches: it reads them, or writes them back.
+    Touched,
+    /// Perhaps the last one, if it writes only a part of that.
+    PerhapsLast,
+}
+
+impl Pages {
+    /// Pages that need not be dropped while the request waits, and the one that is in doubt.
+    fn of(self, range: Range) -> (Range, Option<Range>) {
+        let (inside, touched) = ((page_after(range.0), page_of(range.1)), touched(range));
+        if self == Pages::Touched || range.0 >= range.1 {
+            return (touched, None);
+        }
+        let last = page_of(range.1 - 1);
+        let is_partial = range.1 % PAGE_BYTES != 0 || range.0 > last;
+        (inside, is_partial.then_some((last, touched.1)))
+    }
+}
+
+fn page_of(offset: u64) -> u64 {
+    offset / PAGE_BYTES * PAGE_BYTES
+}
+
+fn page_after(offset: u64) -> u64 {
+    offset.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX)
+}
+
+/// The bytes of all pages of a range.
+fn touched((start, end): Range) -> Range {
+    (page_of(start), page_after(end))
+}
+
 #[derive(Debug)]
 struct Request {
     id: u64,
-    range: Range,
+    /// Is left out of drops while the request waits.
+    held: Range,
+    /// See the [module documentation](self).
+    in_doubt: Option<Range>,
     waiting: bool,
+}
+
+/// A round of dropping.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Round {
+    /// For [`Folios::end_drop`].
+    pub id: u64,
+    /// To be dropped.
+    pub ranges: Vec<Range>,
+    /// Pages that are to be dropped too, and that a request that waits may have locked.
+    pub in_doubt: Vec<Range>,
 }
 
 #[derive(Debug)]
@@ -49,15 +106,17 @@ impl Folios {
     }
 
     /// A request for pages has come; says its number, and whether it is urgent. One that is not counts as waiting.
-    pub fn enter(&mut self, range: Range) -> (u64, bool) {
+    pub fn enter(&mut self, range: Range, pages: Pages) -> (u64, bool) {
         let id = self.fresh();
+        let (held, in_doubt) = pages.of(range);
+        let range = touched(range);
         self.hull = Some(self.hull.map_or(range, |hull| (hull.0.min(range.0), hull.1.max(range.1))));
         let mut urgent = false;
         for drop in self.drops.iter_mut().filter(|drop| drop.ranges.iter().any(|&own| overlap(own, range))) {
             drop.served.push(range);
             urgent = true;
         }
-        self.requests.push(Request { id, range, waiting: !urgent });
+        self.requests.push(Request { id, held, in_doubt, waiting: !urgent });
         (id, urgent)
     }
 
@@ -78,26 +137,34 @@ impl Folios {
         self.hull
     }
 
-    /// Begins a round of dropping: gives its number and what is to be dropped of `ranges`, which is what may be cached
-    /// and does not belong to waiting requests. `None` if that is nothing.
-    pub fn begin_drop(&mut self, ranges: &[Range]) -> Option<(u64, Vec<Range>)> {
+    /// Begins a round of dropping what may be cached of `ranges` and does not belong to waiting requests. `None` if that is
+    /// nothing.
+    pub fn begin_drop(&mut self, ranges: &[Range]) -> Option<Round> {
         let hull = self.hull?;
         let mut left: Vec<Range> = Vec::new();
-        for &(start, end) in ranges {
+        for &range in ranges {
+            let (start, end) = touched(range);
             let clipped = (start.max(hull.0), end.min(hull.1));
             if clipped.0 < clipped.1 {
                 left.push(clipped);
             }
         }
+        let mut in_doubt = Vec::new();
         for request in self.requests.iter().filter(|request| request.waiting) {
-            left = left.into_iter().flat_map(|range| without(range, request.range)).collect();
+            left = left.into_iter().flat_map(|range| without(range, request.held)).collect();
+            let Some(page) = request.in_doubt else { continue };
+            if left.iter().any(|&range| overlap(range, page)) {
+                left = left.into_iter().flat_map(|range| without(range, page)).collect();
+                in_doubt.push(page);
+            }
         }
-        if left.is_empty() {
+        if left.is_empty() && in_doubt.is_empty() {
             return None;
         }
         let id = self.fresh();
-        self.drops.push(Drop { id, ranges: left.clone(), served: Vec::new() });
-        Some((id, left))
+        let all = left.iter().chain(&in_doubt).copied().collect();
+        self.drops.push(Drop { id, ranges: all, served: Vec::new() });
+        Some(Round { id, ranges: left, in_doubt })
     }
 
     /// Ends a round; gives what was brought back by urgent requests.
@@ -109,6 +176,7 @@ impl Folios {
 
 /// What is left of a range.
 fn without(range: Range, hole: Range) -> impl Iterator<Item = Range> {
+    let hole = if hole.0 < hole.1 { hole } else { (range.1, range.1) };
     let before = (range.0, range.1.min(hole.0));
     let after = (range.0.max(hole.1), range.1);
     [before, after].into_iter().filter(|piece| piece.0 < piece.1)
@@ -116,49 +184,93 @@ fn without(range: Range, hole: Range) -> impl Iterator<Item = Range> {
 
 #[cfg(test)]
 mod tests {
+    use super::Pages::{PerhapsLast, Touched};
     use super::*;
+
+    /// Pages from `start` to `end`.
+    const fn pages(start: u64, end: u64) -> Range {
+        (start * PAGE_BYTES, end * PAGE_BYTES)
+    }
+
+    fn begin(folios: &mut Folios, ranges: &[Range]) -> Round {
+        folios.begin_drop(ranges).expect("something may be cached")
+    }
 
     #[test]
     fn nothing_is_dropped_of_a_file_that_was_never_cached() {
         let mut folios = Folios::default();
         assert_eq!(folios.begin_drop(&[(0, u64::MAX)]), None);
-        let (id, urgent) = folios.enter((4096, 8192));
+        let (id, urgent) = folios.enter((4096, 8192), Touched);
         assert!(!urgent);
         folios.leave(id);
-        let (_, ranges) = folios.begin_drop(&[(0, u64::MAX)]).expect("something may be cached");
-        assert_eq!(ranges, [(4096, 8192)]);
+        assert_eq!(begin(&mut folios, &[(0, u64::MAX)]).ranges, [(4096, 8192)]);
     }
 
     #[test]
     fn pages_of_requests_that_wait_are_left_out() {
         let mut folios = Folios::default();
-        let (cached, _) = folios.enter((0, 100));
+        let (cached, _) = folios.enter(pages(0, 100), Touched);
         folios.leave(cached);
-        let (waits, _) = folios.enter((20, 30));
-        let (runs, _) = folios.enter((50, 60));
+        let (waits, _) = folios.enter(pages(20, 30), Touched);
+        let (runs, _) = folios.enter(pages(50, 60), Touched);
         folios.goes_on(runs);
-        let (id, ranges) = folios.begin_drop(&[(0, 40), (45, 80)]).expect("something is left");
-        assert_eq!(ranges, [(0, 20), (30, 40), (45, 80)]);
-        assert_eq!(folios.end_drop(id), []);
+        let round = begin(&mut folios, &[pages(0, 40), pages(45, 80)]);
+        assert_eq!(round.ranges, [pages(0, 20), pages(30, 40), pages(45, 80)]);
+        assert_eq!(folios.end_drop(round.id), []);
         folios.leave(waits);
     }
 
     #[test]
     fn who_comes_for_pages_that_are_being_dropped_is_urgent_and_makes_another_round() {
         let mut folios = Folios::default();
-        let (cached, _) = folios.enter((0, 100));
+        let (cached, _) = folios.enter(pages(0, 100), Touched);
         folios.leave(cached);
-        let (id, _) = folios.begin_drop(&[(0, 50)]).expect("something may be cached");
-        let (urgent, is_urgent) = folios.enter((40, 60));
-        let (other, is_other_urgent) = folios.enter((60, 70));
+        let round = begin(&mut folios, &[pages(0, 50)]);
+        let (urgent, is_urgent) = folios.enter(pages(40, 60), Touched);
+        let (other, is_other_urgent) = folios.enter(pages(60, 70), Touched);
         assert!(is_urgent && !is_other_urgent);
-        let again = folios.end_drop(id);
-        assert_eq!(again, [(40, 60)]);
+        let again = folios.end_drop(round.id);
+        assert_eq!(again, [pages(40, 60)]);
         // The urgent one does not wait, so its pages are waited for.
-        let (id, ranges) = folios.begin_drop(&again).expect("once more");
-        assert_eq!(ranges, [(40, 60)]);
+        let round = begin(&mut folios, &again);
+        assert_eq!(round.ranges, [pages(40, 60)]);
         folios.leave(urgent);
-        assert_eq!(folios.end_drop(id), []);
+        assert_eq!(folios.end_drop(round.id), []);
         folios.leave(other);
+    }
+
+    #[test]
+    fn a_page_of_which_a_waiting_request_has_a_part_is_not_waited_for() {
+        let mut folios = Folios::default();
+        let (cached, _) = folios.enter(pages(0, 10), Touched);
+        folios.leave(cached);
+        // The end of a file, written back: its last page is locked as a whole.
+        let (back, _) = folios.enter((2 * PAGE_BYTES, 3 * PAGE_BYTES + 77), Touched);
+        let round = begin(&mut folios, &[(0, u64::MAX)]);
+        assert_eq!((round.ranges, round.in_doubt), (vec![pages(0, 2), pages(4, 10)], vec![]));
+        folios.end_drop(round.id);
+        folios.leave(back);
+        // Through the cache: the page of the beginning is locked only if it is the last one too.
+        let in_doubt = |write: Range| {
+            let mut folios = Folios::default();
+            let (cached, _) = folios.enter(pages(0, 10), Touched);
+            folios.leave(cached);
+            folios.enter(write, PerhapsLast);
+            let round = begin(&mut folios, &[(0, u64::MAX)]);
+            (round.ranges, round.in_doubt)
+        };
+        assert_eq!(in_doubt((5000, 3 * 4096)), (vec![pages(0, 2), pages(3, 10)], vec![]));
+        assert_eq!(in_doubt((5000, 8192)), (vec![pages(0, 1), pages(2, 10)], vec![pages(1, 2)]));
+        assert_eq!(in_doubt((4096, 8000)), (vec![pages(0, 1), pages(2, 10)], vec![pages(1, 2)]));
+        assert_eq!(in_doubt((5000, 9000)), (vec![pages(0, 2), pages(3, 10)], vec![pages(2, 3)]));
+        assert_eq!(in_doubt((4096, 8192)), (vec![pages(0, 1), pages(2, 10)], vec![]));
+    }
+
+    #[test]
+    fn a_round_may_have_nothing_but_a_page_in_doubt() {
+        let mut folios = Folios::default();
+        folios.enter((10, 20), PerhapsLast);
+        let round = begin(&mut folios, &[(0, u64::MAX)]);
+        assert_eq!((round.ranges, round.in_doubt), (vec![], vec![pages(0, 1)]));
     }
 }
