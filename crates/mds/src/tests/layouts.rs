@@ -513,7 +513,10 @@ fn components_are_added_at_the_end_and_taken_away_while_they_have_no_objects() {
     delete(user_md::Selector::Id(3)).expect("deleted");
     assert_eq!((f.layout(fid).end(), f.layout(fid).generation), (4 * MIB, 5));
     assert_eq!(counts(&f.intent_for(fid, MIB, 2 * MIB).expect("objects")), [1, 2]);
-    assert_eq!(delete(user_md::Selector::Id(2)), Err(Status::EOPNOTSUPP), "it has objects");
+    delete(user_md::Selector::Id(2)).expect("deleted with its objects");
+    assert_eq!(counts(&f.layout(fid)), [1]);
+    add(fid, &parts[1..2]).expect("added again");
+    assert_eq!(counts(&f.intent_for(fid, MIB, 2 * MIB).expect("objects")), [1, 2]);
     assert_eq!(delete(user_md::Selector::WithoutObjects), Err(Status::EINVAL), "there is none");
     add(fid, &parts[2..]).expect("added again");
     delete(user_md::Selector::WithoutObjects).expect("deleted");
