@@ -38,7 +38,7 @@ impl Pages {
             return (touched, None);
         }
         let last = page_of(range.1 - 1);
-        let is_partial = range.1 % PAGE_BYTES != 0 || range.0 > last;
+        let is_partial = !range.1.is_multiple_of(PAGE_BYTES) || range.0 > last;
         (inside, is_partial.then_some((last, touched.1)))
     }
 }
