@@ -115,7 +115,7 @@ fn a_layout_is_asked_for_once_and_again_when_objects_come() {
     let (fid, writer) = create(&one, "file");
     let reader = open(&two, fid, OpenFlags::READ);
     let asked = || world.mds.layouts.load(Ordering::Relaxed);
-    // Whoever was alone asks for itself when it is that no more.
+    // The client that made the file asks once, too.
     assert!(read(&two, reader, 0, 100).is_empty());
     let before = asked();
     for _ in 0..20 {
