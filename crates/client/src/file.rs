@@ -125,6 +125,9 @@ pub(crate) struct FileInner {
     pub cached: bool,
     /// The MDT has to be told size and space.
     pub data_changed: bool,
+    /// It is being told, while the file stays open. A close waits for that: an MDT that hears of it first would take a last
+    /// writer without a word for one that wrote nothing.
+    pub telling: bool,
     /// Time of the last write, if the MDT was not told.
     pub mtime: Option<Timestamp>,
     /// The MDT was told a time of change since, so it knows better than the objects.

@@ -73,6 +73,20 @@ impl FileState {
         })
     }
 
+    /// Waits until the MDT has heard what it is being told ([`FileInner::telling`]).
+    pub fn wait_until_told(&self) {
+        let mut inner = self.lock();
+        if inner.telling {
+            nacre_env::blocking(|| {
+                inner.ranges.waiters += 1;
+                while inner.telling {
+                    self.changed.wait(&mut inner);
+                }
+                inner.ranges.waiters -= 1;
+            });
+        }
+    }
+
     /// Takes `[start, end)` if that is possible at once.
     pub fn try_range(&self, start: u64, end: u64, mode: Use) -> Option<RangeGuard<'_>> {
         let mut inner = self.lock();
@@ -303,9 +317,20 @@ impl Client {
 
     /// Tells the MDT what it does not know of a written file that stays open.
     pub(crate) fn push_size(&self, file: &FileState) -> StatusResult<()> {
-        if !file.lock().data_changed {
-            return Ok(());
+        {
+            let mut inner = file.lock();
+            if !inner.data_changed || inner.telling {
+                return Ok(());
+            }
+            inner.telling = true;
         }
+        let outcome = self.tell_size_of_open(file);
+        file.lock().telling = false;
+        file.changed.notify_all();
+        outcome
+    }
+
+    fn tell_size_of_open(&self, file: &FileState) -> StatusResult<()> {
         let size = self.size_blocks(file)?;
         let update = file.lock().take_update(Some(size));
         let request = MdsRequest::UpdateData { fid: file.fid, update, exact: false };

@@ -266,6 +266,7 @@ impl Client {
         {
             self.dirty.untold.keep(file.node, status);
         }
+        file.wait_until_told();
         let tell = {
             let mut inner = file.lock();
             inner.ahead.forget(handle, u64::MAX);

@@ -62,6 +62,10 @@ pub struct FakeMds {
     pub intents: std::sync::atomic::AtomicU64,
     /// The next create fails with this.
     pub fail_create: Mutex<Option<Status>>,
+    /// Called when the next update of data arrives, before it counts.
+    pub at_update: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Called when a close arrives.
+    pub at_close: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 /// One client's way to it.
@@ -95,6 +99,8 @@ impl FakeMds {
             layouts: Default::default(),
             intents: Default::default(),
             fail_create: Mutex::default(),
+            at_update: Mutex::default(),
+            at_close: Mutex::default(),
         })
     }
 
@@ -298,6 +304,16 @@ impl FakeMds {
     }
 
     fn run(&self, client: usize, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+        match request {
+            MdsRequest::UpdateData { .. } => {
+                let meanwhile = self.at_update.lock().expect("no panic inside").take();
+                meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+            }
+            MdsRequest::Close { .. } => {
+                self.at_close.lock().expect("no panic inside").iter().for_each(|told| told());
+            }
+            _ => {}
+        }
         let mut guard = self.lock();
         let state = &mut *guard;
         macro_rules! inode {

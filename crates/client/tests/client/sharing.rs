@@ -2,6 +2,8 @@
 
 use super::*;
 use nacre_types::{SetAttr, SetAttrValid};
+use std::rc::Rc;
+use std::sync::{Mutex, mpsc};
 
 #[test]
 fn the_first_client_drops_what_it_cached_before_the_second_gets_in() {
@@ -29,6 +31,40 @@ fn a_size_that_only_the_first_client_knew_is_told_when_the_second_comes() {
     // The first client still writes; its close is not needed to see more.
     append(&first, handle, &[8; 5]).expect("written");
     assert_eq!(second.getattr(fid).expect("there").size, 100_005);
+}
+
+/// An MDT takes a last writer who closes without a word for one that wrote nothing: the file would be empty.
+#[test]
+fn a_close_does_not_overtake_the_size_that_is_told_because_another_client_comes() {
+    struct Tell(mpsc::Sender<&'static str>);
+    impl nacre_env::BlockingHook for Tell {
+        fn enter(&self) {
+            let _ = self.0.send("waits");
+        }
+        fn exit(&self) {}
+    }
+    let world = World::new(65536, 1);
+    let first = world.client();
+    let (fid, handle) = create(&first, "file");
+    write(&first, handle, 0, &[7; 100_000]).expect("written");
+    let (send, receive) = mpsc::channel();
+    let (closed, closing) = (send.clone(), Arc::new(Mutex::new(None)));
+    *world.mds.at_close.lock().expect("no panic") = Some(Box::new(move || {
+        let _ = closed.send("closed");
+    }));
+    let (closer, begun) = (first.clone(), closing.clone());
+    *world.mds.at_update.lock().expect("no panic") = Some(Box::new(move || {
+        let thread = std::thread::spawn(move || {
+            let _hook = nacre_env::install_hook(Rc::new(Tell(send)));
+            closer.release(handle).expect("open");
+        });
+        assert_eq!(receive.recv(), Ok("waits"), "the close is sent before the size is told");
+        *begun.lock().expect("no panic") = Some(thread);
+    }));
+    let second = world.client();
+    let closing = closing.lock().expect("no panic").take().expect("the size was told");
+    closing.join().expect("closed");
+    assert_eq!(second.getattr(fid).expect("there").size, 100_000);
 }
 
 #[test]
