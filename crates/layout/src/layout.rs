@@ -37,8 +37,8 @@ pub struct StripeObject {
 }
 
 impl StripeObject {
-    /// The object that holds the data of a component on an MDT. It has the FID of the file that it was made for, and its
-    /// "OST" is the data part of the MDT that owns this FID: indexes from [`TARGET_INDEX_MAX`] on, which no OST has.
+    /// The object that holds the data of a component on an MDT. It has the FID of the file that it was made for, with another
+    /// version for each that was; its "OST" is the data part of the MDT that owns this FID: indexes from [`TARGET_INDEX_MAX`] on, which no OST has.
     ///
     /// No index reaches a disk; the highest one stands for all MDTs beyond it, which have no data part yet.
     pub fn on_mdt(object: Fid) -> StripeObject {
@@ -230,13 +230,13 @@ impl Layout {
         component.objects = objects;
     }
 
-    /// Gives the component on an MDT, if there is one without an object, `file`'s own. It needs no other server and no
+    /// Gives the component on an MDT, if there is one without an object, this one. It needs no other server and no
     /// room, so that files have it from the beginning.
-    pub fn place_on_mdt(&mut self, file: Fid) {
+    pub fn place_on_mdt(&mut self, object: Fid) {
         let lacks = |c: &&mut Component| c.pattern == Pattern::Mdt && !c.is_instantiated();
         if let Some(component) = self.components.first_mut().filter(lacks) {
             component.flags |= ComponentFlags::INIT;
-            component.objects = vec![StripeObject::on_mdt(file)];
+            component.objects = vec![StripeObject::on_mdt(object)];
         }
     }
 

@@ -100,6 +100,15 @@ impl Header<'_> {
     }
 }
 
+/// The number by which the layout of a file names it: its object id, with the version above it, which only objects on an MDT have.
+const fn number_of(fid: &Fid) -> u64 {
+    fid.oid as u64 | (fid.ver as u64) << 32
+}
+
+const fn file_of(sequence: u64, number: u64) -> Fid {
+    Fid::new(sequence, number as u32, (number >> 32) as u32)
+}
+
 fn header(raw: Raw<'_>) -> Result<Header<'_>, UserMdError> {
     let (len, pool) = match raw.u32(0)? {
         MAGIC_V1 => (HEADER_V1, None),
@@ -120,8 +129,7 @@ fn header(raw: Raw<'_>) -> Result<Header<'_>, UserMdError> {
     Ok(Header {
         is_specific: raw.u32(0)? == MAGIC_SPECIFIC,
         pattern: Pattern::from_bits(pattern).ok_or(UserMdError::Pattern(pattern))?,
-        // Object ids of files have 32 bits; others name no file, which matters only where it is an object.
-        file: Fid::new(raw.u64(16)?, u32::try_from(raw.u64(8)?).unwrap_or(0), 0),
+        file: file_of(raw.u64(16)?, raw.u64(8)?),
         stripe_size: raw.u32(24)?,
         stripe_count: raw.u16(28)?,
         offset: raw.u16(30)?,
@@ -157,7 +165,7 @@ fn put_header_of(
 ) {
     out.extend_from_slice(&magic.to_le_bytes());
     out.extend_from_slice(&pattern.bits().to_le_bytes());
-    out.extend_from_slice(&u64::from(fid.oid).to_le_bytes());
+    out.extend_from_slice(&number_of(fid).to_le_bytes());
     out.extend_from_slice(&fid.seq.to_le_bytes());
     out.extend_from_slice(&stripe_size.to_le_bytes());
     out.extend_from_slice(&count.to_le_bytes());

@@ -24,6 +24,8 @@ pub struct InodeRecord {
     pub name: Vec<u8>,
     /// Access ACL in the kernel's xattr form, empty if the mode says all.
     pub acl: Vec<u8>,
+    /// How often an object on the MDT that was made for this file went to another one: version of the FID of the next.
+    pub data_generation: u32,
     /// Target of a symlink; layout of a file or default layout of a directory as `lov_user_md`; otherwise empty.
     pub body: Vec<u8>,
 }
@@ -71,7 +73,7 @@ impl InodeRecord {
         for (slot, word) in head[4..28].chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
-        // Bytes 28..32 are reserved.
+        head[28..32].copy_from_slice(&self.data_generation.to_le_bytes());
         let times = [attr.atime, attr.mtime, attr.ctime, attr.btime];
         let longs = [attr.size, attr.blocks, attr.version];
         for (slot, long) in head[32..56].chunks_exact_mut(8).zip(longs) {
@@ -115,7 +117,7 @@ impl InodeRecord {
         }
         let (uid, gid, projid) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let (nlink, rdev) = (reader.u32()?, reader.u32()?);
-        reader.reserved::<4>()?;
+        let data_generation = reader.u32()?;
         let (size, blocks, version) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let [atime, mtime, ctime, btime] = decode_times(&mut reader)?;
         let parent = reader.fid()?;
@@ -151,7 +153,7 @@ impl InodeRecord {
             size_source,
             version,
         };
-        Ok(InodeRecord { attr, parent, name, acl, body })
+        Ok(InodeRecord { attr, parent, name, acl, data_generation, body })
     }
 }
 
@@ -193,7 +195,8 @@ mod tests {
             size_source: SizeSource::Objects,
             version: 99,
         };
-        InodeRecord { attr, parent: Fid::ROOT, name: b"file".to_vec(), acl: Vec::new(), body: vec![1, 2, 3] }
+        let (name, body) = (b"file".to_vec(), vec![1, 2, 3]);
+        InodeRecord { attr, parent: Fid::ROOT, name, acl: Vec::new(), data_generation: 9, body }
     }
 
     #[test]
@@ -203,7 +206,7 @@ mod tests {
         let expected: Vec<u8> = [
             &[1u8, 1, 12, 0][..],
             &0o100640u32.to_le_bytes(),
-            &[0xe8, 3, 0, 0, 100, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[0xe8, 3, 0, 0, 100, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0],
             &[0x39, 0x30, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0],
             &[1, 0, 0, 0, 0, 0, 0, 0, 0xfd, 255, 255, 255, 255, 255, 255, 255],
             &[5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0],
@@ -223,9 +226,9 @@ mod tests {
         let mut bytes = Vec::new();
         sample().encode(&mut bytes);
         let decode = |bytes: &[u8]| InodeRecord::decode(Fid::ROOT, bytes);
-        bytes[29] = 1;
+        bytes[121] = 1;
         assert_eq!(decode(&bytes), Err(DecodeError::Field("reserved")));
-        bytes[29] = 0;
+        bytes[121] = 0;
         bytes[0] = 9;
         assert_eq!(decode(&bytes), Err(DecodeError::Version(9)));
         bytes[0] = INODE_VERSION;

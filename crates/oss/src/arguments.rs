@@ -1,7 +1,7 @@
 //! Checks of what the network sent. Nothing is done before all of a request was found to make sense.
 
 use crate::service::{DESTROY_MAX, PRECREATE_MAX};
-use nacre_types::limits::{BULK_MAX, FILE_SIZE_MAX};
+use nacre_types::limits::{BULK_MAX, FILE_SIZE_MAX, TARGET_INDEX_MAX};
 use nacre_types::{Fid, Status, StatusResult};
 
 /// A sequence that this target's objects can have.
@@ -18,7 +18,9 @@ pub(crate) fn check_sequence(sequence: u64, ost_index: u16) -> StatusResult<()> 
 
 /// An object that can be on this target.
 pub(crate) fn check_object(object: Fid, ost_index: u16) -> StatusResult<()> {
-    if object.oid == 0 || object.ver != 0 {
+    // Only a data part has several objects that were made for one file.
+    let is_versioned = object.ver != 0 && ost_index < TARGET_INDEX_MAX;
+    if object.oid == 0 || is_versioned {
         return Err(Status::EINVAL);
     }
     check_sequence(object.seq, ost_index)
@@ -63,6 +65,11 @@ mod tests {
         for bad in [Fid::ZERO, Fid::ost_object(3, 0), Fid::new(Fid::ost_object(3, 1).seq, 1, 1)] {
             assert_eq!(check_object(bad, 3), Err(Status::EINVAL), "{bad}");
         }
+        let second = Fid::new(0x2_0000_0401, 9, 1);
+        assert_eq!(
+            (check_object(second, TARGET_INDEX_MAX), check_object(second, 3)),
+            (Ok(()), Err(Status::EINVAL))
+        );
     }
 
     #[test]

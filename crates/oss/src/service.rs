@@ -274,8 +274,10 @@ impl ObjectServer {
             OssRequest::DataVersion { object } => {
                 check_object(*object, self.target.index)?;
                 self.versions.watch(*object);
-                let attr = attr(self.target.store.attr(*object)?);
-                Ok((OssReply::Version { attr, version: self.versions.of(*object, attr.mtime) }, 0))
+                let found = self.target.store.attr(*object)?;
+                let version = self.target.store.version_in(&found);
+                let version = version.unwrap_or_else(|| self.versions.of(*object, found.mtime));
+                Ok((OssReply::Version { attr: attr(found), version }, 0))
             }
             OssRequest::Truncate { object, size, lock } => {
                 check_object(*object, self.target.index)?;

@@ -3,7 +3,7 @@
 //! Asked for the first time, an object's version is the time of its last change in nanoseconds, which outlives a restart. From
 //! then on its changes are counted, because a file system may give two changes the same time: the version is that time plus
 //! the count. Objects that nobody has asked about are not counted, so writing costs one look at a flag as long as nobody
-//! asks. What is forgotten for want of room begins anew with the time of its last change.
+//! asks. Stores whose times tell all changes apart need none of this ([`nacre_store::object::ObjectStore::version_in`]). What is forgotten for want of room begins anew with the time of its last change.
 
 use nacre_types::{Fid, Timestamp};
 use parking_lot::Mutex;
@@ -39,7 +39,7 @@ impl Versions {
 
     /// The version of an object that is watched and was last changed at this time.
     pub fn of(&self, object: Fid, changed: Option<Timestamp>) -> u64 {
-        let now = changed.map_or(0, nanoseconds);
+        let now = changed.map_or(0, Timestamp::nanoseconds);
         let mut counted = self.counted.lock();
         let Some(known) = counted.get_mut(&object) else { return now };
         if known.base == 0 {
@@ -57,11 +57,6 @@ impl Versions {
             known.changes += 1;
         }
     }
-}
-
-fn nanoseconds(time: Timestamp) -> u64 {
-    let seconds = u64::try_from(time.sec).unwrap_or(0);
-    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.nsec))
 }
 
 #[cfg(test)]

@@ -138,6 +138,12 @@ pub trait ObjectStore: Send + Sync {
     /// Those of the medium.
     fn attr(&self, object: Fid) -> Result<ObjectAttr>;
 
+    /// The version of an object's data, another one after every change, if the attributes tell it: `None` where two changes may
+    /// have the same time. 0 for one that does not exist.
+    fn version_in(&self, _attr: &ObjectAttr) -> Option<u64> {
+        None
+    }
+
     /// Sets the size, up or down, and returns the attributes afterwards. Works on a full disk.
     ///
     /// # Errors

@@ -105,14 +105,68 @@ impl Drop for Stop<'_> {
 }
 
 /// Layouts that a file is moved between.
-const SHAPES: [&[&str]; 3] =
-    [&["-c", "2", "-S", "64K"], &["-c", "1"], &["-E", "1M", "-c", "1", "-E", "-1", "-c", "2", "-S", "1M"]];
+const SHAPES: [&[&str]; 4] = [
+    &["-c", "2", "-S", "64K"],
+    &["-E", "1M", "-L", "mdt", "-E", "-1", "-c", "2", "-S", "1M"],
+    &["-E", "1M", "-c", "1", "-E", "-1", "-c", "2", "-S", "1M"],
+    &["-E", "256K", "-L", "mdt", "-E", "-1", "-c", "1"],
+];
 
 fn migrate(cluster: &Cluster, how: &[&str], path: &Path) -> program::Outcome {
     let mut arguments = vec!["migrate"];
     arguments.extend_from_slice(how);
     arguments.push(text(path));
     cluster.lfs(&arguments)
+}
+
+fn versions_follow_data(cluster: &Cluster, (path, there): (&Path, &Path), layout: &[&str]) {
+    lfs(cluster, &[&["setstripe"], layout, &[text(path)]].concat());
+    let file = read_write(path);
+    assert_eq!(version(cluster, path), "0");
+    let mut seen = std::collections::BTreeSet::from([version(cluster, path)]);
+    let mut is_new = |cluster: &Cluster| seen.insert(version(cluster, path));
+    file.write_all_at(b"data", 0).expect("write");
+    assert!(is_new(cluster) && !is_new(cluster));
+    // What the other mount holds back counts.
+    read_write(there).write_all_at(b"more", 1000).expect("write");
+    assert!(is_new(cluster));
+    for _ in 0..3 {
+        file.write_all_at(b"same", 0).expect("write");
+        assert!(is_new(cluster), "the same bytes, in a row");
+    }
+    file.set_len(3).expect("cut");
+    assert!(is_new(cluster));
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("chmod");
+    let other = path.with_extension("other");
+    fs::rename(path, &other).expect("rename");
+    fs::rename(other, path).expect("rename");
+    fs::read(path).expect("read");
+    assert!(!is_new(cluster));
+    for flag in ["-n", "-r", "-w"] {
+        let shown = lfs(cluster, &["data_version", flag, text(path)]);
+        assert_eq!(shown, version(cluster, path), "{flag}");
+    }
+}
+
+fn a_component_goes(cluster: &Cluster, (here, there): (&Path, &Path), head: [&str; 2]) {
+    lfs(cluster, &[&["setstripe", "-E", "1M"], &head[..], &["-E", "-1", "-c", "2", text(here)]].concat());
+    let bytes = random_bytes(8, (3 * MIB) as usize);
+    let (writer, reader) = (read_write(here), read_write(there));
+    writer.write_all_at(&bytes, 0).expect("write");
+    let mut piece = vec![0; 100];
+    reader.read_exact_at(&mut piece, 2 * MIB).expect("read");
+    cluster.lfs(&["setstripe", "--comp-del", "-I", "1", text(here)]).fails_with(1);
+    lfs(cluster, &["setstripe", "--comp-del", "-I", "2", text(here)]);
+    for file in [&writer, &reader] {
+        assert_eq!(file.metadata().expect("stat").len(), MIB);
+        assert_eq!(file.read_at(&mut piece, 2 * MIB).expect("read"), 0);
+    }
+    assert!(fs::read(there).expect("read") == bytes[..MIB as usize]);
+    // It may be added again, empty.
+    lfs(cluster, &["setstripe", "--comp-add", "-E", "-1", "-c", "1", text(there)]);
+    reader.write_all_at(b"new", 2 * MIB).expect("write");
+    writer.read_exact_at(&mut piece, 2 * MIB - 97).expect("read");
+    assert!(piece[..97] == [0; 97] && &piece[97..] == b"new");
 }
 
 with_two! {
@@ -218,6 +272,8 @@ with_two! {
         let (one, two) = (random_bytes(1, 700_000), random_bytes(2, 90_000));
         lfs(cluster, &["setstripe", "-c", "2", "-S", "64K", text(&first.join("a"))]);
         fs::write(first.join("a"), &one).expect("write");
+        // One of them has its data on the MDT.
+        lfs(cluster, &["setstripe", "-E", "64K", "-L", "mdt", "-E", "-1", "-c", "1", text(&second.join("b"))]);
         fs::write(second.join("b"), &two).expect("write");
         // Open and cached on both mounts.
         let open: Vec<File> = [first, second].iter().map(|mount| read_write(&mount.join("a"))).collect();
@@ -245,53 +301,15 @@ with_two! {
     }
 
     fn the_version_of_data_changes_with_the_data_and_with_nothing_else(cluster, first, second) {
-        let path = first.join("f");
-        let file = read_write(&path);
-        assert_eq!(version(cluster, &path), "0");
-        let mut seen = std::collections::BTreeSet::from([version(cluster, &path)]);
-        let mut is_new = |cluster: &Cluster| seen.insert(version(cluster, &path));
-        file.write_all_at(b"data", 0).expect("write");
-        assert!(is_new(cluster) && !is_new(cluster));
-        // What the other mount holds back counts.
-        read_write(&second.join("f")).write_all_at(b"more", 1000).expect("write");
-        assert!(is_new(cluster));
-        for _ in 0..3 {
-            file.write_all_at(b"same", 0).expect("write");
-            assert!(is_new(cluster), "the same bytes, in a row");
-        }
-        file.set_len(3).expect("cut");
-        assert!(is_new(cluster));
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("chmod");
-        fs::rename(&path, first.join("g")).expect("rename");
-        fs::rename(first.join("g"), &path).expect("rename");
-        fs::read(&path).expect("read");
-        assert!(!is_new(cluster));
-        for flag in ["-n", "-r", "-w"] {
-            let shown = lfs(cluster, &["data_version", flag, text(&path)]);
-            assert_eq!(shown, version(cluster, &path), "{flag}");
+        for (name, layout) in [("ost", SHAPES[0]), ("mdt", SHAPES[1])] {
+            versions_follow_data(cluster, (&first.join(name), &second.join(name)), layout);
         }
     }
 
     fn a_component_that_is_deleted_takes_its_data_along(cluster, first, second) {
-        let (here, there) = (first.join("f"), second.join("f"));
-        lfs(cluster, &["setstripe", "-E", "1M", "-c", "1", "-E", "-1", "-c", "2", text(&here)]);
-        let bytes = random_bytes(8, (3 * MIB) as usize);
-        let (writer, reader) = (read_write(&here), read_write(&there));
-        writer.write_all_at(&bytes, 0).expect("write");
-        let mut piece = vec![0; 100];
-        reader.read_exact_at(&mut piece, 2 * MIB).expect("read");
-        cluster.lfs(&["setstripe", "--comp-del", "-I", "1", text(&here)]).fails_with(1);
-        lfs(cluster, &["setstripe", "--comp-del", "-I", "2", text(&here)]);
-        for file in [&writer, &reader] {
-            assert_eq!(file.metadata().expect("stat").len(), MIB);
-            assert_eq!(file.read_at(&mut piece, 2 * MIB).expect("read"), 0);
+        for (name, head) in [("ost", ["-c", "1"]), ("mdt", ["-L", "mdt"])] {
+            a_component_goes(cluster, (&first.join(name), &second.join(name)), head);
         }
-        assert!(fs::read(&there).expect("read") == bytes[..MIB as usize]);
-        // It may be added again, empty.
-        lfs(cluster, &["setstripe", "--comp-add", "-E", "-1", "-c", "1", text(&there)]);
-        reader.write_all_at(b"new", 2 * MIB).expect("write");
-        writer.read_exact_at(&mut piece, 2 * MIB - 97).expect("read");
-        assert!(piece[..97] == [0; 97] && &piece[97..] == b"new");
     }
 
     fn rebalancing_empties_an_ost_under_load(cluster, first, second) {

@@ -16,6 +16,20 @@ impl Timestamp {
     pub const fn new(sec: i64, nsec: u32) -> Timestamp {
         Timestamp { sec, nsec: if nsec > 999_999_999 { 999_999_999 } else { nsec } }
     }
+
+    /// Nanoseconds since 1970, 0 before; wraps after the year 2554.
+    pub fn nanoseconds(self) -> u64 {
+        let seconds = u64::try_from(self.sec).unwrap_or(0);
+        seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(self.nsec))
+    }
+
+    /// The smallest time after this one.
+    pub const fn next(self) -> Timestamp {
+        match self.nsec {
+            999_999_999.. => Timestamp { sec: self.sec.saturating_add(1), nsec: 0 },
+            nsec => Timestamp { sec: self.sec, nsec: nsec + 1 },
+        }
+    }
 }
 
 impl From<SystemTime> for Timestamp {
@@ -42,5 +56,12 @@ mod tests {
     fn times_before_1970_keep_positive_nanoseconds() {
         let time = UNIX_EPOCH - Duration::from_millis(1500);
         assert_eq!(Timestamp::from(time), Timestamp::new(-2, 500_000_000));
+    }
+
+    #[test]
+    fn the_next_time_is_a_nanosecond_later() {
+        for time in [Timestamp::new(5, 6), Timestamp::new(5, 999_999_999)] {
+            assert_eq!(time.next().nanoseconds(), time.nanoseconds() + 1);
+        }
     }
 }

@@ -71,7 +71,7 @@ impl Mds {
             return Ok(());
         }
         let mut layout = self.wished_layout(record)?;
-        layout.place_on_mdt(record.attr.fid);
+        layout.place_on_mdt(object_on_mdt(record));
         if layout.has_objects() {
             record.body = user::encode_layout(&record.attr.fid, &layout);
             record.attr.flags |= AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
@@ -211,7 +211,7 @@ impl Mds {
         // Before objects are set aside for it: others wait for those.
         self.call_back_layout(&record.attr.fid, false, informed)?;
         self.call_back_for_objects(record)?;
-        layout.place_on_mdt(record.attr.fid);
+        layout.place_on_mdt(object_on_mdt(record));
         let places: Vec<usize> = layout.to_instantiate(end).collect();
         for &place in &places {
             let component = &mut layout.components[place];
@@ -369,6 +369,11 @@ pub(super) fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
         return Ok(Wish::default());
     }
     user::decode_wish(&record.body).map_err(|error| damaged(&record.attr.fid, &error))
+}
+
+/// The object that a file gets on this MDT. Those that were made for it before may be other files' ([`super::relayout`]).
+fn object_on_mdt(record: &InodeRecord) -> Fid {
+    Fid { ver: record.data_generation, ..record.attr.fid }
 }
 
 /// A wish for a first OST holds for the file that was made with it, not for what inherits.

@@ -10,6 +10,7 @@ use crate::service::Caller;
 use crate::tables::INODES;
 use nacre_layout::{Layout, LayoutForm, user};
 use nacre_ondisk::InodeRecord;
+use nacre_store::object::ObjectStore;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{AttrFlags, Caps, Fid, OpenHandle, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, MdsAnswer, MdsReply};
@@ -101,6 +102,10 @@ impl Mds {
             (false, true) => Vec::new(),
             (false, false) => user::encode_wish(&fid, &super::layout::stored_wish(other)?),
         };
+        if self.layout_of(own)?.is_some_and(|layout| layout.object_on_mdt().is_some()) {
+            // The name of its own object, if that is it, is the other's from now on.
+            changed.data_generation = own.data_generation.checked_add(1).ok_or(Status::EOVERFLOW)?;
+        }
         changed.attr.flags = (own.attr.flags - LAYOUT) | (other.attr.flags & LAYOUT);
         (changed.attr.size, changed.attr.blocks) = (content.size, content.blocks);
         let is_written = self.opens.session(&fid).is_some();
@@ -128,15 +133,20 @@ impl Mds {
     }
 
     fn content_of_layout(&self, layout: &Layout) -> StatusResult<Content> {
-        // As Lustre: what lies on the MDT belongs to its inode.
-        if layout.objects().any(|object| object.is_on_mdt()) {
-            return Err(Status::EOPNOTSUPP);
-        }
         let (mut content, mut sizes) = (Content::default(), Vec::new());
-        for (attr, version) in self.osts.ask(layout.objects())? {
-            sizes.push(attr.size);
-            content.blocks += attr.blocks;
+        let mut add = |size, blocks, version| {
+            sizes.push(size);
+            content.blocks += blocks;
             content.version = content.version.wrapping_add(version);
+        };
+        // It is the first one.
+        if let Some(object) = layout.object_on_mdt() {
+            let store = &self.data.store;
+            let attr = store.attr(object.object).map_err(|error| self.data_failed(&error))?;
+            add(attr.size, attr.blocks, store.version_in(&attr).unwrap_or(0));
+        }
+        for (attr, version) in self.osts.ask(layout.objects().filter(|object| !object.is_on_mdt()))? {
+            add(attr.size, attr.blocks, version);
         }
         content.size = layout.file_size(&sizes);
         Ok(content)

@@ -5,6 +5,7 @@ use super::*;
 use nacre_layout::user::{Selector, encode_selector};
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Wish};
 use nacre_lock::InodeBits;
+use nacre_store::object::ObjectStore;
 use nacre_types::{SetAttr, SetAttrValid};
 use nacre_wire::mds::{LeaseKind, XattrFlags};
 
@@ -197,20 +198,94 @@ fn a_component_that_goes_takes_its_objects_along() {
     f.check();
 }
 
+/// The first MiB on the MDT, the rest on an OST.
+fn wish_on_mdt() -> Wish {
+    let part = |start, end, spec| ComponentSpec {
+        extent: Extent { start, end },
+        flags: ComponentFlags::default(),
+        spec,
+    };
+    Wish::Composite(vec![
+        part(0, 1 << 20, LayoutSpec::ON_MDT),
+        part(1 << 20, Extent::EOF, LayoutSpec::default()),
+    ])
+}
+
+fn on_mdt(f: &Fixture, name: &str) -> Fid {
+    let fid = f.file(Fid::ROOT, name).expect("made").fid;
+    f.attr(&MdsRequest::SetLayout { fid, wish: wish_on_mdt() }).expect("set");
+    f.run(&MdsRequest::LayoutIntent { fid, start: 0, end: 1 }).expect("a place");
+    fid
+}
+
+#[test]
+fn data_on_the_mdt_changes_hands_with_its_version_and_size() {
+    let f = Fixture::with_osts(1);
+    let (a, b) = (on_mdt(&f, "a"), composite(&f, "b"));
+    let store = f.mds.data_store();
+    store.write(a, 0, b"data").expect("written");
+    let version = store.version_in(&store.attr(a).expect("there")).expect("it is known");
+    let expecting = |first, versions| MdsRequest::SwapLayouts {
+        first,
+        second: if first == a { b } else { a },
+        versions,
+        keep_times: false,
+        lease: None,
+    };
+    assert_eq!(f.run(&expecting(a, (Some(version - 1), None))), Err(Status::EAGAIN));
+    f.run(&expecting(a, (Some(version), Some(0)))).expect("swapped");
+    assert_eq!((objects(&f, b), f.stat(b).expect("there").size), (vec![a], 4));
+    f.run(&expecting(b, (Some(version), Some(0)))).expect("swapped back");
+    assert_eq!((objects(&f, a), f.stat(a).expect("there").size), (vec![a], 4));
+    drop(store);
+    f.check();
+}
+
+#[test]
+fn a_file_that_gave_its_object_away_gets_another_one() {
+    let f = Fixture::with_osts(1);
+    let file = on_mdt(&f, "a");
+    let mut given = Vec::new();
+    for round in 0..4 {
+        f.mds.data_store().write(objects(&f, file)[0], 0, b"x").expect("written");
+        given.extend(objects(&f, file));
+        let other = f.file(Fid::ROOT, &round.to_string()).expect("made").fid;
+        f.run(&swap(file, other)).expect("swapped");
+        assert_eq!(objects(&f, other), given[round..]);
+        // The wish went away with the object.
+        f.attr(&MdsRequest::SetLayout { fid: file, wish: wish_on_mdt() }).expect("set");
+        f.run(&MdsRequest::LayoutIntent { fid: file, start: 0, end: 1 }).expect("a place");
+        assert!(!given.contains(&objects(&f, file)[0]));
+    }
+    f.check();
+}
+
+#[test]
+fn a_component_behind_the_mdt_goes_and_what_is_on_the_mdt_stays() {
+    let f = Fixture::with_osts(1);
+    let fid = on_mdt(&f, "a");
+    f.mds.data_store().write(fid, 0, b"data").expect("written");
+    f.run(&MdsRequest::LayoutIntent { fid, start: 1 << 20, end: 2 << 20 }).expect("objects");
+    let value = encode_selector(Selector::Id(2));
+    let flags = XattrFlags::empty();
+    f.run(&MdsRequest::SetXattr { fid, name: b"lustre.lov.del", value: &value, flags }).expect("deleted");
+    assert_eq!((objects(&f, fid), f.stat(fid).expect("there").size), (vec![fid], 4));
+    f.check();
+}
+
 #[test]
 fn files_on_an_ost_are_found_page_by_page() {
     let f = Fixture::with_osts(2);
     let mut expected: Vec<Fid> = Vec::new();
     for number in 0..20 {
-        let fid = composite(&f, &number.to_string());
-        let Ok(MdsReply::Layout(Some(layout))) = f.run(&MdsRequest::GetLayout { fid }) else {
-            panic!("a layout")
-        };
-        if layout.objects().any(|object| object.ost_index == 1) {
+        let fid = f.file(Fid::ROOT, &number.to_string()).expect("made").fid;
+        let wish =
+            Wish::Plain(LayoutSpec { first_ost: Some(u16::from(number % 3 == 0)), ..LayoutSpec::default() });
+        f.attr(&MdsRequest::SetLayout { fid, wish }).expect("set");
+        if number % 3 == 0 {
             expected.push(fid);
         }
     }
-    assert!(!expected.is_empty() && expected.len() < 20);
     let (mut found, mut after) = (Vec::new(), Some(Fid::ZERO));
     while let Some(from) = after {
         let ask = MdsRequest::FilesOn { ost_index: 1, after: from, count_max: 3 };

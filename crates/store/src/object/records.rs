@@ -8,6 +8,8 @@
 //! The store belongs to the metadata server, which may put changes of objects into transactions of its own ([`Edit`]): data
 //! of a file and its attributes then change together. So nothing is torn by a crash, and a sync is one of the log.
 //!
+//! The time of an object's last change is later after each one, so that it tells its version.
+//!
 //! There are no sequences: an object has the FID of a file. Bytes: `docs/formats/mdt.md`.
 
 mod edit;
@@ -276,6 +278,10 @@ impl ObjectStore for RecordStore {
 
     fn attr(&self, object: Fid) -> Result<ObjectAttr> {
         Ok(self.head(object, |_| ())?.map_or(ObjectAttr::default(), |head| head.attr()))
+    }
+
+    fn version_in(&self, attr: &ObjectAttr) -> Option<u64> {
+        Some(attr.mtime.map_or(0, Timestamp::nanoseconds))
     }
 
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {

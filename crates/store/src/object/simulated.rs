@@ -174,6 +174,10 @@ impl<S: ObjectStore> ObjectStore for Simulated<S> {
         self.inner.attr(object)
     }
 
+    fn version_in(&self, attr: &ObjectAttr) -> Option<u64> {
+        self.inner.version_in(attr)
+    }
+
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
         self.inner.truncate(object, size)
     }

@@ -174,6 +174,9 @@ fn data_on_an_mdt_has_no_stripes_and_the_size_of_its_component() {
     let mut moved = decode_layout(&encode_layout(&other, &layout)).expect("sound");
     moved.place_on_mdt(other);
     assert_eq!(moved, layout);
+    let next = Fid { ver: 1, ..FILE };
+    moved.components[0].objects = vec![StripeObject::on_mdt(next)];
+    assert_eq!(decode_layout(&encode_layout(&FILE, &moved)), Ok(moved));
     let Ok(Wish::Composite(copied)) = decode_wish(&bytes) else { panic!("a wish") };
     assert_eq!(copied[0].spec, LayoutSpec::ON_MDT);
     // A directory's default shows the size as well.

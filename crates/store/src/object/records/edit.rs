@@ -180,7 +180,8 @@ impl<'a> Edit<'a> {
         let first = self.chunks.get(&0);
         let in_first = first.map_or(0, |bytes| (bytes.len() as u64).next_multiple_of(ALLOCATION_UNIT));
         let is_inline = self.allocated == in_first && (was_inline || first.is_some());
-        let mtime = coarse_now();
+        // Never the same twice: it is the version of the data.
+        let mtime = self.before.map_or(coarse_now(), |before| coarse_now().max(before.mtime.next()));
         let none = Vec::new();
         let mut head = Vec::new();
         let inline = is_inline.then(|| first.unwrap_or(&none).as_slice());

@@ -39,6 +39,20 @@ fn records(store: &RecordStore) -> usize {
 }
 
 #[test]
+fn every_change_has_a_version_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut last = store.version_in(&store.attr(OBJECT).expect("readable"));
+    assert_eq!(last, Some(0));
+    for _ in 0..100 {
+        store.write(OBJECT, 0, b"same").expect("written");
+        let version = store.version_in(&store.attr(OBJECT).expect("readable"));
+        assert!(version > last, "{version:?} after {last:?}");
+        last = version;
+    }
+}
+
+#[test]
 fn objects_in_records_conform() {
     let dir = tempfile::tempdir().unwrap();
     conformance::run_without_ids(dir.path(), &|dir| Box::new(open(dir)));
