@@ -333,6 +333,8 @@ pub(crate) struct OpenFile {
     pub cached: AtomicBool,
     /// A descriptor was closed.
     pub closing: AtomicBool,
+    /// A program has taken a lease, which somebody may have broken since.
+    pub leased: AtomicBool,
     /// The file's bytes, if they came with the open.
     pub data: Option<Opened>,
 }
@@ -353,6 +355,7 @@ impl OpenFile {
             error_seen: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            leased: AtomicBool::new(false),
             data: None,
         }
     }

@@ -108,6 +108,8 @@ impl Mds {
             MdsRequest::Access { fid, mask } => self.access(caller, fid, *mask),
             MdsRequest::Commit { upto } => self.commit_upto(*upto),
             MdsRequest::FidToLink { fid, index } => self.fid_to_link(fid, *index),
+            MdsRequest::FidToPath { fid, index } => self.fid_to_path(fid, *index),
+            MdsRequest::RemoveFid { fid } => self.remove_fid(caller, fid),
             MdsRequest::SetLock { fid, lock, wait } => self.set_lock(caller, fid, lock, *wait),
             MdsRequest::GetLock { fid, lock } => self.get_lock(caller, fid, lock),
             MdsRequest::Ping => Ok(self.answer(MdsReply::Lease(self.lease_of(&caller.client)?))),

@@ -9,6 +9,8 @@ use nacre_testkit::{Cluster, on_every_shape};
 
 #[path = "abi/attributes.rs"]
 mod attributes;
+#[path = "abi/files.rs"]
+mod files;
 #[path = "abi/ioctls.rs"]
 mod ioctls;
 

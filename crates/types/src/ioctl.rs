@@ -7,6 +7,7 @@
 use crate::attr::SizeSource;
 use crate::fid::{FID_BYTES, Fid};
 use crate::ids::{TargetId, TargetKind};
+use crate::lustre::ProjectCall;
 
 /// Type byte of all native ioctls.
 pub const MAGIC: u8 = b'N';
@@ -224,6 +225,13 @@ pub struct FilesOn {
     pub fids: Vec<Fid>,
     /// Ask again from behind this one; zero: these were all.
     pub next: Fid,
+}
+
+/// Removes all names of a file, whatever they are. Needs `CAP_DAC_READ_SEARCH`, and for each name what unlink(2) needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoveFid {
+    /// The file.
+    pub fid: Fid,
 }
 
 /// Files in one [`FilesOn`].
@@ -535,6 +543,33 @@ impl Payload for FilesOn {
     }
 }
 
+impl Payload for RemoveFid {
+    const COMMAND: u32 = number(WRITE, 34, Self::SIZE);
+    const SIZE: usize = FID_BYTES;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        self.fid.to_le_bytes().to_vec()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<RemoveFid> {
+        Some(RemoveFid { fid: fid_at(bytes, 0)? })
+    }
+}
+
+/// Lustre's structure, under a number that lets the answer come back without a look at the caller's memory.
+impl Payload for ProjectCall {
+    const COMMAND: u32 = number(READ_WRITE, 35, Self::SIZE);
+    const SIZE: usize = ProjectCall::BYTES;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        ProjectCall::to_bytes(self)
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<ProjectCall> {
+        ProjectCall::from_bytes(bytes)
+    }
+}
+
 impl TargetStatfs {
     /// A question about `target`.
     pub fn question(target: TargetId) -> TargetStatfs {
@@ -572,6 +607,8 @@ mod tests {
             other: Fid::new(0x2_0000_0400, 3, 0),
             values: [7, u64::MAX],
         });
+        round_trip(RemoveFid { fid: Fid::ROOT });
+        round_trip(ProjectCall { kind: 2, id: 1, xflags: 0, name: Vec::new() });
         let fids = vec![Fid::new(0x2_0000_0400, 4, 0), Fid::new(0x2_0000_0400, 9, 0)];
         round_trip(FilesOn { ost_index: 3, after: Fid::ROOT, next: fids[1], fids });
         let mut statfs = TargetStatfs::question(TargetId::mdt(3));

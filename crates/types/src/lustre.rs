@@ -82,12 +82,31 @@ pub const GETMDNAME: u32 = 0x8080_6683;
 /// A path of a FID: `getinfo_fid2path` and room for the path.
 pub const FID2PATH: u32 = 0xc008_6696;
 
+/// Version of the data: `ioc_data_version`, whose flags are read although the number says that nothing is.
+pub const DATA_VERSION: u32 = 0x8010_66da;
+/// Exchanges the objects of two open files: `lustre_swap_layouts`.
+pub const SWAP_LAYOUTS: u32 = 0x4020_66db;
+/// Takes a lease, or gives it back: `ll_ioc_lease`.
+pub const SET_LEASE: u32 = 0xc00c_66f3;
+/// The lease that there is, as result.
+pub const GET_LEASE: u32 = 0x0000_66f4;
+/// Says what will become of data: `llapi_ladvise_hdr` and the pieces of advice.
+pub const LADVISE: u32 = 0x8020_66fa;
+/// Project of a name in the directory, or of the directory itself: `lu_project`.
+pub const PROJECT: u32 = 0x4110_66fd;
+/// Lets a foreign file or directory be removed; no argument.
+pub const UNLOCK_FOREIGN: u32 = 0x0000_66f2;
+/// Sets flags of the descriptor.
+pub const SETFLAGS: u32 = 0x4008_6698;
+/// Clears flags of the descriptor.
+pub const CLRFLAGS: u32 = 0x4008_6699;
+/// Flag of a descriptor ([`GETFLAGS`]): it has a group lock.
+pub const FLAG_GROUP_LOCKED: u32 = 2;
+
 /// Ioctls of Lustre that have no counterpart here: archives, quotas, copies on the client, heat. They answer "not
 /// supported" rather than "no such ioctl", which tools take for another file system.
 pub const WITHOUT_COUNTERPART: &[u32] = &[
     LOV_SETEA,
-    0x4008_6698,
-    0x4008_6699,
     0x4018_66d4,
     0x4018_66d5,
     0x4008_66d6,
@@ -106,7 +125,7 @@ pub const WITHOUT_COUNTERPART: &[u32] = &[
     0x9010_66fc,
     0x4010_66fe,
     0xc0b0_66a2,
-    0x4008_66b1,
+    0x4120_66fa,
 ];
 
 /// Bytes of the fixed part of `obd_ioctl_data`.
@@ -241,6 +260,179 @@ impl Payload for ByValue {
 /// The FID in the bytes of a `lu_fid`.
 pub fn fid_in(bytes: &[u8], at: usize) -> Option<Fid> {
     bytes.get(at..)?.first_chunk::<FID_BYTES>().map(Fid::from_le_bytes)
+}
+
+/// `ioc_data_version`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DataVersionCall {
+    /// The answer: version of the data.
+    pub version: u64,
+    /// The answer: version of the layout of a mirrored file, of which there are none: 0.
+    pub layout_version: u32,
+    /// What is written out first: 1 what clients hold back, 2 the same and all caches are dropped. Others do not count.
+    pub flags: u32,
+}
+
+impl DataVersionCall {
+    /// Bytes of the structure.
+    pub const SIZE: usize = 16;
+
+    /// The structure's bytes.
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let mut out = [0; Self::SIZE];
+        put(&mut out, 0, &self.version.to_le_bytes());
+        put(&mut out, 8, &self.layout_version.to_le_bytes());
+        put(&mut out, 12, &self.flags.to_le_bytes());
+        out
+    }
+
+    /// The structure in `bytes`; `None` if they are too few.
+    pub fn from_bytes(bytes: &[u8]) -> Option<DataVersionCall> {
+        let (version, layout_version) = (u64_at(bytes, 0)?, u32_at(bytes, 8)?);
+        Some(DataVersionCall { version, layout_version, flags: u32_at(bytes, 12)? })
+    }
+}
+
+/// `lustre_swap_layouts`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SwapCall {
+    /// How; the constants of this type.
+    pub flags: u64,
+    /// Descriptor of the other file.
+    pub fd: u32,
+    /// Group whose lock the caller has, or 0.
+    pub gid: u32,
+    /// Versions that the data of this file and of the other one is expected to have.
+    pub versions: [u64; 2],
+}
+
+impl SwapCall {
+    /// The first version counts.
+    pub const CHECK_FIRST: u64 = 1;
+    /// The second version counts.
+    pub const CHECK_SECOND: u64 = 2;
+    /// The time of modification stays with the file.
+    pub const KEEP_MTIME: u64 = 4;
+    /// The time of access stays with the file.
+    pub const KEEP_ATIME: u64 = 8;
+    /// The lease on this file must be there, and ends.
+    pub const CLOSE: u64 = 0x10;
+    /// All of them.
+    pub const KNOWN: u64 = 0x1f;
+
+    /// The structure in `bytes`; `None` if they are too few.
+    pub fn from_bytes(bytes: &[u8]) -> Option<SwapCall> {
+        Some(SwapCall {
+            flags: u64_at(bytes, 0)?,
+            fd: u32_at(bytes, 8)?,
+            gid: u32_at(bytes, 12)?,
+            versions: [u64_at(bytes, 16)?, u64_at(bytes, 24)?],
+        })
+    }
+}
+
+/// Bytes of `llapi_ladvise_hdr`, and of each piece of advice after it.
+pub const LADVISE_HEADER: usize = 32;
+/// See [`LADVISE_HEADER`].
+pub const LADVISE_BYTES: usize = 32;
+/// Pieces of advice in one call at most.
+pub const LADVISE_MAX: u32 = 1024;
+const LADVISE_MAGIC: u32 = 0x1ADF_1CE0;
+/// Flag of a call: it need not be waited for.
+pub const LADVISE_ASYNC: u64 = 1;
+
+/// `llapi_ladvise_hdr`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LadviseHeader {
+    /// Pieces of advice that follow.
+    pub count: u32,
+    /// How.
+    pub flags: u64,
+}
+
+impl LadviseHeader {
+    /// The structure in `bytes`; `None` if it has another magic, or says that none or too many follow.
+    pub fn from_bytes(bytes: &[u8]) -> Option<LadviseHeader> {
+        let (magic, count, flags) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?, u64_at(bytes, 8)?);
+        (magic == LADVISE_MAGIC && (1..=LADVISE_MAX).contains(&count))
+            .then_some(LadviseHeader { count, flags })
+    }
+}
+
+/// `llapi_lu_ladvise`: a piece of advice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ladvise {
+    /// Number of the advice.
+    pub advice: u16,
+    /// First byte.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
+impl Ladvise {
+    /// The structure in `bytes`; `None` if they are too few.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Ladvise> {
+        let advice = u32_at(bytes, 0)? as u16;
+        Some(Ladvise { advice, start: u64_at(bytes, 8)?, end: u64_at(bytes, 16)? })
+    }
+}
+
+/// `lu_project`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProjectCall {
+    /// What to do: [`ProjectCall::SET`] or [`ProjectCall::GET`].
+    pub kind: u32,
+    /// Number of the project.
+    pub id: u32,
+    /// Extended inode flags: whether it is inherited (`FS_XFLAG_PROJINHERIT`).
+    pub xflags: u32,
+    /// A name in the directory that the call is made on, up to [`crate::limits::NAME_MAX`] bytes; empty for that inode itself.
+    pub name: Vec<u8>,
+}
+
+impl ProjectCall {
+    /// Set the project.
+    pub const SET: u32 = 1;
+    /// Show it.
+    pub const GET: u32 = 2;
+    /// Bytes of the structure.
+    pub const BYTES: usize = 272;
+    /// Bytes before the name.
+    pub const HEADER: usize = 16;
+
+    /// The structure's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(Self::BYTES);
+        for word in [self.kind, self.id, self.xflags, 0] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&self.name[..self.name.len().min(crate::limits::NAME_MAX)]);
+        out.resize(Self::BYTES, 0);
+        out
+    }
+
+    /// The structure in `bytes`; `None` if they are too few, or the name has no end or more than one part.
+    pub fn from_bytes(bytes: &[u8]) -> Option<ProjectCall> {
+        let field = bytes.get(Self::HEADER..Self::BYTES)?;
+        let name = if field[0] == 0 { &[][..] } else { name_in(field)? };
+        Some(ProjectCall {
+            kind: u32_at(bytes, 0)?,
+            id: u32_at(bytes, 4)?,
+            xflags: u32_at(bytes, 8)?,
+            name: name.to_vec(),
+        })
+    }
+}
+
+/// Bytes of a `fid_array` before its FIDs.
+pub const FID_ARRAY_HEADER: usize = 16;
+/// FIDs in one `fid_array` at most.
+pub const FID_ARRAY_MAX: u32 = 4096;
+
+/// How many FIDs follow the header of a `fid_array`; `None` if it is too short.
+pub fn fid_array_count(header: &[u8]) -> Option<u32> {
+    u32_at(header, 0)
 }
 
 /// Bytes of `struct statx`.
@@ -396,6 +588,24 @@ mod tests {
             (Some(3), Some(8), Some(4096))
         );
         assert_eq!((u32_at(&space, 92), u32_at(&space, 104)), (Some(255), Some(4)));
+        let version = DataVersionCall { version: u64::MAX, layout_version: 3, flags: 2 };
+        assert_eq!(DataVersionCall::from_bytes(&version.to_bytes()), Some(version));
+        let project = ProjectCall { kind: 1, id: 7, xflags: 0x200, name: b"name".to_vec() };
+        assert_eq!(ProjectCall::from_bytes(&project.to_bytes()), Some(project.clone()));
+        assert_eq!(ProjectCall::from_bytes(&[b'a'; ProjectCall::BYTES]), None, "no end");
+        let mut swap = [0; 32];
+        put(&mut swap, 0, &0x13u64.to_le_bytes());
+        put(&mut swap, 8, &[9, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+        let wanted = SwapCall { flags: 0x13, fd: 9, gid: 5, versions: [1, 2] };
+        assert_eq!((SwapCall::from_bytes(&swap), SwapCall::from_bytes(&swap[..31])), (Some(wanted), None));
+        let header = |magic: u32, count: u32| {
+            let mut bytes = [0; 32];
+            put(&mut bytes, 0, &magic.to_le_bytes());
+            put(&mut bytes, 4, &count.to_le_bytes());
+            LadviseHeader::from_bytes(&bytes).map(|header| header.count)
+        };
+        assert_eq!((header(0x1ADF_1CE0, 2), header(0x1ADF_1CE0, 1024)), (Some(2), Some(1024)));
+        assert_eq!((header(0x1ADF_1CE0, 0), header(0x1ADF_1CE0, 1025), header(1, 1)), (None, None, None));
         let value = ByValue { command: GROUP_LOCK, value: u64::MAX };
         assert_eq!(ByValue::from_bytes(&value.to_bytes()), Some(value));
         assert_eq!(ByValue::from_bytes(&[0xff; 16]), None);

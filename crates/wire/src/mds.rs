@@ -352,6 +352,19 @@ pub enum MdsRequest<'a> {
         /// Which of its names.
         index: u32,
     },
+    /// A path of an inode through link number `index` from 0, as far up as this MDT has its directories. Reply: `Path`; `ENODATA` past the
+    /// last link, `ENAMETOOLONG` for one that has too many parts.
+    FidToPath {
+        /// The inode.
+        fid: Fid,
+        /// Which of its names.
+        index: u32,
+    },
+    /// Removes one of the names of a file, whatever it is: who asks has found it by its FID. Reply: `Removed`; `ENOENT` if there is none.
+    RemoveFid {
+        /// The file.
+        fid: Fid,
+    },
     /// Sets or releases a lock. Without `wait` a conflict gives `EAGAIN`; with it the request blocks (interruptible) until
     /// granted. Reply: `Done`.
     SetLock {
@@ -471,6 +484,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::Access { .. }
                 | MdsRequest::Commit { .. }
                 | MdsRequest::FidToLink { .. }
+                | MdsRequest::FidToPath { .. }
                 | MdsRequest::GetLock { .. }
                 | MdsRequest::Ping
                 | MdsRequest::LeaseReleased { .. }
@@ -566,6 +580,13 @@ pub enum MdsReply {
     Directory(DirPage),
     /// A value.
     Bytes(Vec<u8>),
+    /// A path of an inode below a directory.
+    Path {
+        /// The directory: the root, or one that another MDT has.
+        top: Fid,
+        /// Names of one directory and file after the other, with slashes between.
+        path: Vec<u8>,
+    },
     /// A name of an inode.
     Link {
         /// Its directory.

@@ -91,6 +91,8 @@ wire_enum!(MdsRequest<'a> {
     35 = SwapLayouts { first, second, versions, keep_times, lease },
     36 = OpenLease { fid, handle, kind },
     37 = FilesOn { ost_index, after, count_max },
+    38 = FidToPath { fid, index },
+    39 = RemoveFid { fid },
 });
 
 wire_enum!(MdsReply {
@@ -114,6 +116,7 @@ wire_enum!(MdsReply {
     17 = LockedLayout { layout, lock },
     18 = OpenLease(kind),
     19 = Files { fids, next },
+    20 = Path { top, path },
 });
 
 wire_enum!(OssRequest {

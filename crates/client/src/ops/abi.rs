@@ -4,7 +4,8 @@ use crate::caller::Caller;
 use crate::client::Client;
 use nacre_layout::{LayoutForm, user};
 use nacre_types::{Caps, Fid, Status, StatusResult};
-use nacre_wire::mds::{MdsReply, MdsRequest};
+use nacre_wire::mds::{LeaseKind, MdsReply, MdsRequest, OpenFlags};
+use std::sync::atomic::Ordering;
 
 impl Client {
     /// One of the names of an inode and the directory that it is in: link number `link` from 0.
@@ -13,13 +14,74 @@ impl Client {
     /// `EPERM` without the right to read and search everything, as it may be in a private directory; `ENODATA` past the last link;
     /// `ENOENT` if it is gone.
     pub fn parent_of(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<(Fid, Vec<u8>)> {
-        let full = caller.full_cred().full.unwrap_or_default();
-        if !full.caps.contains(Caps::DAC_READ_SEARCH) {
+        if !self.may_search_all(caller) {
             return Err(Status::EPERM);
         }
         match self.call_system(fid, &MdsRequest::FidToLink { fid, index: link })?.reply {
             MdsReply::Link { parent, name } => Ok((parent, name)),
             _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// True if the caller may read and search everything, and so learn where a FID is.
+    pub fn may_search_all(&self, caller: &Caller) -> bool {
+        let full = caller.full_cred().full.unwrap_or_default();
+        full.caps.contains(Caps::DAC_READ_SEARCH)
+    }
+
+    /// Takes a lease for an open file that has none.
+    ///
+    /// # Errors
+    /// `EPERM` for a write lease on a file that is not open for writing, and a read lease on one that is not open for reading; `EBUSY` if
+    /// there is one already, and as for [`Client::open_lease`].
+    pub fn take_lease(&self, caller: &Caller, handle: u64, kind: LeaseKind) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        let needed = if kind == LeaseKind::Read { OpenFlags::READ } else { OpenFlags::WRITE };
+        if !open.flags.contains(needed) {
+            return Err(Status::EPERM);
+        }
+        if open.leased.swap(true, Ordering::AcqRel) {
+            return Err(Status::EBUSY);
+        }
+        let taken = self.open_lease(caller, handle, Some(kind)).map(drop);
+        taken.inspect_err(|_| open.leased.store(false, Ordering::Release))
+    }
+
+    /// Gives up the lease that [`Client::take_lease`] has taken. Says what was left of it: none if somebody has broken it.
+    ///
+    /// # Errors
+    /// `ENOLCK` if none was taken; as for [`Client::open_lease`].
+    pub fn end_lease(&self, caller: &Caller, handle: u64) -> StatusResult<LeaseKind> {
+        let open = self.handles.file(handle)?;
+        if !open.leased.swap(false, Ordering::AcqRel) {
+            return Err(Status::ENOLCK);
+        }
+        self.open_lease(caller, handle, Some(LeaseKind::None))
+    }
+
+    /// Removes all names of a file that is known by its FID, each only if it is the file's.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to read and search everything; `EISDIR`, `EBUSY` of the root; `ENOENT`; those of [`Client::unlink`].
+    /// Names that were removed before stay removed.
+    pub fn remove_fid(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
+        if !self.may_search_all(caller) {
+            return Err(Status::EPERM);
+        }
+        loop {
+            let parent = self.parent_of(caller, fid, 0);
+            let answer = self.call(caller, fid, &MdsRequest::RemoveFid { fid })?;
+            let MdsReply::Removed { attr, .. } = &answer.reply else { return Err(Status::EPROTO) };
+            let is_last = attr.as_ref().is_none_or(|attr| attr.nlink == 0);
+            self.note_removed(answer)?;
+            // The kernel sees to that only where it removes a name itself.
+            if let (Some(kernel), Ok((parent, _))) = (self.kernel.get(), parent) {
+                kernel.drop_attributes(parent.inode_number());
+                kernel.drop_attributes(fid.inode_number());
+            }
+            if is_last {
+                return Ok(());
+            }
         }
     }
 

@@ -4,13 +4,13 @@ use crate::caller::Caller;
 use crate::client::Client;
 use crate::ops::patience::ask_all;
 use nacre_types::limits::TARGET_INDEX_MAX;
-use nacre_types::{Caps, Fid, Status, StatusResult, TargetId, TargetKind};
+use nacre_types::{Fid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{MdsReply, MdsRequest, Statfs};
 use nacre_wire::mgs::PoolConfig;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 
-/// Directories between a file and the root at most; deeper ones have no path that a program could use.
-const DEPTH_MAX: usize = 2048;
+/// Parts of a path that lie on different MDTs one after the other, at most.
+const MDTS_ON_A_PATH_MAX: usize = 2048;
 
 /// Which file system is mounted, and which mount this is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,26 +146,26 @@ impl Client {
     /// `EPERM` without the right to read and search everything, as paths may lead through private directories;
     /// `ENODATA` past the last link; `ENOENT` if it is gone; `ENAMETOOLONG`.
     pub fn fid_to_path(&self, caller: &Caller, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
-        let full = caller.full_cred().full.unwrap_or_default();
-        if !full.caps.contains(Caps::DAC_READ_SEARCH) {
+        if !self.may_search_all(caller) {
             return Err(Status::EPERM);
         }
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let (mut fid, mut index) = (fid, link);
-        while fid != Fid::ROOT {
-            if names.len() == DEPTH_MAX {
-                return Err(Status::ENAMETOOLONG);
+        let (mut fid, mut index, mut path) = (fid, link, Vec::new());
+        for _ in 0..MDTS_ON_A_PATH_MAX {
+            if fid == Fid::ROOT {
+                return Ok(path);
             }
-            match self.call_system(fid, &MdsRequest::FidToLink { fid, index })?.reply {
-                MdsReply::Link { parent, name } => {
-                    names.push(name);
-                    (fid, index) = (parent, 0);
-                }
-                _ => return Err(Status::EPROTO),
+            let MdsReply::Path { top, path: mut part } =
+                self.call_system(fid, &MdsRequest::FidToPath { fid, index })?.reply
+            else {
+                return Err(Status::EPROTO);
+            };
+            if !path.is_empty() {
+                part.push(b'/');
+                part.append(&mut path);
             }
+            (fid, index, path) = (top, 0, part);
         }
-        names.reverse();
-        Ok(names.join(&b'/'))
+        Err(Status::ENAMETOOLONG)
     }
 }
 

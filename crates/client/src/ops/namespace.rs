@@ -200,7 +200,7 @@ impl Client {
         self.call_system(fid, &MdsRequest::ReadLink { fid })?.bytes()
     }
 
-    fn note_removed(&self, answer: crate::client::Answer) -> StatusResult<()> {
+    pub(crate) fn note_removed(&self, answer: crate::client::Answer) -> StatusResult<()> {
         let MdsReply::Removed { attr, .. } = answer.reply else { return Err(Status::EPROTO) };
         if let Some(attr) = attr {
             self.note(&attr, answer.lease);

@@ -7,9 +7,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use nacre_client::{Advice, LeaseKind, SeekKind, SwapConditions, VersionFlush};
 use nacre_types::ioctl::{
     Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, LIST_MAX, MountInfo, PATH_MAX, POOLS_MAX,
-    PathToFid, Payload, PoolList, PoolMembers, SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt, TargetList,
-    TargetStatfs,
+    PathToFid, Payload, PoolList, PoolMembers, RemoveFid, SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt,
+    TargetList, TargetStatfs,
 };
+use nacre_types::lustre::ProjectCall;
 use nacre_types::{AttrFlags, Fid, SetAttr, SetAttrValid, Status, StatusResult};
 
 use super::{Front, caller};
@@ -27,7 +28,7 @@ const XATTR_PROJECT: usize = 12;
 /// What is made in a directory gets its project: as inode flag (`FS_PROJINHERIT_FL`) and as extended one
 /// (`FS_XFLAG_PROJINHERIT`).
 const FLAG_PROJECT_INHERIT: u32 = 0x2000_0000;
-const XFLAG_PROJECT_INHERIT: u32 = 0x200;
+pub(super) const XFLAG_PROJECT_INHERIT: u32 = 0x200;
 
 /// Calls a native ioctl on an open file or directory of a mount; the answer takes the place of `payload`.
 ///
@@ -63,7 +64,7 @@ fn u32_at(data: &[u8], at: usize) -> StatusResult<u32> {
 }
 
 /// What flags that may contain only `known` say of the inheritance of a project.
-fn inherit_of(flags: u32, known: u32) -> StatusResult<SetAttrValid> {
+pub(super) fn inherit_of(flags: u32, known: u32) -> StatusResult<SetAttrValid> {
     match flags {
         0 => Ok(SetAttrValid::NO_PROJECT_INHERIT),
         flags if flags == known => Ok(SetAttrValid::PROJECT_INHERIT),
@@ -73,8 +74,7 @@ fn inherit_of(flags: u32, known: u32) -> StatusResult<SetAttrValid> {
 
 impl Front {
     /// Sets a project or its inheritance, unless nothing would change.
-    fn set_project(&self, request: &Request<'_>, set: SetAttr) -> StatusResult<()> {
-        let fid = self.fid(request.node_id)?;
+    pub(super) fn set_project(&self, request: &Request<'_>, fid: Fid, set: SetAttr) -> StatusResult<()> {
         let attr = self.client.getattr(fid)?;
         let inherits = attr.flags.contains(AttrFlags::PROJECT_INHERIT);
         let same_flag = set.valid.contains(SetAttrValid::PROJECT_INHERIT) == inherits;
@@ -176,6 +176,19 @@ impl Front {
                 ask.values[0] = self.file_call(request, call.fh, &ask)?;
                 answer(&ask, call, reply)
             }
+            RemoveFid::COMMAND => {
+                let ask: RemoveFid = question(call)?;
+                let outcome = self.client.remove_fid(&caller(request), ask.fid);
+                // Some names may be gone even if not all are.
+                self.expire_names();
+                outcome?;
+                reply.ioctl(0, &[]);
+                Ok(())
+            }
+            ProjectCall::COMMAND => {
+                let fid = self.fid(request.node_id)?;
+                answer(&self.project_call(request, fid, question(call)?)?, call, reply)
+            }
             FilesOn::COMMAND => answer(&self.files_on(request, question(call)?)?, call, reply),
             _ => self.foreign_ioctl(request, call, reply),
         }
@@ -250,7 +263,8 @@ impl Front {
             }
             SET_FLAGS => {
                 let valid = inherit_of(u32_at(call.data, 0)?, FLAG_PROJECT_INHERIT)?;
-                self.set_project(request, SetAttr { valid, ..SetAttr::default() })?;
+                let fid = self.fid(request.node_id)?;
+                self.set_project(request, fid, SetAttr { valid, ..SetAttr::default() })?;
                 reply.ioctl(0, &[]);
             }
             GET_XATTR => {
@@ -265,7 +279,8 @@ impl Front {
                 let inherit = inherit_of(u32_at(call.data, 0)?, XFLAG_PROJECT_INHERIT)?;
                 let projid = u32_at(call.data, XATTR_PROJECT)?;
                 let valid = inherit | SetAttrValid::PROJID;
-                self.set_project(request, SetAttr { valid, projid, ..SetAttr::default() })?;
+                let fid = self.fid(request.node_id)?;
+                self.set_project(request, fid, SetAttr { valid, projid, ..SetAttr::default() })?;
                 reply.ioctl(0, &[]);
             }
             _ => return self.lustre_ioctl(request, call, reply),

@@ -3,6 +3,7 @@
 //! Those whose number tells their size come with their data. The others pass pointers to more, which is read and written in the
 //! memory of the caller ([`memory`]).
 
+mod files;
 mod layout;
 mod memory;
 mod names;
@@ -85,11 +86,22 @@ impl Front {
                 memory.write(memory.argument(), &asked.fid.to_le_bytes())?;
                 0
             }
+            lustre::DATA_VERSION => return self.data_version(&asked, reply),
+            lustre::SWAP_LAYOUTS => self.swap_layouts(&asked)?,
+            lustre::SET_LEASE => {
+                let word = asked.number(0)?;
+                self.set_lease(&asked, u64::from(word as u32), (word >> 32) as u32)?
+            }
+            lustre::GET_LEASE => self.get_lease(&asked)?,
+            lustre::LADVISE => self.advise(&asked)?,
+            lustre::RMFID => self.remove_fids(&asked)?,
+            lustre::PROJECT => self.project(&asked)?,
+            lustre::SETFLAGS | lustre::CLRFLAGS => self.change_flags(&asked)?,
             lustre::FID2MDTIDX => self.mdt_of(call.data)?,
             lustre::FUTIMES_3 => self.set_times(&asked)?,
             ByValue::COMMAND => {
                 let passed = ByValue::from_bytes(call.data).ok_or(Status::EINVAL)?;
-                self.by_value(passed)?
+                self.by_value(&asked, passed)?
             }
             _ => return self.fixed_answer(&asked, reply),
         };
@@ -200,8 +212,9 @@ impl Front {
     }
 
     /// What the preload library passes on.
-    fn by_value(&self, passed: ByValue) -> StatusResult<i32> {
+    fn by_value(&self, asked: &Asked<'_>, passed: ByValue) -> StatusResult<i32> {
         match passed.command {
+            lustre::SET_LEASE_OLD => self.set_lease(asked, passed.value, 0),
             // There are no security contexts that could be forgotten.
             lustre::FLUSHCTX => Ok(0),
             _ => Err(Status::EOPNOTSUPP),

@@ -11,6 +11,9 @@ use nacre_types::name::check_name;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 
+/// Directories between a file and the root at most; deeper ones have no path that a program could use.
+const DEPTH_MAX: usize = 2048;
+
 impl Mds {
     pub(crate) fn link(
         &self,
@@ -69,6 +72,11 @@ impl Mds {
     }
 
     pub(crate) fn fid_to_link(&self, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
+        let (parent, name) = self.link_of(fid, index)?;
+        Ok(self.answer(MdsReply::Link { parent, name }))
+    }
+
+    fn link_of(&self, fid: &Fid, index: u32) -> StatusResult<(Fid, Vec<u8>)> {
         let record = self.inode(fid)?;
         let link = match index {
             // The root and orphans have none.
@@ -76,7 +84,22 @@ impl Mds {
             0 => Some((record.parent, record.name.clone())),
             _ => self.extra_link(fid, index - 1)?,
         };
-        let (parent, name) = link.ok_or(Status::ENODATA)?;
-        Ok(self.answer(MdsReply::Link { parent, name }))
+        link.ok_or(Status::ENODATA)
+    }
+
+    /// A path up to the root. Directories may be moved meanwhile: it tells what was found on the way.
+    pub(crate) fn fid_to_path(&self, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let (mut top, mut index) = (*fid, index);
+        while top != Fid::ROOT {
+            if names.len() == DEPTH_MAX {
+                return Err(Status::ENAMETOOLONG);
+            }
+            let (parent, name) = self.link_of(&top, index)?;
+            names.push(name);
+            (top, index) = (parent, 0);
+        }
+        names.reverse();
+        Ok(self.answer(MdsReply::Path { top, path: names.join(&b'/') }))
     }
 }

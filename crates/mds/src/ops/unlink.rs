@@ -35,6 +35,33 @@ impl Mds {
         }
     }
 
+    /// Removes the first name of a file, found and removed in one step.
+    pub(crate) fn remove_fid(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<MdsAnswer> {
+        if *fid == Fid::ROOT {
+            return Err(Status::EBUSY);
+        }
+        loop {
+            let parent = self.inode(fid)?.parent;
+            let _locked = self.locks.lock(&[parent, *fid]);
+            let victim = self.inode(fid)?;
+            if victim.attr.is_dir() {
+                return Err(Status::EISDIR);
+            }
+            if victim.name.is_empty() {
+                return Err(Status::ENOENT);
+            }
+            if victim.parent != parent {
+                continue;
+            }
+            let dir = self.directory(&parent)?;
+            self.check_access(&dir, caller.cred(), perm::EXEC)?;
+            self.check_removal(caller, &dir, &victim, false)?;
+            let name = victim.name.clone();
+            let place = Place { parent, name: &name };
+            return self.remove(caller, &dir, &victim, place, self.hash(&name));
+        }
+    }
+
     /// Whether the caller may take `victim` out of `dir`, and whether it is of the kind that it wants to remove.
     pub(super) fn check_removal(
         &self,

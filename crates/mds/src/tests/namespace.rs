@@ -93,6 +93,39 @@ fn links_share_an_inode_until_the_last_is_gone() {
 }
 
 #[test]
+fn paths_are_told_at_once_and_files_removed_by_their_fid() {
+    let f = Fixture::new();
+    let mut dir = Fid::ROOT;
+    for name in ["a", "b", "c"] {
+        dir = f.dir(dir, name).expect("made").fid;
+    }
+    let file = f.file(dir, "file").expect("made").fid;
+    f.attr(&MdsRequest::Link { fid: file, parent: Fid::ROOT, name: b"other" }).expect("linked");
+    let path = |fid, index| match f.run(&MdsRequest::FidToPath { fid, index }) {
+        Ok(MdsReply::Path { top, path }) => {
+            assert_eq!(top, Fid::ROOT);
+            Ok(String::from_utf8(path).expect("ASCII"))
+        }
+        Ok(other) => panic!("{other:?}"),
+        Err(status) => Err(status),
+    };
+    assert_eq!((path(file, 0), path(file, 1)), (Ok("a/b/c/file".into()), Ok("other".into())));
+    assert_eq!((path(dir, 0), path(Fid::ROOT, 0)), (Ok("a/b/c".into()), Ok(String::new())));
+    assert_eq!(
+        (path(file, 2), path(Fid::new(dir.seq, 999, 0), 0)),
+        (Err(Status::ENODATA), Err(Status::ENOENT))
+    );
+    let remove = |fid| f.run(&MdsRequest::RemoveFid { fid });
+    for left in [1, 0] {
+        let Ok(MdsReply::Removed { fid, attr: Some(attr) }) = remove(file) else { panic!("removed") };
+        assert_eq!((fid, attr.nlink), (file, left));
+    }
+    assert_eq!((remove(file), remove(dir)), (Err(Status::ENOENT), Err(Status::EISDIR)));
+    assert_eq!(remove(Fid::ROOT), Err(Status::EBUSY));
+    f.check();
+}
+
+#[test]
 fn a_file_has_at_most_link_max_names() {
     let f = Fixture::new();
     let file = f.file(Fid::ROOT, "0").expect("made");

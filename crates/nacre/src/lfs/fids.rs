@@ -5,7 +5,6 @@ use super::mounted::{self, Mounted};
 use super::query::{by_name_or_path, open};
 use super::{Failure, Outcome};
 use nacre_types::{Fid, SizeSource};
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,8 +43,6 @@ Example: lfs getsom /mnt/nacre/file
 const SOM_STRICT: u32 = 1;
 /// It is what somebody said when it was last heard of.
 const SOM_LAZY: u32 = 4;
-/// Names of one file that are removed at most.
-const NAMES_MAX: usize = 1 << 17;
 
 /// `lfs path2fid`.
 pub fn path2fid(args: &[OsString]) -> Outcome {
@@ -156,41 +153,11 @@ pub fn rmfid(args: &[OsString]) -> Outcome {
     let opened = open(&mount, "rmfid")?;
     super::for_each(fids, |word| {
         let fid = parse_fid(word, "rmfid")?;
-        remove_names(&opened, &mount.mount_point, &fid).map_err(|error| {
+        opened.remove_fid(fid).map_err(|error| {
             let errno = super::errno_of(&error);
             Failure::new(errno, format!("lfs rmfid: cannot remove {fid}: {}", super::error_text(errno)))
         })
     })
-}
-
-/// Removes one name after the other until there is none. A name is looked at right before: if it leads elsewhere by now,
-/// the file's names are asked for again.
-fn remove_names(opened: &Mounted, root: &Path, fid: &Fid) -> io::Result<()> {
-    if *fid == Fid::ROOT {
-        return Err(io::Error::from_raw_os_error(libc::EBUSY));
-    }
-    let mut removed = false;
-    for _ in 0..NAMES_MAX {
-        let path = match opened.paths_of(fid, Some(0)) {
-            Ok(paths) => paths.into_iter().next().ok_or(io::Error::from_raw_os_error(libc::ENOENT))?,
-            Err(error) if removed && error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let path = root.join(path);
-        let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EBUSY))?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(mounted::directory_of(&path), flags, Mode::empty())?;
-        let found = rustix::fs::statx(&parent, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO);
-        match found {
-            Ok(found) if nacre_client::node::fid_of(found.stx_ino) == Some(*fid) => {
-                rustix::fs::unlinkat(&parent, name, AtFlags::empty())?;
-                removed = true;
-            }
-            Ok(_) | Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(io::Error::from_raw_os_error(libc::EBUSY))
 }
 
 fn device_and_fids<'a>(

@@ -5,15 +5,16 @@ use nacre_layout::wish::fitting_stripe_size;
 use nacre_layout::{LayoutSpec, user};
 use nacre_types::ioctl::{
     Advise, FidToPath, FilesOn, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
-    ScanDirectory, ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
+    RemoveFid, ScanDirectory, ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
+use nacre_types::lustre::ProjectCall;
 use nacre_types::{Fid, TargetId, TargetKind};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -131,6 +132,14 @@ impl Mounted {
     /// Those of ioctl(2).
     pub fn osts(&self) -> io::Result<Vec<TargetRow>> {
         Ok(self.targets()?.into_iter().filter(|row| row.target.kind == TargetKind::Ost).collect())
+    }
+
+    /// Removes all names of a file.
+    ///
+    /// # Errors
+    /// Those of ioctl(2).
+    pub fn remove_fid(&self, fid: Fid) -> io::Result<()> {
+        ask(self.directory.as_fd(), &RemoveFid { fid }).map(drop)
     }
 
     /// Names of the OST pools, in order.
@@ -378,21 +387,43 @@ fn fsxattr(path: &Path) -> io::Result<(OwnedFd, Fsxattr)> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok((file, attributes)) }
 }
 
-/// The project of a file or directory.
+/// True for what can be opened without an effect of its own: files and directories.
+fn can_be_opened(path: &Path) -> io::Result<bool> {
+    let kind = std::fs::symlink_metadata(path)?.file_type();
+    Ok(kind.is_file() || kind.is_dir())
+}
+
+/// Asks for the project of a name, or sets it, through its directory.
+fn by_name(path: &Path, kind: u32, project: Project) -> io::Result<ProjectCall> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory_of(path), flags, Mode::empty())?;
+    let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EINVAL))?.as_bytes().to_vec();
+    let xflags = if project.inherited { XFLAG_PROJECT_INHERIT } else { 0 };
+    ask(directory.as_fd(), &ProjectCall { kind, id: project.id, xflags, name })
+}
+
+/// The project of a file, directory, or whatever else has a name.
 ///
 /// # Errors
 /// Those of open(2) and ioctl(2).
 pub fn project_of(path: &Path) -> io::Result<Project> {
+    if !can_be_opened(path)? {
+        let call = by_name(path, ProjectCall::GET, Project { id: 0, inherited: false })?;
+        return Ok(Project { id: call.id, inherited: call.xflags & XFLAG_PROJECT_INHERIT != 0 });
+    }
     let (_, attributes) = fsxattr(path)?;
     let inherited = attributes[FSX_FLAGS] & XFLAG_PROJECT_INHERIT != 0;
     Ok(Project { id: attributes[FSX_PROJECT], inherited })
 }
 
-/// Changes the project of a file or directory.
+/// Changes the project of what [`project_of`] shows.
 ///
 /// # Errors
 /// Those of open(2) and ioctl(2).
 pub fn set_project(path: &Path, project: Project) -> io::Result<()> {
+    if !can_be_opened(path)? {
+        return by_name(path, ProjectCall::SET, project).map(drop);
+    }
     let (file, mut attributes) = fsxattr(path)?;
     attributes[FSX_PROJECT] = project.id;
     attributes[FSX_FLAGS] &= !XFLAG_PROJECT_INHERIT;

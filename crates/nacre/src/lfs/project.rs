@@ -129,10 +129,6 @@ fn below(task: Task, directory: &Path, recursive: bool, depth: usize) -> Outcome
         let entry = entry.map_err(|error| failed("open", directory, &error))?;
         let path = entry.path();
         let kind = entry.file_type().map_err(|error| failed("open", &path, &error))?;
-        // Others cannot be opened without an effect of their own.
-        if !kind.is_dir() && !kind.is_file() {
-            continue;
-        }
         let mut done = apply(task, &path, kind.is_dir());
         if kind.is_dir() && recursive && depth < DEPTH_MAX {
             done = done.and_then(|()| below(task, &path, recursive, depth + 1));

@@ -28,21 +28,21 @@ const LOOKUP: u32 = 0xc008_6914;
 const FILL: u8 = 0x5a;
 
 /// The result, or the error number negated.
-fn ioctl(file: &File, command: u32, buffer: &mut [u8]) -> i32 {
+pub fn ioctl(file: &File, command: u32, buffer: &mut [u8]) -> i32 {
     // SAFETY: the buffer is at least as long as what the tests ask for, and lives for the call.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), command as libc::Ioctl, buffer.as_mut_ptr()) };
     if result >= 0 { result } else { -std::io::Error::last_os_error().raw_os_error().expect("errno") }
 }
 
-fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+pub fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*bytes[at..].first_chunk().expect("inside"))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(*bytes[at..].first_chunk().expect("inside"))
 }
 

@@ -195,6 +195,8 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         },
         MdsRequest::OpenLease { fid: fid(1), handle: OpenHandle(78), kind: Some(LeaseKind::Frozen) },
         MdsRequest::FilesOn { ost_index: 3, after: fid(1), count_max: 100 },
+        MdsRequest::FidToPath { fid: fid(1), index: 2 },
+        MdsRequest::RemoveFid { fid: fid(1) },
     ]
 }
 
@@ -247,6 +249,7 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::LockedLayout { layout: Some(layout()), lock: LockHandle(10) },
         MdsReply::OpenLease(LeaseKind::Read),
         MdsReply::Files { fids: vec![fid(1)], next: Some(fid(1)) },
+        MdsReply::Path { top: fid(1), path: b"a/b".to_vec() },
     ]
 }
 

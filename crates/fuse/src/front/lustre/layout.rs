@@ -6,6 +6,7 @@ use nacre_types::{Attr, Fid, Status, StatusResult};
 
 use super::{Asked, Memory};
 use crate::front::{Front, caller};
+use crate::request::Request;
 
 const LOV: &[u8] = b"lustre.lov";
 const MAGIC_V1: u32 = 0x0BD1_0BD0;
@@ -134,7 +135,7 @@ impl Front {
             lustre::MDC_GETINFO_V1 | lustre::MDC_GETINFO_V2 => self.client.getattr(asked.fid)?,
             _ => {
                 let text = memory.read_text(address, NAME_ROOM)?;
-                self.attr_of_name(asked, name_in(&text).ok_or(Status::EINVAL)?)?
+                self.attr_of_name(asked.request, asked.fid, name_in(&text).ok_or(Status::EINVAL)?)?
             }
         };
         let layout = match attr.is_regular() || attr.is_dir() {
@@ -155,17 +156,19 @@ impl Front {
     }
 
     /// Attributes behind a name, for a caller who may search the directory.
-    pub(super) fn attr_of_name(&self, asked: &Asked<'_>, name: &[u8]) -> StatusResult<Attr> {
+    pub(super) fn attr_of_name(
+        &self,
+        request: &Request<'_>,
+        directory: Fid,
+        name: &[u8],
+    ) -> StatusResult<Attr> {
         if name == b"." {
-            return self.client.getattr(asked.fid);
+            return self.client.getattr(directory);
         }
-        let fid: Fid = {
-            let found = self.client.lookup(&caller(asked.request), asked.fid, name)?;
-            let found = found.map_err(|_| Status::ENOENT)?;
-            self.client.forget(found.node, 1);
-            found.attr.fid
-        };
-        self.client.getattr(fid)
+        let found = self.client.lookup(&caller(request), directory, name)?;
+        let found = found.map_err(|_| Status::ENOENT)?;
+        self.client.forget(found.node, 1);
+        self.client.getattr(found.attr.fid)
     }
 }
 

@@ -30,6 +30,17 @@ pub(super) struct Memory {
     argument: u64,
 }
 
+/// A file that the caller has open, as the kernel tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct OpenFile {
+    /// Number of the inode.
+    pub inode: u64,
+    /// Device number of the file system that it is on.
+    pub device: (u32, u32),
+    /// Open for writing.
+    pub is_writable: bool,
+}
+
 impl Memory {
     /// # Errors
     /// `ENOTTY` for 32-bit programs, whose structures are others; `EPERM` if the caller cannot be looked at.
@@ -52,6 +63,26 @@ impl Memory {
     pub(super) fn umask(&self) -> u32 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         umask_in(&status).unwrap_or(0o777)
+    }
+
+    /// The file that the call was made on.
+    ///
+    /// # Errors
+    /// `EPERM` if the caller cannot be looked at.
+    pub(super) fn own_file(&self) -> StatusResult<OpenFile> {
+        let line = fs::read_to_string(format!("/proc/{}/syscall", self.pid)).map_err(|_| Status::EPERM)?;
+        self.file(first_argument(&line).ok_or(Status::EPERM)? as u32)
+    }
+
+    /// A file that the caller has open under a number.
+    ///
+    /// # Errors
+    /// `EBADF` if there is none.
+    pub(super) fn file(&self, fd: u32) -> StatusResult<OpenFile> {
+        let pid = self.pid;
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).map_err(|_| Status::EBADF)?;
+        let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).map_err(|_| Status::EPERM)?;
+        open_file(&info, &mounts).ok_or(Status::EBADF)
     }
 
     /// That the thread waits in this very call, and acts for the user that the request names.
@@ -156,6 +187,29 @@ fn is_call(line: &str, command: u32, argument: u64) -> bool {
         && register(0) == Some(argument)
 }
 
+/// First argument of the call in a line of `/proc/PID/syscall`.
+fn first_argument(line: &str) -> Option<u64> {
+    let word = line.split_ascii_whitespace().nth(1)?.strip_prefix("0x")?;
+    u64::from_str_radix(word, 16).ok()
+}
+
+/// What `/proc/PID/fdinfo/FD` and `/proc/PID/mountinfo` say of an open file.
+fn open_file(info: &str, mounts: &str) -> Option<OpenFile> {
+    let field = |name| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
+    let mount = field("mnt_id:")?;
+    let mut devices = mounts.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        (words.next()? == mount).then(|| words.nth(1))?
+    });
+    let (major, minor) = devices.next()?.split_once(':')?;
+    Some(OpenFile {
+        inode: field("ino:")?.parse().ok()?,
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        is_writable: flags & libc::O_ACCMODE != libc::O_RDONLY,
+    })
+}
+
 /// User id for file systems, from `/proc/PID/status`.
 fn fs_user(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -188,6 +242,19 @@ mod tests {
         assert_eq!(fs_user("Name:\ta\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n"), Some(4));
         assert_eq!(fs_user("Uid:\t1\n"), None);
         assert_eq!(umask_in("Name:\ta\nUmask:\t0027\nState:\tR\n"), Some(0o27));
+    }
+
+    #[test]
+    fn open_files_are_found_in_what_the_kernel_tells() {
+        let mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n36 21 0:52 / /mnt rw - fuse.nacre lo:/n rw\n";
+        let info = "pos:\t0\nflags:\t0100002\nmnt_id:\t36\nino:\t144115205\n";
+        let found = OpenFile { inode: 144_115_205, device: (0, 52), is_writable: true };
+        assert_eq!(open_file(info, mounts), Some(found));
+        let reads = info.replace("0100002", "0100000");
+        assert_eq!(open_file(&reads, mounts).map(|file| file.is_writable), Some(false));
+        assert_eq!(open_file(&info.replace("36", "37"), mounts), None);
+        assert_eq!(open_file("", mounts), None);
+        assert_eq!((first_argument("16 0x3 0x5"), first_argument("running")), (Some(3), None));
     }
 
     #[test]

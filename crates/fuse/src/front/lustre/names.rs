@@ -35,7 +35,7 @@ impl Front {
     pub(super) fn look_up_name(&self, asked: &Asked<'_>) -> StatusResult<i32> {
         let question = asked.obd(&asked.memory()?)?;
         let name = question.name().ok_or(Status::EINVAL)?;
-        self.attr_of_name(asked, name).map(|_| 0)
+        self.attr_of_name(asked.request, asked.fid, name).map(|_| 0)
     }
 
     /// The path through one of the links; the number of the link is counted on if there is another.

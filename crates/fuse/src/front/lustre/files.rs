@@ -1,0 +1,234 @@
+//! What programs ask about the data of an open file: versions, exchanges, leases, advice; and removal by FID, and projects.
+
+use nacre_client::{Advice, LeaseKind, SwapConditions, VersionFlush};
+use nacre_types::lustre::{
+    self, DataVersionCall, LADVISE_ASYNC, LADVISE_BYTES, LADVISE_HEADER, Ladvise, LadviseHeader, ProjectCall,
+    SwapCall, fid_in,
+};
+use nacre_types::{AttrFlags, Fid, SetAttr, SetAttrValid, Status, StatusResult};
+
+use super::Asked;
+use super::memory::OpenFile;
+use crate::front::ioctl::{XFLAG_PROJECT_INHERIT, inherit_of};
+use crate::front::{Front, caller};
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// Flags of [`lustre::DATA_VERSION`].
+const VERSION_AFTER_WRITES: u32 = 1;
+const VERSION_ALONE: u32 = 2;
+/// Modes of leases.
+const LEASE_READ: u64 = 1;
+const LEASE_WRITE: u64 = 2;
+const LEASE_GIVE_UP: u64 = 4;
+/// Numbers of advice; those from 3 on are about locks and read-ahead of the mount.
+const WILL_READ: u16 = 1;
+const DONT_NEED: u16 = 2;
+const ADVICE_LAST: u16 = 5;
+/// Bytes of a FID, and where in it an error is told.
+const FID_BYTES: usize = 16;
+const FID_ERROR: usize = 12;
+
+/// How a program sees a lease.
+fn number_of(kind: LeaseKind) -> i32 {
+    match kind {
+        LeaseKind::None => 0,
+        LeaseKind::Read => LEASE_READ as i32,
+        LeaseKind::Write | LeaseKind::Frozen => LEASE_WRITE as i32,
+    }
+}
+
+impl Front {
+    /// The version of the open file's data. The flags are an input, though the number says otherwise.
+    pub(super) fn data_version(&self, asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        let memory = asked.memory()?;
+        let bytes = memory.read_vec(memory.argument(), DataVersionCall::SIZE)?;
+        let mut call = DataVersionCall::from_bytes(&bytes).ok_or(Status::EINVAL)?;
+        call.flags &= VERSION_AFTER_WRITES | VERSION_ALONE;
+        let flush = match call.flags {
+            0 => VersionFlush::Nothing,
+            VERSION_AFTER_WRITES => VersionFlush::Dirty,
+            _ => VersionFlush::Everything,
+        };
+        if !self.client.getattr(asked.fid)?.is_regular() {
+            return Err(Status::ENOTTY);
+        }
+        call.version = self.client.data_version(asked.call.fh, flush)?;
+        reply.ioctl(0, &call.to_bytes());
+        Ok(())
+    }
+
+    /// Exchanges the objects of the open file and of another one that the caller has open. Both must be open for writing.
+    pub(super) fn swap_layouts(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let call = SwapCall::from_bytes(asked.call.data).ok_or(Status::EINVAL)?;
+        if call.flags & !SwapCall::KNOWN != 0 {
+            return Err(Status::EINVAL);
+        }
+        let memory = asked.memory()?;
+        let own = memory.own_file()?;
+        let other = memory.file(call.fd)?;
+        if !own.is_writable || !other.is_writable {
+            return Err(Status::EPERM);
+        }
+        let other = self.fid_of_file(&own, &other)?;
+        if other == asked.fid {
+            return Ok(0);
+        }
+        let expected = |flag, version| (call.flags & flag != 0).then_some(version);
+        let closes = call.flags & SwapCall::CLOSE != 0;
+        let conditions = SwapConditions {
+            versions: (
+                expected(SwapCall::CHECK_FIRST, call.versions[0]),
+                expected(SwapCall::CHECK_SECOND, call.versions[1]),
+            ),
+            keep_times: call.flags & SwapCall::KEEP_MTIME != 0,
+            lease: closes.then_some(asked.call.fh),
+        };
+        let caller = caller(asked.request);
+        self.client.swap_layouts(&caller, asked.fid, other, &conditions)?;
+        if closes {
+            // It has served; nothing is to be told of it if it went in the meantime.
+            self.client.open_lease(&caller, asked.call.fh, Some(LeaseKind::None)).map(drop)?;
+        }
+        Ok(0)
+    }
+
+    /// The FID of another file that the caller has open on this file system.
+    fn fid_of_file(&self, own: &OpenFile, other: &OpenFile) -> StatusResult<Fid> {
+        if own.device != other.device {
+            return Err(Status::EXDEV);
+        }
+        let fid = self.client.fid_of(other.inode)?;
+        if self.client.getattr(fid)?.is_regular() { Ok(fid) } else { Err(Status::EINVAL) }
+    }
+
+    /// Takes a lease, or gives it up and says which it was: 0 if somebody has broken it.
+    pub(super) fn set_lease(&self, asked: &Asked<'_>, mode: u64, flags: u32) -> StatusResult<i32> {
+        // What the flags ask for are changes of mirrors, of which there are none.
+        if flags != 0 {
+            return Err(Status::EOPNOTSUPP);
+        }
+        let wanted = match mode {
+            LEASE_READ => Some(LeaseKind::Read),
+            LEASE_WRITE => Some(LeaseKind::Write),
+            LEASE_GIVE_UP => None,
+            _ => return Err(Status::EINVAL),
+        };
+        if !self.client.getattr(asked.fid)?.is_regular() {
+            return Err(Status::ENOTTY);
+        }
+        let (caller, fh) = (caller(asked.request), asked.call.fh);
+        match wanted {
+            Some(kind) => self.client.take_lease(&caller, fh, kind).map(|()| 0),
+            None => self.client.end_lease(&caller, fh).map(number_of),
+        }
+    }
+
+    /// The lease of the open file.
+    pub(super) fn get_lease(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        if !self.client.getattr(asked.fid)?.is_regular() {
+            return Err(Status::ENOTTY);
+        }
+        self.client.open_lease(&caller(asked.request), asked.call.fh, None).map(number_of)
+    }
+
+    /// Passes on what a program says of ranges of the open file: all of it, or up to the first that is wrong.
+    pub(super) fn advise(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let memory = asked.memory()?;
+        let bytes = memory.read_vec(memory.argument(), LADVISE_HEADER)?;
+        let header = LadviseHeader::from_bytes(&bytes).ok_or(Status::EINVAL)?;
+        let start = memory.argument().checked_add(LADVISE_HEADER as u64).ok_or(Status::EFAULT)?;
+        let bytes = memory.read_vec(start, LADVISE_BYTES * header.count as usize)?;
+        for one in bytes.chunks_exact(LADVISE_BYTES) {
+            let one = Ladvise::from_bytes(one).ok_or(Status::EINVAL)?;
+            let advice = match one.advice {
+                WILL_READ => Advice::WillRead,
+                DONT_NEED => Advice::DontNeed,
+                number if number == 0 || number > ADVICE_LAST => return Err(Status::EINVAL),
+                _ => return Err(Status::EOPNOTSUPP),
+            };
+            if header.flags & !LADVISE_ASYNC != 0 {
+                return Err(Status::EINVAL);
+            }
+            self.client.advise(asked.fid, advice, one.start, one.end)?;
+        }
+        Ok(0)
+    }
+
+    /// Removes files by FID. What became of each is told in the place of its version.
+    pub(super) fn remove_fids(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let memory = asked.memory()?;
+        let start = memory.argument();
+        let header = memory.read_vec(start, lustre::FID_ARRAY_HEADER)?;
+        let count = lustre::fid_array_count(&header).ok_or(Status::EINVAL)?;
+        if count > lustre::FID_ARRAY_MAX {
+            return Err(Status::E2BIG);
+        }
+        let start = start.checked_add(lustre::FID_ARRAY_HEADER as u64).ok_or(Status::EFAULT)?;
+        let mut bytes = memory.read_vec(start, FID_BYTES * count as usize)?;
+        let caller = caller(asked.request);
+        for one in bytes.chunks_exact_mut(FID_BYTES) {
+            let fid = fid_in(one, 0).ok_or(Status::EINVAL)?;
+            let error = match self.client.remove_fid(&caller, fid) {
+                Ok(()) => 0,
+                // Nobody who may not find files by FID learns anything of them.
+                Err(Status::EPERM) if !self.client.may_search_all(&caller) => return Err(Status::EPERM),
+                Err(status) => -status.errno(),
+            };
+            one[FID_ERROR..].copy_from_slice(&error.to_le_bytes());
+        }
+        self.expire_names();
+        memory.write(start, &bytes)?;
+        Ok(0)
+    }
+
+    /// Sets or shows the project of a name in the directory, or of the open inode itself. So those are reached too that cannot be
+    /// opened without an effect.
+    pub(super) fn project(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let call = ProjectCall::from_bytes(asked.call.data).ok_or(Status::EINVAL)?;
+        let call = self.project_call(asked.request, asked.fid, call)?;
+        if call.kind == ProjectCall::GET {
+            let memory = asked.memory()?;
+            memory.write(memory.argument(), &call.to_bytes()[..ProjectCall::HEADER])?;
+        }
+        Ok(0)
+    }
+
+    /// The same for the native call.
+    pub(in crate::front) fn project_call(
+        &self,
+        request: &Request<'_>,
+        fid: Fid,
+        mut call: ProjectCall,
+    ) -> StatusResult<ProjectCall> {
+        let attr = match call.name.as_slice() {
+            b"" => self.client.getattr(fid)?,
+            name => self.attr_of_name(request, fid, name)?,
+        };
+        match call.kind {
+            ProjectCall::SET => {
+                let valid = inherit_of(call.xflags, XFLAG_PROJECT_INHERIT)? | SetAttrValid::PROJID;
+                let set = SetAttr { valid, projid: call.id, ..SetAttr::default() };
+                self.set_project(request, attr.fid, set)?;
+            }
+            ProjectCall::GET => {
+                let inherits = attr.flags.contains(AttrFlags::PROJECT_INHERIT);
+                (call.id, call.xflags) = (attr.projid, XFLAG_PROJECT_INHERIT * u32::from(inherits));
+            }
+            _ => return Err(Status::EINVAL),
+        }
+        Ok(call)
+    }
+
+    /// Changes flags of the descriptor. There are none that could be set: that of a group lock comes with the lock, and
+    /// neither locks nor direct I/O can be told to do without.
+    pub(super) fn change_flags(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let flags = asked.number(0)? as u32;
+        match flags {
+            flags if flags & lustre::FLAG_GROUP_LOCKED != 0 => Err(Status::EINVAL),
+            0 => Ok(0),
+            _ if asked.call.cmd == lustre::CLRFLAGS => Ok(0),
+            _ => Err(Status::EOPNOTSUPP),
+        }
+    }
+}
