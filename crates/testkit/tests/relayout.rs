@@ -345,6 +345,72 @@ with_two! {
     }
 }
 
+#[test]
+fn files_are_migrated_as_the_options_say() {
+    let Some(mut cluster) = killed(Shape::Embedded, "rlo") else { return };
+    let directory = cluster.directory("d");
+    let path = directory.join("f");
+    let bytes = random_bytes(6, 700_000);
+    fs::write(&path, &bytes).expect("write");
+    let shown = |field: &str| lfs(&cluster, &["getstripe", field, text(&path)]);
+    let run = |how: &[&str]| migrate(&cluster, how, &path);
+    run(&["-o", "2,0", "-S", "1M"]).success();
+    assert_eq!((shown("-c"), shown("-i"), shown("-S")), ("2".into(), "2".into(), "1048576".into()));
+    run(&["-C", "6"]).success();
+    assert_eq!(shown("-c"), "6");
+    let other = directory.join("other");
+    lfs(&cluster, &["setstripe", "-E", "64M", "-L", "mdt", "-E", "-1", "-c", "3", text(&other)]);
+    run(&["--copy", text(&other)]).success();
+    assert_eq!(
+        (shown("--component-count"), shown("-c")),
+        ("2".into(), "0".into()),
+        "only the head has objects"
+    );
+    let template = cluster.run().directory().join("t.yaml");
+    fs::write(&template, lfs(&cluster, &["getstripe", "-y", text(&other)]).replace("64M", "1M"))
+        .expect("write");
+    run(&["-y", text(&template), "-D", "-b"]).success();
+    // A small file has one stripe, however many OSTs there are.
+    run(&["-A", "-M", "1", "-S", "64K"]).success();
+    assert_eq!((shown("-c"), shown("-S")), ("1".into(), "65536".into()));
+    run(&["-A", "-M", "1", "-X", "100000", "-K", "250"]).success();
+    assert_eq!(shown("-c"), "2", "400 KiB per object at most");
+    lfs(&cluster, &["setstripe", "-c", "3", text(&directory)]);
+    run(&["--restripe"]).success();
+    assert_eq!(shown("-c"), "3");
+    let fid = lfs(&cluster, &["path2fid", text(&path)]);
+    let told = cluster.lfs(&["migrate", "-v", "--fid", "--lustre-dir", text(&directory), "-c", "1", &fid]);
+    assert_eq!(told.success().stdout.trim(), fid);
+    assert_eq!(shown("-c"), "1");
+    assert!(fs::read(&path).expect("read") == bytes);
+    refusals_of_migrate(&cluster, &directory);
+    cluster.stop_and_check();
+}
+
+fn refusals_of_migrate(cluster: &Cluster, directory: &Path) {
+    let path = directory.join("f");
+    let objects = lfs(cluster, &["getstripe", "-y", text(&path)]);
+    let missing = migrate(cluster, &["-p", "nowhere"], &path).fails_with(libc::EINVAL).stderr.clone();
+    assert!(missing.contains("pool 'nowhere fsname rlo' does not exist"), "{missing}");
+    migrate(cluster, &["-i", "77"], &path).fails_with(libc::EINVAL);
+    migrate(cluster, &["-c", "1"], directory).fails_with(libc::EINVAL);
+    migrate(cluster, &["-c", "1"], &directory.join("none")).fails_with(libc::ENOENT);
+    migrate(cluster, &["-c", "1", "--fid", "--lustre-dir", text(directory)], Path::new("x"))
+        .fails_with(libc::EINVAL);
+    std::os::unix::fs::symlink("f", directory.join("link")).expect("symlink");
+    migrate(cluster, &["-c", "1"], &directory.join("link")).fails_with(libc::ELOOP);
+    // Directories are where they can be.
+    migrate(cluster, &["-m", "0", "-c", "1", "-H", "crush"], directory).success();
+    migrate(cluster, &["-m", "1"], directory).fails_with(libc::ENODEV);
+    migrate(cluster, &["-m", "0"], &path).fails_with(libc::ENOTDIR);
+    assert_eq!(lfs(cluster, &["getstripe", "-y", text(&path)]), objects);
+    // What can be moved is, whatever becomes of the others; the exit code is that of the first failure.
+    let list = cluster.run().directory().join("list");
+    fs::write(&list, format!("{}\n{}\n", directory.join("none").display(), path.display())).expect("write");
+    cluster.lfs(&["migrate", "-c", "4", "--files-from", text(&list)]).fails_with(libc::ENOENT);
+    assert_eq!(lfs(cluster, &["getstripe", "-c", text(&path)]), "4");
+}
+
 /// A file system whose processes are killed.
 fn killed(shape: Shape, name: &str) -> Option<Cluster> {
     if !have(&["/dev/fuse"]) || !have_root() {

@@ -172,7 +172,11 @@ fn device_and_fids<'a>(
     }
 }
 
-fn parse_fid(word: &Path, command: &str) -> Result<Fid, Failure> {
+/// The FID that a word of the command line is.
+///
+/// # Errors
+/// `EINVAL` if it is none.
+pub fn parse_fid(word: &Path, command: &str) -> Result<Fid, Failure> {
     // Paths of the form .lustre/fid/[..] name a FID as well.
     let text = word.file_name().and_then(|name| name.to_str()).unwrap_or("");
     text.parse().map_err(|_| {

@@ -1,22 +1,35 @@
 //! `lfs migrate`: moves the data of files to other objects. Source: reference 2.4.
 
+mod auto;
+mod directory;
+
+use super::fids::parse_fid;
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::relocate::{Manner, Order, relocate};
-use super::setstripe::wish_of_options;
+use super::setstripe::{check_targets, wish_of_options};
 use super::{Failure, Outcome, mounted};
+use auto::Auto;
+use mounted::Mounted;
 use nacre_layout::{Wish, user};
 use nacre_types::Fid;
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What `--help` and a wrong call print.
 pub const USAGE: &str = "\
 usage: lfs migrate [LAYOUT OPTIONS] [-b | -n] [-v] [-W RATE] [--stats] [--stats-interval SECONDS] FILE...
        lfs migrate [OPTIONS] --files-from LIST | -0
+       lfs migrate -m MDT[,MDT...] [-c COUNT] [-H HASH] [-d] [-v] DIR...
 LAYOUT OPTIONS are those of 'lfs setstripe'; without any the file keeps its layout and gets other objects
+  -A, --auto-stripe          as many stripes as the size asks for: one and the root of the GiB, more if
+                             objects would take too much of an OST
+  -K, --cap PART             with -A: objects of at most 1/PART of the smallest OST's free space (100)
+  -M, --min-free KIB         with -A: OSTs with less free space are left out (262144)
+  -X, --max-free KIB         with -A: free space beyond this does not count
       --restripe             the layout that a new file in the same directory would get
   -b, --block                others wait if they write meanwhile (the default)
   -n, --non-block            give up if somebody writes to the file or has it open for writing
@@ -26,7 +39,10 @@ LAYOUT OPTIONS are those of 'lfs setstripe'; without any the file keeps its layo
       --stats-interval S     print progress every S seconds
       --files-from LIST      take names from a file, one per line; '-' for standard input
   -0, --null                 take names from standard input, each ended by NUL
+      --fid                  FILEs are FIDs
+      --lustre-dir DIR       with --fid: a directory of the file system, otherwise the current one
   -v, --verbose              print each file that was moved
+  -m, --mdt-index MDT        directories: to these MDTs
 Example: lfs migrate -c 4 /mnt/nacre/file
 ";
 
@@ -46,7 +62,7 @@ const OPTIONS: &[OptionSpec] = &[
     opt('y', "yaml", Takes::Value),
     opt('b', "block", Takes::Nothing),
     opt('n', "non-block", Takes::Nothing),
-    opt('D', "non-direct", Takes::Nothing),
+    OptionSpec { key: 'B', ..opt('D', "non-direct", Takes::Nothing) },
     opt('W', "bandwidth-limit", Takes::Value),
     long('7', "stats", Takes::Nothing),
     long('8', "stats-interval", Takes::Value),
@@ -55,20 +71,24 @@ const OPTIONS: &[OptionSpec] = &[
     opt('0', "null", Takes::Nothing),
     opt('v', "verbose", Takes::Nothing),
     opt('h', "help", Takes::Nothing),
-    // Known to Lustre, named in the refusal.
-    opt('m', "mdt-index", Takes::Value),
     opt('C', "overstripe-count", Takes::Value),
     opt('o', "ost", Takes::Value),
     long('o', "ost-list", Takes::Value),
     opt('A', "auto-stripe", Takes::Nothing),
+    opt('K', "cap", Takes::Value),
+    opt('M', "min-free", Takes::Value),
+    opt('X', "max-free", Takes::Value),
     long('f', "fid", Takes::Nothing),
-];
-const UNSUPPORTED: &[(char, &str, &str)] = &[
-    ('m', "-m", "moving directories between MDTs"),
-    ('C', "-C", "overstriping"),
-    ('o', "-o", "an exact list of OSTs"),
-    ('A', "-A", "a stripe count by size"),
-    ('f', "--fid", "names that are FIDs"),
+    long('D', "lustre-dir", Takes::Value),
+    opt('m', "mdt-index", Takes::Value),
+    long('m', "mdt", Takes::Value),
+    opt('H', "mdt-hash", Takes::Value),
+    opt('d', "directory", Takes::Nothing),
+    long('Z', "clear-fixed", Takes::Nothing),
+    // Known to Lustre, named in the refusal.
+    opt('N', "mirror-count", Takes::MaybeValue),
+    opt('x', "xattr", Takes::Value),
+    long('5', "foreign", Takes::MaybeValue),
 ];
 
 /// Time between two lines of `--stats` unless another one is wanted.
@@ -80,6 +100,8 @@ enum Source {
     /// The file itself, on other OSTs.
     Itself,
     Directory,
+    /// The size of the file.
+    Size(Auto),
 }
 
 struct Plan {
@@ -96,9 +118,24 @@ pub fn run(args: &[OsString]) -> Outcome {
     if parsed.has('h') {
         return super::print_usage(USAGE);
     }
+    if let Some(mdts) = directory::of_options(&parsed)? {
+        let directories = files(&parsed)?;
+        return super::for_each(&directories, |path| {
+            directory::migrate(&mdts, path)?;
+            tell(parsed.has('v'), path);
+            Ok(())
+        });
+    }
     let plan = plan(&parsed)?;
     let files = files(&parsed)?;
-    super::for_each(&files, |path| migrate(&plan, path))
+    let by_fid = match parsed.has('f') {
+        true => Some(place_of_fids(&parsed)?),
+        false => None,
+    };
+    super::for_each(&files, |path| match &by_fid {
+        Some(mount) => migrate(&plan, path, &path_of(mount, path)?),
+        None => migrate(&plan, path, path),
+    })
 }
 
 fn wrong(message: &str) -> Failure {
@@ -106,13 +143,23 @@ fn wrong(message: &str) -> Failure {
 }
 
 fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
-    if let Some((_, name, what)) = UNSUPPORTED.iter().find(|(key, _, _)| parsed.has(*key)) {
-        return Err(Failure::unsupported(NAME, &format!("option '{name}' ({what})")));
+    if parsed.has('N') {
+        return Err(Failure::unsupported(NAME, "option '-N' (mirrors)"));
+    }
+    if parsed.has('5') || parsed.has('x') {
+        return Err(wrong("cannot migrate to a foreign layout"));
+    }
+    if auto::is_missing(parsed) {
+        return Err(wrong("-K, -M and -X must be specified with --auto-stripe"));
+    }
+    if parsed.has('D') && !parsed.has('f') {
+        return Err(wrong("--lustre-dir must be specified with --fid"));
     }
     if parsed.has('b') && parsed.has('n') {
         return Err(wrong("cannot specify --non-block and --block at the same time"));
     }
-    let source = match (wish_of_options(parsed)?, parsed.has('R')) {
+    let source = match (wish_of_options(parsed).map_err(as_own)?, parsed.has('R')) {
+        (wish, _) if parsed.has('A') => Source::Size(auto::of_options(parsed, wish)?),
         (Some(_), true) => return Err(wrong("cannot specify --restripe with layout options")),
         (Some(wish), false) => Source::Options(wish),
         (None, true) => Source::Directory,
@@ -131,6 +178,13 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
         stats_every: interval.or(parsed.has('7').then_some(STATS_EVERY)),
         verbose: parsed.has('v'),
     })
+}
+
+/// What was judged as an option of `lfs setstripe`, said by this command.
+fn as_own(failure: Failure) -> Failure {
+    let message = failure.message.replace("lfs setstripe setstripe:", "lfs migrate migrate:");
+    let message = message.replace("lfs setstripe:", "lfs migrate:");
+    Failure { message, usage: failure.usage.map(|_| USAGE), ..failure }
 }
 
 /// Bytes per second: MiB, or with a suffix.
@@ -167,12 +221,45 @@ fn files(parsed: &Parsed) -> Result<Vec<OsString>, Failure> {
     Ok(parsed.operands.iter().cloned().chain(names.map(|name| OsString::from_vec(name.to_vec()))).collect())
 }
 
-fn migrate(plan: &Plan, path: &Path) -> Outcome {
+/// The file system whose files are named by their FIDs.
+fn place_of_fids(parsed: &Parsed) -> Result<Mounted, Failure> {
+    let place = Path::new(parsed.value('D').unwrap_or("."));
+    Mounted::open(place).map_err(|error| {
+        let errno = super::errno_of(&error);
+        Failure::new(errno, format!("{NAME}: cannot use '{}': {}", place.display(), super::error_text(errno)))
+    })
+}
+
+/// A path of the file with this FID.
+fn path_of(mount: &Mounted, word: &Path) -> Result<PathBuf, Failure> {
+    let fid = parse_fid(word, "migrate")?;
+    let found = mount.paths_of(&fid, Some(0)).and_then(|paths| {
+        let path = paths.first().ok_or(std::io::Error::from_raw_os_error(libc::ENOENT))?;
+        Ok(mount.root()?.join(path))
+    });
+    found.map_err(|error| {
+        let errno = super::errno_of(&error);
+        Failure::new(errno, format!("{NAME}: cannot find '{fid}': {}", super::error_text(errno)))
+    })
+}
+
+fn tell(verbose: bool, name: &Path) {
+    if verbose {
+        super::print(&format!("{}\n", name.display()));
+    }
+}
+
+/// Moves the file at `path`, which the user called `name`.
+fn migrate(plan: &Plan, name: &Path, path: &Path) -> Outcome {
     let failed = |action: &str, error: &std::io::Error| {
         let errno = super::errno_of(error);
         let text = super::error_text(errno);
-        Failure::new(errno, format!("error: {NAME}: {}: cannot {action}: {text}", path.display()))
+        Failure::new(errno, format!("error: {NAME}: {}: cannot {action}: {text}", name.display()))
     };
+    if let Source::Options(wish) = &plan.source {
+        let mount = Mounted::open(mounted::directory_of(path)).map_err(|error| failed("open", &error))?;
+        check_targets(NAME, &mount, wish)?;
+    }
     let layout = layout_for(plan, path).map_err(|error| failed("get the layout", &error))?;
     let (began, mut shown) = (Instant::now(), Instant::now());
     let mut progress = |copied: u64, size: u64| {
@@ -189,9 +276,7 @@ fn migrate(plan: &Plan, path: &Path) -> Outcome {
         accept: &|_| true,
     };
     relocate(path, &mut order).map_err(|stopped| failed(stopped.action, &stopped.error))?;
-    if plan.verbose {
-        super::print(&format!("{}\n", path.display()));
-    }
+    tell(plan.verbose, name);
     Ok(())
 }
 
@@ -204,8 +289,13 @@ fn layout_for(plan: &Plan, path: &Path) -> std::io::Result<Vec<u8>> {
             let directory = mounted::directory_of(path);
             match mounted::layout_of(directory)? {
                 Some(own) => Ok(own),
-                None => mounted::Mounted::open(directory)?.default_layout(),
+                None => Mounted::open(directory)?.default_layout(),
             }
+        }
+        Source::Size(auto) => {
+            let mount = Mounted::open(mounted::directory_of(path))?;
+            let bytes = path.symlink_metadata()?.blocks() * 512;
+            Ok(user::encode_wish(&Fid::ZERO, &auto.wish(&mount, bytes)?))
         }
     }
 }
@@ -253,8 +343,32 @@ mod tests {
         assert_eq!(refusal("-W 0 f").0, 4);
         assert_eq!(refusal("--stats-interval 0 f").0, 4);
         assert_eq!(refusal("--restripe -c 1 f").0, 4);
-        assert_eq!(refusal("-c 5000 f").0, 4);
-        assert_eq!(refusal("-m 1 d").0, libc::EOPNOTSUPP);
+        let count = "lfs migrate migrate: invalid stripe count '5000'";
+        assert_eq!(refusal("-c 5000 f"), (4, count.to_owned()));
+        for line in [
+            "-A -c 2 f",
+            "-A --restripe f",
+            "-A -K 0 f",
+            "-M 5 f",
+            "--lustre-dir / f",
+            "-d f",
+            "-H crush f",
+            "-m x d",
+            "-m 0 -S 1M d",
+            "-m 0 -H foo d",
+            "--foreign f",
+            "-o 0,1 -c 3 f",
+            "--bogus f",
+        ] {
+            assert_eq!(refusal(line).0, 4, "{line}");
+        }
+        assert_eq!(refusal("-N2 f").0, libc::EOPNOTSUPP);
+        assert_eq!(
+            refusal("--fid /tmp f").0,
+            libc::ENOTTY,
+            "the current directory is on another file system"
+        );
+        assert_eq!(refusal("-m 0 /etc/passwd").0, libc::ENOTDIR);
     }
 
     #[test]

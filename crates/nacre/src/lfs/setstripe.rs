@@ -231,7 +231,7 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
         }
         return mounted::remove_layout(path).map_err(|error| failed(path, &error));
     }
-    check_targets(&mount, &plan.wish)?;
+    check_targets(NAME, &mount, &plan.wish)?;
     let value = match &plan.foreign {
         Some(foreign) => user::encode_foreign(foreign),
         None => user::encode_wish(&Fid::ZERO, &plan.wish),
@@ -244,18 +244,21 @@ fn apply(plan: &Plan, path: &Path) -> Outcome {
 }
 
 /// The server would refuse an OST that does not exist, and take all OSTs for a pool that does not: what is meant is there.
-fn check_targets(mount: &Mounted, wish: &Wish) -> Outcome {
+///
+/// # Errors
+/// `EINVAL`, said by `command`.
+pub fn check_targets(command: &str, mount: &Mounted, wish: &Wish) -> Outcome {
     for spec in wish.specs() {
         if let Some(pool) = spec.real_pool() {
             let wanted = spec.first_ost.iter().chain(&spec.osts).copied();
-            super::pools::check_wished(NAME, mount, pool, wanted)?;
+            super::pools::check_wished(command, mount, pool, wanted)?;
         }
     }
-    check_index(mount, wish)
+    check_index(command, mount, wish)
 }
 
 /// Saying which OSTs there are helps more than the server's errno.
-fn check_index(mount: &Mounted, wish: &Wish) -> Result<(), Failure> {
+fn check_index(command: &str, mount: &Mounted, wish: &Wish) -> Result<(), Failure> {
     let listed = |spec: &LayoutSpec| spec.first_ost.iter().chain(&spec.osts).copied().collect::<Vec<u16>>();
     let mut wanted = wish.specs().flat_map(listed).peekable();
     if wanted.peek().is_none() {
@@ -270,7 +273,7 @@ fn check_index(mount: &Mounted, wish: &Wish) -> Result<(), Failure> {
     Err(Failure::new(
         libc::EINVAL,
         format!(
-            "{NAME}: OST index {index} does not exist in file system '{fsname}', the last one is {last}: Invalid argument (22)"
+            "{command}: OST index {index} does not exist in file system '{fsname}', the last one is {last}: Invalid argument (22)"
         ),
     ))
 }

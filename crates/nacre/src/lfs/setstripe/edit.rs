@@ -76,7 +76,7 @@ pub fn apply(edit: &Edit, plan: &Plan, path: &Path) -> Outcome {
         Edit::Add => {
             let place = mounted::directory_of(path);
             let mount = mounted::Mounted::open(place).map_err(|error| super::failed(path, &error))?;
-            super::check_targets(&mount, &plan.wish)?;
+            super::check_targets(NAME, &mount, &plan.wish)?;
             add(&plan.wish, layout.end(), path)
         }
         Edit::Delete(selector) => {
