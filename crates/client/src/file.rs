@@ -288,15 +288,32 @@ impl FileInner {
     /// What the MDT is to be told; the state counts as told from here on. A size that somebody may have changed since it
     /// was found out is left away: it is still to be told.
     pub fn take_update(&mut self, size: Option<KnownSize>) -> DataUpdate {
+        let update = self.update_to_tell(size);
+        self.was_told(&update, size.and_then(|size| size.changes));
+        update
+    }
+
+    /// The same, but the state counts as told only after [`FileInner::was_told`].
+    pub fn update_to_tell(&self, size: Option<KnownSize>) -> DataUpdate {
         let true_still = |size: &KnownSize| size.changes.is_some() && size.changes == self.changes();
         let size_blocks = size.filter(true_still).map(|size| (size.size, size.blocks));
-        if size_blocks.is_some() {
-            self.data_changed = false;
-        }
-        self.mtime_told |= self.mtime.is_some();
         // Under the lock of the state, so that the order is that of what is told.
         let order = UPDATES.fetch_add(1, Ordering::Relaxed);
-        DataUpdate { size_blocks, mtime: self.mtime.take(), atime: self.atime.take(), order }
+        DataUpdate { size_blocks, mtime: self.mtime, atime: self.atime, order }
+    }
+
+    /// The MDT knows of an update with a size that was true after these `changes`; what has changed since is still to be told.
+    pub fn was_told(&mut self, update: &DataUpdate, changes: Option<u64>) {
+        if update.size_blocks.is_some() && changes == self.changes() {
+            self.data_changed = false;
+        }
+        self.mtime_told |= update.mtime.is_some();
+        if self.mtime == update.mtime {
+            self.mtime = None;
+        }
+        if self.atime == update.atime {
+            self.atime = None;
+        }
     }
 
     /// Stands for all changes of data so far; `None` while one is going on.

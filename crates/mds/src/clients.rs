@@ -326,7 +326,8 @@ impl Mds {
             MdsRequest::Ping
             | MdsRequest::LeaseReleased { .. }
             | MdsRequest::Locks { .. }
-            | MdsRequest::Close { .. } => true,
+            | MdsRequest::Close { .. }
+            | MdsRequest::CloseWrite { .. } => true,
             _ => false,
         };
         if !replays {

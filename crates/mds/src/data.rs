@@ -9,11 +9,12 @@ use crate::tables::DATA;
 use nacre_layout::{Component, Extent, Layout, Pattern};
 use nacre_store::MetaStore;
 use nacre_store::object::RecordStore;
+use nacre_types::Fid;
 use nacre_types::limits::STRIPE_SIZE_MIN;
 use nacre_wire::mds::Statfs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Free space of an MDT in bytes below which components there shrink, if half of its file system is more. Lustre's MDTs
 /// have devices of their own, where half of it means much; ours share disks, of which a small part is enough.
@@ -21,9 +22,14 @@ const THRESHOLD_BYTES: u64 = 4 << 30;
 /// As a parameter: the threshold follows the size of the file system.
 const BY_SIZE: u64 = u64::MAX;
 
+/// Is told which object was written here, and how many bytes.
+pub type DataWatch = Box<dyn Fn(Fid, u64) + Send + Sync>;
+
 /// See the [module documentation](self).
 pub(crate) struct DataPart {
     pub store: Arc<RecordStore>,
+    /// The service that reads and writes objects here.
+    watch: OnceLock<DataWatch>,
     /// Largest component in bytes while there is space.
     max_bytes: AtomicU64,
     /// Largest component in bytes with the space that there is now.
@@ -36,10 +42,24 @@ impl DataPart {
     pub fn open(meta: Arc<MetaStore>, dir: &Path, config: &MdsConfig) -> Result<DataPart, MdsError> {
         Ok(DataPart {
             store: Arc::new(RecordStore::new(meta, DATA, dir, config.data_reserve_bytes)?),
+            watch: OnceLock::new(),
             max_bytes: AtomicU64::new(config.dom_stripe_bytes),
             now_bytes: AtomicU64::new(config.dom_stripe_bytes),
             threshold_bytes: AtomicU64::new(BY_SIZE),
         })
+    }
+
+    /// Names who is to be told of what is written without the service for objects; only the first one counts.
+    pub fn set_watch(&self, watch: DataWatch) {
+        // There is one service.
+        let _ = self.watch.set(watch);
+    }
+
+    /// So many bytes were written to an object by the metadata server.
+    pub fn note_written(&self, object: Fid, bytes: u64) {
+        if let Some(watch) = self.watch.get() {
+            watch(object, bytes);
+        }
     }
 
     /// Largest component that a new layout may have on this MDT, in bytes: all of it, and with the space that there is now.

@@ -44,6 +44,7 @@ mod tables;
 mod tx;
 
 pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig};
+pub use data::DataWatch;
 pub use error::MdsError;
 pub use mds::{Mds, Osts};
 pub use osts::{Pools, Qos};

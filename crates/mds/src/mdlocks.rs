@@ -86,7 +86,7 @@ impl Mds {
         let inode_handle = LockHandle(handle.0.checked_add(1).ok_or(Status::EINVAL)?);
         let Some(name) = name else {
             let _locked = self.locks.lock(&[*fid]);
-            let attr = self.inode(fid)?.shown();
+            let attr = self.told(&self.inode(fid)?)?;
             let inode = self.grant_on_inode(caller, inode_handle, &attr)?;
             let (attr, public, names, directory) = (Some(attr), false, None, NO_LOCK);
             return Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }));
@@ -123,7 +123,7 @@ impl Mds {
                 return Ok((locked, record, None));
             };
             if locked.add(&found.fid) {
-                let attr = self.inode(&found.fid)?.shown();
+                let attr = self.told(&self.inode(&found.fid)?)?;
                 return Ok((locked, record, Some(attr)));
             }
             child = found.fid;
@@ -225,6 +225,8 @@ impl Mds {
         for (fid, new) in tx.cached() {
             // One that did not exist is known to nobody.
             let Some(old) = self.find_inode(fid)? else { continue };
+            // As clients were told it.
+            let old = self.settled(&old)?;
             if new.is_some() || !old.attr.flags.contains(AttrFlags::ORPHAN) {
                 let except = export.filter(|_| !leaves_the_mdt(&old, new.as_deref()));
                 self.call_back_all(&old, except)?;

@@ -3,7 +3,7 @@
 use crate::cache::InodeCache;
 use crate::clients::{Clients, Expected};
 use crate::config::{AppendLayout, MdsConfig};
-use crate::data::DataPart;
+use crate::data::{DataPart, DataWatch};
 use crate::error::MdsError;
 use crate::flocks::FileLocks;
 use crate::locks::LockTable;
@@ -331,6 +331,11 @@ impl Mds {
     /// Where data of files lies on this MDT, for the service that reads and writes it.
     pub fn data_store(&self) -> Arc<RecordStore> {
         self.data.store.clone()
+    }
+
+    /// Has `watch` told of what comes with a close: the service for data here keeps versions and what its locks say up to date.
+    pub fn watch_data(&self, watch: DataWatch) {
+        self.data.set_watch(watch);
     }
 
     /// Largest component in bytes that new layouts may have on this MDT: while there is space (`lod.*.dom_stripesize`), and with

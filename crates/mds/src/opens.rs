@@ -33,6 +33,8 @@ impl Entry {
 pub struct WriteSession {
     /// The size was exact when it began.
     pub began_exact: bool,
+    /// It began with the file itself.
+    pub is_first: bool,
     /// Who opened it for writing first.
     pub client: ClientUuid,
     /// Another client has written too, so that no single one knows the size.
@@ -47,6 +49,23 @@ pub struct WriteSession {
 struct OpenFile {
     entries: Vec<Entry>,
     session: Option<WriteSession>,
+}
+
+impl OpenFile {
+    /// The place of a handle, and what its removal means.
+    fn closing(&self, client: &ClientUuid, handle: OpenHandle) -> Option<(usize, Closed)> {
+        let place = self.entries.iter().position(|e| e.client == *client && e.handle == handle)?;
+        let others =
+            || self.entries.iter().enumerate().filter(|(at, _)| *at != place).map(|(_, entry)| entry);
+        let writes = |e: &Entry| e.flags.contains(OpenFlags::WRITE);
+        let ends = writes(&self.entries[place]) && !others().any(writes);
+        let closed = Closed {
+            last: self.entries.len() == 1,
+            last_of_client: !others().any(|entry| entry.client == *client),
+            ended: self.session.filter(|_| ends),
+        };
+        Some((place, closed))
+    }
 }
 
 /// What a close means.
@@ -87,6 +106,7 @@ impl OpenTable {
         if flags.contains(OpenFlags::WRITE) {
             let session = file.session.get_or_insert(WriteSession {
                 began_exact: exact,
+                is_first: false,
                 client,
                 shared: false,
                 reported: 0,
@@ -95,21 +115,32 @@ impl OpenTable {
         }
     }
 
+    /// The file was made by the open that was just noted.
+    pub fn note_made(&self, fid: &Fid) {
+        if let Some(session) = self.shard(fid).lock().get_mut(fid).and_then(|file| file.session.as_mut()) {
+            session.is_first = true;
+        }
+    }
+
     /// Removes a handle; `None` if it is not known.
     pub fn remove(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> Option<Closed> {
         let mut shard = self.shard(fid).lock();
         let file = shard.get_mut(fid)?;
-        let place = file.entries.iter().position(|e| e.client == *client && e.handle == handle)?;
-        let entry = file.entries.swap_remove(place);
-        let writes = |e: &Entry| e.flags.contains(OpenFlags::WRITE);
-        let ended =
-            if writes(&entry) && !file.entries.iter().any(writes) { file.session.take() } else { None };
-        let last = file.entries.is_empty();
-        let last_of_client = !file.entries.iter().any(|e| e.client == *client);
-        if last {
+        let (place, closed) = file.closing(client, handle)?;
+        file.entries.swap_remove(place);
+        if closed.ended.is_some() {
+            file.session = None;
+        }
+        if closed.last {
             shard.remove(fid);
         }
-        Some(Closed { last, last_of_client, ended })
+        Some(closed)
+    }
+
+    /// What the removal of a handle would mean.
+    pub fn closing(&self, fid: &Fid, client: &ClientUuid, handle: OpenHandle) -> Option<Closed> {
+        let shard = self.shard(fid).lock();
+        shard.get(fid)?.closing(client, handle).map(|(_, closed)| closed)
     }
 
     /// True if anybody has the file open.

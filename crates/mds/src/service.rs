@@ -76,6 +76,9 @@ impl Mds {
                 self.open_file(caller, fid, (*handle, *flags), *lock)
             }
             MdsRequest::Close { fid, handle, update } => self.close(caller, fid, *handle, update),
+            MdsRequest::CloseWrite { fid, handle, update, data } => {
+                self.close_with_data(caller, fid, *handle, (update, data))
+            }
             MdsRequest::UpdateData { fid, update, exact } => self.update_data(caller, fid, update, *exact),
             MdsRequest::LayoutIntent { fid, start, end } => self.layout_intent(caller, fid, (*start, *end)),
             MdsRequest::LayoutAccess { fid, range, lock } => self.layout_access(caller, fid, *range, *lock),

@@ -41,7 +41,7 @@ fn row_of(request: &MdsRequest<'_>) -> Option<usize> {
         MdsRequest::Create { new: NewFile::Directory, .. } => const { row("mkdir") },
         MdsRequest::Create { open: Some(_), .. } | MdsRequest::Open { .. } => const { row("open") },
         MdsRequest::Create { .. } => const { row("mknod") },
-        MdsRequest::Close { .. } => const { row("close") },
+        MdsRequest::Close { .. } | MdsRequest::CloseWrite { .. } => const { row("close") },
         MdsRequest::Link { .. } => const { row("link") },
         MdsRequest::Unlink { directory: true, .. } => const { row("rmdir") },
         MdsRequest::Unlink { .. } => const { row("unlink") },

@@ -4,6 +4,7 @@ use crate::arguments::check_object;
 use crate::clients::LockClients;
 use crate::grants::Grants;
 use crate::service::{ObjectServer, Refusal, attr};
+use crate::stats::Operation;
 use nacre_dlm::{LocalLock, LockOwner};
 use nacre_lock::{Extent, Lvb, Mode, Need, Policy, ResourceId};
 use nacre_rpc::{Export, ExportChange};
@@ -109,6 +110,12 @@ impl ObjectServer {
             IoLock::Held => self.locks.check_held(export, &resource, need).map(|()| None),
             IoLock::Server => self.locks.lock_local(&resource, need, Some(export)).map(Some),
         }
+    }
+
+    /// The metadata server beside this one has written so many bytes to an object.
+    pub fn note_written(&self, object: Fid, bytes: u64) {
+        self.object_changed(object);
+        self.counters.succeeded.count(Operation::Write as usize, bytes);
     }
 
     /// An object has, or may have, another size or other times than before.

@@ -12,7 +12,7 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
-use nacre_testkit::{Cluster, Shape, errno, on_each_shape, on_every_shape, wait};
+use nacre_testkit::{Cluster, Shape, Stopped, errno, on_each_shape, on_every_shape, wait};
 use rustix::fs::{FallocateFlags, SeekFrom};
 
 const KIB: u64 = 1 << 10;
@@ -419,6 +419,44 @@ fn a_killed_mdt_loses_nothing_that_was_written() {
     });
     for name in 0..files {
         assert!(fs::read(root.join(name.to_string())).expect("read") == content(name), "{name}");
+    }
+    cluster.stop_and_check();
+}
+
+/// The MDT dies while files are being closed: what they were to take along arrives when it is back.
+#[test]
+fn data_that_goes_with_a_close_survives_an_mdt_that_dies_under_it() {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start(Shape::Separate);
+    if cluster.is_foreign() {
+        return;
+    }
+    let root = dom_directory(&cluster, "d");
+    let content = |name: u64| random_bytes(name, 1 + name * 997 % 20_000);
+    for round in 0..2 {
+        let names = round * 20..round * 20 + 20;
+        let open = |name: u64| {
+            let mut file = File::create(root.join(name.to_string())).expect("create");
+            file.write_all(&content(name)[..1]).expect("write");
+            if name.is_multiple_of(2) {
+                file.sync_all().expect("fsync");
+            }
+            file.write_all(&content(name)[1..]).expect("write");
+            file
+        };
+        let files: Vec<File> = names.clone().map(open).collect();
+        let stopped = Stopped::begin(&cluster, cluster.pid("mdt0000"));
+        drop(files);
+        cluster.kill("mdt0000");
+        drop(stopped);
+        cluster.start_all();
+        for name in names {
+            let path = root.join(name.to_string());
+            assert_eq!(fs::metadata(&path).expect("stat").len(), content(name).len() as u64, "{name}");
+            assert!(fs::read(&path).expect("read") == content(name), "{name}");
+        }
     }
     cluster.stop_and_check();
 }

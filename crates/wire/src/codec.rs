@@ -316,6 +316,18 @@ impl<'a, A: Decode<'a>, B: Decode<'a>> Decode<'a> for (A, B) {
 
 /// A struct whose bytes are its fields in the given order.
 macro_rules! wire_struct {
+    ($type:ident<$life:lifetime> { $($field:ident),* $(,)? }) => {
+        impl $crate::codec::Encode for $type<'_> {
+            fn encode(&self, out: &mut Vec<u8>) {
+                $( self.$field.encode(out); )*
+            }
+        }
+        impl<$life> $crate::codec::Decode<$life> for $type<$life> {
+            fn decode(reader: &mut $crate::codec::Reader<$life>) -> $crate::codec::DecodeResult<$type<$life>> {
+                Ok($type { $( $field: $crate::codec::Decode::decode(reader)?, )* })
+            }
+        }
+    };
     ($type:ident { $($field:ident),* $(,)? }) => {
         impl $crate::codec::Encode for $type {
             fn encode(&self, out: &mut Vec<u8>) {

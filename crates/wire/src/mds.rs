@@ -87,6 +87,20 @@ pub struct DataUpdate {
     pub order: u64,
 }
 
+/// Longest data that a close carries, in bytes: what one record of the MDT's data part holds.
+pub const CLOSING_DATA_MAX: usize = 32 << 10;
+
+/// Data of a small file on the MDT that was held back until the close and goes with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClosingData<'a> {
+    /// The file's only object, which is on the MDT.
+    pub object: Fid,
+    /// Where it is written, in bytes from the beginning of the object.
+    pub offset: u64,
+    /// At most [`CLOSING_DATA_MAX`] bytes.
+    pub bytes: &'a [u8],
+}
+
 /// Owner of a byte-range lock at its client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LockOwner(pub u64);
@@ -227,6 +241,19 @@ pub enum MdsRequest<'a> {
         handle: OpenHandle,
         /// Size and times, if they changed.
         update: DataUpdate,
+    },
+    /// As `Close`, with data that is written in the same transaction, or nothing happens: `EAGAIN` if the client is not the only
+    /// one or the file has other objects, `EBADF` if the handle is not known. Then the client writes it as data of any object, and
+    /// closes. Reply: `Attr`.
+    CloseWrite {
+        /// The file.
+        fid: Fid,
+        /// The handle.
+        handle: OpenHandle,
+        /// Size and times; size and blocks are those of the object afterwards, whatever is said here.
+        update: DataUpdate,
+        /// What the client has held back.
+        data: ClosingData<'a>,
     },
     /// Tells size and times while the file stays open (fsync, stat by others). Reply: `Attr`.
     UpdateData {

@@ -7,8 +7,8 @@ use crate::codec::{
     wire_newtype, wire_struct,
 };
 use crate::mds::{
-    DataUpdate, FileLock, LeaseGrant, LeaseKind, LockFamily, LockMode, LockOwner, MdsAnswer, MdsReply,
-    MdsRequest, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
+    ClosingData, DataUpdate, FileLock, LeaseGrant, LeaseKind, LockFamily, LockMode, LockOwner, MdsAnswer,
+    MdsReply, MdsRequest, NewFile, OpenFlags, RenameFlags, Statfs, XattrFlags,
 };
 use crate::mgs::{FsConfig, MgsReply, MgsRequest, PoolChange, PoolConfig, TargetConfig};
 use crate::oss::{Advice, FallocateKind, ObjectAttr, OssReply, OssRequest, SeekKind};
@@ -40,6 +40,7 @@ wire_code!(FallocateKind {
     4 = ZeroKeepSize,
 });
 wire_struct!(DataUpdate { size_blocks, mtime, atime, order });
+wire_struct!(ClosingData<'a> { object, offset, bytes });
 wire_struct!(FileLock { family, owner, mode, start, last, pid });
 wire_struct!(LeaseGrant { exclusive, epoch });
 wire_struct!(Statfs { block_size, blocks, blocks_free, blocks_available, files, files_free, state });
@@ -93,6 +94,7 @@ wire_enum!(MdsRequest<'a> {
     37 = FilesOn { ost_index, after, count_max },
     38 = FidToPath { fid, index },
     39 = RemoveFid { fid },
+    40 = CloseWrite { fid, handle, update, data },
 });
 
 wire_enum!(MdsReply {

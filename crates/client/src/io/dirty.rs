@@ -16,6 +16,7 @@
 //!   next one ([`untold`]).
 
 pub(crate) mod budget;
+pub(crate) mod closing;
 pub(crate) mod idle;
 pub(crate) mod pool;
 pub(crate) mod send;

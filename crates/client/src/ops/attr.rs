@@ -71,10 +71,11 @@ impl Client {
                 inner.atime = None;
             }
         }
-        if attr.is_dir() {
+        let is_public = nacre_types::perm::searchable_by_all(&attr);
+        if attr.is_dir() && !is_public {
             self.absences.forget(fid);
         }
-        let closed = attr.is_dir() && was_public && !nacre_types::perm::searchable_by_all(&attr);
+        let closed = attr.is_dir() && was_public && !is_public;
         Ok((self.complete_attr(attr, lease)?, closed))
     }
 

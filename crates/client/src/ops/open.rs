@@ -258,13 +258,9 @@ impl Client {
         }
         // Nobody waits for this: the descriptor is closed already. The handle stays the MDT's until the data is where it
         // belongs, so that the size it is told is true and the objects are there.
-        if let Err(status) = self.settle(file, 0, u64::MAX) {
-            log::warn!("data of {} could not be written: {status}", file.fid);
-        }
-        if let Err(status) = open.check_error()
-            && writes
-        {
-            self.dirty.untold.keep(file.node, status);
+        let closing = self.data_for_close(&open);
+        if closing.is_none() {
+            self.settle_at_close(&open);
         }
         file.wait_until_told();
         let tell = {
@@ -282,6 +278,15 @@ impl Client {
             let knows = self.size_is_ours(&inner) && inner.known_blocks().is_some();
             writes && inner.writers == 0 && (inner.data_changed || knows)
         };
+        if let Some(closing) = closing {
+            self.changes.fetch_add(1, Ordering::Release);
+            if self.close_with(&open, closing) {
+                self.keep_error(&open);
+                self.nodes.detach(file.node);
+                return Ok(());
+            }
+            self.settle_at_close(&open);
+        }
         let size = if tell {
             self.size_blocks(file)
                 .inspect_err(|status| log::warn!("size of {} at its close is not known: {status}", file.fid))
@@ -300,6 +305,27 @@ impl Client {
         }
         self.nodes.detach(file.node);
         Ok(())
+    }
+}
+
+impl Client {
+    /// Has what an open wrote arrive, before it is closed.
+    fn settle_at_close(&self, open: &OpenFile) {
+        let file = &*open.file;
+        if let Err(status) = self.settle(file, 0, u64::MAX) {
+            log::warn!("data of {} could not be written: {status}", file.fid);
+        }
+        self.keep_error(open);
+    }
+
+    /// Keeps a failure that nobody was told of for the next open.
+    fn keep_error(&self, open: &OpenFile) {
+        let file = &*open.file;
+        if let Err(status) = open.check_error()
+            && open.writable()
+        {
+            self.dirty.untold.keep(file.node, status);
+        }
     }
 }
 

@@ -125,9 +125,10 @@ impl Client {
         let was_public =
             self.nodes.note(fid.inode_number(), &attr, lease.into()).is_none_or(|old| old.public);
         self.note(&attr, lease);
-        if attr.is_dir() {
+        let is_public = perm::searchable_by_all(&attr);
+        if attr.is_dir() && !is_public {
             self.absences.forget(fid);
         }
-        Ok(attr.is_dir() && was_public && !perm::searchable_by_all(&attr))
+        Ok(attr.is_dir() && was_public && !is_public)
     }
 }

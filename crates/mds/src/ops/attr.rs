@@ -7,7 +7,7 @@ use nacre_wire::mds::{MdsAnswer, MdsReply};
 
 impl Mds {
     pub(crate) fn get_attr(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
-        Ok(self.answer(MdsReply::Attr(self.inode(fid)?.shown())))
+        Ok(self.answer(MdsReply::Attr(self.told(&self.inode(fid)?)?)))
     }
 
     pub(crate) fn access(&self, caller: &Caller<'_>, fid: &Fid, mask: u8) -> StatusResult<MdsAnswer> {

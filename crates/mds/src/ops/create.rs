@@ -194,6 +194,9 @@ impl Mds {
         let answer = self.finish(caller, tx, reply)?;
         if let Some((handle, flags)) = open {
             self.opens.add(wanted.fid, caller.client, handle, flags, true);
+            if writes {
+                self.opens.note_made(&wanted.fid);
+            }
         }
         Ok(answer)
     }

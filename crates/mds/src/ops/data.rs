@@ -1,13 +1,103 @@
-//! Size and times of data, told while a file stays open or after objects were cut.
+//! Data on this MDT where it meets metadata: sizes that its objects tell, data that comes with a close; and size and times
+//! of any data, told while a file stays open or after objects were cut.
 
 use super::open_close::Word;
 use crate::mds::Mds;
 use crate::service::Caller;
 use nacre_ondisk::InodeRecord;
-use nacre_types::{AttrFlags, Fid, SizeSource, Status, StatusResult};
-use nacre_wire::mds::{DataUpdate, MdsAnswer, MdsReply};
+use nacre_store::object::ObjectStore;
+use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult};
+use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsAnswer, MdsReply};
+use std::sync::Arc;
 
 impl Mds {
+    /// The object of a file that has no other, if it is on this MDT, and where its component ends.
+    fn only_object_here(&self, record: &InodeRecord) -> StatusResult<Option<(Fid, u64)>> {
+        if !record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+            return Ok(None);
+        }
+        let Some(layout) = self.layout_of(record)? else { return Ok(None) };
+        let object = layout.object_on_mdt().filter(|_| layout.objects().count() == 1);
+        Ok(object.map(|object| (object.object, layout.components[0].extent.end)))
+    }
+
+    /// The record with size, space and time as the file's data has them, if all of it is in an object here, whose word counts:
+    /// nothing else is stored, and nobody has the file open to write, or its client died.
+    pub(crate) fn settled(&self, record: &Arc<InodeRecord>) -> StatusResult<Arc<InodeRecord>> {
+        let is_unsure = record.attr.size_source == SizeSource::Objects;
+        if !is_unsure || self.opens.session(&record.attr.fid).is_some() {
+            return Ok(record.clone());
+        }
+        let Some((object, _)) = self.only_object_here(record)? else { return Ok(record.clone()) };
+        let data = self.data.store.attr(object).map_err(|error| self.data_failed(&error))?;
+        let mut settled = InodeRecord::clone(record);
+        let attr = &mut settled.attr;
+        (attr.size, attr.blocks, attr.size_source) = (data.size, data.blocks, SizeSource::Exact);
+        if let Some(mtime) = data.mtime {
+            (attr.mtime, attr.ctime) = (attr.mtime.max(mtime), attr.ctime.max(mtime));
+        }
+        Ok(Arc::new(settled))
+    }
+
+    /// Attributes as clients are told them.
+    pub(crate) fn told(&self, record: &Arc<InodeRecord>) -> StatusResult<Attr> {
+        match record.attr.size_source {
+            SizeSource::Exact => Ok(record.shown()),
+            SizeSource::Objects => self.settled(record).map(|record| record.shown()),
+        }
+    }
+
+    /// True if the MDT finds out by itself what the data of a file is.
+    pub(super) fn is_settled_by_itself(&self, record: &InodeRecord) -> StatusResult<bool> {
+        self.only_object_here(record).map(|object| object.is_some())
+    }
+
+    /// A close with data that its client has held back. Data, size and times are one transaction; the handle stays if that
+    /// fails.
+    pub(crate) fn close_with_data(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        handle: OpenHandle,
+        (update, data): (&DataUpdate, &ClosingData<'_>),
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[*fid]);
+        let closed = self.opens.closing(fid, &caller.client, handle).ok_or(Status::EBADF)?;
+        let record = self.inode(fid)?;
+        let is_alone = self.lease_of(&caller.client)?.exclusive && self.opens.frozen_by(fid).is_none();
+        let object = self.only_object_here(&record)?.filter(|(object, _)| is_alone && *object == data.object);
+        let room = object.ok_or(Status::EAGAIN)?.1;
+        let end = data.offset.checked_add(data.bytes.len() as u64).ok_or(Status::EINVAL)?;
+        if data.bytes.len() > CLOSING_DATA_MAX || end > room {
+            return Err(Status::EINVAL);
+        }
+        let failed = |error| self.data_failed(&error);
+        let mut edit = self.data.store.edit(data.object).map_err(failed)?;
+        edit.write(data.offset, data.bytes).map_err(failed)?;
+        let mut tx = self.begin();
+        let told = edit.stage(tx.batch());
+        let mut changed = InodeRecord::clone(&record);
+        Word::of(self.opens.session(fid), &caller.client, update).apply(&mut changed.attr, update);
+        // Whatever the client says.
+        (changed.attr.size, changed.attr.blocks) = (told.size, told.blocks);
+        if closed.ended.is_some_and(|ended| !ended.shared) {
+            changed.attr.size_source = SizeSource::Exact;
+        }
+        let record = tx.put_inode(changed);
+        let answer = self.finish(caller, tx, MdsReply::Attr(record.shown()))?;
+        drop(edit);
+        self.data.note_written(data.object, data.bytes.len() as u64);
+        self.opens.note_report(fid, update.order);
+        self.opens.remove(fid, &caller.client, handle);
+        if closed.last_of_client {
+            self.flocks.release_file(fid, &caller.client);
+        }
+        if closed.last {
+            self.destroy_orphan_locked(fid)?;
+        }
+        Ok(answer)
+    }
+
     pub(crate) fn update_data(
         &self,
         caller: &Caller<'_>,

@@ -41,7 +41,7 @@ impl Mds {
             let cookie = self.hash(name);
             let Some(found) = self.find_name(&directory.attr.fid, cookie, name)? else { continue };
             let Some(record) = self.find_inode(&found.fid)? else { continue };
-            let attr = Some(record.shown());
+            let attr = Some(self.told(&record)?);
             let layout = ListedLayout::None;
             let entry = DirEntry { cookie, fid: found.fid, kind: found.kind, name, attr, layout };
             if !page.push(&entry, DIR_PAGE_MAX as u32) {
@@ -62,7 +62,7 @@ impl Mds {
         for _ in 0..ATTEMPTS {
             let Some(found) = self.find_name(&directory.attr.fid, hash, name)? else { return Ok(None) };
             match self.find_inode(&found.fid)? {
-                Some(record) => return Ok(Some(record.shown())),
+                Some(record) => return self.told(&record).map(Some),
                 // Removed between the two reads; the name is gone by now or names something else.
                 None => std::thread::yield_now(),
             }

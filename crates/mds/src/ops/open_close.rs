@@ -92,7 +92,9 @@ impl Mds {
                 self.check_access(record, caller.cred(), mask)?;
             }
         }
-        let truncates = flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::REPLAY);
+        let is_replay = flags.contains(OpenFlags::REPLAY);
+        let truncates = flags.contains(OpenFlags::TRUNCATE) && !is_replay;
+        let record = &if is_replay { record.clone() } else { self.settled(record)? };
         let exact = record.attr.size_source == SizeSource::Exact;
         let has_objects = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
         let unsure = exact && has_objects && (flags.contains(OpenFlags::WRITE) || truncates);
@@ -106,6 +108,7 @@ impl Mds {
             record.attr.size_source = SizeSource::Objects;
         }
         if truncates {
+            self.opens.note_unsure(&record.attr.fid);
             record.attr.size = 0;
             record.attr.blocks = 0;
             let now = self.now();
@@ -159,8 +162,16 @@ impl Mds {
         } else if update.size_blocks.is_some() {
             self.opens.note_report(fid, update.order);
         }
-        if changed == *record {
-            return Ok(self.answer(MdsReply::Attr(record.shown())));
+        // Who made it wrote nothing: then no object exists, and the record need not say so.
+        let is_unused = |ended: &WriteSession| {
+            ended.is_first && ended.began_exact && !ended.shared && ended.reported == 0
+        };
+        let never_written = closed.ended.as_ref().is_some_and(is_unused)
+            && update.mtime.is_none()
+            && update.size_blocks.is_none_or(|known| known == (0, 0))
+            && (changed.attr.size, changed.attr.atime) == (0, record.attr.atime);
+        if changed == *record || (never_written && self.is_settled_by_itself(&record)?) {
+            return Ok(self.answer(MdsReply::Attr(changed.shown())));
         }
         let record = tx.put_inode(changed);
         self.finish(caller, tx, MdsReply::Attr(record.shown()))
@@ -195,7 +206,7 @@ impl Mds {
         if self.opens.is_open(fid) { Ok(()) } else { self.destroy_orphan_locked(fid) }
     }
 
-    fn destroy_orphan_locked(&self, fid: &Fid) -> StatusResult<()> {
+    pub(super) fn destroy_orphan_locked(&self, fid: &Fid) -> StatusResult<()> {
         let Some(record) = self.find_inode(fid)? else { return Ok(()) };
         if !record.attr.flags.contains(AttrFlags::ORPHAN) {
             return Ok(());

@@ -131,7 +131,7 @@ impl Mds {
         if details >= Details::Attributes && found.fid.mdt_index() == self.index {
             match self.find_inode(&found.fid)? {
                 Some(record) => {
-                    attr = Some(record.shown());
+                    attr = Some(self.told(&record)?);
                     if details == Details::Layouts {
                         layout = self.system_xattr(&record, System::Lov)?;
                     }

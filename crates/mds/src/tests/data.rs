@@ -2,10 +2,13 @@
 
 use super::Fixture;
 use crate::tests::attr_of;
+use crate::tests::mdlocks::Cacher;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Pattern, Wish};
+use nacre_rpc::{MdsService, ReplySlot};
 use nacre_store::object::ObjectStore;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status};
-use nacre_wire::mds::{MdsReply, MdsRequest, NewFile, OpenFlags};
+use nacre_types::{Timestamp, TransNo, Xid};
+use nacre_wire::mds::{ClosingData, DataUpdate, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 
 const MIB: u64 = 1 << 20;
 
@@ -106,5 +109,159 @@ fn a_file_without_data_can_be_striped_anew_and_one_with_data_cannot() {
     f.mds.data_store().write(full.fid, 0, b"x").expect("written");
     let refused = f.run(&MdsRequest::SetLayout { fid: full.fid, wish: plain });
     assert_eq!(refused.err(), Some(Status::EALREADY));
+    f.check();
+}
+
+/// What a client says of a file that it has written.
+fn wrote(size: u64, seconds: i64) -> DataUpdate {
+    let mtime = Some(Timestamp::new(seconds, 0));
+    DataUpdate { size_blocks: Some((size, 0)), mtime, atime: None, order: 1 }
+}
+
+/// A close with these bytes at `offset`.
+fn closing<'a>(
+    attr: &Attr,
+    handle: OpenHandle,
+    update: DataUpdate,
+    offset: u64,
+    bytes: &'a [u8],
+) -> MdsRequest<'a> {
+    let data = ClosingData { object: attr.fid, offset, bytes };
+    MdsRequest::CloseWrite { fid: attr.fid, handle, update, data }
+}
+
+fn content(f: &Fixture, fid: Fid) -> Vec<u8> {
+    let mut bytes = vec![0; 100];
+    let read = f.mds.data_store().read(fid, 0, &mut bytes, 0).expect("readable");
+    bytes.truncate(read);
+    bytes
+}
+
+#[test]
+fn data_size_and_times_of_a_close_are_one_transaction() {
+    let f = Fixture::with_osts(1);
+    let dir = directory(&f);
+    let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let watched = told.clone();
+    f.mds.watch_data(Box::new(move |object, bytes| watched.lock().push((object, bytes))));
+    let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
+    let before =
+        f.answer(&f.cred, &MdsRequest::Commit { upto: TransNo(0) }).expect("answered").last_committed;
+    let soon = f.mds.now().sec + 100;
+    let MdsAnswer { transno, reply, .. } =
+        f.answer(&f.cred, &closing(&attr, handle, wrote(8, soon), 3, b"bytes")).expect("closed");
+    let closed = attr_of(reply).expect("attributes");
+    assert_eq!((closed.size, closed.blocks, closed.mtime.sec), (8, 8, soon));
+    assert_eq!(closed.size_source, SizeSource::Exact);
+    assert!(before <= transno && transno.0 > 0);
+    assert_eq!(content(&f, attr.fid), b"\0\0\0bytes");
+    assert_eq!(*told.lock(), [(attr.fid, 5)], "who serves the data knows of it");
+    assert_eq!(f.close(attr.fid, handle).err(), Some(Status::EBADF), "the handle went with it");
+    f.check();
+}
+
+#[test]
+fn data_of_a_close_is_refused_whole_where_it_cannot_be_taken() {
+    let f = Fixture::with_osts(1);
+    let dir = directory(&f);
+    let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
+    let refused = |request: MdsRequest<'_>| f.run(&request).err();
+    let update = wrote(5, 5);
+    assert_eq!(refused(closing(&attr, OpenHandle(999), update, 0, b"bytes")), Some(Status::EBADF));
+    assert_eq!(refused(closing(&attr, handle, update, u64::MAX, b"bytes")), Some(Status::EINVAL));
+    assert_eq!(refused(closing(&attr, handle, update, MIB - 4, b"bytes")), Some(Status::EINVAL));
+    assert_eq!(refused(closing(&attr, handle, update, 0, &[1; 40_000])), Some(Status::EINVAL));
+    let other = Attr { fid: f.fid(), ..attr };
+    let data = ClosingData { object: other.fid, offset: 0, bytes: b"bytes" };
+    let strange = MdsRequest::CloseWrite { fid: attr.fid, handle, update, data };
+    assert_eq!(refused(strange), Some(Status::EAGAIN), "not this file's object");
+    f.run(&MdsRequest::LayoutIntent { fid: attr.fid, start: 0, end: MIB + 1 }).expect("given");
+    assert_eq!(
+        refused(closing(&attr, handle, update, 0, b"bytes")),
+        Some(Status::EAGAIN),
+        "there are others"
+    );
+    assert_eq!(content(&f, attr.fid), b"");
+    f.close(attr.fid, handle).expect("open still");
+    let (attr, handle, _) = create(&f, dir, "shared", OpenFlags::WRITE);
+    let _other = Cacher::connect(&f, 2);
+    assert_eq!(refused(closing(&attr, handle, update, 0, b"bytes")), Some(Status::EAGAIN), "not alone");
+    f.check();
+}
+
+#[test]
+fn data_of_a_removed_file_goes_with_its_last_close() {
+    let f = Fixture::with_osts(1);
+    let dir = directory(&f);
+    let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
+    f.unlink(dir, "f").expect("removed");
+    f.run(&closing(&attr, handle, wrote(5, 5), 0, b"bytes")).expect("closed");
+    assert_eq!(f.stat(attr.fid).err(), Some(Status::ENOENT));
+    assert!(f.mds.data_store().attr(attr.fid).expect("readable").mtime.is_none());
+    f.check();
+}
+
+/// The creation of an empty file is all that is stored of it; what is in its object says how large it is, also after a crash.
+#[test]
+fn the_size_of_a_file_here_is_that_of_its_object_unless_somebody_writes() {
+    let f = Fixture::with_osts(1);
+    let dir = directory(&f);
+    let (empty, handle, _) = create(&f, dir, "empty", OpenFlags::WRITE);
+    let nothing = DataUpdate { size_blocks: Some((0, 0)), ..DataUpdate::default() };
+    let close = MdsRequest::Close { fid: empty.fid, handle, update: nothing };
+    assert_eq!(f.answer(&f.cred, &close).expect("closed").transno, TransNo(0), "no transaction");
+    let stat = f.stat(empty.fid).expect("there");
+    assert_eq!((stat.size, stat.blocks, stat.size_source), (0, 0, SizeSource::Exact));
+    assert_eq!((stat.mtime, stat.ctime), (empty.mtime, empty.ctime));
+
+    let (lost, _, _) = create(&f, dir, "lost", OpenFlags::WRITE);
+    f.mds.data_store().write(lost.fid, 0, b"seven b").expect("written");
+    assert_eq!(f.stat(lost.fid).expect("there").size_source, SizeSource::Objects, "the writer knows");
+    let f = f.crash();
+    let stat = f.lookup(dir, "lost").expect("found").expect("there");
+    assert_eq!((stat.size, stat.blocks, stat.size_source), (7, 8, SizeSource::Exact));
+    assert!(stat.mtime > lost.mtime);
+    let handle = f.open(lost.fid, OpenFlags::WRITE).expect("opened");
+    assert_eq!(f.stat(lost.fid).expect("there").size_source, SizeSource::Objects);
+    f.close(lost.fid, handle).expect("closed");
+    let after = f.stat(lost.fid).expect("there");
+    assert_eq!((after.size, after.mtime, after.size_source), (7, stat.mtime, SizeSource::Exact));
+    f.check();
+}
+
+/// Times that were set are not replaced by those of the object.
+#[test]
+fn an_open_that_writes_nothing_leaves_the_times_alone() {
+    use nacre_types::{SetAttr, SetAttrValid};
+    let f = Fixture::with_osts(1);
+    let dir = directory(&f);
+    let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
+    f.run(&closing(&attr, handle, wrote(5, f.mds.now().sec), 0, b"bytes")).expect("closed");
+    let old = Timestamp::new(1_000_000_000, 0);
+    let set = SetAttr { valid: SetAttrValid::MTIME, mtime: old, ..SetAttr::default() };
+    f.run(&MdsRequest::SetAttr { fid: attr.fid, set }).expect("set");
+    let handle = f.open(attr.fid, OpenFlags::WRITE).expect("opened");
+    f.close(attr.fid, handle).expect("closed");
+    assert_eq!(f.stat(attr.fid).expect("there").mtime, old);
+}
+
+/// A close whose answer was lost is sent again to the next run of the server, which knows that it ran.
+#[test]
+fn a_close_with_data_that_is_sent_again_after_a_restart_ran_once() {
+    let f = Fixture::with_osts(1);
+    let dir = directory(&f);
+    let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
+    let slot = ReplySlot { client: f.export.client, tag: 3, xid: Xid(40) };
+    let close = closing(&attr, handle, wrote(5, 5), 0, b"bytes");
+    f.with_slot(slot, &close).expect("closed");
+    let f = f.crash();
+    let known = f.mds.stored_answer(&slot).expect("known").expect("it succeeded");
+    assert_eq!(attr_of(known.reply).expect("attributes").size, 5);
+    assert_eq!(content(&f, attr.fid), b"bytes");
+    // One that is sent again after it was forgotten finds no handle, and does nothing.
+    f.mds.data_store().write(attr.fid, 0, b"newer").expect("written");
+    let close = closing(&attr, handle, wrote(5, 5), 0, b"bytes");
+    assert_eq!(f.run(&close).err(), Some(Status::EBADF));
+    assert_eq!(content(&f, attr.fid), b"newer");
     f.check();
 }

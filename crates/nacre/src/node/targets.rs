@@ -184,6 +184,12 @@ impl Services {
         let way = LoOss::connect(server.clone(), ClientUuid(random_uuid()?), Arc::new(NoCallbacks))
             .map_err(|status| Failure::new(format!("{data} cannot be reached: {status}")))?;
         mds.set_osts(vec![(data.index, Arc::new(way))]).map_err(Failure::because(format!("open {data}")))?;
+        let told = Arc::downgrade(&server);
+        mds.watch_data(Box::new(move |object, bytes| {
+            if let Some(server) = told.upgrade() {
+                server.note_written(object, bytes);
+            }
+        }));
         self.mdt_data.insert(data.index, server);
         Ok(())
     }

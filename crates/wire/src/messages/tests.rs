@@ -3,7 +3,7 @@
 use super::*;
 use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
 use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
-use crate::mds::{DirEntry, DirPage, ListedLayout};
+use crate::mds::{ClosingData, DirEntry, DirPage, ListedLayout};
 use nacre_layout::{
     Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
     StripeObject, Wish,
@@ -197,6 +197,12 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::FilesOn { ost_index: 3, after: fid(1), count_max: 100 },
         MdsRequest::FidToPath { fid: fid(1), index: 2 },
         MdsRequest::RemoveFid { fid: fid(1) },
+        MdsRequest::CloseWrite {
+            fid: fid(1),
+            handle: OpenHandle(78),
+            update: DataUpdate { size_blocks: Some((9, 8)), mtime: None, atime: None, order: 4 },
+            data: ClosingData { object: fid(1), offset: 5, bytes: b"bytes" },
+        },
     ]
 }
 

@@ -255,6 +255,18 @@ impl Table {
         take_window(key, slot)
     }
 
+    /// Takes out the only window if nothing else is dirty or under way, and all that it has is one run of bytes at the beginning
+    /// of `object` that ends at `end_max` or before.
+    pub fn take_sole(&self, object: Fid, end_max: u32) -> Option<Job> {
+        let mut slots = self.slots.lock();
+        let mut found = slots.iter_mut();
+        let (Some((key, slot)), None) = (found.next(), found.next()) else { return None };
+        let window = slot.window.as_ref().filter(|_| slot.in_flight.is_none())?;
+        let is_meant = *key == Key { object, number: 0 } && window.fillers == 0;
+        let fits = window.spans.iter().count() == 1 && window.spans.end() <= end_max;
+        if is_meant && fits { take_window(*key, slot) } else { None }
+    }
+
     /// The number that windows which begin from now on have at least.
     pub fn now() -> u64 {
         BORN.load(Ordering::Relaxed)

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 /// Unused buffers that are kept when nothing is dirty, in bytes.
 const KEEP_BYTES: u64 = 4 << 20;
+/// The part of its age by which old data may be late.
+const SLACK: u32 = 8;
 /// Windows that a thread sends at once at most.
 const BATCH: usize = 4;
 
@@ -57,6 +59,20 @@ struct Queue {
     /// When to look whether something can be given back.
     tidy_at: Option<Instant>,
     is_stopping: bool,
+}
+
+impl Queue {
+    /// Takes the files whose data was sent by others off the front of the list.
+    fn forget_clean(&mut self) {
+        while let Some((file, since)) = self.dirty.pop_front_if(|(file, _)| file.dirty.is_clean()) {
+            file.dirty.listed.store(false, Ordering::Release);
+            // Somebody who filled a window meanwhile has seen it listed.
+            if file.dirty.oldest().is_some() && !file.dirty.listed.swap(true, Ordering::AcqRel) {
+                self.dirty.push_front((file, since));
+                return;
+            }
+        }
+    }
 }
 
 /// A window that is to be sent.
@@ -169,6 +185,7 @@ impl WriteBack {
                 return Some(Work::Full(file, keys));
             }
             let now = Instant::now();
+            queue.forget_clean();
             let due = queue.dirty.front().map(|(_, since)| *since + self.tunables.age());
             if due.is_some_and(|due| due <= now)
                 && let Some((file, _)) = queue.dirty.pop_front()
@@ -180,6 +197,8 @@ impl WriteBack {
                 return Some(Work::Tidy);
             }
             queue.idle += 1;
+            // Files that are written one after the other get old one after the other: not a wake-up for each.
+            let due = due.map(|due| due.max(now + self.tunables.age() / SLACK));
             let until = due.into_iter().chain(queue.tidy_at).min();
             match until {
                 Some(until) if !queue.timed => {
