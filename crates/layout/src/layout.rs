@@ -21,6 +21,11 @@ impl Extent {
     /// The whole file.
     pub const WHOLE: Extent = Extent { start: 0, end: Extent::EOF };
 
+    /// True if it has no bytes: a component that has not grown yet.
+    pub const fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
     /// True if `offset` lies inside.
     pub const fn contains(&self, offset: u64) -> bool {
         self.start <= offset && (offset < self.end || self.end == Extent::EOF)
@@ -98,13 +103,15 @@ bitflags! {
         const INIT = 0x10;
         /// This mirror is left out when others are brought up to date; kept as `PREFER_READ` is.
         const NOSYNC = 0x20;
+        /// Room that the component before it grows into ([`crate::grow`]). Never has objects.
+        const EXTENSION = 0x40;
         /// Data is not to be compressed, which it never is here.
         const NOCOMPRESS = 0x400;
     }
 }
 
 impl ComponentFlags {
-    /// What a user may ask for.
+    /// What a wish may have.
     pub const WISHES: ComponentFlags = ComponentFlags::INIT.complement();
 }
 
@@ -119,9 +126,11 @@ pub struct Component {
     pub flags: ComponentFlags,
     /// How its bytes are spread.
     pub pattern: Pattern,
-    /// Bytes on one object before the next; a multiple of 64 KiB, never 0. On an MDT: the component's size.
+    /// Bytes on one object before the next; a multiple of 64 KiB, never 0. On an MDT: the component's size. Of an extension:
+    /// the step of growth in KiB, also a multiple of 64 Ki.
     pub stripe_size: u32,
-    /// Stripes: the number wanted until instantiated (0xffff = all OSTs), then exactly `objects.len()`. On an MDT: 0.
+    /// Stripes: the number wanted until instantiated (0xffff = all OSTs), then exactly `objects.len()`. On an MDT and of an
+    /// extension: 0.
     pub stripe_count: u16,
     /// OST wanted for the first stripe, `None` to let the server choose.
     pub first_ost: Option<u16>,
@@ -135,6 +144,8 @@ pub struct Component {
     pub objects: Vec<StripeObject>,
 }
 
+/// Bytes that the step of an extension is counted in. Source: reference 3.6.
+pub const EXTENSION_UNIT: u64 = 1024;
 /// Wish for "all OSTs" in a component that is not instantiated.
 pub const STRIPE_COUNT_ALL: u16 = u16::MAX;
 /// Wishes from here on are multiples of the number of OSTs: 0xfffe is two stripes on each, this one 32.
@@ -151,9 +162,21 @@ impl Component {
         self.flags.contains(ComponentFlags::INIT)
     }
 
+    /// True for room that the component before it grows into.
+    pub fn is_extension(&self) -> bool {
+        self.flags.contains(ComponentFlags::EXTENSION)
+    }
+
+    /// Bytes by which the component before grows; `None` if this is no extension.
+    pub fn extension_size(&self) -> Option<u64> {
+        self.is_extension().then(|| u64::from(self.stripe_size) * EXTENSION_UNIT)
+    }
+
     /// True if it holds bytes of `[start, end)`.
     pub fn touches(&self, start: u64, end: u64) -> bool {
-        self.extent.start < end && (start < self.extent.end || self.extent.end == Extent::EOF)
+        self.extent.start < end
+            && !self.extent.is_empty()
+            && (start < self.extent.end || self.extent.end == Extent::EOF)
     }
 
     /// The arithmetic of an instantiated component; `None` before.
@@ -171,7 +194,8 @@ pub enum LayoutForm {
     Composite,
 }
 
-/// The layout of a file. Components are in order, do not overlap and leave no gap.
+/// The layout of a file. Components are in order, do not overlap and leave no gap. Empty ones are those that have not grown into the
+/// extension behind them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// How it is shown and stored.
@@ -205,10 +229,15 @@ impl Layout {
     }
 
     /// Places of the components that a write that ends at `end` has to give objects: all before `end` without any, so that
-    /// there is never data behind a component that has none.
+    /// there is never data behind a component that has none. Extensions never get any.
     pub fn to_instantiate(&self, end: u64) -> impl Iterator<Item = usize> + '_ {
-        let lacks = move |c: &Component| c.extent.start < end && !c.is_instantiated();
+        let lacks = move |c: &Component| c.touches(0, end) && !c.is_extension() && !c.is_instantiated();
         self.components.iter().enumerate().filter(move |(_, c)| lacks(c)).map(|(place, _)| place)
+    }
+
+    /// True if a write that ends at `end` changes the layout: components get objects, or grow.
+    pub fn is_to_change(&self, end: u64) -> bool {
+        self.components.iter().any(|c| c.touches(0, end) && !c.is_instantiated())
     }
 
     /// Gives objects to the component at `place`. The generation is the caller's, who may instantiate several at once.

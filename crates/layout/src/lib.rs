@@ -5,8 +5,10 @@
 //! all of them (`lov_user_md`, `lov_comp_md`), which is also our on-disk form. Everything is pure.
 //!
 //! A layout is a list of components. Plain (RAID-0) files have exactly one that covers the whole file; composite layouts
-//! have several, each for a part of the file, which get their objects when somebody first writes there.
+//! have several, each for a part of the file, which get their objects when somebody first writes there. Some of them [grow] as
+//! far as their OSTs have room.
 
+pub mod grow;
 pub mod layout;
 pub mod pool;
 pub mod ranges;
@@ -15,6 +17,7 @@ pub mod stripe;
 pub mod user;
 pub mod wish;
 
+pub use grow::{Grown, Space};
 pub use layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, StripeObject};
 pub use pool::{PoolName, PoolNameError};
 pub use ranges::{ObjectRange, object_ranges, object_sizes};

@@ -58,6 +58,24 @@ pub enum SpecError {
     /// A component ends within a stripe.
     #[error("The component end must be aligned by the stripe size")]
     EndUnaligned,
+    /// A component without bytes that nothing lets grow.
+    #[error("Zero length components must be followed by extension")]
+    ZeroLength,
+    /// Room to grow behind room to grow.
+    #[error("Adjacent extension space components are not allowed")]
+    ExtensionTwice,
+    /// Room to grow behind a component that has bytes already, or behind none.
+    #[error("Extension space must follow a component that begins with zero length")]
+    ExtensionBehindBytes,
+    /// Room to grow behind a component on an MDT, or on one itself.
+    #[error("A Data-on-MDT component can neither be nor be followed by extension space")]
+    ExtensionOfMdt,
+    /// Room to grow with wishes of its own, or without a step.
+    #[error("Extension space has an extension size and nothing else")]
+    ExtensionStriping,
+    /// A step that ends within a stripe.
+    #[error("The extension size must be a multiple of the stripe size")]
+    ExtensionUnaligned,
     /// A component on an MDT that is not the first.
     #[error("Data-on-MDT component must be the first one")]
     MdtNotFirst,

@@ -2,11 +2,14 @@
 //! 2.1 and 4.8.
 
 use crate::layout::StripeObject;
-use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, stripes_per_ost};
+use crate::layout::{
+    Component, ComponentFlags, EXTENSION_UNIT, Extent, Layout, LayoutForm, Pattern, stripes_per_ost,
+};
 use crate::pool::PoolName;
 use crate::spec::{LayoutSpec, MDT_SIZE_MAX, SpecError};
 use crate::user;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
+use std::cmp::Ordering;
 
 /// Wishes for one component of a composite layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,14 +52,24 @@ impl Wish {
             return Err(SpecError::Start);
         }
         let mut reached = 0;
-        for ComponentSpec { extent, spec, .. } in components {
+        for (place, component) in components.iter().enumerate() {
+            let ComponentSpec { extent, spec, .. } = component;
             if extent.start != reached {
                 return Err(SpecError::NotAdjacent);
             }
-            if extent.end <= extent.start {
-                return Err(SpecError::EndBeforeStart);
+            let next = components.get(place + 1);
+            match extent.end.cmp(&extent.start) {
+                Ordering::Less => return Err(SpecError::EndBeforeStart),
+                Ordering::Equal if component.is_extension() => return Err(SpecError::EndBeforeStart),
+                Ordering::Equal if !next.is_some_and(ComponentSpec::is_extension) => {
+                    return Err(SpecError::ZeroLength);
+                }
+                _ => {}
             }
             spec.check()?;
+            if component.is_extension() {
+                check_extension(component, place.checked_sub(1).and_then(|before| components.get(before)))?;
+            }
             if spec.pattern == Pattern::Mdt {
                 match (extent.start, extent.end) {
                     (0, ..=MDT_SIZE_MAX) => {}
@@ -65,7 +78,8 @@ impl Wish {
                 }
             }
             let unit = u64::from(spec.stripe_size.unwrap_or(STRIPE_SIZE_MIN));
-            if extent.end != Extent::EOF && !extent.end.is_multiple_of(unit) {
+            let has_end = extent.end != Extent::EOF && !extent.is_empty() && !component.is_extension();
+            if has_end && !extent.end.is_multiple_of(unit) {
                 return Err(SpecError::EndUnaligned);
             }
             reached = extent.end;
@@ -88,7 +102,8 @@ impl Wish {
         match self {
             Wish::Plain(spec) => user::plain_len(has_pool(spec), stripes(spec)),
             Wish::Composite(components) => {
-                let each = components.iter().map(|c| user::plain_len(has_pool(&c.spec), stripes(&c.spec)));
+                let stripes = |c: &ComponentSpec| if c.is_extension() { 0 } else { stripes(&c.spec) };
+                let each = components.iter().map(|c| user::plain_len(has_pool(&c.spec), stripes(c)));
                 user::composite_len(each)
             }
         }
@@ -114,9 +129,12 @@ impl Wish {
         match self {
             Wish::Plain(spec) => Wish::Plain(spec.or(base)),
             Wish::Composite(mut components) => {
-                for component in &mut components {
-                    let end = component.extent.end;
-                    let fits = |size: &u32| end == Extent::EOF || end.is_multiple_of(u64::from(*size));
+                for place in 0..components.len() {
+                    let (ends, component) = (ends(&components, place), &mut components[place]);
+                    if component.is_extension() {
+                        continue;
+                    }
+                    let fits = |size: &u32| fitting_stripe_size(*size, &ends) == *size;
                     let base = LayoutSpec { stripe_size: base.stripe_size.filter(fits), ..base.clone() };
                     component.spec = component.spec.or(&base);
                 }
@@ -130,7 +148,7 @@ impl Wish {
         match &mut self {
             Wish::Plain(spec) => spec.pool = spec.pool.or(pool),
             Wish::Composite(components) => {
-                let striped = components.iter_mut().filter(|c| c.spec.pattern != Pattern::Mdt);
+                let striped = components.iter_mut().filter(|c| c.is_striped());
                 striped.for_each(|c| c.spec.pool = c.spec.pool.or(pool));
             }
         }
@@ -143,7 +161,7 @@ impl Wish {
         let spec = match self {
             Wish::Plain(spec) => spec.clone(),
             Wish::Composite(components) => {
-                let striped = components.iter().find(|c| c.spec.pattern != Pattern::Mdt);
+                let striped = components.iter().find(|c| c.is_striped());
                 striped.map_or(LayoutSpec::default(), |c| c.spec.clone())
             }
         };
@@ -159,44 +177,122 @@ impl Wish {
             Wish::Plain(spec) => return spec.or(base).to_layout(),
             Wish::Composite(components) => components,
         };
-        let component = |(place, wish): (usize, &ComponentSpec)| {
-            let on_mdt = wish.spec.pattern == Pattern::Mdt;
-            let spec = wish.spec.or(&LayoutSpec { first_ost: None, ..base.clone() });
-            let stripe_size = match on_mdt {
-                true => wish.extent.end as u32,
-                false => {
-                    fitting_stripe_size(spec.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT), wish.extent.end)
-                }
-            };
-            Component {
-                id: place as u32 + 1,
-                extent: wish.extent,
-                flags: wish.flags & ComponentFlags::WISHES,
-                pattern: spec.pattern,
-                stripe_size,
-                stripe_count: if on_mdt { 0 } else { spec.stripe_count.unwrap_or(1) },
-                first_ost: spec.first_ost,
-                pool: spec.real_pool(),
-                osts: spec.osts,
-                generation: 0,
-                objects: Vec::new(),
-            }
-        };
-        Layout {
+        let mut layout = Layout {
             form: LayoutForm::Composite,
-            generation: components.len() as u32,
-            components: components.iter().enumerate().map(component).collect(),
+            generation: 0,
+            components: (0..components.len()).map(|place| component_of(components, place, base)).collect(),
+        };
+        layout.let_first_begin();
+        for (id, component) in (1..).zip(&mut layout.components) {
+            component.id = id;
+        }
+        layout.generation = layout.components.len() as u32;
+        layout
+    }
+}
+
+impl ComponentSpec {
+    /// True for room that the component before it grows into.
+    pub fn is_extension(&self) -> bool {
+        self.flags.contains(ComponentFlags::EXTENSION)
+    }
+
+    /// True for what has stripes, or will have.
+    fn is_striped(&self) -> bool {
+        self.spec.pattern != Pattern::Mdt && !self.is_extension()
+    }
+
+    /// Bytes by which the component before grows; `None` if this is no extension.
+    fn extension_size(&self) -> Option<u64> {
+        self.is_extension().then(|| u64::from(self.spec.stripe_size.unwrap_or(0)) * EXTENSION_UNIT)
+    }
+}
+
+/// Has components that grow begin anew: what they have grown to is a matter of one file.
+pub fn begin_again(components: &mut [ComponentSpec]) {
+    for place in 1..components.len() {
+        let (before, rest) = components.split_at_mut(place);
+        if let (Some(before), Some(extension)) = (before.last_mut(), rest.first_mut())
+            && extension.is_extension()
+            && !before.is_extension()
+        {
+            before.extent.end = before.extent.start;
+            extension.extent.start = before.extent.start;
         }
     }
 }
 
-/// The stripe size of a component that ends at `end`: `wanted`, or if `end` would lie within a stripe, the largest power of two
-/// that divides it (which is at least 64 KiB, since ends are multiples of that).
-pub fn fitting_stripe_size(wanted: u32, end: u64) -> u32 {
-    if end == Extent::EOF || wanted == 0 || end.is_multiple_of(u64::from(wanted)) {
+/// Checks room to grow behind `before`.
+fn check_extension(extension: &ComponentSpec, before: Option<&ComponentSpec>) -> Result<(), SpecError> {
+    let Some(before) = before else { return Err(SpecError::ExtensionBehindBytes) };
+    if before.is_extension() {
+        return Err(SpecError::ExtensionTwice);
+    }
+    if before.spec.pattern == Pattern::Mdt || extension.spec.pattern == Pattern::Mdt {
+        return Err(SpecError::ExtensionOfMdt);
+    }
+    if !before.extent.is_empty() {
+        return Err(SpecError::ExtensionBehindBytes);
+    }
+    let step = LayoutSpec { stripe_size: extension.spec.stripe_size, ..LayoutSpec::default() };
+    if extension.spec != step || step.stripe_size.is_none() {
+        return Err(SpecError::ExtensionStriping);
+    }
+    let unit = u64::from(before.spec.stripe_size.unwrap_or(STRIPE_SIZE_MIN));
+    if !extension.extension_size().unwrap_or(0).is_multiple_of(unit) {
+        return Err(SpecError::ExtensionUnaligned);
+    }
+    if extension.extent.end != Extent::EOF && !extension.extent.end.is_multiple_of(unit) {
+        return Err(SpecError::EndUnaligned);
+    }
+    Ok(())
+}
+
+/// What the stripe size of a component has to divide: its end, or the step and the end of the room that it grows into.
+fn ends(components: &[ComponentSpec], place: usize) -> Vec<u64> {
+    let next = components.get(place + 1).filter(|next| next.is_extension());
+    let end = next.unwrap_or(&components[place]).extent.end;
+    next.and_then(ComponentSpec::extension_size).into_iter().chain([end]).collect()
+}
+
+/// The component at `place` of a layout that begins as these wishes say, completed by `base`; its id is not set yet.
+fn component_of(components: &[ComponentSpec], place: usize, base: &LayoutSpec) -> Component {
+    let wish = &components[place];
+    let spec = match wish.is_extension() {
+        true => wish.spec.clone(),
+        false => wish.spec.or(&LayoutSpec { first_ost: None, ..base.clone() }),
+    };
+    let (stripe_size, stripe_count) = match spec.pattern {
+        Pattern::Mdt => (wish.extent.end as u32, 0),
+        _ if wish.is_extension() => (spec.stripe_size.unwrap_or(0), 0),
+        _ => {
+            let wanted = spec.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT);
+            (fitting_stripe_size(wanted, &ends(components, place)), spec.stripe_count.unwrap_or(1))
+        }
+    };
+    Component {
+        id: 0,
+        extent: wish.extent,
+        flags: wish.flags & ComponentFlags::WISHES,
+        pattern: spec.pattern,
+        stripe_size,
+        stripe_count,
+        first_ost: spec.first_ost,
+        pool: spec.real_pool(),
+        osts: spec.osts,
+        generation: 0,
+        objects: Vec::new(),
+    }
+}
+
+/// The stripe size of a component: `wanted`, or if one of `ends` would lie within a stripe, the largest power of two that divides them
+/// all (which is at least 64 KiB, since ends are multiples of that).
+pub fn fitting_stripe_size(wanted: u32, ends: &[u64]) -> u32 {
+    let ends = ends.iter().filter(|end| **end != Extent::EOF);
+    if wanted == 0 || ends.clone().all(|end| end.is_multiple_of(u64::from(wanted))) {
         return wanted;
     }
-    1 << end.trailing_zeros().min(31)
+    1 << ends.map(|end| end.trailing_zeros()).fold(31, u32::min)
 }
 
 impl Layout {
@@ -204,6 +300,9 @@ impl Layout {
     pub fn to_wish(&self) -> Wish {
         let spec = |component: &Component| match component.pattern {
             Pattern::Mdt => LayoutSpec::ON_MDT,
+            _ if component.is_extension() => {
+                LayoutSpec { stripe_size: Some(component.stripe_size), ..LayoutSpec::default() }
+            }
             pattern => LayoutSpec {
                 stripe_size: Some(component.stripe_size),
                 stripe_count: Some(component.stripe_count).filter(|count| *count != 0),
@@ -215,16 +314,16 @@ impl Layout {
         };
         match (self.form, self.components.as_slice()) {
             (LayoutForm::Plain, [only]) => Wish::Plain(spec(only)),
-            (_, components) => Wish::Composite(
-                components
-                    .iter()
-                    .map(|c| ComponentSpec {
-                        extent: c.extent,
-                        flags: c.flags & ComponentFlags::WISHES,
-                        spec: spec(c),
-                    })
-                    .collect(),
-            ),
+            (_, components) => {
+                let part = |c: &Component| ComponentSpec {
+                    extent: c.extent,
+                    flags: c.flags & ComponentFlags::WISHES,
+                    spec: spec(c),
+                };
+                let mut parts: Vec<ComponentSpec> = components.iter().map(part).collect();
+                begin_again(&mut parts);
+                Wish::Composite(parts)
+            }
         }
     }
 
@@ -236,7 +335,7 @@ impl Layout {
         }
         let stripes = |(other, component): (usize, &Component)| {
             let count = match component.is_instantiated() {
-                _ if other == place || component.pattern == Pattern::Mdt => 0,
+                _ if other == place || component.pattern == Pattern::Mdt || component.is_extension() => 0,
                 true => component.objects.len(),
                 false if stripes_per_ost(component.stripe_count).is_some() => 1,
                 false => usize::from(component.stripe_count),
@@ -252,8 +351,9 @@ impl Layout {
     /// that stripe arithmetic can bear, objects where the flags say so.
     pub fn is_sound(&self) -> bool {
         let mut reached = 0;
-        let sound = |c: &Component| {
-            c.extent.start < c.extent.end
+        let sound = |place: usize, c: &Component| {
+            (c.extent.start < c.extent.end || (c.extent.is_empty() && self.grows(place)))
+                && (!c.is_extension() || self.is_sound_extension(place))
                 && c.stripe_size != 0
                 && c.stripe_size.is_multiple_of(STRIPE_SIZE_MIN)
                 && c.is_instantiated() != c.objects.is_empty()
@@ -275,11 +375,23 @@ impl Layout {
                 }
         };
         !self.components.is_empty()
-            && self.components.iter().all(|c| {
+            && self.components.iter().enumerate().all(|(place, c)| {
                 let follows = c.extent.start == reached;
                 reached = c.extent.end;
-                follows && sound(c)
+                follows && sound(place, c)
             })
+    }
+
+    fn is_sound_extension(&self, place: usize) -> bool {
+        let (before, own) =
+            (place.checked_sub(1).map(|before| &self.components[before]), &self.components[place]);
+        before.is_some_and(|before| !before.is_extension() && before.pattern != Pattern::Mdt)
+            && !own.extent.is_empty()
+            && !own.is_instantiated()
+            && (own.pattern, own.stripe_count) == (Pattern::Raid0, 0)
+            && own.pool.is_none()
+            && own.osts.is_empty()
+            && own.first_ost.is_none()
     }
 }
 
@@ -332,7 +444,7 @@ mod tests {
         assert_eq!((first.id, first.stripe_size, first.stripe_count, first.first_ost), (1, 1 << 20, 3, None));
         assert_eq!((second.id, second.stripe_size, second.first_ost), (2, 65536, Some(2)));
         assert_eq!((layout.generation, layout.end()), (2, Extent::EOF));
-        assert_eq!(fitting_stripe_size(3 * 65536, 1 << 40), 1 << 31);
+        assert_eq!(fitting_stripe_size(3 * 65536, &[1 << 40]), 1 << 31);
         assert_eq!(wish.inherited(), LayoutSpec::default());
     }
 

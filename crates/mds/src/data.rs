@@ -122,19 +122,19 @@ fn limit(layout: &mut Layout, max_bytes: u64) {
     if first.pattern != Pattern::Mdt || first.extent.end <= max_bytes {
         return;
     }
-    match rest.first_mut() {
-        Some(next) => next.extent.start = max_bytes,
-        None if max_bytes == 0 => return,
-        None => {}
+    if rest.is_empty() && max_bytes == 0 {
+        return;
     }
+    layout.begin_at(1, max_bytes);
     if max_bytes == 0 {
         layout.components.remove(0);
+        layout.let_first_begin();
         // As if it had not been asked for.
-        layout.components.iter_mut().for_each(|component| component.id -= 1);
+        (1..).zip(&mut layout.components).for_each(|(id, component)| component.id = id);
         layout.generation = layout.components.len() as u32;
         return;
     }
-    let Component { extent, stripe_size, .. } = first;
+    let Component { extent, stripe_size, .. } = &mut layout.components[0];
     *extent = Extent { end: max_bytes, ..*extent };
     *stripe_size = max_bytes as u32;
 }

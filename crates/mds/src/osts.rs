@@ -8,6 +8,7 @@
 mod choose;
 mod ost;
 mod pools;
+mod room;
 mod turns;
 mod worker;
 
@@ -61,6 +62,8 @@ pub struct Need {
     pub spec: LayoutSpec,
     /// Stripes that there is room for.
     pub stripes_max: u16,
+    /// Bytes that each OST is to have free, as far as there are such OSTs.
+    pub free_bytes: u64,
 }
 
 /// The OSTs of a list, which have to be there and have room, in its order and, as Lustre has it, from `first` on.
@@ -235,7 +238,10 @@ impl OstSet {
         let spec = &need.spec;
         let members = self.pools.members(spec.real_pool());
         let is_member = |c: &&Candidate| members.as_ref().is_none_or(|members| members.contains(&c.index));
-        let candidates: Vec<Candidate> = candidates.iter().filter(is_member).copied().collect();
+        let mut candidates: Vec<Candidate> = candidates.iter().filter(is_member).copied().collect();
+        if candidates.iter().any(|c| c.has_free(need.free_bytes)) {
+            candidates.iter_mut().for_each(|c| c.full |= !c.has_free(need.free_bytes));
+        }
         if spec.first_ost.is_some_and(|first| !candidates.iter().any(|c| c.index == first)) {
             return Err(Status::EINVAL);
         }

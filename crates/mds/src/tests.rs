@@ -7,6 +7,7 @@ mod data;
 mod eviction;
 mod files;
 mod layouts;
+mod layouts_grow;
 mod mdlocks;
 mod model;
 mod namespace;

@@ -207,7 +207,7 @@ impl Client {
         kind: SeekKind,
     ) -> StatusResult<Option<u64>> {
         for component in &layout.components {
-            if component.extent.end <= offset || component.extent.start >= size {
+            if !component.touches(offset, size) {
                 continue;
             }
             let from = offset.max(component.extent.start);

@@ -130,8 +130,8 @@ impl LayoutSpace {
     fn note_layout(&self, handle: LockHandle, layout: Option<&Arc<Layout>>) {
         let Some(layout) = layout.filter(|layout| layout.has_objects()) else { return };
         let mut state = self.state.lock();
-        let known = state.layouts.get(&handle).map_or(0, |known| known.objects().count());
-        if known <= layout.objects().count() {
+        let age = |layout: &Arc<Layout>| (layout.generation, layout.objects().count());
+        if state.layouts.get(&handle).is_none_or(|known| age(known) <= age(layout)) {
             state.layouts.insert(handle, layout.clone());
         }
     }

@@ -6,6 +6,9 @@
 //!      0 id u32     4 flags u32       8 start u64, end u64 (all ones: the file has no end)
 //!     24 offset u32, 28 size u32 of its lov_user_md         32 generation u32      36 time and link, parity: zero
 //! ```
+//!
+//! Room that the component before it grows into has the flag `extension`, no stripes, and its step in KiB where others have the stripe
+//! size.
 
 use super::raw::Raw;
 use super::{
@@ -13,9 +16,10 @@ use super::{
 };
 use crate::layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern};
 use crate::spec::LayoutSpec;
-use crate::wish::{ComponentSpec, Wish};
+use crate::wish::{ComponentSpec, Wish, begin_again};
 use nacre_types::Fid;
 use nacre_types::limits::{STRIPE_SIZE_MIN, XATTR_VALUE_MAX};
+use std::collections::HashSet;
 
 /// Magic of a composite layout.
 pub const MAGIC_COMPOSITE: u32 = 0x0BD6_0BD0;
@@ -110,8 +114,15 @@ pub(super) fn read_components(raw: Raw<'_>) -> Result<Vec<ComponentSpec>, UserMd
             false => return Err(UserMdError::Field("component size")),
         };
         let flags = entry.flags & ComponentFlags::WISHES;
+        // Of room to grow only the step counts.
+        let spec = match flags.contains(ComponentFlags::EXTENSION) {
+            true => LayoutSpec { stripe_size: spec.stripe_size, ..LayoutSpec::default() },
+            false => spec,
+        };
         components.push(ComponentSpec { extent: entry.extent, flags, spec });
     }
+    // A file's has grown.
+    begin_again(&mut components);
     Ok(components)
 }
 
@@ -157,13 +168,15 @@ pub fn encode_selector(selector: Selector) -> Vec<u8> {
 pub(super) fn read_layout(raw: Raw<'_>) -> Result<Layout, UserMdError> {
     let (generation, entries) = entries(raw)?;
     let mut components: Vec<Component> = Vec::with_capacity(entries.len());
+    let mut ids = HashSet::with_capacity(entries.len());
     for entry in entries {
-        if entry.id == 0 || components.last().is_some_and(|last| last.id >= entry.id) {
+        // Not in order: one that goes on for another that is full is younger than what follows it.
+        if entry.id == 0 || !ids.insert(entry.id) {
             return Err(UserMdError::Field("component id"));
         }
         let component = match entry.flags.contains(ComponentFlags::INIT) {
             true => read_component(entry.layout)?,
-            false => without_objects(entry.layout)?,
+            false => without_objects(entry.layout, entry.flags.contains(ComponentFlags::EXTENSION))?,
         };
         components.push(Component { id: entry.id, flags: entry.flags, extent: entry.extent, ..component });
     }
@@ -175,7 +188,7 @@ pub(super) fn read_layout(raw: Raw<'_>) -> Result<Layout, UserMdError> {
 }
 
 /// A component that waits for its first write; what it wants has been settled.
-fn without_objects(raw: Raw<'_>) -> Result<Component, UserMdError> {
+fn without_objects(raw: Raw<'_>, is_extension: bool) -> Result<Component, UserMdError> {
     let header = header(raw)?;
     let spec = read_spec(raw)?;
     if header.has_objects() {
@@ -183,6 +196,9 @@ fn without_objects(raw: Raw<'_>) -> Result<Component, UserMdError> {
     }
     let spec = match spec.pattern {
         Pattern::Mdt => LayoutSpec { stripe_size: Some(header.stripe_size), stripe_count: Some(0), ..spec },
+        Pattern::Raid0 | Pattern::Overstriped if is_extension => {
+            LayoutSpec { stripe_count: spec.stripe_count.or(Some(0)), ..spec }
+        }
         Pattern::Raid0 | Pattern::Overstriped => spec,
     };
     Ok(Component {

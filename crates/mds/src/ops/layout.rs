@@ -187,7 +187,7 @@ impl Mds {
         if start >= layout.end() {
             return Err(Status::ENODATA);
         }
-        if layout.to_instantiate(end).next().is_none() {
+        if !layout.is_to_change(end) {
             let known = layout.has_objects().then(|| Arc::new(layout));
             return Ok(self.answer(reply(known)));
         }
@@ -198,7 +198,8 @@ impl Mds {
         })
     }
 
-    /// Gives objects to the components before byte `end` that have none, of the file `record` with this layout: `commit` gets
+    /// Has components grow that a write which ends at `end` goes behind, and gives objects to those before `end` that have none, of
+    /// the file `record` with this layout: `commit` gets
     /// the changed record, the layout, and a transaction in which the objects are marked as given out. `informed` learns of the
     /// layout from the answer.
     fn instantiate(
@@ -212,6 +213,7 @@ impl Mds {
         self.call_back_layout(&record.attr.fid, false, informed)?;
         self.call_back_for_objects(record)?;
         layout.place_on_mdt(object_on_mdt(record));
+        let grown = layout.grow(end, &mut &self.osts);
         let places: Vec<usize> = layout.to_instantiate(end).collect();
         for &place in &places {
             let component = &mut layout.components[place];
@@ -229,7 +231,7 @@ impl Mds {
                     pattern: component.pattern,
                     osts: component.osts.clone(),
                 };
-                Need { spec, stripes_max: layout.stripes_that_fit(place) }
+                Need { spec, stripes_max: layout.stripes_that_fit(place), free_bytes: grown.share(component) }
             })
             .collect();
         let used: Vec<u16> = layout.objects().map(|object| object.ost_index).collect();
@@ -237,7 +239,7 @@ impl Mds {
             for (&place, objects) in places.iter().zip(objects) {
                 layout.instantiate(place, objects);
             }
-            if !places.is_empty() && layout.form == LayoutForm::Composite {
+            if (grown.changed || !places.is_empty()) && layout.form == LayoutForm::Composite {
                 layout.generation = layout.generation.wrapping_add(1);
             }
             let mut changed = record.clone();

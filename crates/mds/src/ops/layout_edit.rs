@@ -24,17 +24,13 @@ impl Mds {
         added: Vec<ComponentSpec>,
     ) -> StatusResult<MdsAnswer> {
         self.edit_layout(caller, fid, |record, layout| {
-            let known = layout.components.len();
             let Wish::Composite(mut all) = layout.to_wish() else { return Err(Status::EINVAL) };
-            all.extend(added);
-            let wish = Wish::Composite(all);
-            if !self.can_be_met(&wish) {
+            all.extend_from_slice(&added);
+            if !self.can_be_met(&Wish::Composite(all)) {
                 return Err(Status::EINVAL);
             }
-            let mut next = layout.components.last().map_or(0, |last| last.id);
-            for mut component in self.completed(record, &wish)?.components.into_iter().skip(known) {
-                next = next.checked_add(1).filter(|id| *id < u32::from(u16::MAX)).ok_or(Status::EINVAL)?;
-                component.id = next;
+            for mut component in self.completed(record, &Wish::Composite(added))?.components {
+                component.id = layout.free_id().ok_or(Status::EINVAL)?;
                 layout.components.push(component);
                 layout.generation = layout.generation.wrapping_add(1);
             }
@@ -56,8 +52,18 @@ impl Mds {
             let before = layout.components.len();
             match selector {
                 Selector::Id(id) => {
-                    layout.components.last().filter(|last| last.id == id).ok_or(Status::EINVAL)?;
-                    layout.components.pop();
+                    // With the room that it was to grow into.
+                    let own = layout.components.len() - 1;
+                    let own = if layout.components[own].is_extension() { own.saturating_sub(1) } else { own };
+                    let id_of = |place: usize| layout.components.get(place).map(|c| c.id);
+                    match id_of(own) == Some(id) {
+                        true => layout.components.truncate(own),
+                        // The room alone: what has grown stays as it is.
+                        false if id_of(own + 1) == Some(id) && !layout.components[own].extent.is_empty() => {
+                            layout.components.truncate(own + 1)
+                        }
+                        false => return Err(Status::EINVAL),
+                    }
                 }
                 // Objects are given from the beginning, so those without are the last ones.
                 Selector::WithoutObjects => layout.components.retain(|c| c.is_instantiated()),

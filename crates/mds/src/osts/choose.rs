@@ -34,6 +34,13 @@ pub struct Candidate {
     pub ready: bool,
 }
 
+impl Candidate {
+    /// True if it takes data and has so many bytes free, as far as that is known.
+    pub fn has_free(&self, bytes: u64) -> bool {
+        !self.full && self.available.is_none_or(|available| available >= bytes)
+    }
+}
+
 /// How OSTs are chosen; administrators may change it at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Qos {

@@ -25,7 +25,7 @@ const STATE_REFUSES: u32 = 2 | 4;
 const STATE_FULL: u32 = 0x20 | 0x40;
 const STATE_DEGRADED: u32 = 1;
 /// Age up to which space is not asked for again when all OSTs seem full.
-const LOOKED_AGE: Duration = Duration::from_millis(500);
+pub const LOOKED_AGE: Duration = Duration::from_millis(500);
 
 /// An object whose destruction is logged.
 #[derive(Clone, Copy)]
@@ -328,7 +328,24 @@ impl Ost {
         state.statfs_wanted = false;
         // It may have room again; if not, the next reservation says so.
         state.no_space &= statfs.blocks_available == 0;
+        drop(state);
+        self.changed.notify_all();
         Ok(())
+    }
+
+    /// Waits until the free space is known as of `since`, but not beyond `until` and not for an OST that fails.
+    pub fn wait_fresh(&self, since: Instant, until: Instant) {
+        let mut state = self.state.lock();
+        while state.statfs.is_none_or(|(at, _)| at < since)
+            && !state.stopped
+            && !state.is_resting(Instant::now())
+        {
+            state.statfs_wanted = true;
+            self.work.notify_one();
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                return;
+            }
+        }
     }
 
     /// Asks for free space if that is not known for sure; failures are logged where they happen.

@@ -57,6 +57,17 @@ impl Pools {
     /// The pool that a file which is to be in `pool` goes to: as long as one is fuller than its threshold, the next. `used_pct`
     /// gives percent of the space of these OSTs in use. Counts what goes elsewhere.
     pub fn spill(&self, pool: PoolName, used_pct: impl Fn(&[u16]) -> u8) -> PoolName {
+        self.followed(pool, used_pct, |known| {
+            known.spill_hits.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    /// The same without counting it.
+    pub fn spills_to(&self, pool: PoolName, used_pct: impl Fn(&[u16]) -> u8) -> PoolName {
+        self.followed(pool, used_pct, |_| {})
+    }
+
+    fn followed(&self, pool: PoolName, used_pct: impl Fn(&[u16]) -> u8, note: impl Fn(&Pool)) -> PoolName {
         let pools = self.pools.read();
         let mut now = pool;
         // Loops are refused when targets are set, but a pool may have gone and come back since.
@@ -66,7 +77,7 @@ impl Pools {
             if !pools.iter().any(|other| other.config.name == target) {
                 break;
             }
-            known.spill_hits.fetch_add(1, Ordering::Relaxed);
+            note(known);
             now = target;
         }
         now

@@ -327,7 +327,7 @@ impl Show {
             View::Plain(mut view) => {
                 if view.is_wish() && !self.raw {
                     view.fid = facts.fid;
-                    mount.resolve(&mut view, u64::MAX).map_err(|error| failed(path, &error))?;
+                    mount.resolve(&mut view, &[]).map_err(|error| failed(path, &error))?;
                 }
                 self.print(&render::file(&shown, &view, facts, style));
             }
@@ -360,10 +360,14 @@ impl Show {
         let mut view = View::decode(&bytes).map_err(what)?;
         if !self.raw {
             let resolved = match &mut view {
-                View::Plain(view) => mount.resolve(view, u64::MAX),
-                View::Composite(view) => {
-                    view.entries.iter_mut().try_for_each(|entry| mount.resolve(&mut entry.layout, entry.end))
-                }
+                View::Plain(view) => mount.resolve(view, &[]),
+                View::Composite(view) => (0..view.entries.len()).try_for_each(|place| {
+                    let ends = view.ends(place);
+                    match &mut view.entries[place] {
+                        entry if entry.is_extension() => Ok(()),
+                        entry => mount.resolve(&mut entry.layout, &ends),
+                    }
+                }),
             };
             resolved.map_err(|error| failed(path, &error))?;
         }

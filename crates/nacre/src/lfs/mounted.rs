@@ -263,17 +263,17 @@ impl Mounted {
         Ok(self.default.get_or_init(|| bytes).clone())
     }
 
-    /// Puts the file system's values where a default layout that ends at `end` says "the default".
+    /// Puts the file system's values where a default layout, whose stripe size is to divide `ends`, says "the default".
     ///
     /// # Errors
     /// Those of getxattr(2) on the root.
-    pub fn resolve(&self, view: &mut LayoutView, end: u64) -> io::Result<()> {
+    pub fn resolve(&self, view: &mut LayoutView, ends: &[u64]) -> io::Result<()> {
         let root = user::decode_wish(&self.default_layout()?).unwrap_or_default().inherited();
         if view.stripe_count == 0 {
             view.stripe_count = root.stripe_count.unwrap_or(1);
         }
         if view.stripe_size == 0 {
-            view.stripe_size = fitting_stripe_size(root.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT), end);
+            view.stripe_size = fitting_stripe_size(root.stripe_size.unwrap_or(STRIPE_SIZE_DEFAULT), ends);
         }
         Ok(())
     }

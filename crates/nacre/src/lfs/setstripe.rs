@@ -39,6 +39,8 @@ usage: lfs setstripe [STRIPING] [--mode MODE] FILE|DIR...
                              of the file; multiples of 64 KiB, each after the one before
       --component-flags FLAGS
                              prefer, prefrd, prefwr, nosync, nocompr of the component
+  -z, --extension-size STEP  the component grows by STEP, a multiple of 64 MiB, as far as its OSTs have room; then
+                             the next component takes over, or a copy of it on other OSTs; goes with -E
   -p, --pool NAME            OSTs of this pool; inherit: that of the directory, ignore: none
   -L, --layout raid0|mdt     striping over objects, or data of the first component on the MDT, up to 1 GiB;
                              goes with -E alone
@@ -391,11 +393,6 @@ mod tests {
                 "lfs setstripe: '-c' cannot be specified with '-L mdt': Invalid argument (22)",
             ),
             ("-E -1 -L mdt q1", 27, "error: 'mdt' layout size is too big"),
-            (
-                "-E -1 -z 64K q1",
-                22,
-                "Set stripe size 65536 failed: Invalid argument\nerror: lfs setstripe: invalid layout",
-            ),
             ("-L foo q1", 22, "error: layout 'foo' is unknown, supported layouts are: 'mdt', 'raid0'"),
             (
                 "-L mdt q2",
@@ -410,7 +407,7 @@ mod tests {
 
     #[test]
     fn layouts_of_later_versions_are_refused_by_name() {
-        for line in ["-E -1 -z 64M f", "-N2 f"] {
+        for line in ["--ec 4+2 f", "-N2 f"] {
             let (exit, message) = refusal(line);
             assert_eq!(exit, libc::EOPNOTSUPP, "{line}");
             assert!(message.contains("not supported yet"), "{message}");
@@ -469,6 +466,61 @@ mod tests {
         };
         let prefer = ComponentFlags::PREFER_READ | ComponentFlags::PREFER_WRITE;
         assert_eq!([flagged[0].flags, flagged[1].flags], [prefer, ComponentFlags::default()]);
+    }
+
+    #[test]
+    fn golden_refusals_of_components_that_grow() {
+        let errors = [
+            (
+                "-E -1 -z 64K q1",
+                22,
+                "Set stripe size 65536 failed: Invalid argument\nerror: lfs setstripe: invalid layout",
+            ),
+            (
+                "-E -1 -z 4T q1",
+                22,
+                "Set stripe size 4398046511104 failed: Invalid argument\nerror: lfs setstripe: invalid layout",
+            ),
+            (
+                "-E 1M -L mdt -z 64M -E -1 q1",
+                22,
+                "lfs setstripe: '-z' cannot be specified with '-L mdt': Invalid argument (22)",
+            ),
+            (
+                "-E -1 -z 64M -S 192K q1",
+                1,
+                "lfs setstripe: Invalid layout: The extension size must be a multiple of the stripe size\n\
+                 lfs setstripe: lfs setstripe: cannot create composite file 'q1': Invalid argument (22)",
+            ),
+        ];
+        for (line, exit, message) in errors {
+            assert_eq!(refusal(line), (exit, message.to_owned()), "{line}");
+        }
+    }
+
+    #[test]
+    fn components_that_grow_are_followed_by_their_room() {
+        const MIB: u64 = 1 << 20;
+        let Wish::Composite(found) = wish("-E 1G -c 2 -z 64M -E -1 -S 1M -z 128M f").expect("good").wish
+        else {
+            panic!("composite")
+        };
+        let shown: Vec<(u64, u64, bool, Option<u32>)> = found
+            .iter()
+            .map(|c| (c.extent.start / MIB, c.extent.end / MIB, c.is_extension(), c.spec.stripe_size))
+            .collect();
+        let last = Extent::EOF / MIB;
+        assert_eq!(
+            shown,
+            [
+                (0, 0, false, None),
+                (0, 1024, true, Some(65536)),
+                (1024, 1024, false, Some(1 << 20)),
+                (1024, last, true, Some(131_072)),
+            ]
+        );
+        assert_eq!(found[2].spec.stripe_count, Some(2));
+        assert!(spec("-z 64M f").is_empty() && parts("-E -1 -z 0 f").len() == 1);
     }
 
     #[test]

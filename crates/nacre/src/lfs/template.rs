@@ -3,7 +3,8 @@
 //! A template says what a layout looks like, not where its data is: ids, generations, states and objects are read and
 //! passed over, but not OSTs that are listed and have no objects yet. Keys that nobody knows are refused, so that a misspelt one does not go unnoticed.
 
-use nacre_layout::layout::STRIPE_COUNT_ALL;
+use nacre_layout::layout::{EXTENSION_UNIT, STRIPE_COUNT_ALL};
+use nacre_layout::wish::begin_again;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, PoolName, Wish};
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
 
@@ -137,6 +138,12 @@ impl Reading {
                     _ => return None,
                 }
             }
+            "extension_size" => {
+                let step = value.parse::<u64>().ok()?;
+                let units = u32::try_from(step / EXTENSION_UNIT).ok()?;
+                spec.stripe_size = Some(units).filter(|units| u64::from(*units) * EXTENSION_UNIT == step);
+                spec.stripe_size?;
+            }
             "pool" => spec.pool = Some(PoolName::new(value.as_bytes())?),
             "pattern" if value == "raid0" => {}
             "pattern" if value == "raid0,overstriped" => spec.pattern = Pattern::Overstriped,
@@ -161,9 +168,15 @@ impl Reading {
                 return Err("a component without extent".to_owned());
             };
             // On an MDT the numbers only repeat the component's size.
-            let spec = if part.spec.pattern == Pattern::Mdt { LayoutSpec::ON_MDT } else { part.spec };
+            let spec = match (part.spec.pattern, part.flags.contains(ComponentFlags::EXTENSION)) {
+                (Pattern::Mdt, _) => LayoutSpec::ON_MDT,
+                (_, true) => LayoutSpec { stripe_size: part.spec.stripe_size, ..LayoutSpec::default() },
+                (_, false) => part.spec,
+            };
             components.push(ComponentSpec { extent: Extent { start, end }, flags: part.flags, spec });
         }
+        // A file's has grown.
+        begin_again(&mut components);
         Ok(Wish::Composite(components))
     }
 }

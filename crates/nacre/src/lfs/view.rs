@@ -7,7 +7,7 @@ mod composite;
 
 pub use composite::{CompositeView, EntryView, parse_flags};
 
-use nacre_layout::layout::stripes_per_ost;
+use nacre_layout::layout::{EXTENSION_UNIT, stripes_per_ost};
 use nacre_layout::user::{MAGIC_COMPOSITE, MAGIC_SPECIFIC, MAGIC_V1, MAGIC_V3};
 use nacre_types::Fid;
 
@@ -172,6 +172,11 @@ impl LayoutView {
             Some(object) => i64::from(object.ost_index),
             None => 0,
         }
+    }
+
+    /// Of an extension: bytes by which the component before it grows.
+    pub fn extension_size(&self) -> u64 {
+        u64::from(self.stripe_size) * EXTENSION_UNIT
     }
 
     /// Layout generation of a file: counts changes of its objects, so 0 before there are any.

@@ -126,7 +126,9 @@ fn each_field_that_cannot_be_is_refused() {
     assert_eq!(with(32, &[0]), Err(UserMdError::Field("component id")));
     assert_eq!(with(32, &[2]), Err(UserMdError::Field("component id")));
     assert_eq!(with(34, &[1]), Err(UserMdError::Field("component id")));
-    assert_eq!(with(36, &[0x40]), Err(UserMdError::Flags(0x40)));
+    assert_eq!(with(36, &[0x80]), Err(UserMdError::Flags(0x80)));
+    assert_eq!(with(36, &[0x40]), Err(UserMdError::Field("component size")), "an extension with objects");
+    assert_eq!(with(132, &[0x40]), Err(UserMdError::Field("component extent")), "behind one with bytes");
     assert_eq!(with(36, &[1]), Err(UserMdError::Flags(1)));
     // A component without its objects, and one with objects it should not have.
     assert_eq!(with(36, &[0]), Err(UserMdError::Field("component size")));

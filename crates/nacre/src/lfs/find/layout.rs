@@ -16,8 +16,6 @@ const PATTERN_RELEASED: u32 = 0x8000_0000;
 const COMPONENT_INIT: u32 = 0x10;
 /// Flag of a component that only says how the one before it grows.
 const COMPONENT_EXTENSION: u32 = 0x40;
-/// Units of the step that an extension component has in place of a stripe size.
-const EXTENSION_UNIT: u64 = 1024;
 
 /// The layout of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +126,7 @@ impl Shape {
         parts
             .into_iter()
             .filter(|part| part.flags & COMPONENT_EXTENSION != 0)
-            .map(|part| u64::from(part.layout.stripe_size) * EXTENSION_UNIT)
+            .map(|part| part.layout.extension_size())
     }
 
     /// Indexes of the OSTs of all objects, in the order of the layout.
@@ -190,7 +188,7 @@ impl Defaults {
 
     /// A layout with the defaults in place of what it leaves open.
     pub fn resolved(&self, mut shape: Shape) -> Shape {
-        let resolve = |layout: &mut LayoutView, end: u64| {
+        let resolve = |layout: &mut LayoutView, ends: &[u64]| {
             if !layout.is_wish() || layout.pattern & PATTERN_RAID0 == 0 {
                 return;
             }
@@ -198,15 +196,20 @@ impl Defaults {
                 layout.stripe_count = self.stripe_count;
             }
             if layout.stripe_size == 0 {
-                layout.stripe_size = fitting_stripe_size(self.stripe_size, end);
+                layout.stripe_size = fitting_stripe_size(self.stripe_size, ends);
             }
         };
         match &mut shape {
             Shape::None | Shape::Foreign(_) => {}
-            Shape::Striped(View::Plain(layout)) => resolve(layout, u64::MAX),
+            Shape::Striped(View::Plain(layout)) => resolve(layout, &[]),
             Shape::Striped(View::Composite(view)) => {
-                let striped = view.entries.iter_mut().filter(|entry| entry.flags & COMPONENT_EXTENSION == 0);
-                striped.for_each(|entry| resolve(&mut entry.layout, entry.end));
+                for place in 0..view.entries.len() {
+                    let ends = view.ends(place);
+                    let entry = &mut view.entries[place];
+                    if !entry.is_extension() {
+                        resolve(&mut entry.layout, &ends);
+                    }
+                }
             }
         }
         shape

@@ -115,7 +115,12 @@ impl Page<'_> {
             };
             return view.entries.iter().filter(admitted).collect();
         }
-        let one = if self.directory { view.entries.last() } else { view.last_instantiated() };
+        let mut one = if self.directory { view.entries.last() } else { view.last_instantiated() };
+        if self.style.fields.extension_size && self.alone {
+            // The step is written behind the component that it is for.
+            let behind = view.entries.iter().skip_while(|entry| one.is_some_and(|one| one != *entry)).nth(1);
+            one = behind.filter(|entry| entry.is_extension()).or(one);
+        }
         one.into_iter().collect()
     }
 
@@ -201,20 +206,26 @@ impl Page<'_> {
             out.push_str("    sub_layout:\n");
         }
         match self.directory {
-            true => self.template(out, &entry.layout),
-            false => self.striping(out, &entry.layout),
+            true => self.template(out, entry),
+            false => self.striping(out, entry),
         }
     }
 
     /// The fields of a component of a file, a line each.
-    fn striping(&self, out: &mut String, view: &LayoutView) {
+    fn striping(&self, out: &mut String, entry: &EntryView) {
+        let view = &entry.layout;
         let Style { fields, verbose, .. } = *self.style;
         let mut text = String::new();
         if verbose {
             super::verbose_header(&mut text, view);
         }
         let own = Fields { mdt_index: false, fid: false, ..fields.of_one() };
-        for Line { label, value } in file_lines(view, self.facts, &own) {
+        let mut lines = file_lines(view, self.facts, &Fields { size: false, ..own });
+        if let Some((label, value)) = self.size_of(entry) {
+            let place = usize::from(own.count).min(lines.len());
+            lines.insert(place, Line { label, value });
+        }
+        for Line { label, value } in lines {
             let is_absent_pool = self.alone && fields.pool && view.pool.is_none();
             match self.alone {
                 _ if is_absent_pool => {}
@@ -225,6 +236,16 @@ impl Page<'_> {
         let indent = if self.alone { "" } else { "      " };
         text.lines().for_each(|line| writeln!(out, "{indent}{line}").expect(NO_FAILURE));
         self.objects(out, view);
+    }
+
+    /// The stripe size, or the step of an extension, if it is wanted.
+    fn size_of(&self, entry: &EntryView) -> Option<(&'static str, String)> {
+        let Style { fields, whole, .. } = self.style;
+        match entry.is_extension() {
+            true => (fields.extension_size || *whole)
+                .then(|| ("lmm_extension_size:", entry.layout.extension_size().to_string())),
+            false => fields.size.then(|| ("lmm_stripe_size:", entry.layout.stripe_size.to_string())),
+        }
     }
 
     fn objects(&self, out: &mut String, view: &LayoutView) {
@@ -248,14 +269,17 @@ impl Page<'_> {
     }
 
     /// The fields of a component of a directory's default, on one line.
-    fn template(&self, out: &mut String, view: &LayoutView) {
+    fn template(&self, out: &mut String, entry: &EntryView) {
+        let view = &entry.layout;
+        let size = self.size_of(entry).map(|(_, value)| value);
+        let size_label = if entry.is_extension() { "extension_size: " } else { "stripe_size:   " };
         let Style { fields, verbose, yaml, .. } = *self.style;
         if verbose {
             writeln!(out, "      lmm_fid:           {}", self.facts.fid).expect(NO_FAILURE);
         }
         let all = [
             (fields.count, "stripe_count:  ", view.shown_count().to_string()),
-            (fields.size, "stripe_size:   ", view.stripe_size.to_string()),
+            (size.is_some(), size_label, size.unwrap_or_default()),
             (fields.pattern, "pattern:       ", view.pattern_text()),
             (fields.offset, "stripe_offset: ", view.wish_offset().to_string()),
             (fields.pool && view.pool.is_some(), "pool:          ", view.pool.clone().unwrap_or_default()),

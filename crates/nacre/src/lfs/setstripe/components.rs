@@ -8,13 +8,13 @@ use crate::lfs::number::{parse_signed, parse_stripe_size};
 use crate::lfs::view::parse_flags;
 use crate::lfs::{Failure, pools};
 use crate::ost_list;
-use nacre_layout::layout::STRIPE_COUNT_ALL;
+use nacre_layout::layout::{EXTENSION_UNIT, STRIPE_COUNT_ALL};
 use nacre_layout::spec::MDT_SIZE_MAX;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, SpecError, Wish};
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 
 /// Steps of self-extending components are multiples of this, in bytes.
-const EXTENSION_UNIT: u64 = 64 << 20;
+const STEP_UNIT: u64 = 64 << 20;
 
 /// Gathers options in the order given.
 #[derive(Default)]
@@ -25,6 +25,8 @@ pub struct Builder {
     spec: LayoutSpec,
     flags: ComponentFlags,
     on_mdt: bool,
+    /// Bytes by which this component grows.
+    step: Option<u64>,
     /// A stripe count was given for this component.
     has_count: bool,
     /// The first option of this component that says something about OSTs.
@@ -71,7 +73,7 @@ impl Builder {
                 self.about_osts.get_or_insert("-p");
             }
             'L' => self.on_mdt = is_on_mdt(value)?,
-            'z' => check_extension(value)?,
+            'z' => self.step = step(value)?,
             '1' => self.flags |= component_flags(value)?,
             _ => return Ok(()),
         }
@@ -101,8 +103,17 @@ impl Builder {
             true => on_mdt(start, end, about_osts)?,
             false => self.finished_spec()?,
         };
-        let extent = Extent { start, end };
-        self.components.push(ComponentSpec { extent, flags: self.flags, spec });
+        match self.step.take() {
+            Some(_) if spec.pattern == Pattern::Mdt => {
+                let message =
+                    format!("{NAME}: '-z' cannot be specified with '-L mdt': Invalid argument (22)");
+                return Err(Failure::new(libc::EINVAL, message));
+            }
+            Some(step) => self.components.extend(growing(Extent { start, end }, step, self.flags, spec)?),
+            None => {
+                self.components.push(ComponentSpec { extent: Extent { start, end }, flags: self.flags, spec })
+            }
+        }
         self.spec.first_ost = None;
         self.spec.osts.clear();
         self.has_count = false;
@@ -256,14 +267,31 @@ fn on_mdt(start: u64, end: u64, about_osts: Option<&'static str>) -> Result<Layo
     }
 }
 
-fn check_extension(text: &str) -> Result<(), Failure> {
+/// A step of growth; what is wrong with its size is said where it belongs to a component.
+fn step(text: &str) -> Result<Option<u64>, Failure> {
     let step = parse_stripe_size(text).ok_or_else(|| usage(format!("invalid extension size '{text}'")))?;
-    if step == 0 || !step.is_multiple_of(EXTENSION_UNIT) {
+    Ok(Some(step).filter(|step| *step > 0))
+}
+
+/// A component that grows within `extent`: nothing of it so far, and the room behind that.
+fn growing(
+    extent: Extent,
+    step: u64,
+    flags: ComponentFlags,
+    spec: LayoutSpec,
+) -> Result<[ComponentSpec; 2], Failure> {
+    let units = u32::try_from(step / EXTENSION_UNIT).ok().filter(|_| step.is_multiple_of(STEP_UNIT));
+    let Some(units) = units else {
         let message =
             format!("Set stripe size {step} failed: Invalid argument\nerror: {NAME}: invalid layout");
         return Err(Failure::new(libc::EINVAL, message));
-    }
-    Err(Failure::unsupported(NAME, "option '-z' (self-extending layouts)"))
+    };
+    let own = Extent { start: extent.start, end: extent.start };
+    let extension = LayoutSpec { stripe_size: Some(units), ..LayoutSpec::default() };
+    Ok([
+        ComponentSpec { extent: own, flags, spec },
+        ComponentSpec { extent, flags: ComponentFlags::EXTENSION, spec: extension },
+    ])
 }
 
 /// Flags that a new component may have.
@@ -271,7 +299,7 @@ fn component_flags(text: &str) -> Result<ComponentFlags, Failure> {
     let invalid = || usage(format!("invalid component flags '{text}'"));
     match parse_flags(text).ok_or_else(invalid)? {
         (set, 0) => ComponentFlags::from_bits(set)
-            .filter(|flags| ComponentFlags::WISHES.contains(*flags))
+            .filter(|flags| ComponentFlags::WISHES.difference(ComponentFlags::EXTENSION).contains(*flags))
             .ok_or_else(invalid),
         _ => Err(invalid()),
     }

@@ -107,14 +107,22 @@ fn add(wish: &Wish, end: u64, path: &Path) -> Outcome {
                 format!("{NAME}: Invalid layout: Zero length components must be followed by extension\n");
             return Err(refused(&first, "Invalid argument"));
         }
-        if first.extent.end <= end {
+        // One that grows is empty, and the room behind it reaches as far as was said.
+        let grows = first.extent.is_empty();
+        first.extent.start = end;
+        if grows {
+            first.extent.end = end;
+        }
+        let reached = components.get_mut(usize::from(grows)).map_or(0, |part| {
+            part.extent.start = end;
+            part.extent.end
+        });
+        if reached <= end {
             let message = format!(
-                "Set extent [{end}, {}) failed. Invalid argument\nerror: {NAME}: invalid layout",
-                first.extent.end
+                "Set extent [{end}, {reached}) failed. Invalid argument\nerror: {NAME}: invalid layout"
             );
             return Err(Failure::new(libc::EINVAL, message));
         }
-        first.extent.start = end;
     }
     mounted::edit_layout(path, LAYOUT_ADD, &user::encode_added(&components))
         .map_err(|error| refused("", &error_text(errno_of(&error))))

@@ -42,6 +42,11 @@ fn parsed(text: &str) -> Vec<ComponentSpec> {
             "lmm_stripe_count" => {
                 last.spec.stripe_count = Some(value(line).parse::<i32>().expect("count") as u16)
             }
+            "lmm_extension_size" => {
+                let step: u64 = value(line).parse().expect("a size");
+                last.spec = LayoutSpec { stripe_size: Some((step / 1024) as u32), ..LayoutSpec::default() };
+            }
+            _ if last.flags.contains(ComponentFlags::EXTENSION) => {}
             "lmm_stripe_size" => last.spec.stripe_size = Some(value(line).parse().expect("size")),
             "lmm_stripe_offset" => last.spec.first_ost = value(line).parse().ok(),
             _ if line.starts_with("- ") => {
@@ -86,7 +91,13 @@ prop_compose! {
             start = end;
             let spec = if on_mdt && place == 0 && end != Extent::EOF { LayoutSpec::ON_MDT } else { spec };
             let flags = if pool == 2 { ComponentFlags::PREFER_READ } else { ComponentFlags::default() };
-            components.push(ComponentSpec { extent, flags, spec });
+            let grows = extent.start > 0 && size == 1;
+            let end = if grows { extent.start } else { end };
+            components.push(ComponentSpec { extent: Extent { end, ..extent }, flags, spec });
+            if grows {
+                let step = LayoutSpec { stripe_size: Some(65536 * u32::from(count)), ..LayoutSpec::default() };
+                components.push(ComponentSpec { extent, flags: ComponentFlags::EXTENSION, spec: step });
+            }
         }
         Wish::Composite(components)
     }
@@ -103,7 +114,8 @@ proptest! {
         // With objects: where they are is where the first stripe is wanted.
         layout.place_on_mdt(FILE);
         for place in 0..layout.components.len().min(until) {
-            if layout.components[place].pattern == Pattern::Mdt {
+            let component = &layout.components[place];
+            if component.pattern == Pattern::Mdt || component.is_extension() || component.extent.is_empty() {
                 continue;
             }
             let first = layout.components[place].first_ost.unwrap_or(2);
@@ -118,6 +130,10 @@ proptest! {
             prop_assert_eq!(spec.pattern, component.pattern);
             if spec.pattern == Pattern::Mdt {
                 prop_assert_eq!(spec, &LayoutSpec::ON_MDT);
+                continue;
+            }
+            if component.is_extension() {
+                prop_assert_eq!((spec.stripe_size, spec.stripe_count), (Some(component.stripe_size), None));
                 continue;
             }
             let own = (spec.stripe_size, spec.stripe_count, spec.first_ost, spec.pool);

@@ -88,6 +88,14 @@ impl CompositeView {
         })
     }
 
+    /// What the stripe size of a component has to divide: its end, or the step and the end of the room that it grows into.
+    pub fn ends(&self, place: usize) -> Vec<u64> {
+        match self.entries.get(place + 1).filter(|next| next.is_extension()) {
+            Some(extension) => vec![extension.layout.extension_size(), extension.end],
+            None => self.entries.get(place).map(|entry| entry.end).into_iter().collect(),
+        }
+    }
+
     /// The component that stands for the file where one value is asked for: the last one with objects.
     pub fn last_instantiated(&self) -> Option<&EntryView> {
         self.entries.iter().rev().find(|entry| entry.is_instantiated()).or(self.entries.first())
@@ -98,6 +106,11 @@ impl EntryView {
     /// True if it has objects.
     pub fn is_instantiated(&self) -> bool {
         self.flags & 0x10 != 0
+    }
+
+    /// True for room that the component before it grows into.
+    pub fn is_extension(&self) -> bool {
+        self.flags & 0x40 != 0
     }
 
     /// The flags in words, `0` if there are none.

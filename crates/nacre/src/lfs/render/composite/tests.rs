@@ -122,6 +122,37 @@ fn golden_data_on_an_mdt() {
     assert!(text.contains(line), "{text}");
 }
 
+/// The file of the transcripts that grows.
+fn sel() -> CompositeView {
+    let first = component(1, 64 * MIB, 1, 4 << 20, &[(0, 5)]);
+    let second = Component {
+        extent: Extent { start: 64 * MIB, end: Extent::EOF },
+        flags: ComponentFlags::EXTENSION,
+        ..component(2, 0, 0, 65536, &[])
+    };
+    let layout = Layout { form: LayoutForm::Composite, generation: 2, components: vec![first, second] };
+    view(&encode_layout(&FILE, &layout))
+}
+
+#[test]
+fn golden_components_that_grow() {
+    let none = Filter::default();
+    let text = composite("sel", &sel(), &FACTS, &whole(), &none, false);
+    assert_eq!(text, include_str!("golden/sel.txt"));
+    let show = |set: fn(&mut Fields), filter: &Filter| {
+        let mut style = Style::default();
+        set(&mut style.fields);
+        composite("sel", &sel(), &FACTS, &style, filter, false)
+    };
+    assert_eq!(show(|f| f.extension_size = true, &none), "67108864\n\n");
+    let second = Filter { id: Some(2), ..none };
+    assert_eq!(
+        show(|f| (f.count, f.extension_size) = (true, true), &second),
+        "      lmm_stripe_count:  0\n      lmm_extension_size: 67108864\n\n"
+    );
+    assert_eq!(show(|f| f.component_flags = true, &second), "extension\n\n");
+}
+
 #[test]
 fn golden_files() {
     let none = Filter::default();

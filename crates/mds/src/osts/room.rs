@@ -1,0 +1,74 @@
+//! What components that grow need to know of OSTs: whether there is room for another step.
+
+use super::OstSet;
+use super::choose::Candidate;
+use super::ost::LOOKED_AGE;
+use nacre_layout::layout::stripes_per_ost;
+use nacre_layout::{Component, PoolName, Space, StripeObject};
+use std::time::{Duration, Instant};
+
+/// How long to wait for figures of OSTs, which are taken as they are after that.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// An OST that is slow or takes no new objects is not to hold more of a file than it does.
+fn is_fit(candidate: &Candidate, bytes: u64) -> bool {
+    candidate.has_free(bytes) && !candidate.degraded
+}
+
+impl OstSet {
+    /// What `fits` says of the OSTs, asked again with fresh figures where old ones say no.
+    fn judge<R>(&self, fits: impl Fn(&[Candidate]) -> Option<R>) -> Option<R> {
+        let all = self.usable();
+        let age = self.qos.lock().statfs_age;
+        let look = |age: Duration| {
+            let now = Instant::now();
+            let since = now.checked_sub(age).unwrap_or(now);
+            nacre_env::blocking(|| all.iter().for_each(|ost| ost.wait_fresh(since, now + PATIENCE)));
+            all.iter().map(|ost| ost.candidate(Duration::MAX)).collect::<Vec<_>>()
+        };
+        fits(&look(age)).or_else(|| fits(&look(age.min(LOOKED_AGE))))
+    }
+
+    /// The pool that objects for `pool` would come from, which is not counted as an allocation.
+    fn pool_of(&self, pool: Option<PoolName>) -> Option<PoolName> {
+        pool.map(|pool| self.pools.spills_to(pool, |osts| self.used_pct(osts)))
+    }
+}
+
+impl Space for &OstSet {
+    fn has_room(&mut self, component: &Component, bytes: u64) -> bool {
+        let share = bytes.div_ceil((component.objects.len() as u64).max(1));
+        let wanted = |index: u16| {
+            let on_it = |object: &&StripeObject| object.ost_index == index;
+            share.saturating_mul(component.objects.iter().filter(on_it).count() as u64)
+        };
+        let fits = |candidates: &[Candidate]| {
+            let concerned =
+                |c: &&Candidate| component.objects.iter().any(|object| object.ost_index == c.index);
+            candidates.iter().filter(concerned).all(|c| is_fit(c, wanted(c.index))).then_some(())
+        };
+        self.judge(fits).is_some()
+    }
+
+    fn finds_room(&mut self, component: &Component, bytes: u64) -> Option<u64> {
+        let members = self.pools.members(self.pool_of(component.pool));
+        self.judge(|candidates| {
+            let may = |c: &&Candidate| match component.osts.as_slice() {
+                [] => members.as_ref().is_none_or(|members| members.contains(&c.index)),
+                listed => listed.contains(&c.index),
+            };
+            let may: Vec<&Candidate> = candidates.iter().filter(may).collect();
+            let up = may.iter().filter(|c| !c.full && !c.down).count().max(1);
+            let (is_listed, count) = (!component.osts.is_empty(), component.stripe_count);
+            let used = match stripes_per_ost(count) {
+                _ if is_listed => may.len().max(1),
+                None => usize::from(count.max(1)).min(up),
+                Some(_) => up,
+            };
+            let share = bytes.div_ceil(used as u64);
+            let mut fits = may.iter().map(|c| is_fit(c, share));
+            let is_enough = if is_listed { fits.all(|fits| fits) } else { fits.any(|fits| fits) };
+            is_enough.then_some(share)
+        })
+    }
+}
