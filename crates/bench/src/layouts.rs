@@ -2,11 +2,12 @@
 //!
 //! Each part starts a file system of its own in memory and takes figures of two kinds of files in runs that alternate:
 //! progressive files against plain ones, data on the MDT against data on an OST, files with data against empty ones, a large
-//! migration against a copy, files of many components or stripes against one of a single stripe. A part whose layout is refused
+//! migration and a rebalance against a copy and others' work without it, files of many components or stripes against one of a single stripe. A part whose layout is refused
 //! by the program under test is left out with a note.
 
 mod many;
 mod programs;
+mod rebalance;
 
 use std::path::{Path, PathBuf};
 
@@ -53,13 +54,23 @@ pub enum Part {
     List,
     /// Files of many components and of many stripes.
     Many,
-    /// `lfs migrate` against `cp`.
+    /// `lfs migrate` against a copy.
     Migrate,
+    /// `nacre rebalance` against a copy, and what others lose beside it.
+    Rebalance,
 }
 
 impl Part {
-    const ALL: [Part; 7] =
-        [Part::Pfl, Part::Fabric, Part::Dom, Part::Small, Part::List, Part::Many, Part::Migrate];
+    const ALL: [Part; 8] = [
+        Part::Pfl,
+        Part::Fabric,
+        Part::Dom,
+        Part::Small,
+        Part::List,
+        Part::Many,
+        Part::Migrate,
+        Part::Rebalance,
+    ];
 }
 
 /// `nacre bench layouts`
@@ -87,6 +98,9 @@ pub struct LayoutsArguments {
     /// Stripes of a file of many
     #[arg(long, default_value_t = 2_000)]
     stripes: u64,
+    /// Limits of the rebalance beside which others work, in MiB/s; its own default if none is given
+    #[arg(long = "rate", value_delimiter = ',')]
+    rates: Vec<u64>,
     /// The nacre binary; this one by default
     #[arg(long, value_name = "PROGRAM")]
     nacre: Option<PathBuf>,
@@ -114,6 +128,7 @@ pub fn measure(arguments: &LayoutsArguments, myself: &Myself) -> Result<Report, 
             Part::List => run.list()?,
             Part::Many => run.many()?,
             Part::Migrate => run.migrate()?,
+            Part::Rebalance => run.rebalance()?,
         }
     }
     Ok(run.report)

@@ -18,7 +18,7 @@ use nacre_dlm::{LockOwner, LockService, Timer};
 use nacre_layout::LayoutSpec;
 use nacre_lock::server::ServerConfig;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
-use nacre_rpc::{Export, OssEndpoint};
+use nacre_rpc::{Export, Hold, OssEndpoint};
 use nacre_store::object::{ObjectError, RecordStore};
 use nacre_store::{MetaError, MetaStore};
 use nacre_types::acl::Acl;
@@ -106,6 +106,8 @@ pub struct Mds {
     /// Newest transno when this run began: everything in stored replies is at most this.
     boot_transno: TransNo,
     pub(crate) stopping: AtomicBool,
+    /// A request that a test wants held.
+    pub(crate) hold: Hold,
     signal: Arc<StopSignal>,
     /// The thread that watches space and deadlines.
     ticker: Mutex<Option<JoinHandle<()>>>,
@@ -212,16 +214,16 @@ impl Mds {
         let (ended, known) = known_clients(&store)?;
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
         // Clients drop what they cache when they find that the server has restarted; until then nothing changes.
-        let name = format!("MDT{:04x}", config.index);
         let times = ServerConfig { callback_timeout: config.release_timeout, ..ServerConfig::default() };
-        let mdlocks = LockService::new(name, times, known.clone(), config.recovery_window);
+        let name = format!("MDT{:04x}", config.index);
+        let mdlocks = Arc::new(LockService::new(name, times, known.clone(), config.recovery_window));
         let mds = Arc::new(Mds {
             index: config.index,
             cache: InodeCache::new(config.cached_inodes),
             locks: LockTable::new(),
             opens: OpenTable::new(),
             flocks: FileLocks::new(),
-            mdlocks: Arc::new(mdlocks),
+            mdlocks,
             lock_timer: Mutex::new(None),
             clients: Clients::new(&config, record.boot_count, known, orphans),
             append_layout: Mutex::default(),
@@ -237,6 +239,7 @@ impl Mds {
             record: Mutex::new(record),
             boot_transno,
             stopping: AtomicBool::new(false),
+            hold: Hold::default(),
             signal: Arc::new(StopSignal::default()),
             ticker: Mutex::new(None),
             counter: Mutex::new(None),
@@ -257,13 +260,18 @@ impl Mds {
         let owner: Weak<dyn LockOwner> = Arc::downgrade(&(mds.clone() as Arc<dyn LockOwner>));
         let timer = Timer::start(mds.mdlocks.clone(), owner).map_err(MdsError::Thread)?;
         *mds.lock_timer.lock() = Some(timer);
-        let (weak, signal) = (Arc::downgrade(&mds), mds.signal.clone());
+        mds.start_ticking()?;
+        Ok(mds)
+    }
+
+    fn start_ticking(self: &Arc<Mds>) -> Result<(), MdsError> {
+        let (weak, signal) = (Arc::downgrade(self), self.signal.clone());
         let thread = std::thread::Builder::new()
             .name("mds-tick".into())
             .spawn(move || tick(&weak, &signal))
             .map_err(MdsError::Thread)?;
-        *mds.ticker.lock() = Some(thread);
-        Ok(mds)
+        *self.ticker.lock() = Some(thread);
+        Ok(())
     }
 
     /// Tells which OSTs there are. Those that are new are made ready in the background; one whose index is known gets
@@ -328,6 +336,11 @@ impl Mds {
         self.default_layout.read().clone()
     }
 
+    /// Requests that a test wants held.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
     /// Where data of files lies on this MDT, for the service that reads and writes it.
     pub fn data_store(&self) -> Arc<RecordStore> {
         self.data.store.clone()
@@ -365,6 +378,7 @@ impl Mds {
     /// # Errors
     /// If the store cannot be closed cleanly.
     pub fn stop(&self) -> Result<(), MdsError> {
+        self.hold.release();
         if self.stopping.swap(true, Ordering::SeqCst) {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use crate::mds::Mds;
 use crate::ops::readdir::Details;
 use crate::ops::relayout::Swap;
-use nacre_rpc::{Call, Export, MdsService, ReplySlot};
+use nacre_rpc::{Call, Export, MdsService, Moment, ReplySlot};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use std::sync::Arc;
@@ -43,8 +43,10 @@ impl MdsService for Mds {
         self.clients.check(&export.client)?;
         self.note_request(&export.client, request);
         let start = Instant::now();
+        self.hold.pass(Moment::Before, request);
         let answer = self.run(&Caller { client: export.client, export, call }, request)?;
         self.stats().count(export, call.job.as_ref(), request, start);
+        self.hold.pass(Moment::After, request);
         Ok(answer)
     }
 

@@ -191,6 +191,9 @@ struct RebalanceArgs {
     /// MiB per second at most, 0 for no limit
     #[arg(long, value_name = "MIB", default_value_t = 32)]
     rate: u64,
+    /// Have writers of large files wait, too, while those are copied
+    #[arg(long)]
+    block: bool,
     /// Only say what would be moved
     #[arg(long)]
     dry_run: bool,

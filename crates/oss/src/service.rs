@@ -9,7 +9,7 @@ use nacre_dlm::{Expected, LockService, Timer};
 use nacre_lock::Extent;
 use nacre_lock::server::ServerConfig;
 use nacre_params::{EventStats, JobStats};
-use nacre_rpc::{Call, Direction, Export, Exports, OssService};
+use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService};
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
 use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
@@ -89,6 +89,7 @@ pub struct ObjectServer {
     exports: Exports<PeerStats>,
     statfs: Mutex<Option<(Instant, Statfs)>>,
     operator_state: AtomicU32,
+    hold: Hold,
     /// It is on flash.
     nonrotational: AtomicBool,
     /// When a failing request was last logged, and how many were not since.
@@ -143,6 +144,7 @@ impl ObjectServer {
             exports: Exports::default(),
             statfs: Mutex::new(None),
             operator_state: AtomicU32::new(0),
+            hold: Hold::default(),
             nonrotational: AtomicBool::new(false),
             logged: Mutex::new(None),
             unlogged: AtomicU64::new(0),
@@ -244,11 +246,17 @@ impl ObjectServer {
         *self.statfs.lock() = None;
     }
 
+    /// Requests that a test wants held.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
     /// Refuses new requests (`ESHUTDOWN`), waits for those in progress, and makes everything durable.
     ///
     /// # Errors
     /// [`StopError::InProgress`] if requests have not ended after `patience`: the call may be repeated.
     pub fn stop(&self, patience: Duration) -> Result<(), StopError> {
+        self.hold.release();
         self.locks.stop();
         self.counters.stop(patience).map_err(StopError::InProgress)?;
         self.target.store.close().map_err(StopError::Store)
@@ -556,8 +564,10 @@ impl OssService for ObjectServer {
         }
         let operation = operation_of(request);
         let job = call.job.map(|job| (job, Instant::now()));
+        self.hold.pass(Moment::Before, request);
         match self.run(export, request, bulk) {
             Ok((reply, amount)) => {
+                self.hold.pass(Moment::After, request);
                 in_progress.count(operation, Some(amount));
                 self.count_for(export, job, request, (operation, amount));
                 if matches!(request, OssRequest::Write { sync: true, .. }) {

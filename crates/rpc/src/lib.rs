@@ -7,6 +7,7 @@
 pub mod api;
 pub mod config;
 pub mod exports;
+pub mod hold;
 pub mod import;
 pub mod lo;
 pub mod shape;
@@ -21,6 +22,7 @@ pub use api::{
 };
 pub use config::{ClientConfig, ServerConfig};
 pub use exports::Exports;
+pub use hold::{Hold, Moment};
 pub use import::{EndpointState, EndpointStats, ImportInfo, LinkState};
 pub use lo::{LoMds, LoMgs, LoOss};
 pub use nacre_session::Recovery;

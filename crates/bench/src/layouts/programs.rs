@@ -103,7 +103,7 @@ fn grow(directory: &Path, files: u64) -> Result<u64, Error> {
 }
 
 /// What a program takes; its output goes nowhere.
-fn seconds(program: &Path, words: &[&OsStr]) -> Result<f64, Error> {
+pub(super) fn seconds(program: &Path, words: &[&OsStr]) -> Result<f64, Error> {
     let start = Instant::now();
     let output = Command::new(program)
         .args(words)

@@ -43,7 +43,8 @@ impl Mds {
             return Err(Status::EINVAL);
         }
         let _locked = self.locks.lock(&swap.files);
-        let records = [self.inode(&first)?, self.inode(&second)?];
+        // With what the objects say of times, which go away with them.
+        let records = [self.settled(&self.inode(&first)?)?, self.settled(&self.inode(&second)?)?];
         for record in &records {
             if record.attr.is_dir() {
                 return Err(Status::EISDIR);

@@ -1,7 +1,7 @@
 //! `nacre rebalance`: moves the data of files off OSTs that are fuller than the others, or are to be emptied.
 //!
 //! The MDT says which files have objects on an OST; each is moved as `lfs migrate` moves it, with its own layout and on OSTs that
-//! have room. A file that somebody writes to is left for a later round. Nothing is remembered anywhere: what was moved is not on the OST any
+//! have room. A file that somebody writes to is left for a later round; in the last one, writers of files that are not large wait for the copy. Nothing is remembered anywhere: what was moved is not on the OST any
 //! more, so a command that was ended and is started again goes on where it was.
 
 mod plan;
@@ -22,10 +22,18 @@ use std::time::{Duration, Instant};
 
 /// Space is shown in units of this many bytes (`st_blocks`).
 const BLOCK_UNIT: u64 = 512;
+/// State bits of targets that get nothing: degraded, read-only, no new objects, no space, no inodes (`OS_STATFS_*`).
+const STATE_CLOSED: u32 = 0x01 | 0x02 | 0x04 | 0x20 | 0x40;
 /// Rounds over files that were in use.
 const ROUNDS: u32 = 3;
 /// Time between two of them.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(2);
+/// Files that take longer to copy are not taken away from their writers; a second or less on a slow disk.
+const WAITED_FOR_BYTES: u64 = 64 << 20;
+/// How long files that lost their last descriptor may take to go.
+const CLOSED_WITHIN: Duration = Duration::from_secs(3);
+/// Time between two looks at that.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Failures that are printed; all are counted.
 const SHOWN_MAX: usize = 20;
 
@@ -48,7 +56,7 @@ struct Report {
 pub fn run(args: &RebalanceArgs) -> Result<i32> {
     let mount = Mounted::open(&args.mount_point)
         .map_err(Failure::because(format!("use {} as a mount", args.mount_point.display())))?;
-    let mut plan = Plan::new(uses(&mount)?, &args.drain, args.within_percent)?;
+    let mut plan = Plan::new(uses(&mount, args)?, &args.drain, args.within_percent)?;
     let mut progress = Progress::new(args.json);
     let mut report = Report::default();
     let began = Instant::now();
@@ -56,7 +64,9 @@ pub fn run(args: &RebalanceArgs) -> Result<i32> {
     for round in 0..ROUNDS {
         report.busy_files = 0;
         for source in plan.sources() {
-            let mut work = Work { mount: &mount, args, progress: &mut progress, report: &mut report };
+            let is_last = round + 1 == ROUNDS;
+            let mut work =
+                Work { mount: &mount, args, progress: &mut progress, report: &mut report, is_last };
             work.empty(source, &mut plan)?;
         }
         if report.busy_files == 0 || args.dry_run || round + 1 == ROUNDS {
@@ -68,10 +78,37 @@ pub fn run(args: &RebalanceArgs) -> Result<i32> {
     report.seconds = began.elapsed().as_secs_f64();
     drop(progress);
     show(args, &report)?;
-    let left =
-        drained.iter().any(|ost| !mount.files_on(*ost, Fid::ZERO).is_ok_and(|found| found.0.is_empty()));
-    let is_well = report.failed_files == 0 && report.busy_files == 0 && (args.dry_run || !left);
+    let is_well = report.failed_files == 0 && report.busy_files == 0;
+    let mut emptied = drained.iter().filter(|_| is_well && !args.dry_run);
+    if let Some(ost) = emptied.find(|ost| !is_empty_soon(&mount, **ost)) {
+        eprintln!("nacre: files without a name that are open still have objects on OST{ost:04x}");
+        return Ok(EXIT_FAILURE);
+    }
     Ok(if is_well { 0 } else { EXIT_FAILURE })
+}
+
+/// True if no file has objects on the OST. What was just moved off it belongs to files without a name that are being closed.
+fn is_empty_soon(mount: &Mounted, ost: u16) -> bool {
+    let deadline = Instant::now() + CLOSED_WITHIN;
+    loop {
+        match has_files(mount, ost) {
+            Ok(false) => return true,
+            _ if Instant::now() >= deadline => return false,
+            _ => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
+}
+
+fn has_files(mount: &Mounted, ost: u16) -> std::io::Result<bool> {
+    let mut after = Some(Fid::ZERO);
+    while let Some(from) = after {
+        let (fids, next) = mount.files_on(ost, from)?;
+        if !fids.is_empty() {
+            return Ok(true);
+        }
+        after = next;
+    }
+    Ok(false)
 }
 
 fn show(args: &RebalanceArgs, report: &Report) -> Result<()> {
@@ -92,14 +129,18 @@ fn show(args: &RebalanceArgs, report: &Report) -> Result<()> {
 }
 
 /// Space of all OSTs that answer.
-fn uses(mount: &Mounted) -> Result<Vec<Use>> {
+fn uses(mount: &Mounted, args: &RebalanceArgs) -> Result<Vec<Use>> {
     let rows = mount.targets_with_space().map_err(Failure::because("ask for the space of targets"))?;
     let osts = rows.into_iter().filter(|row| row.target.kind == nacre_types::TargetKind::Ost);
     let used = |row: crate::lfs::mounted::TargetRow| {
-        let space = row.space?;
+        // One that is to be emptied need not say what it has.
+        let drained = args.drain.contains(&row.target.index);
+        let none = drained.then_some(Use { index: row.target.index, used: 0, room: 0, is_closed: true });
+        let Some(space) = row.space else { return none };
         let bytes = |blocks: u64| blocks.saturating_mul(u64::from(space.block_size));
         let used = bytes(space.blocks.saturating_sub(space.blocks_free));
-        Some(Use { index: row.target.index, used, room: used + bytes(space.blocks_available) })
+        let is_closed = space.state & STATE_CLOSED != 0;
+        Some(Use { index: row.target.index, used, room: used + bytes(space.blocks_available), is_closed })
     };
     Ok(osts.filter_map(used).collect())
 }
@@ -110,6 +151,8 @@ struct Work<'a> {
     args: &'a RebalanceArgs,
     progress: &'a mut Progress,
     report: &'a mut Report,
+    /// What is in use this time is left.
+    is_last: bool,
 }
 
 impl Work<'_> {
@@ -147,7 +190,10 @@ impl Work<'_> {
             plan.moved(source, target, share);
             return;
         }
-        match self.relocate(&path, source, target.filter(|_| stripes == 1), plan) {
+        // Copied at once, so that nobody waits for long; a limit would make it long.
+        let may_wait = self.is_last && (self.args.block || bytes <= WAITED_FOR_BYTES);
+        let manner = if may_wait { Manner::Block } else { Manner::Try };
+        match self.relocate(&path, (source, target.filter(|_| stripes == 1)), manner, plan) {
             Ok(_) => {
                 self.note_moved(bytes);
                 plan.moved(source, target, share);
@@ -174,8 +220,8 @@ impl Work<'_> {
     fn relocate(
         &self,
         path: &Path,
-        source: u16,
-        first: Option<u16>,
+        (source, first): (u16, Option<u16>),
+        manner: Manner,
         plan: &Plan,
     ) -> std::result::Result<u64, Stopped> {
         let failed = |error| Stopped { action: "get the layout", error };
@@ -189,8 +235,8 @@ impl Work<'_> {
         };
         let mut order = Order {
             layout: &layout,
-            manner: Manner::GiveUp,
-            bytes_per_second: (self.args.rate > 0).then_some(self.args.rate << 20),
+            manner,
+            bytes_per_second: (self.args.rate > 0 && manner == Manner::Try).then_some(self.args.rate << 20),
             progress: &mut nothing,
             accept: &accept,
         };

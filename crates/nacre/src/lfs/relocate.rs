@@ -24,6 +24,8 @@ const LIMITED_PIECE_BYTES: u64 = 1 << 20;
 pub enum Manner {
     /// They are not: if somebody writes, the first copy was in vain, and they wait for the second one.
     Block,
+    /// They are not: if somebody writes, it is given up. Who has the file open and does not write may go on.
+    Try,
     /// They are not: if somebody writes, or has the file open for writing, it is given up.
     GiveUp,
 }
@@ -93,6 +95,7 @@ pub fn relocate(path: &Path, order: &mut Order<'_>) -> Result<u64, Stopped> {
     let mut moving = Move { source, target, target_fid, order, began: Instant::now(), paid_bytes: 0 };
     match moving.order.manner {
         Manner::Block => moving.blocking(),
+        Manner::Try => moving.copy_and_swap(0),
         Manner::GiveUp => moving.giving_up(),
     }
 }

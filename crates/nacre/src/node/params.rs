@@ -22,7 +22,7 @@ use nacre_mds::Mds;
 use nacre_mgs::params::PARAMS;
 use nacre_oss::ObjectServer;
 use nacre_params::{Kind, Pattern, Tree, known, value};
-use nacre_rpc::{ImportInfo, OssService};
+use nacre_rpc::{Hold, ImportInfo, OssService};
 use nacre_types::{Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::{FsConfig, MgsRequest, PoolChange, PoolConfig};
@@ -155,6 +155,7 @@ impl Params {
         self.tree.add_both(&add("degraded"), read, write);
         let (read, write) = setter(|state| &mut state.1);
         self.tree.add_both(&add("no_create"), read, write);
+        enter_hold(&self.tree, &below, server, ObjectServer::hold);
         let (get, set) = (server.clone(), server.clone());
         self.tree.add_both(
             &format!("osd-file.{name}.nonrotational"),
@@ -205,6 +206,7 @@ impl Params {
         );
         jobs::enter_stats(&self.tree, &below, mds, |mds| mds.stats().jobs());
         exports::enter_mdt(&self.tree, &below, mds);
+        enter_hold(&self.tree, &below, mds, Mds::hold);
         let numbers = mds.clone();
         self.tree.add_read(&format!("{below}.num_exports"), move || {
             let exports = numbers.stats().exports();
@@ -364,6 +366,13 @@ fn import(client: &Client, target: TargetId) -> StatusResult<ImportInfo> {
     };
     let name = format!("{}-{target}", client.mount_info().fsname);
     found.ok_or(Status::ENODEV).map(|import| import.unwrap_or_else(|| ImportInfo::local(name)))
+}
+
+/// `hold_request` of a target.
+fn enter_hold<T: Send + Sync + 'static>(tree: &Tree, below: &str, target: &Arc<T>, hold: fn(&T) -> &Hold) {
+    let (get, set) = (target.clone(), target.clone());
+    let name = format!("{below}.hold_request");
+    tree.add_both(&name, move || Ok(hold(&get).text()), move |text| hold(&set).set(text));
 }
 
 /// Space of something in Lustre's units: KiB and inodes.

@@ -11,6 +11,8 @@ pub struct Use {
     pub used: u64,
     /// Bytes that could be used in all.
     pub room: u64,
+    /// It takes no new objects.
+    pub is_closed: bool,
 }
 
 impl Use {
@@ -46,8 +48,13 @@ impl Plan {
         Ok(plan)
     }
 
-    fn receivers(&self) -> impl Iterator<Item = &Use> {
+    /// Those that stay in use.
+    fn staying(&self) -> impl Iterator<Item = &Use> {
         self.osts.iter().filter(|ost| !self.is_drained(ost.index))
+    }
+
+    fn receivers(&self) -> impl Iterator<Item = &Use> {
+        self.staying().filter(|ost| !ost.is_closed)
     }
 
     /// OSTs that are to be emptied.
@@ -62,7 +69,8 @@ impl Plan {
 
     /// What is used of all OSTs that stay in use, in parts in a million.
     fn mean_ppm(&self) -> u64 {
-        let all = self.receivers().fold(Use { index: 0, used: 0, room: 0 }, |sum, ost| Use {
+        let none = Use { index: 0, used: 0, room: 0, is_closed: false };
+        let all = self.staying().fold(none, |sum, ost| Use {
             used: sum.used.saturating_add(ost.used),
             room: sum.room.saturating_add(ost.room),
             ..sum
@@ -79,7 +87,7 @@ impl Plan {
 
     /// OSTs with too much: those to be emptied, then the others from the fullest on.
     pub fn sources(&self) -> Vec<u16> {
-        let mut full: Vec<&Use> = self.receivers().filter(|ost| self.has_too_much(ost.index)).collect();
+        let mut full: Vec<&Use> = self.staying().filter(|ost| self.has_too_much(ost.index)).collect();
         full.sort_by_key(|ost| std::cmp::Reverse(ost.ppm()));
         self.drained.iter().copied().chain(full.iter().map(|ost| ost.index)).collect()
     }
@@ -107,7 +115,7 @@ mod tests {
     use super::*;
 
     fn osts(used: &[u64]) -> Vec<Use> {
-        used.iter().zip(0..).map(|(&used, index)| Use { index, used, room: 1000 }).collect()
+        used.iter().zip(0..).map(|(&used, index)| Use { index, used, room: 1000, is_closed: false }).collect()
     }
 
     #[test]
@@ -134,6 +142,17 @@ mod tests {
         assert_ne!(plan.target_for(1, 10), Some(0));
         assert!(Plan::new(osts(&[10]), &[0], 5).is_err());
         assert!(Plan::new(osts(&[10, 10]), &[7], 5).is_err());
+    }
+
+    #[test]
+    fn an_ost_that_takes_no_new_objects_gets_none_and_gives_away_what_is_too_much() {
+        let mut closed = osts(&[900, 100, 500]);
+        closed[1].is_closed = true;
+        closed[0].is_closed = true;
+        let plan = Plan::new(closed.clone(), &[], 5).expect("a plan");
+        assert_eq!((plan.sources(), plan.target_for(0, 10)), (vec![0], Some(2)));
+        closed[2].is_closed = true;
+        assert!(Plan::new(closed, &[0], 5).is_err(), "nobody could take it");
     }
 
     #[test]

@@ -1,0 +1,179 @@
+//! A request held at a server until somebody lets it go, so that a test can kill a process at exactly that step.
+//!
+//! Nothing is held unless a parameter says so (`mdt.*.hold_request`, `obdfilter.*.hold_request`); then one look at a flag becomes
+//! a look at a lock for each request. What happens without anybody's doing, such as signs of life, is neither held nor counted.
+
+use nacre_types::{Status, StatusResult};
+use parking_lot::{Condvar, Mutex};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Requests that come by themselves.
+const UNCOUNTED: [&str; 6] = ["Ping", "Statfs", "Precreate", "DestroyOrphans", "LeaseReleased", "Evict"];
+
+/// When a request is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// Nothing was done yet.
+    Before,
+    /// It has succeeded, and nobody has heard of it.
+    After,
+}
+
+/// Which request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Which {
+    /// So many more, this one included.
+    Number(u32),
+    /// The next one of a kind.
+    Kind(String),
+}
+
+#[derive(Default)]
+struct State {
+    wanted: Option<(Moment, Which)>,
+    held: Option<(Moment, String)>,
+}
+
+/// See the [module documentation](self).
+#[derive(Default)]
+pub struct Hold {
+    is_armed: AtomicBool,
+    state: Mutex<State>,
+    released: Condvar,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Moment::Before { "before" } else { "after" })
+    }
+}
+
+/// Name of the variant that `request` is.
+fn kind_of(request: &dyn fmt::Debug) -> String {
+    let text = format!("{request:?}");
+    text.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default().to_owned()
+}
+
+impl Hold {
+    /// Changes what is held: `none` lets go; `before` or `after`, and a number (1 is the next request) or the name of a request.
+    ///
+    /// # Errors
+    /// `EINVAL` for another text.
+    pub fn set(&self, text: &str) -> StatusResult<()> {
+        let wanted = match text.split_whitespace().collect::<Vec<_>>().as_slice() {
+            ["none"] => None,
+            [moment @ ("before" | "after"), which] => {
+                let moment = if *moment == "before" { Moment::Before } else { Moment::After };
+                let which = match which.parse() {
+                    Ok(0) => return Err(Status::EINVAL),
+                    Ok(number) => Which::Number(number),
+                    Err(_) if which.chars().all(|c| c.is_ascii_alphabetic()) => {
+                        Which::Kind((*which).to_owned())
+                    }
+                    Err(_) => return Err(Status::EINVAL),
+                };
+                Some((moment, which))
+            }
+            _ => return Err(Status::EINVAL),
+        };
+        let mut state = self.state.lock();
+        self.is_armed.store(wanted.is_some(), Ordering::Relaxed);
+        *state = State { wanted, held: None };
+        self.released.notify_all();
+        Ok(())
+    }
+
+    /// What is held, or to be held: `none`, `before 3`, `held after SwapLayouts`.
+    pub fn text(&self) -> String {
+        let state = self.state.lock();
+        match (&state.held, &state.wanted) {
+            (Some((moment, kind)), _) => format!("held {moment} {kind}"),
+            (None, Some((moment, Which::Number(number)))) => format!("{moment} {number}"),
+            (None, Some((moment, Which::Kind(kind)))) => format!("{moment} {kind}"),
+            (None, None) => "none".to_owned(),
+        }
+    }
+
+    /// Lets go, and holds nothing any more.
+    pub fn release(&self) {
+        self.is_armed.store(false, Ordering::Relaxed);
+        *self.state.lock() = State::default();
+        self.released.notify_all();
+    }
+
+    /// To be called for each request at both moments; waits if it is the one.
+    pub fn pass(&self, moment: Moment, request: &dyn fmt::Debug) {
+        if self.is_armed.load(Ordering::Relaxed) {
+            self.pass_armed(moment, &kind_of(request));
+        }
+    }
+
+    fn pass_armed(&self, moment: Moment, kind: &str) {
+        let mut state = self.state.lock();
+        let is_counted = state.held.is_none() && !UNCOUNTED.contains(&kind);
+        let is_it = match &mut state.wanted {
+            Some((wanted, Which::Kind(name))) => *wanted == moment && name == kind,
+            Some((wanted, Which::Number(left))) if *wanted == moment && is_counted => {
+                *left -= 1;
+                *left == 0
+            }
+            _ => false,
+        };
+        if !is_it || state.held.is_some() {
+            return;
+        }
+        state.held = Some((moment, kind.to_owned()));
+        nacre_env::blocking(|| {
+            while state.held.is_some() {
+                self.released.wait(&mut state);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[derive(Debug)]
+    #[allow(dead_code, reason = "only printed")]
+    enum Request {
+        Ping,
+        Write { offset: u64 },
+    }
+
+    #[test]
+    fn the_wanted_request_waits_and_others_do_not() {
+        let hold = Arc::new(Hold::default());
+        for (text, passes) in [("before 2", 1), ("before Write", 0), ("after 1", 0)] {
+            hold.set(text).expect(text);
+            assert_eq!(hold.text(), text);
+            hold.pass(Moment::Before, &Request::Ping);
+            for _ in 0..passes {
+                hold.pass(Moment::Before, &Request::Write { offset: 0 });
+            }
+            let moment = if text.starts_with("after") { Moment::After } else { Moment::Before };
+            let waiting = std::thread::spawn({
+                let hold = hold.clone();
+                move || hold.pass(moment, &Request::Write { offset: 7 })
+            });
+            while hold.text() != format!("held {moment} Write") {
+                std::thread::yield_now();
+            }
+            hold.pass(moment, &Request::Write { offset: 8 });
+            assert!(!waiting.is_finished());
+            hold.set("none").expect("lets go");
+            waiting.join().expect("ends");
+            assert_eq!(hold.text(), "none");
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in ["", "before", "before 0", "during 1", "before x1", "after 1 2"] {
+            assert_eq!(Hold::default().set(text), Err(Status::EINVAL), "{text}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Processes killed at each step of giving a file objects, migrating, swapping and rebalancing: afterwards the file has its old or
+//! its new content, and no object is lost or leaked.
+//!
+//! A step is a request at a server, before it does anything or after it has succeeded and before anybody hears of it. Requests are
+//! held there (`hold_request`), so each test is at the step that it means. A few steps at which something is decided run always; all of them
+//! with `NACRE_EVERY_STEP=1`, which takes minutes, and prints what was done.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::exerciser::Random;
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, wait};
+
+const MIB: usize = 1 << 20;
+/// Targets whose requests are held: beginning of the parameter, and role of the process.
+const TARGETS: [(&str, &str); 3] = [("mdt", "mdt0000"), ("obdfilter", "ost0000"), ("obdfilter", "ost0001")];
+
+const ON_MDT: &[&str] = &["-E", "1M", "-L", "mdt", "-E", "-1", "-c", "1"];
+
+/// How long the destruction of objects is waited for.
+const AFTERWARDS: Duration = Duration::from_secs(5);
+
+/// What is interrupted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    Instantiate,
+    Migrate,
+    /// The data is on the MDT, before or afterwards.
+    MigrateMdt,
+    Swap,
+    Rebalance,
+}
+
+/// Who is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Victim {
+    /// The server that holds the request.
+    Server,
+    /// The process of the mount.
+    Mount,
+    /// The program that does the work.
+    Program,
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have plain names")
+}
+
+fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    Random::new(seed).fill(&mut bytes);
+    bytes
+}
+
+struct Stage {
+    cluster: Cluster,
+    directory: PathBuf,
+    /// Content of the two files; a swap exchanges them.
+    contents: [Vec<u8>; 2],
+    rounds: u64,
+}
+
+impl Stage {
+    fn open(fsname: &str) -> Option<Stage> {
+        if !have(&["/dev/fuse"]) || !have_root() {
+            return None;
+        }
+        let options = Options { fsname: fsname.to_owned(), osts: 2, ..Options::default() };
+        let cluster = Cluster::start_with(Shape::Separate, &options);
+        if cluster.is_foreign() {
+            return None;
+        }
+        let directory = cluster.directory("d");
+        let contents = [random_bytes(1, MIB + 77), random_bytes(2, 100_000)];
+        let stage = Stage { cluster, directory, contents, rounds: 0 };
+        for index in 0..2 {
+            fs::write(stage.path(index), &stage.contents[index]).expect("write");
+        }
+        Some(stage)
+    }
+
+    fn path(&self, index: usize) -> PathBuf {
+        self.directory.join(["a", "b"][index])
+    }
+
+    fn lfs(&self, arguments: &[&str]) {
+        self.cluster.lfs(arguments).success();
+    }
+
+    fn parameter(&self, (kind, role): (&str, &str)) -> String {
+        // Other file systems have such targets, too.
+        format!("{kind}.{}-{}.hold_request", self.cluster.fsname(), role.to_uppercase())
+    }
+
+    fn hold(&self, target: (&str, &str), what: &str) {
+        self.cluster.lctl(&["set_param", "-n", &format!("{}={what}", self.parameter(target))]).success();
+    }
+
+    fn held(&self, target: (&str, &str)) -> Option<String> {
+        let found = self.cluster.lctl(&["get_param", "-n", &self.parameter(target)]).success().stdout;
+        found.trim().strip_prefix("held ").map(str::to_owned)
+    }
+
+    /// Puts everything where the work begins.
+    fn prepare(&mut self, work: Work) {
+        self.rounds += 1;
+        let a = self.path(0);
+        match work {
+            Work::Instantiate => {
+                let file = self.directory.join("new");
+                let _ = fs::remove_file(&file);
+                self.lfs(&["setstripe", "-E", "64K", "-c", "1", "-E", "-1", "-c", "2", text(&file)]);
+                fs::write(&file, &self.contents[1][..1000]).expect("write");
+            }
+            Work::Migrate => {}
+            Work::MigrateMdt => self.lfs(&[&["migrate"], ON_MDT, &[text(&a)]].concat()),
+            // One of them has data on the MDT.
+            Work::Swap => {
+                self.lfs(&["migrate", "-c", "2", "-S", "64K", text(&a)]);
+                self.lfs(&[&["migrate"], ON_MDT, &[text(&self.path(1))]].concat());
+            }
+            Work::Rebalance => self.lfs(&["migrate", "-i", "0", "-c", "1", text(&a)]),
+        }
+    }
+
+    fn start(&self, work: Work) -> Child {
+        let (a, b, new) = (self.path(0), self.path(1), self.directory.join("new"));
+        let mut command = self.cluster.command();
+        let stripes = if self.rounds.is_multiple_of(2) { "1" } else { "2" };
+        match work {
+            Work::Instantiate => {
+                command = self.cluster.run().command("dd");
+                let source = format!("if={}", self.source().display());
+                let target = format!("of={}", new.display());
+                command.args(["bs=64K", "count=1", "seek=1", "conv=notrunc,fsync", &source, &target]);
+            }
+            Work::Migrate => {
+                command.args(["lfs", "migrate", "-c", stripes, "-S", "64K", text(&a)]);
+            }
+            Work::MigrateMdt => {
+                command.args(["lfs", "migrate", "-E", "256K", "-L", "mdt", "-E", "-1", "-c", "2", text(&a)]);
+            }
+            Work::Swap => {
+                command.args(["lfs", "swap_layouts", text(&a), text(&b)]);
+            }
+            Work::Rebalance => {
+                command.args(["rebalance", text(self.cluster.mount()), "--drain", "0", "--rate", "0"]);
+            }
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().expect("starts")
+    }
+
+    /// 64 KiB on another file system.
+    fn source(&self) -> PathBuf {
+        let path = self.cluster.run().directory().join("source");
+        if !path.exists() {
+            let mut file = File::create(&path).expect("create");
+            file.write_all(&self.contents[0][..65536]).expect("write");
+        }
+        path
+    }
+
+    /// Does the work and kills at one step; the request that was held, `None` if the work was over before it came to that.
+    fn kill_at(&mut self, work: Work, target: (&str, &str), step: &str, victim: Victim) -> Option<String> {
+        self.prepare(work);
+        self.hold(target, step);
+        let mut child = self.start(work);
+        let held =
+            wait::until(wait::SOON, "the step is reached or the work is over", || match self.held(target) {
+                Some(held) => Some(Some(held)),
+                // Objects are destroyed after the program has ended.
+                None => {
+                    let ended = child.try_wait().expect("our child");
+                    let limit = if step.ends_with("Destroy") { AFTERWARDS } else { Duration::ZERO };
+                    ended.map(|_| wait::within(limit, || self.held(target)))
+                }
+            });
+        if held.is_some() {
+            match victim {
+                Victim::Server => self.cluster.kill(target.1),
+                Victim::Mount => self.cluster.kill("mount"),
+                Victim::Program => child.kill().expect("kill"),
+            }
+        }
+        if victim != Victim::Server || held.is_none() {
+            self.hold(target, "none");
+        }
+        if victim != Victim::Program && held.is_some() {
+            self.cluster.start_all();
+        }
+        wait::until(wait::SOON, "the program ends", || child.try_wait().expect("our child"));
+        self.verify(work, &format!("{work:?} {} {step} {victim:?} {held:?}", target.1));
+        held
+    }
+
+    fn verify(&mut self, work: Work, what: &str) {
+        if work == Work::Instantiate {
+            let found =
+                fs::read(self.directory.join("new")).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let old = &self.contents[1][..1000];
+            let mut new = old.to_vec();
+            new.resize(65536, 0);
+            new.extend_from_slice(&self.contents[0][..65536]);
+            // Bytes of a write that nobody was told of may be there in part: what is not is zeros.
+            let hole = &found[found.len().min(65536)..];
+            let is_part =
+                found.len() > 65536 && hole.iter().zip(&new[65536..]).all(|(is, new)| is == new || *is == 0);
+            assert!(
+                found[..1000] == *old && (found.len() == 1000 || is_part),
+                "{what}: {} bytes",
+                found.len()
+            );
+        }
+        let found: Vec<Vec<u8>> = (0..2)
+            .map(|index| fs::read(self.path(index)).unwrap_or_else(|error| panic!("{what}: {error}")))
+            .collect();
+        if work == Work::Swap && found[0] == self.contents[1] {
+            self.contents.swap(0, 1);
+        }
+        assert!(found == self.contents, "{what}: {:?} bytes", found.iter().map(Vec::len).collect::<Vec<_>>());
+        // It can still be changed, on all objects that it has.
+        for index in 0..2 {
+            let file = OpenOptions::new().write(true).open(self.path(index)).expect("open");
+            file.write_all_at(&self.contents[index], 0).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    }
+
+    fn check(&mut self) {
+        self.cluster.stop();
+        self.cluster.check();
+    }
+}
+
+/// Steps at which something is decided: what is held, and who dies.
+const DECISIONS: [(Work, usize, &str, Victim); 12] = [
+    (Work::Instantiate, 0, "before LayoutIntent", Victim::Server),
+    (Work::Instantiate, 0, "after LayoutIntent", Victim::Server),
+    (Work::Instantiate, 0, "after LayoutIntent", Victim::Mount),
+    (Work::Migrate, 0, "after SetXattr", Victim::Program),
+    (Work::Migrate, 1, "after Write", Victim::Mount),
+    (Work::Migrate, 0, "before SwapLayouts", Victim::Server),
+    (Work::Migrate, 0, "after SwapLayouts", Victim::Server),
+    (Work::MigrateMdt, 0, "after SwapLayouts", Victim::Mount),
+    (Work::Swap, 0, "after SwapLayouts", Victim::Server),
+    (Work::Swap, 1, "before DataVersion", Victim::Server),
+    (Work::Rebalance, 0, "after SwapLayouts", Victim::Program),
+    (Work::Rebalance, 1, "before Destroy", Victim::Server),
+];
+
+#[test]
+fn whoever_dies_at_a_decisive_step_leaves_the_old_or_the_new_content() {
+    let Some(mut stage) = Stage::open("stepd") else { return };
+    for (work, target, step, victim) in DECISIONS {
+        let held = stage.kill_at(work, TARGETS[target], step, victim);
+        assert_eq!(held.as_deref(), Some(step), "{work:?}");
+    }
+    stage.check();
+}
+
+#[test]
+fn whoever_dies_at_any_step_leaves_the_old_or_the_new_content() {
+    if std::env::var_os("NACRE_EVERY_STEP").is_none() {
+        return;
+    }
+    let Some(mut stage) = Stage::open("stepe") else { return };
+    let mut steps = 0;
+    for work in [Work::Instantiate, Work::Migrate, Work::MigrateMdt, Work::Swap, Work::Rebalance] {
+        for target in TARGETS {
+            for moment in ["before", "after"] {
+                for victim in [Victim::Server, Victim::Mount, Victim::Program] {
+                    let numbers = (1..).map(|number| number.to_string());
+                    let all = std::iter::once("Destroy".to_owned()).chain(numbers);
+                    for which in all.filter(|which| which != "Destroy" || work == Work::Rebalance) {
+                        let step = format!("{moment} {which}");
+                        match stage.kill_at(work, target, &step, victim) {
+                            Some(held) => {
+                                println!("{work:?} {} {which}: {held}, {victim:?} killed", target.1)
+                            }
+                            None if which == "Destroy" => continue,
+                            None => break,
+                        }
+                        steps += 1;
+                    }
+                    stage.check();
+                    stage.cluster.start_all();
+                }
+            }
+        }
+    }
+    println!("{steps} steps");
+    stage.check();
+}
