@@ -107,9 +107,21 @@ impl Cluster {
         };
         match std::env::var_os("NACRE_TEST_DIRECTORY") {
             Some(directory) => cluster.become_foreign(Path::new(&directory)),
-            None => cluster.start_all(),
+            None => {
+                cluster.start_all();
+                cluster.set_default_layout();
+            }
         }
         cluster
+    }
+
+    /// Gives the new file system the default layout of `NACRE_TEST_LAYOUT`, to test with another one than users get.
+    fn set_default_layout(&self) {
+        if let Ok(options) = std::env::var("NACRE_TEST_LAYOUT") {
+            let mount = self.mount.to_string_lossy();
+            let words: Vec<&str> = options.split_whitespace().chain([&*mount]).collect();
+            self.lfs(&[&["setstripe"], words.as_slice()].concat()).success();
+        }
     }
 
     /// A directory of some other file system, to test the tests.

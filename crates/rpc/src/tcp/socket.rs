@@ -16,8 +16,10 @@ const SEND_PATIENCE: Duration = Duration::from_millis(5);
 /// Send buffer towards a peer on this host, in bytes. Both ends run in turn on one CPU; what is in flight between them
 /// should stay in its cache. Measured with `rpc_bench`, November 2026: 1 MiB requests without checksums at 7.3 GB per second
 /// of CPU time against 4.5 with the kernel's own choice, which takes in a whole request before the peer runs; 64 to 128 KiB
-/// do equally well.
-const LOCAL_SEND_BUFFER: i32 = 96 << 10;
+/// do equally well. The kernel doubles it, and data that is a little larger than that takes 250 to 500 us longer, as the sender
+/// sleeps for the last piece (reads of one file each over loopback, 16 to 64 KiB beyond): with 96 KiB that was 192 to 252 KiB, with
+/// 128 KiB it is 256 KiB, with this 320 to 380 KiB, which is rarer; 1 MiB is as fast with all three.
+const LOCAL_SEND_BUFFER: i32 = 160 << 10;
 /// Idle time before the kernel asks the peer's host whether it is there, in seconds.
 const KEEPALIVE_IDLE_S: i32 = 30;
 /// Seconds between such questions.

@@ -360,3 +360,59 @@ fn serve(dirty: &WriteBack, weak: &Weak<Client>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::dirty::table::Window;
+    use nacre_types::Fid;
+
+    #[test]
+    fn files_whose_data_was_sent_by_others_are_forgotten_and_dirty_ones_are_not() {
+        let file = |number| Arc::new(FileState::new(Fid::new(9, number, 0), u64::from(number)));
+        let (clean, dirty) = (file(1), file(2));
+        let pool = Arc::new(Pool::default());
+        let buffer = pool.take(1 << 20).expect("memory");
+        let mut window = Some(Window::new(buffer, Arc::new(Budget::new(0)), Instant::now(), 0));
+        let key = Key { object: dirty.fid, number: 0 };
+        dirty.dirty.begin_fill(key, &mut window);
+        dirty.dirty.end_fill(key, (0, 5), true);
+        let mut queue = Queue::default();
+        for file in [&clean, &dirty, &clean] {
+            file.dirty.listed.store(true, Ordering::Release);
+            queue.dirty.push_back((file.clone(), Instant::now()));
+        }
+        queue.forget_clean();
+        assert_eq!(queue.dirty.len(), 2, "what is behind a dirty one waits for its turn");
+        assert!(!clean.dirty.listed.load(Ordering::Acquire) && dirty.dirty.listed.load(Ordering::Acquire));
+    }
+
+    #[test]
+    fn a_close_takes_what_is_one_run_of_bytes_in_the_only_window() {
+        let table = Table::default();
+        let object = Fid::new(9, 1, 0);
+        let pool = Arc::new(Pool::default());
+        let fill = |object, number, span: (u32, u32)| {
+            let buffer = pool.take(64 << 20).expect("memory");
+            let mut window = Some(Window::new(buffer, Arc::new(Budget::new(0)), Instant::now(), 0));
+            let key = Key { object, number };
+            table.begin_fill(key, &mut window);
+            table.end_fill(key, span, true);
+        };
+        assert!(table.take_sole(object, 100).is_none(), "nothing is dirty");
+        fill(object, 0, (10, 90));
+        assert!(table.take_sole(Fid::new(9, 2, 0), 100).is_none(), "another object");
+        assert!(table.take_sole(object, 89).is_none(), "too long");
+        let job = table.take_sole(object, 90).expect("all there is");
+        assert!(table.take_sole(object, 90).is_none() && !table.is_clean(), "it is under way");
+        table.put_back(job);
+        fill(object, 0, (91, 95));
+        assert!(table.take_sole(object, 100).is_none(), "two runs");
+        fill(object, 0, (90, 91));
+        assert!(table.take_sole(object, 100).is_some_and(|job| job.window.spans.end() == 95));
+        table.sent(Key { object, number: 0 });
+        fill(object, 0, (0, 5));
+        fill(object, 1, (0, 5));
+        assert!(table.take_sole(object, 100).is_none(), "two windows");
+    }
+}
