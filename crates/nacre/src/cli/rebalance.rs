@@ -27,7 +27,7 @@ const STATE_CLOSED: u32 = 0x01 | 0x02 | 0x04 | 0x20 | 0x40;
 /// Rounds over files that were in use.
 const ROUNDS: u32 = 3;
 /// Time between two of them.
-const BETWEEN_ROUNDS: Duration = Duration::from_secs(2);
+const BETWEEN_ROUNDS: Duration = Duration::from_secs(1);
 /// Files that take longer to copy are not taken away from their writers; a second or less on a slow disk.
 const WAITED_FOR_BYTES: u64 = 64 << 20;
 /// How long files that lost their last descriptor may take to go.
