@@ -71,7 +71,8 @@ impl LayoutsRun<'_> {
 
     /// A stream and small files beside a rebalance with this limit.
     fn foreground(&mut self, instance: &Instance, files: &[PathBuf], rate: Option<u64>) -> Result<(), Error> {
-        let work = instance.work_directory("foreground")?;
+        let name = rate.map_or("foreground".to_owned(), |rate| format!("foreground{rate}"));
+        let work = instance.work_directory(&name)?;
         let limit = rate.map_or(String::new(), |rate| format!(", {rate} MiB/s"));
         let label = |what: &str| format!("{what} beside nacre rebalance{limit}");
         let file_bytes = self.arguments.size_mib.max(1) << 20;
