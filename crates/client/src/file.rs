@@ -147,6 +147,8 @@ pub(crate) struct FileInner {
     /// Somebody here has asked for an `fcntl` lock, so closes have to give such locks back.
     pub range_locked: bool,
     pub ranges: RangeLocks,
+    /// It was said that a part of the file is on an OST that is out of use.
+    pub told_of_inactive: bool,
     /// Data read ahead. Whoever changes data takes its range out before giving up the range.
     pub ahead: Blocks,
     /// Number and cause of the last write-back failure; each open reports it once.

@@ -47,7 +47,7 @@ pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig};
 pub use data::DataWatch;
 pub use error::MdsError;
 pub use mds::{Mds, Osts};
-pub use osts::{Pools, Qos};
+pub use osts::{OstSet, Pools, Qos};
 pub use stats::MdsStats;
 
 #[cfg(test)]

@@ -288,6 +288,11 @@ impl Mds {
         self.osts.set_pools(pools);
     }
 
+    /// The OSTs, which operators take out of use and back.
+    pub fn ost_set(&self) -> &OstSet {
+        &self.osts
+    }
+
     /// How OSTs are chosen.
     pub fn qos(&self) -> Qos {
         *self.osts.qos().lock()

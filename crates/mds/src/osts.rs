@@ -70,8 +70,10 @@ pub struct Need {
 fn exactly(candidates: &[Candidate], osts: &[u16], first: Option<u16>) -> StatusResult<Vec<u16>> {
     for index in osts {
         let found = candidates.iter().find(|candidate| candidate.index == *index);
-        if found.ok_or(Status::EINVAL)?.full {
-            return Err(Status::ENOSPC);
+        match found.ok_or(Status::EINVAL)? {
+            found if found.inactive => return Err(Status::EREMOTEIO),
+            found if found.full => return Err(Status::ENOSPC),
+            _ => {}
         }
     }
     let mut osts = osts.to_vec();
@@ -180,6 +182,52 @@ impl OstSet {
         index < TARGET_INDEX_MAX
             && self.osts.read().iter().any(|ost| ost.index == index)
             && self.pools.members(pool).is_none_or(|members| members.contains(&index))
+    }
+
+    /// Indexes of the OSTs.
+    pub fn indexes(&self) -> Vec<u16> {
+        self.usable().iter().map(|ost| ost.index).collect()
+    }
+
+    fn with<R>(&self, index: u16, act: impl FnOnce(&Ost) -> R) -> StatusResult<R> {
+        let found = self.usable().into_iter().find(|ost| ost.index == index);
+        found.map(|ost| act(&ost)).ok_or(Status::ENODEV)
+    }
+
+    /// False for an OST that is out of use.
+    ///
+    /// # Errors
+    /// `ENODEV` without such an OST.
+    pub fn is_active(&self, index: u16) -> StatusResult<bool> {
+        self.with(index, |ost| !ost.state.lock().inactive)
+    }
+
+    /// Takes an OST out of use, or back into it: it gets no new objects, is not waited for, and what is to be destroyed there
+    /// waits until it is back.
+    ///
+    /// # Errors
+    /// `ENODEV` without such an OST.
+    pub fn set_active(&self, index: u16, active: bool) -> StatusResult<()> {
+        self.with(index, |ost| ost.set_active(active))
+    }
+
+    /// Ids reserved at a time at most; 0 for an OST that gets no new objects.
+    ///
+    /// # Errors
+    /// `ENODEV` without such an OST.
+    pub fn create_count_max(&self, index: u16) -> StatusResult<u32> {
+        self.with(index, |ost| ost.state.lock().create_count_max)
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `ENODEV` without such an OST, `ERANGE` beyond the limit.
+    pub fn set_create_count_max(&self, index: u16, count: u32) -> StatusResult<()> {
+        if count > ost::STOCK_MAX {
+            return Err(Status::ERANGE);
+        }
+        self.with(index, |ost| ost.state.lock().create_count_max = count)
     }
 
     /// Those that take objects: not the data part of this MDT, which only hears of evictions.

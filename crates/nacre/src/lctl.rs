@@ -35,6 +35,8 @@ usage: lctl dl                                  list devices: targets and mounts
        lctl llog_print [FSNAME-]params          what is set for good
        lctl conf_param [-d] FSNAME[-TARGET].KIND.NAME=VALUE...
                                                 an older way to write set_param -P
+       lctl --device FSNAME-OST-osc-NAME activate|deactivate
+                                                use an OST again or no more, from this mount or metadata server
        lctl pool_new [-n] FSNAME.POOL           make an OST pool; -n does not wait until this host has seen it
        lctl pool_add|pool_remove [-n] FSNAME.POOL OST...
                                                 change its OSTs: 1, OST0001, FSNAME-OST[0-3/2], [0-3,5]
@@ -90,6 +92,7 @@ fn run(words: &[String]) -> i32 {
         "llog_print" => params::llog_print(args),
         "set_param" => params::set(args),
         "conf_param" => params::conf(args),
+        "--device" => params::activate(args),
         "pool_new" => pools::new(args),
         "pool_add" => pools::members(args, true),
         "pool_remove" => pools::members(args, false),

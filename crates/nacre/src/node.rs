@@ -174,6 +174,7 @@ impl Node {
         if let Some(mount) = self.mount.lock().as_ref() {
             mount.use_configuration(config, &self.links, &self.params);
         }
+        self.services.enter_osts(&self.params, &self.plan.fsname);
         self.params.use_configuration(config);
         self.params.apply_to_new_pools(&before, &config.pools);
     }

@@ -85,6 +85,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
     (
         "osc.*",
         &[
+            "active",
             "checksum_type",
             "checksums",
             "conns_per_peer",
@@ -97,6 +98,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "short_io_bytes",
         ],
     ),
+    ("osp.*", &["active", "max_create_count"]),
 ];
 
 /// Whether a pattern stands for some parameter that can be set, with or without its instance.

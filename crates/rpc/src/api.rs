@@ -2,7 +2,7 @@
 
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
-use crate::tunables::Tunables;
+use crate::tunables::{Tunable, Tunables};
 use nacre_session::Recovery;
 use nacre_types::{ClientUuid, Cred, JobId, Nid, ProcessIdentity, Status, StatusResult};
 use nacre_wire::lock::LockMessage;
@@ -301,6 +301,17 @@ pub trait OssEndpoint: Send + Sync {
     /// What may be changed while the endpoint is in use; `osc.*` of one target.
     fn tunables(&self) -> Option<&Arc<Tunables>> {
         None
+    }
+    /// Takes the target out of use, or back into it: meanwhile requests fail with `EIO`, those too that wait for it now.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if this endpoint is always in use.
+    fn set_active(&self, active: bool) -> StatusResult<()> {
+        self.tunables().ok_or(Status::EOPNOTSUPP)?.set(Tunable::Active, active.into())
+    }
+    /// False while the target is out of use.
+    fn is_active(&self) -> bool {
+        self.tunables().is_none_or(|tunables| tunables.is_active())
     }
     /// Reads and writes since the endpoint was made; `osc.*.rpc_stats`.
     fn rpc_stats(&self) -> Option<&RpcStats> {

@@ -40,9 +40,12 @@ pub enum Tunable {
     ResendCount,
     /// `idle_timeout`: seconds after which unused connections to an object target are closed, 0 for never, at most 50.
     IdleTimeout,
+    /// `active`: 0 if the target is not to be used; requests fail at once then. Set by
+    /// [`crate::api::OssEndpoint::set_active`].
+    Active,
 }
 
-const COUNT: usize = Tunable::IdleTimeout as usize + 1;
+const COUNT: usize = Tunable::Active as usize + 1;
 
 impl Tunable {
     /// What counts without a setting. Source: reference 2.9. Measured over loopback with two threads that read 4 MiB at a
@@ -52,7 +55,7 @@ impl Tunable {
             Tunable::MaxRpcsInFlight => 8,
             Tunable::MaxPagesPerRpc => 1024,
             Tunable::ShortIoBytes => nacre_types::limits::SHORT_IO_BYTES as u64,
-            Tunable::Checksums | Tunable::ConnsPerPeer => 1,
+            Tunable::Checksums | Tunable::ConnsPerPeer | Tunable::Active => 1,
             Tunable::ChecksumType => ChecksumType::Crc32c as u64,
             Tunable::ResendCount => 10,
             Tunable::IdleTimeout => 20,
@@ -72,8 +75,8 @@ impl Tunable {
             Tunable::MaxPagesPerRpc => within(16..=16_384),
             Tunable::ShortIoBytes if value == 0 => Ok(0),
             Tunable::ShortIoBytes => within(SHORT_IO_MIN..=SHORT_IO_ACCEPTED).map(|n| n.min(SHORT_IO_MAX)),
-            Tunable::Checksums if value > 1 => Err(Status::EINVAL),
-            Tunable::Checksums => Ok(value),
+            Tunable::Checksums | Tunable::Active if value > 1 => Err(Status::EINVAL),
+            Tunable::Checksums | Tunable::Active => Ok(value),
             Tunable::ChecksumType if value > ChecksumType::Adler as u64 => Err(Status::EINVAL),
             Tunable::ChecksumType => Ok(value),
             Tunable::ConnsPerPeer => within(1..=16),
@@ -140,6 +143,11 @@ impl Tunables {
     pub fn is_set(&self, tunable: Tunable) -> bool {
         self.own[tunable as usize].load(Ordering::Relaxed) != INHERIT
             || self.shared.as_ref().is_some_and(|shared| shared.is_set(tunable))
+    }
+
+    /// False if the target is not to be used.
+    pub fn is_active(&self) -> bool {
+        self.get(Tunable::Active) != 0
     }
 
     /// Longest data of one request in bytes.

@@ -1,9 +1,10 @@
 //! Requests to the objects of a file: one directly, several at once.
 
 use crate::client::Client;
-use nacre_layout::{Layout, object_ranges, object_sizes};
+use crate::file::FileState;
+use nacre_layout::{Layout, StripeObject, object_ranges, object_sizes};
 use nacre_rpc::{IoCall, OssEndpoint, run_all};
-use nacre_types::{Fid, Status, StatusResult, Timestamp};
+use nacre_types::{Fid, Status, StatusResult, TargetId, Timestamp};
 use nacre_wire::lock::IoLock;
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest};
 
@@ -67,6 +68,64 @@ impl Client {
         }
         sum.size = layout.file_size(&sizes);
         Ok(sum)
+    }
+
+    /// The same of some of the objects, as if the others were empty.
+    pub(crate) fn glimpse_some(
+        &self,
+        layout: &Layout,
+        wanted: impl Fn(&StripeObject) -> bool,
+    ) -> StatusResult<Glimpse> {
+        let glimpse = !self.is_alone();
+        let requests = layout
+            .objects()
+            .filter(|stripe| wanted(stripe))
+            .map(|stripe| (stripe.ost_index, OssRequest::GetAttr { object: stripe.object, glimpse }));
+        let mut replies = self.on_objects(requests)?.into_iter();
+        let (mut sum, mut sizes) = (Glimpse::default(), Vec::new());
+        for stripe in layout.objects() {
+            let attr = match wanted(stripe) {
+                true => object_attr(replies.next().ok_or(Status::EPROTO)?)?,
+                false => ObjectAttr::default(),
+            };
+            sum.add(&attr);
+            sizes.push(attr.size);
+        }
+        sum.size = layout.file_size(&sizes);
+        Ok(sum)
+    }
+
+    /// True for an OST that an operator has taken out of use.
+    pub(crate) fn is_out_of_use(&self, ost_index: u16) -> bool {
+        self.osts.get(ost_index).is_some_and(|endpoint| !endpoint.is_active())
+    }
+
+    /// Says once which OSTs are out of use that a part of a file is on.
+    pub(crate) fn tell_of_inactive(&self, file: &FileState, layout: &Layout, (start, end): (u64, u64)) {
+        let mut all: Vec<u16> = touched(layout, start, end).map(|(ost_index, _)| ost_index).collect();
+        all.retain(|ost_index| self.is_out_of_use(*ost_index));
+        all.sort_unstable();
+        all.dedup();
+        if all.is_empty() || std::mem::replace(&mut file.lock().told_of_inactive, true) {
+            return;
+        }
+        for ost_index in all {
+            log::error!("{}: a part of it is on {}, which is out of use", file.fid, TargetId::ost(ost_index));
+        }
+    }
+
+    /// What an operation on a part of a file came to; if it failed for an OST that is out of use, says so.
+    pub(crate) fn explained<R>(
+        &self,
+        file: &FileState,
+        range: (u64, u64),
+        outcome: StatusResult<R>,
+    ) -> StatusResult<R> {
+        if let Err(Status::EIO) = outcome {
+            let layout = file.lock().layout.clone();
+            layout.iter().for_each(|layout| self.tell_of_inactive(file, layout, range));
+        }
+        outcome
     }
 
     /// Sets the sizes of objects to what a file of `size` bytes has there.

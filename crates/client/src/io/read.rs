@@ -61,10 +61,13 @@ impl Client {
         if !is_large && open.data.is_none() && !self.is_in_windows(open, offset, buffer.len() as u64) {
             self.plan_ahead(open, offset, buffer.len() as u64);
         }
-        match self.read_alone(open, offset, buffer)? {
-            Some(bytes) => Ok(bytes),
-            None => self.read_shared(open, offset, buffer, for_pages),
-        }
+        let range = (offset, offset.saturating_add(buffer.len() as u64));
+        let outcome = match self.read_alone(open, offset, buffer) {
+            Ok(None) => self.read_shared(open, offset, buffer, for_pages),
+            Ok(Some(bytes)) => Ok(bytes),
+            Err(status) => Err(status),
+        };
+        self.explained(&open.file, range, outcome)
     }
 
     /// Reads as the only client; `None` if it is not.
@@ -86,7 +89,7 @@ impl Client {
         let lacks = |layout: &Arc<Layout>| !layout.is_instantiated(offset.min(size), end.min(size));
         if !sure || layout.iter().flatten().any(lacks) {
             drop(range);
-            self.refresh_size(file)?;
+            self.refresh_size_to(file, end)?;
             (range, (size, _, layout)) = take()?;
         }
         let used = match layout {

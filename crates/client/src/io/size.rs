@@ -5,7 +5,7 @@ use crate::file::{FileInner, FileState, KnownSize};
 use crate::io::objects::Glimpse;
 use crate::io::ranges::Use;
 use crate::locks::cover::Cover;
-use nacre_layout::Layout;
+use nacre_layout::{Layout, StripeObject};
 use nacre_types::{Attr, SizeSource, Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{DataUpdate, MdsRequest};
@@ -146,7 +146,42 @@ impl Client {
                 return Ok(inner.size);
             }
         }
-        self.refresh_size(file).map(|glimpse| glimpse.size)
+        self.refresh_size_to(file, need)
+    }
+
+    /// Asks the objects for the size, as far as it matters for a range that ends at `need`: those on OSTs that are out of use need
+    /// not say how much they have if the others reach that far.
+    ///
+    /// # Errors
+    /// `EIO` if they do not; as for [`Client::refresh_size`].
+    pub(crate) fn refresh_size_to(&self, file: &FileState, need: u64) -> StatusResult<u64> {
+        match self.refresh_size(file) {
+            Err(Status::EIO) => {
+                let size = self.size_of_the_rest(file)?.size;
+                if need > size {
+                    return Err(Status::EIO);
+                }
+                let mut inner = file.lock();
+                inner.size = inner.size.max(size);
+                Ok(size)
+            }
+            outcome => outcome.map(|glimpse| glimpse.size),
+        }
+    }
+
+    /// What the objects say that are not on OSTs out of use.
+    ///
+    /// # Errors
+    /// `EIO` if all are in use: then something else is wrong.
+    fn size_of_the_rest(&self, file: &FileState) -> StatusResult<Glimpse> {
+        let used = self.use_layout(file)?;
+        let layout = used.layout().ok_or(Status::EIO)?;
+        let is_out = |stripe: &StripeObject| self.is_out_of_use(stripe.ost_index);
+        if !layout.objects().any(is_out) {
+            return Err(Status::EIO);
+        }
+        self.tell_of_inactive(file, layout, (0, u64::MAX));
+        self.glimpse_some(layout, |stripe| !is_out(stripe))
     }
 
     /// The size as far as it matters for an operation that ends at `need` and has `cover`: what is known to be there cannot
@@ -167,7 +202,13 @@ impl Client {
             }
         }
         let era = file.lock_era.load(Ordering::Acquire);
-        let size = self.refresh_size_of(file, Some(layout))?.size;
+        let size = match self.refresh_size_of(file, Some(layout)) {
+            Err(Status::EIO) => {
+                let size = self.size_of_the_rest(file)?.size;
+                return if need <= size { Ok(size) } else { Err(Status::EIO) };
+            }
+            outcome => outcome?.size,
+        };
         if cover.io == IoLock::Held && self.is_locked_to_its_end(file) {
             let mut inner = file.lock();
             // Otherwise writes went on here meanwhile, and what they noted is a part of the size.
@@ -274,7 +315,10 @@ impl Client {
             let inner = file.lock();
             inner.mtime.is_some() || inner.mtime_told
         };
-        let glimpse = self.refresh_size(file)?;
+        let glimpse = match self.refresh_size(file) {
+            Err(Status::EIO) => self.size_of_the_rest(file)?,
+            outcome => outcome?,
+        };
         (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
         if !mtime_is_ours {
             attr.mtime = attr.mtime.max(glimpse.mtime.unwrap_or(attr.mtime));
@@ -286,10 +330,19 @@ impl Client {
     /// there it was the latter, so the MDT is told.
     fn recover_size(&self, attr: &mut Attr) -> StatusResult<()> {
         let lease = self.lease.number();
-        let glimpse = self.refresh_size(&self.pin(attr.fid).file)?;
+        let pin = self.pin(attr.fid);
+        let (glimpse, is_whole) = match self.refresh_size(&pin.file) {
+            Err(Status::EIO) => (self.size_of_the_rest(&pin.file)?, false),
+            outcome => (outcome?, true),
+        };
+        drop(pin);
         (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
         attr.mtime = attr.mtime.max(glimpse.mtime.unwrap_or(attr.mtime));
-        if lease != 0 && lease == self.lease.number() && self.nodes.file(attr.fid.inode_number()).is_none() {
+        if is_whole
+            && lease != 0
+            && lease == self.lease.number()
+            && self.nodes.file(attr.fid.inode_number()).is_none()
+        {
             let size_blocks = Some((glimpse.size, glimpse.blocks));
             let update = DataUpdate { size_blocks, mtime: Some(attr.mtime), ..DataUpdate::default() };
             let request = MdsRequest::UpdateData { fid: attr.fid, update, exact: true };

@@ -143,7 +143,11 @@ impl Client {
                 // Somebody came, or the locks were lost under it: it begins again, however often that happens.
                 Ok(None) | Err(Status::EVICTED) if nacre_env::interrupted() => return Err(Status::EINTR),
                 Ok(None) | Err(Status::EVICTED) => {}
-                Err(status) => return Err(status),
+                Err(status) => {
+                    let end =
+                        if options.append { u64::MAX } else { offset.saturating_add(data.len() as u64) };
+                    return self.explained(&open.file, (offset.min(end), end), Err(status));
+                }
             }
         }
     }

@@ -94,6 +94,9 @@ impl Client {
             TargetKind::Mdt if usize::from(target.index) < self.mdts.len() => self.mdt_statfs(target.index),
             TargetKind::Ost => {
                 let endpoint = self.osts.get(target.index).ok_or(Status::ENODEV)?;
+                if !endpoint.is_active() {
+                    return Err(Status::ENODATA);
+                }
                 ost_statfs(endpoint.call(&OssRequest::Statfs, Bulk::None)?)
             }
             _ => Err(Status::ENODEV),

@@ -26,6 +26,8 @@ pub struct Candidate {
     pub used: Option<u64>,
     /// Takes no new objects: it lacks space or inodes, or an operator said so.
     pub full: bool,
+    /// An operator has taken it out of use; then it is `full` too.
+    pub inactive: bool,
     /// Did not answer lately.
     pub down: bool,
     /// Works, but slowly: an operator said so.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Ids reserved at first.
 const STOCK_MIN: u32 = 32;
 /// Ids reserved at most at a time (reference 4.5).
-const STOCK_MAX: u32 = 20000;
+pub const STOCK_MAX: u32 = 20000;
 /// An OST that failed is left alone for this long.
 const REST: Duration = Duration::from_secs(1);
 /// Objects to be destroyed that are kept in memory; more are found in the log later.
@@ -61,6 +61,10 @@ pub struct OstState {
     pub destroyed: u64,
     /// Somebody waits for space: destructions do not wait for their transactions to become durable on their own.
     pub hurried: bool,
+    /// An operator has taken it out of use: nothing is asked of it, and nobody waits for it.
+    pub inactive: bool,
+    /// Ids reserved at most at a time; 0: no new objects (`max_create_count`).
+    pub create_count_max: u32,
     /// Clients that the OST is to drop, oldest first. Nothing else is asked of it before it has heard of them.
     pub evictions: VecDeque<ClientUuid>,
     /// The log holds more than `pending`.
@@ -159,6 +163,8 @@ impl Ost {
                 destroying: 0,
                 destroyed: 0,
                 hurried: false,
+                inactive: false,
+                create_count_max: STOCK_MAX,
                 evictions: VecDeque::new(),
                 rescan: true,
                 scanning: false,
@@ -175,9 +181,26 @@ impl Ost {
     /// Uses another way to the OST from now on.
     pub fn set_endpoint(&self, endpoint: Arc<dyn OssEndpoint>) {
         *self.server.lock() = server_of(&*endpoint);
+        if self.state.lock().inactive {
+            // One without this knob is asked nothing anyway.
+            let _ = endpoint.set_active(false);
+        }
         *self.endpoint.write() = endpoint;
         self.state.lock().resting_until = None;
         self.work.notify_all();
+    }
+
+    /// Takes it out of use, or back into it.
+    pub fn set_active(&self, active: bool) {
+        self.state.lock().inactive = !active;
+        // One without this knob is asked nothing anyway.
+        let _ = self.endpoint().set_active(active);
+        let mut state = self.state.lock();
+        state.resting_until = None;
+        state.statfs_wanted = true;
+        drop(state);
+        self.work.notify_all();
+        self.changed.notify_all();
     }
 
     /// Ends the thread.
@@ -221,7 +244,8 @@ impl Ost {
             server: *self.server.lock(),
             available: statfs.as_ref().map(|s| bytes(s.blocks_available, s)),
             used: statfs.as_ref().map(|s| bytes(s.blocks.saturating_sub(s.blocks_free), s)),
-            full: full || state_has(STATE_REFUSES),
+            full: full || state_has(STATE_REFUSES) || state.inactive || state.create_count_max == 0,
+            inactive: state.inactive,
             down: state.is_resting(now),
             degraded: state_has(STATE_DEGRADED),
             ready: state.has_ids(1),
@@ -263,6 +287,9 @@ impl Ost {
         if resting {
             return Err(Status::EAGAIN);
         }
+        if self.state.lock().inactive {
+            return Err(Status::EIO);
+        }
         self.tell_evictions()?;
         if !prepared {
             self.call(&OssRequest::DestroyOrphans { sequence, last_used })?;
@@ -276,7 +303,7 @@ impl Ost {
             let mut state = self.state.lock();
             // Used up since the last time: the demand is high, so ask for more.
             if !state.has_ids(1) || state.is_low() {
-                state.refill = (state.refill * 2).min(STOCK_MAX);
+                state.refill = (state.refill * 2).min(state.create_count_max.max(STOCK_MIN));
             }
             state.refill.max(needed.min(STOCK_MAX))
         };
@@ -338,6 +365,7 @@ impl Ost {
         let mut state = self.state.lock();
         while state.statfs.is_none_or(|(at, _)| at < since)
             && !state.stopped
+            && !state.inactive
             && !state.is_resting(Instant::now())
         {
             state.statfs_wanted = true;
@@ -356,7 +384,7 @@ impl Ost {
             let at = state.statfs.map(|(at, _)| at);
             (at.is_some_and(|at| now.duration_since(at) < LOOKED_AGE), state.is_resting(now))
         };
-        if !is_fresh && !resting {
+        if !is_fresh && !resting && !self.state.lock().inactive {
             let _ = self.refresh_statfs();
         }
     }
@@ -386,7 +414,7 @@ impl Ost {
 
     fn wait_while(&self, until: Instant, busy: impl Fn(&OstState) -> bool) {
         let mut state = self.state.lock();
-        while busy(&state) && !state.stopped && !state.is_resting(Instant::now()) {
+        while busy(&state) && !state.stopped && !state.inactive && !state.is_resting(Instant::now()) {
             if self.changed.wait_until(&mut state, until).timed_out() {
                 return;
             }
@@ -405,12 +433,13 @@ impl Ost {
     /// Waits until the OST has heard of all evictions; false if it has not by `until`.
     pub fn wait_evicted(&self, until: Instant) -> bool {
         let mut state = self.state.lock();
-        while !state.evictions.is_empty() && !state.stopped {
+        // One that is out of use hears of them before anything else once it is back.
+        while !state.evictions.is_empty() && !state.stopped && !state.inactive {
             if self.changed.wait_until(&mut state, until).timed_out() {
                 return state.evictions.is_empty();
             }
         }
-        state.evictions.is_empty()
+        state.evictions.is_empty() || state.inactive
     }
 
     /// Tells the OST which clients to drop, as far as it does not know yet.

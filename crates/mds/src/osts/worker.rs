@@ -77,6 +77,9 @@ fn next_work(ost: &Ost, store: &MetaStore) -> Work {
     if state.stopped {
         return Work::Stop;
     }
+    if state.inactive {
+        return Work::Nap(Duration::MAX);
+    }
     if state.is_resting(now) {
         return Work::Nap(NAP);
     }
@@ -108,6 +111,7 @@ fn nap(ost: &Ost, time: Duration) {
     let mut state = ost.state.lock();
     let idle = !state.stopped && !state.statfs_wanted && !state.is_low() && state.evictions.is_empty();
     match time {
+        Duration::MAX if state.inactive && !state.stopped => ost.work.wait(&mut state),
         Duration::MAX if idle && state.pending.is_empty() => ost.work.wait(&mut state),
         // Who hurries us may have come before we lay down.
         _ if state.hurried && !state.is_resting(Instant::now()) => {}

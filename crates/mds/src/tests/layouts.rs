@@ -133,6 +133,47 @@ fn an_ost_that_fails_is_passed_over_and_a_full_one_too() {
 }
 
 #[test]
+fn an_ost_out_of_use_gets_no_objects_is_not_waited_for_and_hears_of_what_was_destroyed_when_it_is_back() {
+    let f = Fixture::with_osts(2);
+    let on_both = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::default() };
+    let both = f.file(Fid::ROOT, "both").expect("made").fid;
+    f.stripe(both, on_both).expect("set");
+    let object = f.layout(both).objects().find(|object| object.ost_index == 1).expect("one").object;
+    let osts = f.mds.ost_set();
+    assert_eq!((osts.is_active(1), osts.is_active(2)), (Ok(true), Err(Status::ENODEV)));
+    osts.set_active(1, false).expect("set");
+    for i in 0..10 {
+        let fid = f.file(Fid::ROOT, &i.to_string()).expect("made").fid;
+        assert_eq!(indexes(&f.intent(fid).expect("objects")), [0]);
+    }
+    let exact = f.file(Fid::ROOT, "exact").expect("made").fid;
+    let on_it = LayoutSpec { osts: vec![1], stripe_count: Some(1), ..LayoutSpec::default() };
+    assert_eq!(f.stripe(exact, on_it), Err(Status::EREMOTEIO));
+    f.unlink(Fid::ROOT, "both").expect("removed");
+    let begin = std::time::Instant::now();
+    let patience = std::time::Duration::from_secs(60);
+    assert!(osts.evict(&[nacre_types::ClientUuid([7; 16])], patience).is_empty());
+    osts.drain(patience);
+    assert!(begin.elapsed() < patience / 2, "nobody waits for it");
+    assert!(f.osts[1].destroyed.lock().is_empty());
+    osts.set_active(1, true).expect("set");
+    eventually("the destruction", || f.osts[1].destroyed.lock().contains(&object));
+    let evicted = |request: &OssRequest| matches!(request, OssRequest::Evict { .. });
+    assert!(f.osts[1].served.lock().iter().any(evicted), "and of clients that were dropped");
+    assert_eq!(
+        (osts.set_create_count_max(0, 20_001), osts.set_create_count_max(0, 0)),
+        (Err(Status::ERANGE), Ok(()))
+    );
+    eventually("the other gets all", || {
+        let fid = f.file(Fid::ROOT, "x").expect("made").fid;
+        let on = indexes(&f.intent(fid).expect("objects"));
+        f.unlink(Fid::ROOT, "x").expect("removed");
+        on == [1]
+    });
+    f.check();
+}
+
+#[test]
 fn when_every_ost_is_full_there_is_no_space() {
     let f = Fixture::with_osts(0);
     let full = FakeOst::new();

@@ -5,7 +5,7 @@ mod options;
 mod regex;
 mod set;
 
-pub use set::{conf, llog_print, set};
+pub use set::{activate, conf, llog_print, set};
 
 use super::Outcome;
 use crate::control::{self, Answer, ParamName, Request};

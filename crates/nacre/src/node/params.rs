@@ -240,6 +240,37 @@ impl Params {
         self.apply_lasting(&namespace);
     }
 
+    /// Enters those of a metadata target's ways to OSTs, as far as that has not been done. Those that Lustre has for clients
+    /// too are there under both names, so that one pattern reaches all.
+    pub fn enter_osts_of_mdt(&self, fsname: &str, index: u16, mds: &Arc<Mds>) {
+        for ost in mds.ost_set().indexes() {
+            let device = format!("{fsname}-OST{ost:04x}-osc-MDT{index:04x}");
+            let [osp, osc] = ["osp", "osc"].map(|kind| format!("{kind}.{device}"));
+            if self.tree.read(&format!("{osp}.active")).is_ok() {
+                continue;
+            }
+            for below in [&osp, &osc] {
+                let (get, set) = (mds.clone(), mds.clone());
+                self.tree.add_both(
+                    &format!("{below}.active"),
+                    move || get.ost_set().is_active(ost).map(|active| u8::from(active).to_string()),
+                    move |text| set.ost_set().set_active(ost, value::truth(text)?),
+                );
+            }
+            let (get, set) = (mds.clone(), mds.clone());
+            self.tree.add_both(
+                &format!("{osp}.max_create_count"),
+                move || get.ost_set().create_count_max(ost).map(|count| count.to_string()),
+                move |text| {
+                    let count = value::integer(text, 0, i64::from(u32::MAX))?;
+                    set.ost_set().set_create_count_max(ost, count.unsigned_abs() as u32)
+                },
+            );
+            self.apply_lasting(&osp);
+            self.apply_lasting(&osc);
+        }
+    }
+
     /// Default striping, shared by the whole file system, as parameters below `below`.
     fn enter_layout_defaults(&self, below: &str, links: &Arc<Links>) {
         for param in PARAMS {
@@ -405,16 +436,24 @@ fn enter_targets(tree: &Tree, below: &str, client: &Arc<Client>, kind: TargetKin
     let of_kind = move |client: &Client| -> Vec<TargetId> {
         client.targets().into_iter().filter(|target| target.kind == kind).collect()
     };
-    for leaf in ["numobd", "activeobd"] {
+    let is_active = |client: &Client, target: &TargetId| {
+        target.kind != TargetKind::Ost
+            || client.ost_endpoint(target.index).is_none_or(|endpoint| endpoint.is_active())
+    };
+    for (leaf, all) in [("numobd", true), ("activeobd", false)] {
         let client = client.clone();
-        tree.add_read(&format!("{below}.{leaf}"), move || Ok(of_kind(&client).len().to_string()));
+        tree.add_read(&format!("{below}.{leaf}"), move || {
+            let targets = of_kind(&client).into_iter();
+            Ok(targets.filter(|target| all || is_active(&client, target)).count().to_string())
+        });
     }
     let client = client.clone();
     tree.add_read(&format!("{below}.target_obd"), move || {
         let fsname = client.mount_info().fsname;
-        let lines = of_kind(&client)
-            .into_iter()
-            .map(|target| format!("{}: {fsname}-{target}_UUID ACTIVE\n", target.index));
+        let lines = of_kind(&client).into_iter().map(|target| {
+            let state = if is_active(&client, &target) { "ACTIVE" } else { "INACTIVE" };
+            format!("{}: {fsname}-{target}_UUID {state}\n", target.index)
+        });
         Ok(lines.collect())
     });
 }

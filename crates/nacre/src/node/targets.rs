@@ -238,6 +238,12 @@ impl Services {
             let data = TargetId::mdt_data(*index).and_then(|data| self.mdt_data.get(&data.index));
             params.enter_mdt(fsname, *index, mds, data, links);
         }
+        self.enter_osts(params, fsname);
+    }
+
+    /// Enters the parameters of metadata targets' ways to OSTs that are new.
+    pub fn enter_osts(&self, params: &Params, fsname: &str) {
+        self.mdts.iter().for_each(|(index, mds)| params.enter_osts_of_mdt(fsname, *index, mds));
     }
 
     /// All services, for a server.

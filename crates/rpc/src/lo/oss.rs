@@ -148,6 +148,9 @@ fn again<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
 
 impl OssEndpoint for LoOss {
     fn call(&self, request: &OssRequest, mut bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        if !self.tunables.is_active() {
+            return Err(Status::EIO);
+        }
         let _counted = self.stats.begin_request(request, &bulk);
         let mut life = self.life.read().clone();
         let mut status = Status::EVICTED;

@@ -12,6 +12,7 @@ fn ost(index: u16, available: u64) -> Candidate {
         full: false,
         down: false,
         degraded: false,
+        inactive: false,
         ready: true,
     }
 }
@@ -151,6 +152,7 @@ proptest! {
             full: bits & 0x81 == 0x81 || *available == Some(0),
             down: bits & 0x82 == 0x82,
             degraded: bits & 0x84 == 0x84,
+            inactive: false,
             ready: bits & 0x88 != 0x88,
             ..ost(0, 0)
         }).zip(&made).map(|(ost, (available, ..))| Candidate { available: *available, ..ost }).collect();

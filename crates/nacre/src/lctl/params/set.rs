@@ -288,6 +288,25 @@ pub fn conf(args: &[String]) -> Outcome {
     set(&words)
 }
 
+/// `lctl --device NAME activate|deactivate`: what `active` of the way to an OST does. Numbers of devices are of one host and
+/// change, so they are refused.
+pub fn activate(args: &[String]) -> Outcome {
+    let [device, action] = args else {
+        return Err((EXIT_USAGE, "lctl --device: NAME activate|deactivate is needed".to_owned()));
+    };
+    let value = match action.as_str() {
+        "activate" => 1,
+        "deactivate" => 0,
+        other => return Err((EXIT_USAGE, format!("lctl --device: '{other}' is unknown"))),
+    };
+    if device.parse::<u64>().is_ok() || !device.contains("-OST") {
+        let message =
+            format!("lctl --device: '{device}' is no name of a way to an OST: see list_param 'os?.*'");
+        return Err((libc::EINVAL, message));
+    }
+    set(&["-n".to_owned(), format!("osc.{device}.active={value}")])
+}
+
 /// The file system that a pattern like `lov.nacre-clilov-*.stripesize` is about, if it says.
 fn fsname_in(pattern: &str) -> Option<&str> {
     let mut parts = pattern.split(['.', '/']);

@@ -2,6 +2,7 @@
 
 use nacre_client::{Client, OstWriteBack};
 use nacre_params::{Tree, value};
+use nacre_rpc::OssEndpoint;
 use nacre_rpc::stats::{Pending, RpcStats};
 use nacre_rpc::tunables::{ChecksumType, PAGE_BYTES, Tunable, Tunables};
 use nacre_types::{Status, StatusResult};
@@ -54,6 +55,12 @@ pub fn enter(tree: &Tree, below: &str, client: &Arc<Client>, index: u16) {
             tunables(&set, index)?.set(Tunable::ChecksumType, known.1 as u64)
         },
     );
+    let (get, set) = (client.clone(), client.clone());
+    tree.add_both(
+        &format!("{below}.active"),
+        move || Ok(u8::from(way(&get, index)?.is_active()).to_string()),
+        move |text| way(&set, index)?.set_active(value::truth(text)?),
+    );
     enter_write_back(tree, below, client, index);
     let (get, clear) = (client.clone(), client.clone());
     tree.add_both(
@@ -90,6 +97,10 @@ fn enter_write_back(tree: &Tree, below: &str, client: &Arc<Client>, index: u16) 
             Ok(choose(&client.ost_write_back(index)).to_string())
         });
     }
+}
+
+fn way(client: &Client, index: u16) -> StatusResult<&dyn OssEndpoint> {
+    client.ost_endpoint(index).ok_or(Status::ENODEV)
 }
 
 fn tunables(client: &Client, index: u16) -> StatusResult<Arc<Tunables>> {

@@ -13,7 +13,7 @@ use crate::api::{OssEndpoint, OssEvents, Started};
 use crate::config::ClientConfig;
 use crate::import::ImportInfo;
 use crate::stats::RpcStats;
-use crate::tunables::Tunables;
+use crate::tunables::{Tunable, Tunables};
 use nacre_types::{Nid, Status, StatusResult, TargetId};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use nacre_wire::{Decode, Encode};
@@ -87,8 +87,11 @@ impl TcpOss {
         self.calls.peer.stop();
     }
 
-    /// Before a request: locks need a way back.
+    /// Before a request: the target is in use, and locks need a way back.
     fn prepare(&self, request: &OssRequest) -> StatusResult<()> {
+        if !self.calls.peer.tunables.is_active() {
+            return Err(Status::EIO);
+        }
         if let (OssRequest::Locks { .. }, Some(events)) = (request, &self.events) {
             self.control(events)?.wait_ready(WAY_BACK_MAX);
         }
@@ -149,6 +152,15 @@ impl OssEndpoint for TcpOss {
 
     fn tunables(&self) -> Option<&Arc<Tunables>> {
         self.calls.tunables()
+    }
+
+    fn set_active(&self, active: bool) -> StatusResult<()> {
+        self.calls.peer.tunables.set(Tunable::Active, active.into())?;
+        if !active {
+            // Who waits for an answer finds out.
+            self.calls.peer.drop_connections();
+        }
+        Ok(())
     }
 
     fn rpc_stats(&self) -> Option<&RpcStats> {

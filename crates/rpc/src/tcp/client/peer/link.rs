@@ -264,6 +264,8 @@ impl Peer {
             Err(Status::ESHUTDOWN)
         } else if nacre_env::interrupted() {
             Err(Status::EINTR)
+        } else if !self.tunables.is_active() && deadline.is_none() {
+            Err(Status::EIO)
         } else if deadline.is_some_and(|at| Instant::now() >= at) {
             Err(Status::ETIMEDOUT)
         } else {

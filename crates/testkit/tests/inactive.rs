@@ -1,0 +1,159 @@
+//! OSTs that an operator takes out of use while files live on them.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nacre_testkit::{Cluster, Shape, errno, on_each_shape_of, wait};
+
+/// Far more than anything here takes.
+const LIMIT: Duration = Duration::from_secs(60);
+/// What fails at once has failed within this time, on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(5);
+const STRIPE: usize = 65536;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have plain names")
+}
+
+fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
+    cluster.lfs(arguments).success().stdout.trim().to_owned()
+}
+
+fn get(cluster: &Cluster, name: &str) -> String {
+    cluster.lctl(&["get_param", "-n", name]).success().stdout.trim().to_owned()
+}
+
+/// A file with a stripe on each of three OSTs, the first one on OST 0.
+fn striped(cluster: &Cluster, path: &Path) -> Vec<u8> {
+    lfs(cluster, &["setstripe", "-c", "3", "-i", "0", "-S", "64K", text(path)]);
+    let bytes: Vec<u8> = (0..3 * STRIPE).map(|at| (at / 100 % 251) as u8).collect();
+    fs::write(path, &bytes).expect("write");
+    bytes
+}
+
+/// What all processes have logged.
+fn logs(cluster: &Cluster) -> String {
+    let entries = fs::read_dir(cluster.data().join("run")).expect("the directory of a cluster that runs");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths
+        .filter(|path| path.extension().is_some_and(|e| e == "log"))
+        .map(|path| fs::read_to_string(path).expect("text"))
+        .collect()
+}
+
+/// First OSTs of `count` new files.
+fn placed(cluster: &Cluster, directory: &Path, name: &str, count: usize) -> Vec<String> {
+    let first = |number: usize| {
+        let path = directory.join(format!("{name}{number}"));
+        fs::write(&path, b"x").expect("write");
+        lfs(cluster, &["getstripe", "-i", text(&path)])
+    };
+    (0..count).map(first).collect()
+}
+
+/// Reads and writes of parts elsewhere go on, those of parts on OST 1 fail at once; the rest of the system does without it.
+fn rest_goes_on(cluster: &Cluster, root: &Path, bytes: &[u8]) {
+    let path = root.join("f");
+    let file = OpenOptions::new().read(true).write(true).open(&path).expect("open");
+    let begin = Instant::now();
+    let mut piece = vec![0; 1000];
+    file.read_exact_at(&mut piece, 10).expect("read of OST 0");
+    assert!(piece == bytes[10..1010]);
+    assert_eq!(errno(file.read_at(&mut piece, STRIPE as u64 + 5)), libc::EIO);
+    file.write_all_at(&piece, 10).expect("write on OST 0");
+    let written = file.write_at(&piece, STRIPE as u64 + 5).and_then(|_| file.sync_data());
+    assert_eq!(errno(written), libc::EIO);
+    assert_eq!(fs::metadata(&path).expect("stat").len(), bytes.len() as u64);
+    drop(file);
+    assert_eq!(fs::metadata(&path).expect("stat").len(), bytes.len() as u64);
+    assert_eq!(lfs(cluster, &["getstripe", "-c", text(&path)]), "3");
+    assert!(lfs(cluster, &["df", text(root)]).contains("OST0001             : inactive device"));
+    let all = placed(cluster, root, "new", 6);
+    assert!(all.iter().all(|index| index != "1"), "{all:?}");
+    let exact = root.join("exact");
+    let refused = cluster.lfs(&["setstripe", "-o", "1,2", text(&exact)]);
+    assert!(
+        refused.code() != 0 && refused.stderr.contains("inactive OST among your specified"),
+        "{refused:?}"
+    );
+    let _ = fs::remove_file(&exact);
+    fs::remove_file(root.join("goes")).expect("unlink");
+    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn an_ost_is_taken_out_of_use_and_comes_back() {
+    on_each_shape_of("inact", 3, |cluster, fs| {
+        let root = cluster.directory("d");
+        let bytes = striped(cluster, &root.join("f"));
+        striped(cluster, &root.join("goes"));
+        cluster.lctl(&["conf_param", &format!("{fs}-OST0001.osc.active=0")]).success();
+        let active = || get(cluster, &format!("os[cp].{fs}-OST0001-osc-*.active"));
+        wait::until(LIMIT, "all know it", || (active() == "0\n0\n0").then_some(()));
+        // Then nothing is known of the files any more but what is stored.
+        cluster.stop();
+        cluster.start_all();
+        let active = || get(cluster, &format!("os[cp].{fs}-OST0001-osc-*.active"));
+        assert_eq!(active(), "0\n0\n0", "it lasts");
+        rest_goes_on(cluster, &root, &bytes);
+        assert_eq!(get(cluster, &format!("lov.{fs}-clilov-*.activeobd")), "2");
+        assert!(logs(cluster).contains("a part of it is on OST0001, which is out of use"));
+        cluster.lctl(&["conf_param", &format!("{fs}-OST0001.osc.active=1")]).success();
+        wait::until(LIMIT, "all know it", || (active() == "1\n1\n1").then_some(()));
+        let back = fs::read(root.join("f")).expect("read");
+        assert!(back[STRIPE..] == bytes[STRIPE..] && back.len() == bytes.len());
+        wait::until(LIMIT, "new files are there again", || {
+            placed(cluster, &root, "back", 6).iter().any(|index| index == "1").then_some(())
+        });
+        // By the name of a device, for one side alone; and no new objects, while the rest goes on.
+        let device = format!("{fs}-OST0002-osc-MDT0000");
+        cluster.lctl(&["--device", &device, "deactivate"]).success();
+        assert_eq!(get(cluster, &format!("osp.{device}.active")), "0");
+        assert!(fs::read(root.join("f")).is_ok());
+        cluster.lctl(&["--device", &device, "activate"]).success();
+        cluster.lctl(&["--device", "3", "deactivate"]).fails_with(libc::EINVAL);
+        cluster.lctl(&["set_param", &format!("osp.{fs}-OST0000-osc-MDT0000.max_create_count=0")]).success();
+        assert!(placed(cluster, &root, "two", 6).iter().all(|index| index != "0"));
+        cluster
+            .lctl(&["set_param", &format!("osp.{fs}-OST0000-osc-MDT0000.max_create_count=20000")])
+            .success();
+        cluster
+            .lctl(&["set_param", &format!("osp.{fs}-OST0000-osc-MDT0000.max_create_count=20001")])
+            .fails_with(libc::ERANGE);
+    });
+}
+
+/// Who waits for an OST that is dead gets an error once it is taken out of use.
+#[test]
+fn waiting_for_a_dead_ost_ends_when_it_is_taken_out_of_use() {
+    on_each_shape_of("inadd", 3, |cluster, fs| {
+        if cluster.shape() != Shape::Separate {
+            return;
+        }
+        let root = cluster.directory("d");
+        let bytes = striped(cluster, &root.join("f"));
+        cluster.stop();
+        cluster.start_all();
+        cluster.kill("ost0001");
+        let path = root.join("f");
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let file = fs::File::open(&path).expect("open");
+                let mut piece = [0; 100];
+                file.read_at(&mut piece, STRIPE as u64)
+            });
+            // It has to be on its way; whether it is yet or not, it fails.
+            cluster.lctl(&["set_param", "-n", &format!("osc.{fs}-OST0001*.active=0")]).success();
+            wait::until(LIMIT, "the reader gives up", || reader.is_finished().then_some(()));
+            assert_eq!(errno(reader.join().expect("no panic")), libc::EIO);
+        });
+        let mut piece = vec![0; 100];
+        fs::File::open(&path).expect("open").read_exact_at(&mut piece, 5).expect("the rest");
+        assert!(piece == bytes[5..105]);
+        cluster.start_all();
+        cluster.lctl(&["set_param", "-n", &format!("osc.{fs}-OST0001*.active=1")]).success();
+        assert!(fs::read(&path).expect("read") == bytes);
+    });
+}
