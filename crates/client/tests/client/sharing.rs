@@ -148,10 +148,10 @@ fn a_writer_that_vanished_leaves_a_size_that_can_be_found() {
 fn a_layout_is_asked_for_once_and_again_when_objects_come() {
     let world = World::new(65536, 2);
     let (one, two) = (world.client(), world.client());
-    let (fid, writer) = create(&one, "file");
-    let reader = open(&two, fid, OpenFlags::READ);
     let asked = || world.mds.layouts.load(Ordering::Relaxed);
-    // The client that made the file asks once, too.
+    let (fid, writer) = create(&one, "file");
+    assert_eq!(asked(), 0, "who makes a file knows what is in it");
+    let reader = open(&two, fid, OpenFlags::READ);
     assert!(read(&two, reader, 0, 100).is_empty());
     let before = asked();
     for _ in 0..20 {
