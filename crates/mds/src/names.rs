@@ -121,9 +121,9 @@ impl Mds {
     /// What the store of data on this MDT says.
     pub(crate) fn destroy_object(&self, tx: &mut Tx, object: &StripeObject) -> StatusResult<()> {
         if object.is_on_mdt() {
-            let data = self.data.store.edit(object.object);
-            let staged = data.and_then(|data| data.stage_destroy(tx.batch()));
-            return staged.map_err(|error| self.data_failed(&error));
+            // Nobody has the file open, so nobody writes to it any more.
+            let staged = self.data.store.stage_destroy(object.object, tx.batch());
+            return staged.map(drop).map_err(|error| self.data_failed(&error));
         }
         let key = destroy_key(object.ost_index, &object.object);
         tx.batch().put(DESTROYS, key.as_slice(), &PRESENT);

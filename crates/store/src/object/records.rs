@@ -29,7 +29,7 @@ use edit::Head;
 use nacre_ondisk::DataRecord;
 use nacre_types::fid::FID_BYTES;
 use nacre_types::{Fid, Timestamp};
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 use std::ops::{Bound, ControlFlow, Range};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -110,12 +110,16 @@ impl RecordStore {
     /// # Errors
     /// [`ObjectError::Closed`]; those of the store.
     pub fn edit(&self, object: Fid) -> Result<Edit<'_>> {
+        let locked = self.lock_to_change(object)?;
+        Edit::begin(self, object, locked)
+    }
+
+    fn lock_to_change(&self, object: Fid) -> Result<RwLockWriteGuard<'_, ()>> {
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(ObjectError::Closed);
         }
         let lock = self.lock_of(object);
-        let locked = lock.try_write().unwrap_or_else(|| nacre_env::blocking(|| lock.write()));
-        Edit::begin(self, object, locked)
+        Ok(lock.try_write().unwrap_or_else(|| nacre_env::blocking(|| lock.write())))
     }
 
     /// Whether `len` more bytes may be allocated.
@@ -341,14 +345,12 @@ impl ObjectStore for RecordStore {
     fn destroy(&self, objects: &[Fid]) -> Result<u64> {
         let mut count = 0;
         for object in objects {
-            let edit = self.edit(*object)?;
-            if !edit.exists() {
-                continue;
-            }
+            let _locked = self.lock_to_change(*object)?;
             let mut batch = Batch::new();
-            edit.stage_destroy(&mut batch)?;
-            self.meta.commit(&batch)?;
-            count += 1;
+            if self.stage_destroy_locked(*object, &mut batch)? {
+                self.meta.commit(&batch)?;
+                count += 1;
+            }
         }
         self.sync_all()?;
         self.destroyed.fetch_add(count, Ordering::Relaxed);

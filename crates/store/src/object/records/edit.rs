@@ -199,24 +199,31 @@ impl<'a> Edit<'a> {
         }
         Head { size: self.size, allocated: self.allocated, mtime, is_inline }.attr()
     }
-
-    /// Adds the end of the object to a batch.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub fn stage_destroy(&self, batch: &mut Batch) -> Result<()> {
-        batch.set_releasing(true);
-        batch.delete(self.store.table, &self.object.to_key());
-        if let Some(Head { is_inline: false, .. }) = self.before {
-            for number in self.store.numbers(self.object)? {
-                batch.delete(self.store.table, &chunk_key(self.object, number));
-            }
-        }
-        Ok(())
-    }
 }
 
 impl RecordStore {
+    /// Adds the end of an object to a batch; false if there is none. Its bytes are not looked at. Nobody may change it between
+    /// this and the commit.
+    ///
+    /// # Errors
+    /// [`ObjectError::Closed`]; those of the store.
+    pub fn stage_destroy(&self, object: Fid, batch: &mut Batch) -> Result<bool> {
+        let _locked = self.lock_to_change(object)?;
+        self.stage_destroy_locked(object, batch)
+    }
+
+    pub(super) fn stage_destroy_locked(&self, object: Fid, batch: &mut Batch) -> Result<bool> {
+        let Some(head) = self.head(object, |_| ())? else { return Ok(false) };
+        batch.set_releasing(true);
+        batch.delete(self.table, &object.to_key());
+        if !head.is_inline {
+            for number in self.numbers(object)? {
+                batch.delete(self.table, &chunk_key(object, number));
+            }
+        }
+        Ok(true)
+    }
+
     /// Numbers of the chunks that lie in records of their own.
     pub(super) fn numbers(&self, object: Fid) -> Result<Vec<u32>> {
         let mut numbers = Vec::new();

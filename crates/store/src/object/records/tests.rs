@@ -96,7 +96,7 @@ fn an_edit_takes_part_in_a_transaction_of_others() {
     assert_eq!(bytes(&store, OBJECT), b"with a name");
     store.write(OBJECT, 1 << 20, b"far").unwrap();
     let mut batch = Batch::new();
-    store.edit(OBJECT).unwrap().stage_destroy(&mut batch).unwrap();
+    assert!(store.stage_destroy(OBJECT, &mut batch).unwrap());
     store.meta.commit(&batch).unwrap();
     assert_eq!((records(&store), store.attr(OBJECT).unwrap()), (0, ObjectAttr::default()));
 }
