@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nacre_testkit::cluster::Options;
+use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, errno, on_each_shape_of, wait};
 
 /// Far more than anything here takes.
@@ -156,4 +158,67 @@ fn waiting_for_a_dead_ost_ends_when_it_is_taken_out_of_use() {
         cluster.lctl(&["set_param", "-n", &format!("osc.{fs}-OST0001*.active=1")]).success();
         assert!(fs::read(&path).expect("read") == bytes);
     });
+}
+
+/// Beside each other two mounts have locks, also on the OST that goes: nobody waits for those, and all is right afterwards.
+fn two_mounts_go_on_without_an_ost(shape: Shape, fsname: &str) {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let options = Options { osts: 3, listen: true, fsname: fsname.to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(shape, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let root = cluster.directory("d");
+    let other = cluster.add_mount().join("d");
+    let mut bytes = striped(&cluster, &root.join("f"));
+    let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path.join("f")).expect("open");
+    let files = [open(&root), open(&other)];
+    let at = |stripe: usize| (stripe * STRIPE + 100) as u64;
+    let write = |bytes: &mut Vec<u8>, mount: usize, stripe: usize, value: u8| {
+        let at = at(stripe) as usize;
+        bytes[at..at + 50].fill(value);
+        files[mount].write_all_at(&[value; 50], at as u64)
+    };
+    for (round, mount) in [0, 1, 0, 1].into_iter().enumerate() {
+        (0..3).for_each(|stripe| write(&mut bytes, mount, stripe, round as u8).expect("write"));
+    }
+    let set = |active: u8| {
+        cluster.lctl(&["set_param", "-n", &format!("osc.{fsname}-OST0001*.active={active}")]).success();
+    };
+    set(0);
+    let begin = Instant::now();
+    let mut piece = [0; 50];
+    for (mount, file) in files.iter().enumerate() {
+        for stripe in [0, 2] {
+            write(&mut bytes, mount, stripe, 10 + mount as u8).expect("write elsewhere");
+            files[1 - mount].read_exact_at(&mut piece, at(stripe)).expect("read elsewhere");
+            assert_eq!(piece, [10 + mount as u8; 50]);
+        }
+        assert_eq!(errno(file.read_at(&mut piece, at(1))), libc::EIO);
+        assert_eq!(file.metadata().expect("stat").len(), bytes.len() as u64);
+    }
+    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    set(1);
+    for (round, mount) in [0, 1, 0, 1].into_iter().enumerate() {
+        (0..3).for_each(|stripe| write(&mut bytes, mount, stripe, 20 + round as u8).expect("write"));
+        files.iter().for_each(|file| {
+            let mut all = vec![0; bytes.len()];
+            file.read_exact_at(&mut all, 0).expect("read");
+            assert!(all == bytes);
+        });
+    }
+    drop(files);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn two_mounts_go_on_without_an_ost_in_one_process() {
+    two_mounts_go_on_without_an_ost(Shape::Embedded, "inat");
+}
+
+#[test]
+fn two_mounts_go_on_without_an_ost_over_the_network() {
+    two_mounts_go_on_without_an_ost(Shape::Separate, "inas");
 }

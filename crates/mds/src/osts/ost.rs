@@ -147,7 +147,7 @@ impl Ost {
         let gives_ids = index < TARGET_INDEX_MAX;
         Ost {
             index,
-            server: Mutex::new(server_of(&*endpoint)),
+            server: Mutex::new(server_of(&*endpoint, false)),
             endpoint: RwLock::new(endpoint),
             state: Mutex::new(OstState {
                 sequence: mark.sequence,
@@ -180,7 +180,7 @@ impl Ost {
 
     /// Uses another way to the OST from now on.
     pub fn set_endpoint(&self, endpoint: Arc<dyn OssEndpoint>) {
-        *self.server.lock() = server_of(&*endpoint);
+        *self.server.lock() = server_of(&*endpoint, false);
         if self.state.lock().inactive {
             // One without this knob is asked nothing anyway.
             let _ = endpoint.set_active(false);
@@ -261,6 +261,9 @@ impl Ost {
     pub fn call(&self, request: &OssRequest) -> StatusResult<OssReply> {
         let endpoint = self.endpoint.read().clone();
         let result = endpoint.call(request, Bulk::None);
+        if result.is_ok() {
+            *self.server.lock() = server_of(&*endpoint, true);
+        }
         let mut state = self.state.lock();
         match &result {
             Ok(_) => state.resting_until = None,
@@ -487,8 +490,12 @@ impl Ost {
     }
 }
 
-/// A number for the host that an endpoint leads to; 0 for this process.
-fn server_of(endpoint: &dyn OssEndpoint) -> u64 {
+/// A number for the host that an endpoint leads to; 0 for this process. Once it has answered, what stands for the host's boot, which
+/// all its addresses share; before that, an address.
+fn server_of(endpoint: &dyn OssEndpoint, has_answered: bool) -> u64 {
+    if has_answered && let epoch @ 1.. = endpoint.durability_epoch() {
+        return epoch;
+    }
     let nid = endpoint.import().and_then(|import| import.nids.first().copied());
     match nid {
         Some(Nid::Tcp(addr)) => {
@@ -501,6 +508,36 @@ fn server_of(endpoint: &dyn OssEndpoint) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An OST at an address of a host.
+    struct At(&'static str, u64);
+
+    impl OssEndpoint for At {
+        fn call(&self, _: &OssRequest, _: Bulk<'_>) -> StatusResult<OssReply> {
+            Ok(OssReply::Done)
+        }
+        fn durability_epoch(&self) -> u64 {
+            self.1
+        }
+        fn import(&self) -> Option<nacre_rpc::ImportInfo> {
+            let nids = vec![self.0.parse().expect("a NID")];
+            Some(nacre_rpc::ImportInfo { nids, ..nacre_rpc::ImportInfo::local(String::new()) })
+        }
+    }
+
+    #[test]
+    fn osts_of_one_host_with_several_addresses_are_of_one_server() {
+        let ost = |nid, boot| {
+            let mark = OstMarkRecord { sequence: 1, last_used: 0 };
+            Ost::new(0, Arc::new(At(nid, boot)), mark)
+        };
+        let server = |ost: &Ost| ost.candidate(Duration::MAX).server;
+        let osts = [ost("10.0.0.1@tcp", 7), ost("10.1.0.1@tcp", 7), ost("10.0.0.2@tcp", 8)];
+        assert_ne!(server(&osts[0]), server(&osts[1]), "nothing else is known yet");
+        osts.iter().for_each(|ost| drop(ost.call(&OssRequest::Ping)));
+        assert_eq!(server(&osts[0]), server(&osts[1]));
+        assert_ne!(server(&osts[0]), server(&osts[2]));
+    }
 
     #[test]
     fn ids_are_taken_in_order_and_can_be_given_back() {

@@ -1,7 +1,7 @@
 //! Layouts as YAML: what `lfs getstripe -y` prints, read back for `lfs setstripe -y`. Source: reference 2.1 and 2.2.
 //!
-//! A template says what a layout looks like, not where its data is: ids, generations, states and objects are read and
-//! passed over, but not OSTs that are listed and have no objects yet. Keys that nobody knows are refused, so that a misspelt one does not go unnoticed.
+//! A template says what a layout looks like and which OSTs it is on, as Lustre's: ids, generations, states and the names of
+//! objects are read and passed over. Keys that nobody knows are refused, so that a misspelt one does not go unnoticed.
 
 use nacre_layout::layout::{EXTENSION_UNIT, STRIPE_COUNT_ALL};
 use nacre_layout::wish::begin_again;
@@ -75,10 +75,8 @@ impl Reading {
             return self.object_ost.map(drop);
         }
         let index = self.object_ost.take()?;
-        // No object has number 0: this OST is wanted.
-        if value.split(':').nth(1) == Some("0x0") {
-            self.spec().osts.push(index);
-        }
+        value.split(':').nth(1)?;
+        self.spec().osts.push(index);
         Some(())
     }
 

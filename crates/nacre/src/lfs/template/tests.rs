@@ -136,6 +136,12 @@ proptest! {
                 prop_assert_eq!((spec.stripe_size, spec.stripe_count), (Some(component.stripe_size), None));
                 continue;
             }
+            // The OSTs that it is on, or is to be on.
+            let on: Vec<u16> = match component.objects.as_slice() {
+                [] => component.osts.clone(),
+                objects => objects.iter().map(|object| object.ost_index).collect(),
+            };
+            prop_assert_eq!(&spec.osts, &on);
             let own = (spec.stripe_size, spec.stripe_count, spec.first_ost, spec.pool);
             let wanted = (Some(component.stripe_size), Some(component.stripe_count), component.first_ost, component.pool);
             prop_assert_eq!(own, wanted);
