@@ -8,6 +8,7 @@ use crate::io::opened::Opened;
 use crate::io::ranges::RangeLocks;
 use crate::jobs::JobCell;
 use crate::locks::folios::Folios;
+use crate::locks::groups::Group;
 use crate::node::Warrant;
 use nacre_layout::Layout;
 use nacre_layout::object_ranges;
@@ -46,6 +47,8 @@ pub(crate) struct FileState {
     pub dirty: Table,
     /// Grows whenever a lock on data of the file comes or goes: what was known under the locks of before counts no more.
     pub lock_era: AtomicU64,
+    /// [`FileInner::group`] is there: so that most operations need not look.
+    pub grouped: AtomicBool,
     /// Pages that the kernel asks for or drops.
     pub folios: Mutex<Folios>,
     /// Wakes those who wait for a byte range or for the layout.
@@ -62,6 +65,7 @@ impl FileState {
             inner: Mutex::new(FileInner::default()),
             dirty: Table::default(),
             lock_era: AtomicU64::new(0),
+            grouped: AtomicBool::new(false),
             folios: Mutex::default(),
             changed: Condvar::new(),
             job: JobCell::default(),
@@ -100,6 +104,8 @@ pub(crate) struct FileInner {
     pub layout_warrant: Warrant,
     /// Who has frozen the file: nobody else takes a byte range.
     pub frozen: Option<Frozen>,
+    /// The group that has the file.
+    pub group: Option<Group>,
     /// Somebody asks the MDT for objects right now.
     pub layout_pending: bool,
     /// Size as last learned, plus what this client wrote since.
@@ -352,6 +358,8 @@ pub(crate) struct OpenFile {
     pub cached: AtomicBool,
     /// A descriptor was closed.
     pub closing: AtomicBool,
+    /// The group that it belongs to; 0: none.
+    pub group: AtomicU64,
     /// A program has taken a lease, which somebody may have broken since.
     pub leased: AtomicBool,
     /// The file's bytes, if they came with the open.
@@ -374,6 +382,7 @@ impl OpenFile {
             error_seen: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            group: AtomicU64::new(0),
             leased: AtomicBool::new(false),
             data: None,
         }

@@ -20,6 +20,7 @@ pub(crate) mod cover;
 mod events;
 pub(crate) mod flush;
 pub(crate) mod folios;
+pub(crate) mod groups;
 pub(crate) mod inodes;
 pub(crate) mod layouts;
 pub(crate) mod space;

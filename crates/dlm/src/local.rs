@@ -3,7 +3,7 @@
 use crate::exports::peer_of;
 use crate::service::{LockOwner, LockService, State};
 use nacre_lock::{
-    Enqueue, EnqueueFlags, InodeBits, LockHandle, Lvb, Need, Outcome, Peer, Policy, Refusal, ResourceId,
+    Enqueue, EnqueueFlags, InodeBits, LockHandle, Lvb, Mode, Need, Outcome, Peer, Policy, Refusal, ResourceId,
 };
 use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Status, StatusResult};
@@ -121,9 +121,7 @@ impl LockService {
     ) -> StatusResult<LocalLock<'_>> {
         let (handle, asked) = loop {
             let asked = self.act(|state, effects| {
-                if !use_held(state, export, resource, &need)? {
-                    return Ok(None);
-                }
+                let Some(need) = use_held(state, export, resource, &need)? else { return Ok(None) };
                 let client = Some(export.client);
                 let request = local_request(state.engine.local_handle(), resource, need);
                 let outcome = state.engine.on_local_enqueue(Instant::now(), &request, client, None, effects);
@@ -146,7 +144,7 @@ impl LockService {
     /// # Errors
     /// `EIO` if the client has no such lock; `EVICTED`, `EINTR`, `ESHUTDOWN`.
     pub fn check_held(&self, export: &Export, resource: &ResourceId, need: Need) -> StatusResult<()> {
-        while !use_held(&mut self.state(), export, resource, &need)? {
+        while use_held(&mut self.state(), export, resource, &need)?.is_none() {
             self.await_replay(&export.client)?;
         }
         Ok(())
@@ -244,17 +242,30 @@ impl LockService {
     }
 }
 
-/// True if the client has a lock that allows this; then it is at work there. `false` if it may still bring it back.
-fn use_held(state: &mut State, export: &Export, resource: &ResourceId, need: &Need) -> StatusResult<bool> {
+/// What the client's own lock lets it do: this, or as a member of a group the same beside other members. Then it is at work there.
+/// `None` if it may still bring a lock back.
+fn use_held(
+    state: &mut State,
+    export: &Export,
+    resource: &ResourceId,
+    need: &Need,
+) -> StatusResult<Option<Need>> {
     check(state, Some(export))?;
     let peer = peer_of(export);
-    if state.engine.is_held(peer, resource, need) {
-        if let Policy::Extent(extent) = &need.policy {
-            state.engine.on_io(Instant::now(), peer, resource, extent);
+    let held = match (state.engine.is_held(peer, resource, need), &need.policy) {
+        (true, _) => Some(*need),
+        (false, Policy::Extent(extent)) => {
+            let group = state.engine.group_held(peer, resource, extent);
+            group.map(|group| Need { mode: Mode::Group, group, ..*need })
         }
-        return Ok(true);
+        (false, Policy::Bits(_)) => None,
+    };
+    match (&held, &need.policy) {
+        (Some(_), Policy::Extent(extent)) => state.engine.on_io(Instant::now(), peer, resource, extent),
+        (None, _) if !state.is_awaited(&export.client) => return Err(Status::EIO),
+        _ => {}
     }
-    if state.is_awaited(&export.client) { Ok(false) } else { Err(Status::EIO) }
+    Ok(held)
 }
 
 /// Refuses what is asked for a client that is gone, or of a service that stops.

@@ -28,7 +28,10 @@ use nacre_types::Fid;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 use raw::Raw;
 
-pub use foreign::{FOREIGN_TYPES, Foreign, MAGIC_FOREIGN, decode_foreign, encode_foreign, is_foreign};
+pub use foreign::{
+    FOREIGN_TYPES, Foreign, MAGIC_FOREIGN, MAGIC_FOREIGN_DIRECTORY, decode_foreign, decode_foreign_directory,
+    encode_foreign, encode_foreign_directory, is_foreign, is_foreign_directory,
+};
 
 pub use composite::{MAGIC_COMPOSITE, Selector, decode_selector, encode_selector};
 

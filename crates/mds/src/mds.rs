@@ -15,7 +15,7 @@ use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
 use crate::tx::Tx;
 use nacre_dlm::{LockOwner, LockService, Timer};
-use nacre_layout::LayoutSpec;
+use nacre_layout::{LayoutSpec, user};
 use nacre_lock::server::ServerConfig;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
 use nacre_rpc::{Export, Hold, OssEndpoint};
@@ -508,7 +508,10 @@ impl Mds {
     /// As [`Mds::inode`], and `ENOTDIR`.
     pub(crate) fn directory(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
         let record = self.inode(fid)?;
-        if record.attr.is_dir() { Ok(record) } else { Err(Status::ENOTDIR) }
+        if !record.attr.is_dir() {
+            return Err(Status::ENOTDIR);
+        }
+        if user::is_foreign_directory(&record.body) { Err(Status::ENODATA) } else { Ok(record) }
     }
 
     /// Position of a name in its directory.

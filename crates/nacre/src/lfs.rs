@@ -7,6 +7,7 @@
 //! `table` and `template` make text or read it and touch nothing.
 
 mod data;
+mod dirstripe;
 mod fids;
 mod find;
 mod getopt;
@@ -144,6 +145,30 @@ const COMMANDS: &[Command] = &[
         run: fids::getsom,
     },
     Command {
+        name: "mkdir",
+        summary: "make a directory, also a foreign one",
+        usage: dirstripe::MKDIR_USAGE,
+        run: dirstripe::create,
+    },
+    Command {
+        name: "setdirstripe",
+        summary: "the same",
+        usage: dirstripe::MKDIR_USAGE,
+        run: dirstripe::create,
+    },
+    Command {
+        name: "getdirstripe",
+        summary: "show how directories are spread over MDTs",
+        usage: dirstripe::SHOW_USAGE,
+        run: dirstripe::show,
+    },
+    Command {
+        name: "unlink_foreign",
+        summary: "remove files and directories with foreign layouts",
+        usage: dirstripe::UNLINK_USAGE,
+        run: dirstripe::unlink_foreign,
+    },
+    Command {
         name: "ladvise",
         summary: "say what will become of data",
         usage: ladvise::USAGE,
@@ -171,12 +196,8 @@ const COMMANDS: &[Command] = &[
 
 /// Lustre's other sub-commands: known, so that they are told from typing errors.
 const NOT_YET: &[&str] = &[
-    "setdirstripe",
-    "mkdir",
-    "getdirstripe",
     "rm_entry",
     "rmentry",
-    "unlink_foreign",
     "setquota",
     "quota",
     "flushctx",

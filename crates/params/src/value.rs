@@ -1,5 +1,6 @@
 //! Values the way that Lustre's users write them.
 
+use nacre_types::size::suffix_factor;
 use nacre_types::{Status, StatusResult};
 
 /// A whole number within bounds.
@@ -32,16 +33,10 @@ pub fn bytes(text: &str, unit: u64) -> StatusResult<u64> {
     let text = text.trim();
     let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);
-    let factor = match suffix.trim_end_matches('B').trim_end_matches('i') {
-        "" if suffix.is_empty() => unit,
-        "" if suffix == "B" => 1,
-        "k" | "K" => 1 << 10,
-        "m" | "M" => 1 << 20,
-        "g" | "G" => 1 << 30,
-        "t" | "T" => 1 << 40,
-        "p" | "P" => 1 << 50,
-        "e" | "E" => 1 << 60,
-        _ => return Err(Status::EINVAL),
+    let factor = match suffix {
+        "" => unit,
+        "B" => 1,
+        suffix => suffix_factor(suffix).ok_or(Status::EINVAL)?,
     };
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
     let parse = |text: &str| -> StatusResult<u64> {

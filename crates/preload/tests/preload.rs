@@ -54,7 +54,8 @@ fn programs_under_the_library_take_a_mount_for_lustre() {
                 "flush -1 14",
                 "elsewhere -1 25",
                 "handle 81",
-                "opened 1 7 content"
+                "opened 1 7 content",
+                "group -1 14"
             ]
         );
         let with = told(cluster, &program, &file, Some(&library()));
@@ -72,7 +73,8 @@ fn programs_under_the_library_take_a_mount_for_lustre() {
                 "elsewhere -1 25",
                 "handle 97",
                 &fid,
-                "opened 1 7 content"
+                "opened 1 7 content",
+                "group 0 0"
             ]
         );
     });

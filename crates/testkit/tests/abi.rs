@@ -11,6 +11,8 @@ use nacre_testkit::{Cluster, on_every_shape};
 mod attributes;
 #[path = "abi/files.rs"]
 mod files;
+#[path = "abi/groups.rs"]
+mod groups;
 #[path = "abi/ioctls.rs"]
 mod ioctls;
 

@@ -66,6 +66,34 @@ const REFUSED: &[(&str, i32, &str)] = &[
         "lfs setstripe setstripe: cannot delete component 0x1 from 'DIR/pfl': Invalid argument",
     ),
     ("setstripe -c 2 DIR/f1", 17, "lfs setstripe: setstripe error for 'DIR/f1': stripe already set"),
+    ("setstripe -E 1M -L mdt -E 2M -L mdt -E -1 DIR/q", 22, "error: 'mdt' layout can be only the first one"),
+    ("setstripe -E 2G -L mdt -E -1 DIR/q", 27, "error: 'mdt' layout size is too big"),
+    ("setstripe -o 0,1 -c 3 DIR/q", 4, "stripe_count(3) != nr_tgts(2)"),
+    (
+        "setstripe -p toolongpoolname123 DIR/q",
+        22,
+        "lfs setstripe: Invalid Poolname 'toolongpoolname123': Invalid argument (22)",
+    ),
+    (
+        "setstripe --comp-add -E eof -c 1 DIR/whole",
+        1,
+        "lfs setstripe: Invalid layout: Zero length components must be followed by extension",
+    ),
+    ("ladvise -a foo DIR/f1", 4, "lfs: invalid advice type 'foo'"),
+    (
+        "migrate",
+        4,
+        "lfs migrate migrate: at least one of FILE/--null/--files-from=LIST_FILE must be specified",
+    ),
+    ("mkdir -H foo DIR/q", 4, "lfs mkdir: bad directory hash type 'foo'"),
+    ("mkdir -i 7 DIR/q", 22, "lfs mkdir: dirstripe error on 'DIR/q': Invalid argument"),
+    ("getdirstripe DIR/none", 2, "lfs: getdirstripe for 'DIR/none' failed: No such file or directory"),
+    ("unlink_foreign", 4, "lfs unlink_foreign: FILE must be specified"),
+    (
+        "unlink_foreign DIR/none",
+        2,
+        "lfs unlink_foreign: cannot remove 'DIR/none': No such file or directory (2)",
+    ),
     ("getstripe", 4, "error: getstripe: no filename|pathname"),
     ("getstripe DIR/none", 2, "lfs: getstripe for 'DIR/none' failed: No such file or directory"),
     ("getstripe -O bogus DIR", 22, "lfs getstripe: unknown obduuid: bogus"),
@@ -92,6 +120,7 @@ on_every_shape! {
         let root = cluster.directory("d");
         fs::write(root.join("f1"), "x").expect("write");
         lfs(cluster, &["setstripe", "-E", "4M", "-c", "1", "-E", "64M", text(&root.join("pfl"))]);
+        lfs(cluster, &["setstripe", "-E", "4M", "-c", "1", "-E", "-1", text(&root.join("whole"))]);
         for (line, code, message) in REFUSED {
             let line = line.replace("DIR", text(&root));
             let arguments: Vec<&str> = line.split_whitespace().collect();

@@ -17,6 +17,7 @@ pub mod name;
 pub mod nid;
 pub mod perm;
 pub mod process;
+pub mod size;
 pub mod status;
 pub mod time;
 

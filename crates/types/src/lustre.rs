@@ -103,6 +103,9 @@ pub const CLRFLAGS: u32 = 0x4008_6699;
 /// Flag of a descriptor ([`GETFLAGS`]): it has a group lock.
 pub const FLAG_GROUP_LOCKED: u32 = 2;
 
+/// Magic of `lmv_foreign_md`: a directory whose entries another store has.
+pub const LMV_MAGIC_FOREIGN: u32 = 0x0CD5_0CD0;
+
 /// Ioctls of Lustre that have no counterpart here: archives, quotas, copies on the client, heat. They answer "not
 /// supported" rather than "no such ioctl", which tools take for another file system.
 pub const WITHOUT_COUNTERPART: &[u32] = &[

@@ -7,6 +7,7 @@ use crate::io::dirty::idle::Pace;
 use crate::io::ranges::Use;
 use crate::locks::cover::{Fill, Want};
 use crate::locks::folios::Pages;
+use crate::locks::groups::Who;
 use crate::node::Warrant;
 use nacre_layout::{Chunk, Layout, chunks};
 use nacre_lock::Mode;
@@ -54,7 +55,7 @@ impl Client {
         for_pages: bool,
     ) -> StatusResult<usize> {
         if let Some(frozen) = open.file.frozen_by(open) {
-            let how = (self.server_lock(), false);
+            let how = (self.server_lock(&open.file), false);
             return self.read_known(open, frozen.layout, (offset, frozen.seen.size), buffer, how);
         }
         let is_large = !for_pages && self.tunables.is_large_read(buffer.len() as u64);
@@ -72,14 +73,14 @@ impl Client {
 
     /// Reads as the only client; `None` if it is not.
     fn read_alone(&self, open: &OpenFile, offset: u64, buffer: &mut [u8]) -> StatusResult<Option<usize>> {
-        if !self.is_alone() {
+        if !self.is_alone() || open.file.is_grouped() {
             return Ok(None);
         }
-        let file = &*open.file;
+        let (file, who) = (&*open.file, Who::Open(open.handle));
         let end = offset.saturating_add(buffer.len() as u64);
         let take = || {
             let warrant = Warrant::Lease(self.lease.number());
-            file.take_range(Use::Shared, |inner| {
+            file.take_range(who, Use::Shared, |inner| {
                 let sure = end <= inner.size || self.size_is_ours(inner);
                 let layout = Some(inner.layout.clone()).filter(|_| inner.layout_warrant == warrant);
                 (offset, end, (inner.size, sure, layout))
@@ -98,7 +99,7 @@ impl Client {
         };
         let layout = used.as_ref().map_or(layout.flatten(), |used| used.layout().cloned());
         // Only now: the end of the lease waits for those who have their ranges.
-        if !self.is_alone() {
+        if !self.is_alone() || file.is_grouped() {
             return Ok(None);
         }
         let len = self.read_known(open, layout, (offset, size), buffer, (IoLock::Lease, true))?;
@@ -122,7 +123,8 @@ impl Client {
             let range = if urgent {
                 file.try_range(offset, end, Use::Shared)
             } else {
-                Some(file.take_range(Use::Shared, |_| (offset, end, ()))?.0)
+                let who = if for_pages { Who::Pages } else { Who::Open(open.handle) };
+                Some(file.take_range(who, Use::Shared, |_| (offset, end, ()))?.0)
             };
             // Who is urgent waits for nothing, and what he gets is dropped again before the layout is given up.
             let old = if urgent { file.lock().layout.clone() } else { None };

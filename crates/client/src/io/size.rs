@@ -5,6 +5,7 @@ use crate::file::{FileInner, FileState, KnownSize};
 use crate::io::objects::Glimpse;
 use crate::io::ranges::Use;
 use crate::locks::cover::Cover;
+use crate::locks::groups::{Admission, Who};
 use nacre_layout::{Layout, StripeObject};
 use nacre_types::{Attr, SizeSource, Status, StatusResult};
 use nacre_wire::lock::IoLock;
@@ -99,9 +100,13 @@ impl FileState {
     }
 
     /// Takes the range that `choose` names (it may depend on the size) and gives what else `choose` says. Waits while the file is
-    /// frozen.
+    /// frozen, or a group has it that does not admit `who`.
+    ///
+    /// # Errors
+    /// `EBUSY` if the group's members would wait for this one; `EINTR`.
     pub fn take_range<R>(
         &self,
+        who: Who,
         mode: Use,
         mut choose: impl FnMut(&mut FileInner) -> (u64, u64, R),
     ) -> StatusResult<(RangeGuard<'_>, R)> {
@@ -109,9 +114,14 @@ impl FileState {
             if inner.frozen.is_some() {
                 return None;
             }
+            match inner.admission(who, mode) {
+                Admission::Granted => {}
+                Admission::Waits => return None,
+                Admission::Refused => return Some(Err(Status::EBUSY)),
+            }
             let (start, end, more) = choose(inner);
-            Some((inner.ranges.try_take(start, end, mode)?, more))
-        })
+            Some(Ok((inner.ranges.try_take(start, end, mode)?, more)))
+        })?
         .map(|(ticket, more)| (RangeGuard { file: self, ticket }, more))
     }
 

@@ -6,10 +6,12 @@ use crate::file::{FileState, KnownSize};
 use crate::io::objects::touched;
 use crate::io::ranges::Use;
 use crate::io::write::WriteOptions;
+use crate::locks::groups::Who;
 use nacre_layout::object_ranges;
 use nacre_layout::{Component, Layout};
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Attr, Fid, SetAttr, Status, StatusResult};
+use nacre_wire::lock::IoLock;
 use nacre_wire::mds::{MdsRequest, OpenFlags};
 use nacre_wire::oss::{FallocateKind, OssReply, OssRequest, SeekKind};
 use std::sync::atomic::Ordering;
@@ -41,7 +43,13 @@ impl Client {
     /// Sets the size (and whatever else `set` says). The MDT records it first and answers "ask the objects" from then
     /// on; when the objects are cut the MDT is told. A crash in between shows as much of the change as was done, never
     /// old bytes behind the new end.
-    pub(crate) fn truncate(&self, caller: &Caller, fid: Fid, set: SetAttr) -> StatusResult<(Attr, u64)> {
+    pub(crate) fn truncate(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        set: SetAttr,
+        who: Who,
+    ) -> StatusResult<(Attr, u64)> {
         let size = set.size;
         if size > FILE_SIZE_MAX {
             return Err(Status::EFBIG);
@@ -49,7 +57,8 @@ impl Client {
         let pin = self.pin(fid);
         let file = &*pin.file;
         self.data_changes.fetch_add(1, Ordering::AcqRel);
-        let (range, ()) = file.take_range(Use::Exclusive, |inner| (size.min(inner.size), u64::MAX, ()))?;
+        let (range, ()) =
+            file.take_range(who, Use::Exclusive, |inner| (size.min(inner.size), u64::MAX, ()))?;
         let era = file.lock_era.load(Ordering::Acquire);
         let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;
@@ -90,7 +99,7 @@ impl Client {
         let epochs: Vec<_> =
             layout.objects().map(|s| (s.ost_index, s.object, self.epoch_of(s.ost_index))).collect();
         self.discard(file, size, u64::MAX)?;
-        self.cut_objects(layout, size, self.server_lock())?;
+        self.cut_objects(layout, size, self.server_lock(file))?;
         let mut inner = file.lock();
         epochs.into_iter().for_each(|(ost, object, epoch)| inner.mark_dirty(ost, object, epoch));
         Ok(())
@@ -128,7 +137,8 @@ impl Client {
             self.drop_privileges_unless_allowed(caller, file.fid)?;
         }
         let grows = matches!(kind, FallocateKind::Allocate | FallocateKind::Zero);
-        let (range, ()) = file.take_range(Use::Exclusive, |_| (offset, end, ()))?;
+        let who = Who::Open(open.handle);
+        let (range, ()) = file.take_range(who, Use::Exclusive, |_| (offset, end, ()))?;
         let used = match kind {
             FallocateKind::Punch => self.use_layout(file)?,
             _ => self.with_space(file.fid, || self.use_layout_for_writing(file, offset, end))?,
@@ -141,7 +151,7 @@ impl Client {
             touched(layout, offset, end).map(|(ost, object)| (ost, object, self.epoch_of(ost))).collect();
         self.settle(file, offset, end)?;
         let outcome = self.with_space(file.fid, || {
-            let lock = self.server_lock();
+            let lock = self.server_lock(file);
             let requests = object_ranges(layout, offset, end).map(|range| {
                 let (object, offset, len) = (range.stripe.object, range.start, range.end - range.start);
                 (range.stripe.ost_index, OssRequest::Fallocate { object, kind, offset, len, lock })
@@ -177,7 +187,8 @@ impl Client {
         if let Some(frozen) = file.frozen_by(&open) {
             return match (frozen.layout, offset < frozen.seen.size) {
                 (Some(layout), true) => {
-                    let found = self.seek_layout(&layout, offset, frozen.seen.size, kind)?;
+                    let found =
+                        self.seek_layout(&layout, (offset, frozen.seen.size), kind, self.server_lock(file))?;
                     position(found, frozen.seen.size, kind)
                 }
                 (None, true) if kind == SeekKind::Hole => Ok(offset),
@@ -188,13 +199,14 @@ impl Client {
         if offset >= size {
             return Err(Status::ENXIO);
         }
-        let (range, ()) = file.take_range(Use::Shared, |_| (offset, size, ()))?;
+        let (range, ()) = file.take_range(Who::Open(open.handle), Use::Shared, |_| (offset, size, ()))?;
         let used = self.use_layout(file)?;
         let Some(layout) = used.layout() else {
             return if kind == SeekKind::Hole { Ok(offset) } else { Err(Status::ENXIO) };
         };
-        let found =
-            self.settle(file, offset, size).and_then(|()| self.seek_layout(layout, offset, size, kind));
+        let found = self
+            .settle(file, offset, size)
+            .and_then(|()| self.seek_layout(layout, (offset, size), kind, self.server_lock(file)));
         drop(range);
         position(found?, size, kind)
     }
@@ -202,9 +214,9 @@ impl Client {
     fn seek_layout(
         &self,
         layout: &Layout,
-        offset: u64,
-        size: u64,
+        (offset, size): (u64, u64),
         kind: SeekKind,
+        lock: IoLock,
     ) -> StatusResult<Option<u64>> {
         for component in &layout.components {
             if !component.touches(offset, size) {
@@ -220,7 +232,7 @@ impl Client {
             let mut best: Option<u64> = None;
             for (index, stripe) in component.objects.iter().enumerate() {
                 let start = math.object_size(index as u16, from);
-                if let Some(found) = self.seek_object(stripe.ost_index, stripe.object, start, kind)? {
+                if let Some(found) = self.seek_object(stripe.ost_index, stripe.object, start, (kind, lock))? {
                     let position = math.file_offset(index as u16, found).max(from);
                     best = Some(best.map_or(position, |best| best.min(position)));
                 }
@@ -238,10 +250,9 @@ impl Client {
         ost_index: u16,
         object: Fid,
         offset: u64,
-        kind: SeekKind,
+        (kind, lock): (SeekKind, IoLock),
     ) -> StatusResult<Option<u64>> {
-        match self.on_object(ost_index, &OssRequest::Seek { object, offset, kind, lock: self.server_lock() })
-        {
+        match self.on_object(ost_index, &OssRequest::Seek { object, offset, kind, lock }) {
             Ok(OssReply::Position(position)) => Ok(Some(position)),
             Ok(_) => Err(Status::EPROTO),
             Err(Status::ENXIO) if kind == SeekKind::Hole => Ok(Some(offset)),

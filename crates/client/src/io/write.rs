@@ -9,6 +9,7 @@ use crate::io::ranges::Use;
 use crate::io::size::RangeGuard;
 use crate::locks::cover::{Cover, Fill, Want};
 use crate::locks::folios::Pages;
+use crate::locks::groups::Who;
 use crate::node::Warrant;
 use nacre_layout::{Chunk, Layout, chunks};
 use nacre_lock::Mode;
@@ -41,6 +42,11 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
+    /// Who writes.
+    fn who(&self, open: &OpenFile) -> Who {
+        if self.from_cache { Who::Pages } else { Who::Open(open.handle) }
+    }
+
     /// What the kernel has locked until the answer.
     fn pages(&self) -> Option<Pages> {
         match (self.from_cache, self.through_cache) {
@@ -134,7 +140,7 @@ impl Client {
             return Ok(0);
         }
         loop {
-            let outcome = match self.is_alone() {
+            let outcome = match self.is_alone() && !open.file.is_grouped() {
                 true => self.write_alone(open, offset, data, options),
                 false => self.write_shared(open, offset, data, options),
             };
@@ -167,7 +173,8 @@ impl Client {
         }
         let len = data.len() as u64;
         let warrant = Warrant::Lease(self.lease.number());
-        let (range, (at, layout, may_cache)) = file.take_range(Use::Exclusive, |inner| {
+        let who = options.who(open);
+        let (range, (at, layout, may_cache)) = file.take_range(who, Use::Exclusive, |inner| {
             let at = if options.append { inner.size } else { offset };
             // An append owns everything from the end on, so that two of them never meet.
             let end = if options.append { u64::MAX } else { at.saturating_add(len) };
@@ -177,7 +184,7 @@ impl Client {
             (at, end, (at, layout.cloned(), may_cache))
         })?;
         // Only now: the end of the lease waits for those who have their ranges.
-        if !self.is_alone() {
+        if !self.is_alone() || file.is_grouped() {
             return Ok(None);
         }
         let data = &data[..writable_bytes(at, len)?];
@@ -210,10 +217,11 @@ impl Client {
         let end = offset.saturating_add(data.len() as u64);
         let fill = options.pages().map(|pages| Fill::begin(file, (offset, end), pages));
         let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
+        let who = options.who(open);
         let range = match (urgent || options.from_cache, options.append) {
             (true, _) => file.try_range(offset, end, Use::Exclusive),
-            (false, true) => Some(file.take_range(Use::Exclusive, |_| (0, u64::MAX, ()))?.0),
-            (false, false) => Some(file.take_range(Use::Exclusive, |_| (offset, end, ()))?.0),
+            (false, true) => Some(file.take_range(who, Use::Exclusive, |_| (0, u64::MAX, ()))?.0),
+            (false, false) => Some(file.take_range(who, Use::Exclusive, |_| (offset, end, ()))?.0),
         };
         let (at, used, cover) = match options.append {
             true => self.cover_append(file, data.len() as u64)?,

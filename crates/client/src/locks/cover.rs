@@ -96,8 +96,13 @@ impl Client {
     }
 
     /// What a request whose client holds no lock is to name.
-    pub(crate) fn server_lock(&self) -> IoLock {
-        if self.is_alone() { IoLock::Lease } else { IoLock::Server }
+    pub(crate) fn server_lock(&self, file: &FileState) -> IoLock {
+        match self.is_alone() {
+            true => IoLock::Lease,
+            // The group has a lock on every object, beside which the server's own would wait for other members.
+            false if file.is_grouped() => IoLock::Held,
+            false => IoLock::Server,
+        }
     }
 
     /// Locks `[start, end)` of a file. `None` if it cannot be had without waiting ([`Want::Now`]).
@@ -154,7 +159,9 @@ impl Client {
             EnqueueFlags { deny_on_contention: want == Want::LockOrServer, ..EnqueueFlags::default() };
         for (stripe, extent) in extents {
             let space = locks.space(stripe.ost_index);
-            let (resource, need) = (ResourceId::of_fid(&stripe.object), Need::extent(mode, extent));
+            let group = self.group_need(file, layout, &stripe)?;
+            let need = group.unwrap_or(Need::extent(mode, extent));
+            let resource = ResourceId::of_fid(&stripe.object);
             if want == Want::Now {
                 if !space.is_still_held(&resource, &need) {
                     return Ok(None);

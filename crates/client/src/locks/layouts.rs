@@ -326,6 +326,9 @@ impl Client {
             }
         }
         if let Some(file) = file {
+            if let Err(status) = self.leave_grouped_objects(&file) {
+                log::warn!("a group's locks on {fid} were not waited for: {status}");
+            }
             self.forget_layout(&file);
         }
     }

@@ -143,6 +143,7 @@ impl Namespace {
                     }
                 }
                 Ok(Some(Refusal::TooMany)) => return Err(Status::ENOLCK),
+                Ok(Some(Refusal::WouldBlock)) => return Err(Status::EAGAIN),
                 Ok(Some(_)) => return Err(Status::EIO),
                 Err(status) => {
                     self.release(locks, handle);
@@ -227,6 +228,14 @@ impl Namespace {
         if !self.step(locks, |state, effects| state.engine.surrender(resource, mode, effects)) {
             return Ok(());
         }
+        self.wait_gone(resource, mode)
+    }
+
+    /// Waits until no lock of a mode is left on an object.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub fn wait_gone(&self, resource: &ResourceId, mode: Mode) -> StatusResult<()> {
         let mut state = self.state.lock();
         nacre_env::blocking(|| {
             while state.engine.has_mode(resource, mode) {

@@ -2,7 +2,8 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use nacre_types::{Attr, Fid, SetAttr, SetAttrValid, Status, StatusResult};
+use crate::locks::groups::Who;
+use nacre_types::{Attr, Fid, OpenHandle, SetAttr, SetAttrValid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 
 const TIMES: SetAttrValid = SetAttrValid::MTIME.union(SetAttrValid::MTIME_NOW);
@@ -48,8 +49,23 @@ impl Client {
     /// # Errors
     /// `EPERM`, `EACCES`; for a size also `EFBIG`, `EISDIR` and what OSTs answer.
     pub fn setattr(&self, caller: &Caller, fid: Fid, set: SetAttr) -> StatusResult<(Attr, bool)> {
+        self.setattr_through(caller, fid, None, set)
+    }
+
+    /// The same by who has the file open under `handle`.
+    ///
+    /// # Errors
+    /// As for [`Client::setattr`].
+    pub fn setattr_through(
+        &self,
+        caller: &Caller,
+        fid: Fid,
+        handle: Option<u64>,
+        set: SetAttr,
+    ) -> StatusResult<(Attr, bool)> {
         if set.valid.contains(SetAttrValid::SIZE) {
-            let (attr, lease) = self.truncate(caller, fid, set)?;
+            let who = handle.map_or(Who::Name, |handle| Who::Open(OpenHandle(handle)));
+            let (attr, lease) = self.truncate(caller, fid, set, who)?;
             return Ok((self.complete_attr(attr, lease)?, false));
         }
         let answer = match self.call(caller, fid, &MdsRequest::SetAttr { fid, set }) {

@@ -4,6 +4,7 @@ use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::{FileState, OpenFile};
 use crate::io::ranges::Use;
+use crate::locks::groups::Who;
 use crate::node::node_of;
 use crate::ops::namespace::{Created, Found};
 use crate::ops::relayout::is_volatile;
@@ -223,7 +224,7 @@ impl Client {
 
     /// The MDT has recorded size 0; now the objects go.
     fn cut_at_open(&self, file: &FileState, lease: u64) -> StatusResult<()> {
-        let (range, ()) = file.take_range(Use::Exclusive, |_| (0, u64::MAX, ()))?;
+        let (range, ()) = file.take_range(Who::Name, Use::Exclusive, |_| (0, u64::MAX, ()))?;
         if file.lock().layout.as_ref().is_some_and(|layout| layout.has_objects()) {
             self.resize_objects(file, 0)?;
         }
@@ -256,6 +257,9 @@ impl Client {
         if file.frozen_by(&open).is_some() {
             // The MDT hears of it with the close.
             self.thaw(file);
+        }
+        if open.group.swap(0, Ordering::AcqRel) != 0 {
+            self.drop_member(file, open.handle);
         }
         // Nobody waits for this: the descriptor is closed already. The handle stays the MDT's until the data is where it
         // belongs, so that the size it is told is true and the objects are there.

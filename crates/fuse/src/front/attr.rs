@@ -124,7 +124,9 @@ impl Front {
                 {
                     set.valid |= SetAttrValid::OPEN_FOR_WRITE;
                 }
-                let (attr, closed) = self.client.setattr(&caller(request), fid, set).map_err(gone)?;
+                let caller = caller(request);
+                let changed = self.client.setattr_through(&caller, fid, change.fh, set);
+                let (attr, closed) = changed.map_err(gone)?;
                 if closed {
                     self.expire_names();
                 }

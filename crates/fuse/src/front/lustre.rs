@@ -77,8 +77,8 @@ impl Front {
             lustre::FID2PATH => self.path_of_fid(&asked)?,
             lustre::GETPARENT => return self.parent_of_inode(&asked, reply),
             lustre::LMV_SETSTRIPE => self.make_directory(&asked)?,
-            // No directory is spread over MDTs, and none has a default for that.
-            lustre::LMV_GETSTRIPE => return Err(Status::ENODATA),
+            lustre::LMV_GETSTRIPE => self.directory_layout(&asked)?,
+            lustre::UNLOCK_FOREIGN => self.unlock_foreign(&asked)?,
             lustre::OBD_STATFS => self.obd_statfs(&asked)?,
             lustre::GETOBDCOUNT => self.count_targets(&asked)?,
             lustre::PATH2FID => {
@@ -96,6 +96,9 @@ impl Front {
             lustre::LADVISE => self.advise(&asked)?,
             lustre::RMFID => self.remove_fids(&asked)?,
             lustre::PROJECT => self.project(&asked)?,
+            // A number that is no address ends in the kernel; this one has passed it by chance.
+            lustre::GROUP_LOCK => self.group_lock(&asked, call.arg)?,
+            lustre::GROUP_UNLOCK => self.group_unlock(&asked, call.arg)?,
             lustre::SETFLAGS | lustre::CLRFLAGS => self.change_flags(&asked)?,
             lustre::FID2MDTIDX => self.mdt_of(call.data)?,
             lustre::FUTIMES_3 => self.set_times(&asked)?,
@@ -114,7 +117,7 @@ impl Front {
         let fid = asked.fid;
         let bytes = match asked.call.cmd {
             lustre::GETVERSION => (fid.seq as u32).to_le_bytes().to_vec(),
-            lustre::GETFLAGS => vec![0; 4],
+            lustre::GETFLAGS => self.descriptor_flags(asked).to_le_bytes().to_vec(),
             lustre::GET_MDTIDX => u32::from(fid.mdt_index()).to_le_bytes().to_vec(),
             lustre::GET_CONNECT_FLAGS => CONNECT_FLAGS.to_le_bytes().to_vec(),
             lustre::HSM_STATE_GET => vec![0; HSM_STATE_LEN],
@@ -215,6 +218,8 @@ impl Front {
     fn by_value(&self, asked: &Asked<'_>, passed: ByValue) -> StatusResult<i32> {
         match passed.command {
             lustre::SET_LEASE_OLD => self.set_lease(asked, passed.value, 0),
+            lustre::GROUP_LOCK => self.group_lock(asked, passed.value),
+            lustre::GROUP_UNLOCK => self.group_unlock(asked, passed.value),
             // There are no security contexts that could be forgotten.
             lustre::FLUSHCTX => Ok(0),
             _ => Err(Status::EOPNOTSUPP),

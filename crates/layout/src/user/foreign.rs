@@ -9,6 +9,8 @@ use nacre_types::limits::XATTR_VALUE_MAX;
 
 /// Magic of a foreign layout.
 pub const MAGIC_FOREIGN: u32 = 0x0BD7_0BD0;
+/// Magic of a foreign layout of a directory (`lmv_foreign_md`), which has the same fields.
+pub const MAGIC_FOREIGN_DIRECTORY: u32 = 0x0CD5_0CD0;
 /// Bytes before the text.
 const HEADER: usize = 16;
 
@@ -42,8 +44,25 @@ pub fn is_foreign(bytes: &[u8]) -> bool {
 /// # Errors
 /// If the bytes are none, or fewer or more than it says.
 pub fn decode_foreign(bytes: &[u8]) -> Result<Foreign, UserMdError> {
+    decode(bytes, MAGIC_FOREIGN)
+}
+
+/// True if the bytes begin as a foreign layout of a directory.
+pub fn is_foreign_directory(bytes: &[u8]) -> bool {
+    word(bytes, 0) == Ok(MAGIC_FOREIGN_DIRECTORY)
+}
+
+/// Reads a foreign layout of a directory.
+///
+/// # Errors
+/// As for [`decode_foreign`].
+pub fn decode_foreign_directory(bytes: &[u8]) -> Result<Foreign, UserMdError> {
+    decode(bytes, MAGIC_FOREIGN_DIRECTORY)
+}
+
+fn decode(bytes: &[u8], magic: u32) -> Result<Foreign, UserMdError> {
     match word(bytes, 0)? {
-        MAGIC_FOREIGN => {}
+        found if found == magic => {}
         other => return Err(UserMdError::Magic(other)),
     }
     let (length, kind, flags) = (word(bytes, 4)? as usize, word(bytes, 8)?, word(bytes, 12)?);
@@ -59,7 +78,16 @@ pub fn decode_foreign(bytes: &[u8]) -> Result<Foreign, UserMdError> {
 
 /// The bytes of a foreign layout.
 pub fn encode_foreign(foreign: &Foreign) -> Vec<u8> {
-    let mut out = MAGIC_FOREIGN.to_le_bytes().to_vec();
+    encode(foreign, MAGIC_FOREIGN)
+}
+
+/// The bytes of a foreign layout of a directory.
+pub fn encode_foreign_directory(foreign: &Foreign) -> Vec<u8> {
+    encode(foreign, MAGIC_FOREIGN_DIRECTORY)
+}
+
+fn encode(foreign: &Foreign, magic: u32) -> Vec<u8> {
+    let mut out = magic.to_le_bytes().to_vec();
     for word in [foreign.text.len() as u32, foreign.kind, foreign.flags] {
         out.extend_from_slice(&word.to_le_bytes());
     }
@@ -86,6 +114,12 @@ mod tests {
             Err(UserMdError::Field("length"))
         );
         assert_eq!(decode_foreign(&[0; 16]), Err(UserMdError::Magic(0)));
+        let foreign = Foreign { kind: 0xda05, flags: 0, text: b"text".to_vec() };
+        let bytes = encode_foreign_directory(&foreign);
+        assert_eq!(bytes[..8], [0xd0, 0x0c, 0xd5, 0x0c, 4, 0, 0, 0]);
+        assert_eq!(decode_foreign_directory(&bytes), Ok(foreign));
+        assert!(is_foreign_directory(&bytes) && !is_foreign(&bytes));
+        assert_eq!(decode_foreign(&bytes), Err(UserMdError::Magic(MAGIC_FOREIGN_DIRECTORY)));
     }
 
     proptest! {

@@ -3,8 +3,9 @@
 use super::timeouts::{Called, Timer};
 use super::{Contention, Effect, LockServer, grow};
 use crate::bits::InodeBits;
+use crate::extent::Extent;
 use crate::mode::Mode;
-use crate::resource::{LockGrant, Need, Policy, ResourceId, Wanted};
+use crate::resource::{LockGrant, Need, Peer, Policy, ResourceId, Wanted};
 use nacre_types::ClientUuid;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -29,6 +30,23 @@ impl LockServer {
         let mut ahead = queue[..ahead.min(queue.len())].iter();
         // Members of a group that is in get in past those who wait for its end: they may be needed for it to end.
         !self.joins_group(resource, need) && ahead.any(|key| self.locks[*key].requested.conflicts_with(need))
+    }
+
+    /// The group whose lock the client has on all of these bytes. Its members write beside each other.
+    pub fn group_held(&self, peer: Peer, resource: &ResourceId, extent: &Extent) -> Option<u64> {
+        let granted = &self.resources[*self.by_id.get(resource)?].granted;
+        let mut found = None;
+        for (_, tree) in granted.trees().iter().filter(|(mode, _)| *mode == Mode::Group) {
+            let _ = tree.overlapping(extent, &mut |key, held| {
+                let lock = &self.locks[key];
+                if lock.peer == peer && held.contains(extent) {
+                    found = lock.granted.map(|need| need.group);
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        found
     }
 
     /// True if some lock of the client is called back.

@@ -215,6 +215,21 @@ fn members_of_a_group_share_and_get_in_past_those_who_wait_for_its_end() {
     assert_eq!(world.enqueue(2, 1, write(pages(0, 1))), Outcome::Waiting);
     granted(world.enqueue(3, 1, Need::group(9)));
     assert_eq!(world.enqueue(3, 2, Need::group(8)), Outcome::Waiting);
+    // What the target does for one member does not wait for the others.
+    let held = |client| world.server.group_held(peer(client), &FILE, &pages(3, 2));
+    assert_eq!((held(1), held(2), held(3)), (Some(9), None, Some(9)));
+    let request = Enqueue {
+        handle: LockHandle(77),
+        resource: FILE,
+        need: Need { policy: Policy::Extent(pages(3, 2)), ..Need::group(9) },
+        optional: InodeBits::NONE,
+        flags: EnqueueFlags { no_expansion: true, ..EnqueueFlags::default() },
+    };
+    let client = Some(peer(1).client);
+    let mut effects = Vec::new();
+    let own = world.server.on_local_enqueue(world.now, &request, client, None, &mut effects);
+    assert!(matches!(own, Outcome::Granted(_)) && effects.is_empty());
+    world.server.on_cancel(world.now, Peer::LOCAL, &[request.handle], &mut effects);
     // Groups are asked whether they are still there, but nobody is late.
     world.pass(Duration::from_secs(3600));
     let called = world.sent();

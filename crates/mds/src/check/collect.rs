@@ -137,7 +137,10 @@ impl Inventory {
             return self.damaged(*fid, "its flags and its layout contradict each other".to_owned());
         }
         if !flags.contains(AttrFlags::HAS_OBJECTS) {
-            let foreign = record.attr.is_regular() && user::decode_foreign(&record.body).is_ok();
+            let foreign = match record.attr.is_dir() {
+                true => user::decode_foreign_directory(&record.body).is_ok(),
+                false => record.attr.is_regular() && user::decode_foreign(&record.body).is_ok(),
+            };
             if !record.body.is_empty() && !foreign && user::decode_wish(&record.body).is_err() {
                 self.damaged(*fid, "its striping wishes are damaged".to_owned());
             }

@@ -1,5 +1,6 @@
 //! Layouts: where a file's data goes, and the defaults of directories.
 
+use super::xattr_system::is_foreign_directory;
 use crate::locks::Locked;
 use crate::mds::Mds;
 use crate::osts::Marks;
@@ -287,6 +288,10 @@ impl Mds {
             return Err(Status::EINVAL);
         }
         self.may_set_layout(caller, &record)?;
+        // Nothing can be made in it that would get the default.
+        if is_foreign_directory(&record) {
+            return Err(Status::EINVAL);
+        }
         if self.has_layout_for_good(caller, &record)? {
             return Err(Status::EALREADY);
         }

@@ -51,12 +51,15 @@ fn class_of(name: &[u8]) -> Class {
         LOV_ADD => Class::System(System::LovAdd),
         LOV_DEL => Class::System(System::LovDel),
         LOV_SET_FLAGS => Class::System(System::LovSetFlags),
+        b"lustre.lmv" => Class::System(System::Lmv),
+        b"trusted.lmv" => Class::System(System::TrustedLmv),
         LMA => Class::System(System::Lma),
         TRUSTED_LINK => Class::System(System::Link),
         CAPABILITY => Class::Capability,
         _ if longer_than(name, b"user.") => Class::User,
-        b"trusted.fid" | b"trusted.som" | b"trusted.version" | b"trusted.hsm" | b"trusted.lmv"
-        | b"trusted.dmv" | b"lustre.lmv" => Class::System(System::Internal),
+        b"trusted.fid" | b"trusted.som" | b"trusted.version" | b"trusted.hsm" | b"trusted.dmv" => {
+            Class::System(System::Internal)
+        }
         _ if longer_than(name, LOV_CHANGE) => Class::System(System::LovUnknown),
         _ if longer_than(name, b"trusted.") => Class::Trusted,
         _ if longer_than(name, b"security.") => Class::Security,

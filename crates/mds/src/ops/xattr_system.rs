@@ -5,7 +5,7 @@ use crate::service::Caller;
 use nacre_layout::{LayoutForm, Wish, user};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
-use nacre_wire::mds::{MdsAnswer, XattrFlags};
+use nacre_wire::mds::{MdsAnswer, MdsReply, XattrFlags};
 
 /// Layout of a file or default layout of a directory.
 pub(super) const LUSTRE_LOV: &[u8] = b"lustre.lov";
@@ -48,6 +48,10 @@ pub(super) enum System {
     Lma,
     /// `trusted.link`.
     Link,
+    /// `lustre.lmv`: layout of a directory, of which there are only foreign ones.
+    Lmv,
+    /// `trusted.lmv`.
+    TrustedLmv,
     /// A change of components that does not exist.
     LovUnknown,
     /// Lustre's own, of which we have no counterpart: setting them is ignored, as restoring a backup does it.
@@ -59,7 +63,12 @@ impl System {
     pub(super) fn is_trusted(self) -> bool {
         !matches!(
             self,
-            System::Lov | System::LovAdd | System::LovDel | System::LovSetFlags | System::LovUnknown
+            System::Lov
+                | System::Lmv
+                | System::LovAdd
+                | System::LovDel
+                | System::LovSetFlags
+                | System::LovUnknown
         )
     }
 }
@@ -69,7 +78,8 @@ impl Mds {
         let attr = &record.attr;
         match system {
             System::Lov | System::TrustedLov => {
-                let has = (attr.is_regular() || attr.is_dir()) && !record.body.is_empty();
+                let of_directory = attr.is_dir() && !is_foreign_directory(record);
+                let has = (attr.is_regular() || of_directory) && !record.body.is_empty();
                 // Where nothing was set for the root, it shows what the file system does.
                 let shows_default = !has && system == System::Lov && attr.fid == Fid::ROOT;
                 let default = shows_default.then(|| self.default_layout()).filter(|spec| !spec.is_empty());
@@ -91,6 +101,7 @@ impl Mds {
                 value.extend_from_slice(&attr.fid.to_le_bytes());
                 Ok(Some(value))
             }
+            System::Lmv | System::TrustedLmv => Ok(is_foreign_directory(record).then(|| record.body.clone())),
             System::Link => has_links(record).then(|| self.link_xattr(record)).transpose(),
             System::Internal | System::LovAdd | System::LovDel | System::LovSetFlags | System::LovUnknown => {
                 Ok(None)
@@ -143,6 +154,7 @@ impl Mds {
                 self.remove_system_xattr(caller, fid, system)
             }
             System::Lov | System::TrustedLov => self.set_layout_xattr(caller, fid, value, flags),
+            System::Lmv | System::TrustedLmv => self.set_directory_layout(caller, fid, value, flags),
             System::LovAdd => {
                 self.add_components(caller, fid, user::decode_added(value).map_err(impossible)?)
             }
@@ -153,6 +165,45 @@ impl Mds {
             System::LovSetFlags | System::LovUnknown => Err(Status::EINVAL),
             System::Lma | System::Link | System::Internal => self.get_attr(fid),
         }
+    }
+
+    /// Makes an empty directory a foreign one, which stays one and gets no entries. Layouts over MDTs, which backups bring along, are ignored.
+    fn set_directory_layout(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> StatusResult<MdsAnswer> {
+        if !user::is_foreign_directory(value) {
+            return self.get_attr(fid);
+        }
+        user::decode_foreign_directory(value).map_err(|_| Status::EINVAL)?;
+        let _locked = self.locks.lock(&[*fid]);
+        let record = self.inode(fid)?;
+        if !record.attr.is_dir() {
+            return Err(Status::ENOTDIR);
+        }
+        self.may_set_layout(caller, &record)?;
+        if is_foreign_directory(&record) {
+            return match flags.contains(XattrFlags::CREATE) {
+                true => Err(Status::EEXIST),
+                false => Ok(self.answer(MdsReply::Attr(record.shown()))),
+            };
+        }
+        if record.entries() != 0 {
+            return Err(Status::ENOTEMPTY);
+        }
+        if *fid == Fid::ROOT {
+            return Err(Status::EBUSY);
+        }
+        let mut changed = InodeRecord::clone(&record);
+        changed.attr.ctime = self.now();
+        changed.body = value.to_vec();
+        changed.attr.flags |= AttrFlags::HAS_LAYOUT;
+        let mut tx = self.begin();
+        let record = tx.put_inode(changed);
+        self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
     /// A value with objects was copied from another file, maybe of another file system: only its shape counts. Programs that copy attributes must not fail because data has come first: with [`XattrFlags::CREATE`] a file
@@ -195,17 +246,24 @@ impl Mds {
             System::Lov | System::TrustedLov => {
                 // One may have been removed under its other name just before.
                 let record = self.inode(fid)?;
-                if record.body.is_empty() || !record.attr.is_dir() {
+                if record.body.is_empty() || !record.attr.is_dir() || is_foreign_directory(&record) {
                     return self.get_attr(fid);
                 }
                 self.set_layout(caller, fid, &Wish::default())
             }
-            System::Lma | System::Link | System::Internal => self.get_attr(fid),
+            System::Lma | System::Link | System::Internal | System::Lmv | System::TrustedLmv => {
+                self.get_attr(fid)
+            }
             System::LovAdd | System::LovDel | System::LovSetFlags | System::LovUnknown => {
                 Err(Status::ENODATA)
             }
         }
     }
+}
+
+/// True for a directory whose entries another store has.
+pub(super) fn is_foreign_directory(record: &InodeRecord) -> bool {
+    record.attr.is_dir() && user::is_foreign_directory(&record.body)
 }
 
 /// True if the names of an inode are told: it has one, and is not the root.

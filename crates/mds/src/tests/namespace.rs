@@ -1,6 +1,8 @@
 use super::*;
+use nacre_layout::user::{self, Foreign};
 use nacre_types::limits::LINK_MAX;
 use nacre_types::{SetAttr, SetAttrValid};
+use nacre_wire::mds::XattrFlags;
 
 #[test]
 fn a_file_is_found_under_its_name_with_the_attributes_it_was_made_with() {
@@ -89,6 +91,47 @@ fn links_share_an_inode_until_the_last_is_gone() {
     f.unlink(dir.fid, "b").expect("removed");
     assert_eq!(f.unlink(Fid::ROOT, "c").expect("removed").expect("attributes").nlink, 0);
     assert_eq!(f.stat(file.fid), Err(Status::ENOENT));
+    f.check();
+}
+
+#[test]
+fn foreign_directories_have_no_entries_and_can_be_removed() {
+    let f = Fixture::new();
+    let parent = f.dir(Fid::ROOT, "parent").expect("made").fid;
+    let dir = f.dir(parent, "foreign").expect("made").fid;
+    let foreign = Foreign { kind: 0xda05, flags: 1, text: b"elsewhere".to_vec() };
+    let value = user::encode_foreign_directory(&foreign);
+    let set = |fid, value: &[u8], flags| {
+        f.run(&MdsRequest::SetXattr { fid, name: b"lustre.lmv", value, flags }).map(drop)
+    };
+    let get = |fid, name: &'static [u8]| match f.run(&MdsRequest::GetXattr { fid, name }) {
+        Ok(MdsReply::Bytes(bytes)) => Ok(bytes),
+        Ok(other) => panic!("{other:?}"),
+        Err(status) => Err(status),
+    };
+    let none = XattrFlags::empty();
+    assert_eq!(set(dir, &value[..20], none), Err(Status::EINVAL));
+    assert_eq!(set(parent, &value, none), Err(Status::ENOTEMPTY));
+    assert_eq!(set(Fid::ROOT, &value, none), Err(Status::ENOTEMPTY));
+    assert_eq!(set(dir, b"something of a backup", none), Ok(()), "is ignored");
+    assert_eq!(get(dir, b"lustre.lmv"), Err(Status::ENODATA));
+    assert_eq!(set(dir, &value, XattrFlags::CREATE), Ok(()));
+    assert_eq!((set(dir, &value, none), set(dir, &value, XattrFlags::CREATE)), (Ok(()), Err(Status::EEXIST)));
+    for name in [&b"lustre.lmv"[..], b"trusted.lmv"] {
+        assert_eq!(get(dir, name), Ok(value.clone()));
+    }
+    assert_eq!(get(dir, b"lustre.lov"), Err(Status::ENODATA));
+    assert_eq!(f.file(dir, "a"), Err(Status::ENODATA));
+    assert_eq!(f.dir(dir, "a").map(drop), Err(Status::ENODATA));
+    let list = MdsRequest::ReadDir { fid: dir, cookie: 0, max_bytes: 4096, plus: false };
+    assert_eq!(f.run(&list).map(drop), Err(Status::ENODATA));
+    let file = f.file(parent, "file").expect("made").fid;
+    let link = MdsRequest::Link { fid: file, parent: dir, name: b"l" };
+    assert_eq!(f.run(&link).map(drop), Err(Status::ENODATA));
+    assert_eq!(set(file, &value, none), Err(Status::ENOTDIR));
+    f.rmdir(parent, "foreign").expect("removed");
+    let again = f.dir(parent, "foreign").expect("made").fid;
+    assert_eq!(set(again, &value, none), Ok(()));
     f.check();
 }
 

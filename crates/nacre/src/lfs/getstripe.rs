@@ -315,7 +315,7 @@ impl Show {
         };
         let refused = |what| Failure::new(libc::EINVAL, format!("{NAME}: '{shown}': {what}"));
         if let Ok(layout) = user::decode_foreign(&bytes) {
-            super::print(&render::foreign(&layout, style));
+            super::print(&render::foreign(&layout, user::MAGIC_FOREIGN, style));
             return Ok(());
         }
         let view = View::decode(&bytes).map_err(refused)?;

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 const LAYOUT: &str = "lustre.lov";
+const DIRECTORY_LAYOUT: &str = "lustre.lmv";
 /// Takes components to append to a file.
 pub const LAYOUT_ADD: &str = "lustre.lov.add";
 /// Takes a selector of components to delete from a file.
@@ -441,6 +442,42 @@ pub fn set_project(path: &Path, project: Project) -> io::Result<()> {
 /// Those of setxattr(2); `ENOTTY` if it is not on NacreFS.
 pub fn set_layout(path: &Path, value: &[u8]) -> io::Result<()> {
     rustix::fs::setxattr(path, LAYOUT, value, XattrFlags::empty()).map_err(not_lustre)
+}
+
+/// Makes an empty directory a foreign one.
+///
+/// # Errors
+/// Those of setxattr(2).
+pub fn set_directory_layout(path: &Path, value: &[u8]) -> io::Result<()> {
+    rustix::fs::setxattr(path, DIRECTORY_LAYOUT, value, XattrFlags::CREATE).map_err(io::Error::from)
+}
+
+/// The layout of a directory in Lustre's form; there is one only if it is foreign.
+///
+/// # Errors
+/// Those of getxattr(2).
+pub fn directory_layout(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    attribute(path, DIRECTORY_LAYOUT)
+}
+
+/// The layout of a file in Lustre's form, if one is stored.
+///
+/// # Errors
+/// Those of getxattr(2).
+pub fn layout_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    attribute(path, LAYOUT)
+}
+
+fn attribute(path: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0; XATTR_MAX];
+    match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(Some(value))
+        }
+        Err(rustix::io::Errno::NODATA) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Changes components of a file: `name` says how.

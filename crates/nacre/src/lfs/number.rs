@@ -1,5 +1,7 @@
 //! Numbers as Lustre's tools read them.
 
+use nacre_types::size::suffix_factor;
+
 /// Bare stripe sizes below this are KiB.
 const KIB_BELOW: u64 = 4096;
 
@@ -30,26 +32,12 @@ pub fn parse_stripe_size(text: &str) -> Option<u64> {
         false => text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()),
     };
     let number = parse_unsigned(&text[..end]).filter(|_| end > 0)?;
-    let shift = match &text[end..] {
-        "" if number < KIB_BELOW => 10,
-        "" | "b" | "B" => 0,
-        suffix => {
-            let (letter, rest) = suffix.split_at_checked(1)?;
-            if !matches!(rest, "" | "b" | "B" | "iB") {
-                return None;
-            }
-            match letter {
-                "k" | "K" => 10,
-                "m" | "M" => 20,
-                "g" | "G" => 30,
-                "t" | "T" => 40,
-                "p" | "P" => 50,
-                "e" | "E" => 60,
-                _ => return None,
-            }
-        }
+    let factor = match &text[end..] {
+        "" if number < KIB_BELOW => 1 << 10,
+        "" | "b" | "B" => 1,
+        suffix => suffix_factor(suffix)?,
     };
-    number.checked_mul(1 << shift)
+    number.checked_mul(factor)
 }
 
 /// A number of bytes with an optional suffix as in [`parse_stripe_size`]; a bare number is bytes.

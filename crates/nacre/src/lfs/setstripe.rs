@@ -12,6 +12,7 @@ use super::mounted::{self, Mounted};
 use super::{Failure, Outcome, template};
 use components::Builder;
 use edit::Edit;
+pub use foreign::of_options as foreign_of_options;
 use nacre_layout::user::Foreign;
 use nacre_layout::{LayoutSpec, Wish, user};
 use nacre_types::Fid;
@@ -144,7 +145,7 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
         return Err(Failure::unsupported(NAME, &format!("option '{name}' ({what})")));
     }
     let edit = edit::of_options(parsed)?;
-    let foreign = foreign::of_options(parsed)?;
+    let foreign = foreign::of_options(parsed, "lfs setstripe setstripe", usage, &foreign::WITH)?;
     let makes_layout = edit.as_ref().is_none_or(|edit| *edit == Edit::Add);
     let mut builder = Builder::default();
     for (key, value) in parsed.options.iter().filter(|_| makes_layout) {

@@ -86,5 +86,6 @@ int main(int argc, char **argv)
     by_value(argv[2], 0x400866a6, "flush");
     by_value("/proc/self/status", 0x400866a6, "elsewhere");
     handle(argv[1], argv[2]);
+    by_value(argv[2], 0x4008669e, "group");
     return 0;
 }

@@ -2,14 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use nacre_testkit::identity::Identity;
-use nacre_testkit::{on_every_shape, wait};
+use nacre_testkit::{errno, on_every_shape, wait};
 
-use super::ioctls::{ioctl, put, u32_at, u64_at};
+use super::ioctls::{ioctl, packed, put, u32_at, u64_at};
 use super::{attribute, lfs, text};
 
 const DATA_VERSION: u32 = 0x8010_66da;
@@ -24,6 +24,9 @@ const SETFLAGS: u32 = 0x4008_6698;
 const CLRFLAGS: u32 = 0x4008_6699;
 const PATH2FID: u32 = 0x8008_66ad;
 const FID2PATH: u32 = 0xc008_6696;
+const LMV_SETSTRIPE: u32 = 0xc030_66f0;
+const LMV_GETSTRIPE: u32 = 0xc030_66f1;
+const UNLOCK_FOREIGN: u32 = 0x0000_66f2;
 
 fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("open")
@@ -268,6 +271,69 @@ on_every_shape! {
         assert_eq!(project(&directory, set, "a/b", (0, 0)).0, -libc::EINVAL);
         assert_eq!(project(&directory, set, "link", (0, 1)).0, -libc::EOPNOTSUPP);
         Identity::user(1000).act(|| assert_eq!(project(&directory, set, "link", (1, 0)).0, -libc::EPERM));
+    }
+
+    fn foreign_directories_are_made_shown_and_removed(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let root = cluster.directory("d");
+        // What children would get: a foreign directory has none of it.
+        lfs(cluster, &["setstripe", "-c", "2", text(&root)]);
+        let path = root.join("made");
+        let made = text(&path);
+        let options = ["mkdir", "--foreign=symlink", "--flags", "0xda08", "--xattr", "PUUID/CUUID", "-o", "751"];
+        lfs(cluster, &[&options[..], &[made]].concat());
+        let again = cluster.lfs(&[&options[..], &[made]].concat()).fails_with(libc::EEXIST);
+        assert_eq!(
+            again.stderr,
+            format!("lfs mkdir: dirstripe error on '{made}': stripe already set\nlfs setdirstripe: cannot create dir '{made}': File exists\n")
+        );
+        assert_eq!(fs::metadata(&path).expect("stat").mode() & 0o7777, 0o751);
+        assert_eq!(lfs(cluster, &["getdirstripe", made]), "lfm_value:     'PUUID/CUUID'");
+        let verbose = "lfm_magic:         0x0CD50CD0\nlfm_length:          11\nlfm_type:          0x0000DA05 (symlink)\n\
+            lfm_flags:          0x0000DA08\nlfm_value:     'PUUID/CUUID'";
+        assert_eq!(lfs(cluster, &["getdirstripe", "-v", made]), verbose);
+        let plain = lfs(cluster, &["getdirstripe", text(&root)]);
+        assert_eq!(plain, "lmv_stripe_count: 0 lmv_stripe_offset: 0 lmv_hash_type: none");
+        // Nothing can be made or found in it; what is its own can be changed.
+        assert_eq!(errno(fs::write(path.join("f"), "")), libc::ENODATA);
+        assert_eq!(errno(fs::create_dir(path.join("f"))), libc::ENODATA);
+        assert_eq!(errno(fs::metadata(path.join("f"))), libc::ENODATA);
+        assert!(fs::read_dir(&path).and_then(|mut list| list.next().transpose()).is_err());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("chmod");
+        // Through ioctls: one that is made by them, with too little room and enough.
+        let directory = File::open(&root).expect("open");
+        let mut wish = attribute(&path, "lustre.lmv").expect("get");
+        let value = wish.clone();
+        put(&mut wish, 16, b"other");
+        assert_eq!(ioctl(&directory, LMV_SETSTRIPE, &mut packed(0o755, [b"by ioctl\0", &wish], [&mut [], &mut []])), 0);
+        let second = File::open(root.join("by ioctl")).expect("open");
+        let mut buffer = vec![0x5a; 256];
+        put(&mut buffer, 0, &0x0CD2_0CD0u32.to_le_bytes());
+        put(&mut buffer, 4, &1u32.to_le_bytes());
+        assert_eq!((ioctl(&second, LMV_GETSTRIPE, &mut buffer), u32_at(&buffer, 4)), (-libc::E2BIG, 2));
+        assert_eq!(ioctl(&second, LMV_GETSTRIPE, &mut buffer), 0);
+        assert_eq!((&buffer[..27], buffer[27]), (&wish[..], 0x5a));
+        assert_eq!(ioctl(&directory, LMV_GETSTRIPE, &mut buffer), -libc::ENODATA);
+        let mut wrong = value;
+        wrong.truncate(20);
+        assert_eq!(ioctl(&directory, LMV_SETSTRIPE, &mut packed(0o755, [b"wrong\0", &wrong], [&mut [], &mut []])), -libc::EINVAL);
+        assert!(!root.join("wrong").exists());
+        // Only what is foreign is unlocked, and removed by that name.
+        let unlock = |file: &File| ioctl(file, UNLOCK_FOREIGN, &mut []);
+        assert_eq!((unlock(&second), unlock(&directory)), (0, -libc::EOPNOTSUPP));
+        let file = root.join("file");
+        lfs(cluster, &["setstripe", "--foreign", "--xattr", "text", text(&file)]);
+        assert_eq!(unlock(&File::open(&file).expect("open")), 0);
+        fs::write(root.join("plain"), "").expect("write");
+        let plain = root.join("plain");
+        let refused = cluster.lfs(&["unlink_foreign", text(&plain)]).fails_with(libc::EOPNOTSUPP);
+        assert!(refused.stderr.contains("Operation not supported (95)"), "{}", refused.stderr);
+        drop(second);
+        lfs(cluster, &["unlink_foreign", made, text(&file)]);
+        fs::remove_dir(root.join("by ioctl")).expect("rmdir");
+        assert_eq!(fs::read_dir(&root).expect("list").count(), 1);
     }
 
     fn flags_of_descriptors_and_deep_paths(cluster) {

@@ -59,7 +59,7 @@ fn wish(size: u32, count: u16, offset: u16) -> Vec<u8> {
 }
 
 /// A packed `obd_ioctl_data` with two inline buffers and room for two answers.
-fn packed(kind: u32, inline: [&[u8]; 2], room: [&mut [u8]; 2]) -> Vec<u8> {
+pub fn packed(kind: u32, inline: [&[u8]; 2], room: [&mut [u8]; 2]) -> Vec<u8> {
     let mut bytes = vec![0; 576];
     for field in inline {
         bytes.extend_from_slice(field);

@@ -132,6 +132,31 @@ impl Front {
         self.client.open_lease(&caller(asked.request), asked.call.fh, None).map(number_of)
     }
 
+    /// The open file belongs to a group from now on. Does not wait if it is not to (`O_NONBLOCK`), as far as that can be seen.
+    pub(super) fn group_lock(&self, asked: &Asked<'_>, gid: u64) -> StatusResult<i32> {
+        if !self.client.getattr(asked.fid)?.is_regular() {
+            return Err(Status::ENOTTY);
+        }
+        let own = asked.memory().and_then(|memory| memory.own_file());
+        let no_wait = own.is_ok_and(|file| file.is_nonblocking);
+        self.client.join_group(asked.call.fh, gid, no_wait).map(|()| 0)
+    }
+
+    /// And not any more.
+    pub(super) fn group_unlock(&self, asked: &Asked<'_>, gid: u64) -> StatusResult<i32> {
+        if !self.client.getattr(asked.fid)?.is_regular() {
+            return Err(Status::ENOTTY);
+        }
+        self.client.leave_group(asked.call.fh, gid).map(|()| 0)
+    }
+
+    /// Flags of the descriptor.
+    pub(super) fn descriptor_flags(&self, asked: &Asked<'_>) -> u32 {
+        // Directories belong to none.
+        let is_member = self.client.group_of(asked.call.fh).is_ok_and(|gid| gid != 0);
+        lustre::FLAG_GROUP_LOCKED * u32::from(is_member)
+    }
+
     /// Passes on what a program says of ranges of the open file: all of it, or up to the first that is wrong.
     pub(super) fn advise(&self, asked: &Asked<'_>) -> StatusResult<i32> {
         let memory = asked.memory()?;

@@ -13,7 +13,7 @@ const MAGIC_V1: u32 = 0x0BD1_0BD0;
 const MAGIC_V3: u32 = 0x0BD3_0BD0;
 const MAGIC_SPECIFIC: u32 = 0x0BD5_0BD0;
 const MAGIC_COMPOSITE: u32 = 0x0BD6_0BD0;
-const MAGIC_FOREIGN: u32 = 0x0BD7_0BD0;
+pub(super) const MAGIC_FOREIGN: u32 = 0x0BD7_0BD0;
 /// Bytes before the objects.
 const LEN_V1: usize = 32;
 const LEN_V3: usize = 48;

@@ -39,6 +39,8 @@ pub(super) struct OpenFile {
     pub device: (u32, u32),
     /// Open for writing.
     pub is_writable: bool,
+    /// Calls are not to wait.
+    pub is_nonblocking: bool,
 }
 
 impl Memory {
@@ -207,6 +209,7 @@ fn open_file(info: &str, mounts: &str) -> Option<OpenFile> {
         inode: field("ino:")?.parse().ok()?,
         device: (major.parse().ok()?, minor.parse().ok()?),
         is_writable: flags & libc::O_ACCMODE != libc::O_RDONLY,
+        is_nonblocking: flags & libc::O_NONBLOCK != 0,
     })
 }
 
@@ -248,8 +251,11 @@ mod tests {
     fn open_files_are_found_in_what_the_kernel_tells() {
         let mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n36 21 0:52 / /mnt rw - fuse.nacre lo:/n rw\n";
         let info = "pos:\t0\nflags:\t0100002\nmnt_id:\t36\nino:\t144115205\n";
-        let found = OpenFile { inode: 144_115_205, device: (0, 52), is_writable: true };
+        let found =
+            OpenFile { inode: 144_115_205, device: (0, 52), is_writable: true, is_nonblocking: false };
         assert_eq!(open_file(info, mounts), Some(found));
+        let waits_not = info.replace("0100002", "0104002");
+        assert_eq!(open_file(&waits_not, mounts), Some(OpenFile { is_nonblocking: true, ..found }));
         let reads = info.replace("0100002", "0100000");
         assert_eq!(open_file(&reads, mounts).map(|file| file.is_writable), Some(false));
         assert_eq!(open_file(&info.replace("36", "37"), mounts), None);

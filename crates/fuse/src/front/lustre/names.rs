@@ -1,8 +1,8 @@
 //! Names of inodes and inodes of names.
 
-use nacre_client::{Created, NewFile};
+use nacre_client::{Created, NewFile, XattrFlags};
 use nacre_types::attr::{FileKind, S_ISVTX};
-use nacre_types::lustre::{fid_in, name_in};
+use nacre_types::lustre::{self, fid_in, name_in};
 use nacre_types::{Status, StatusResult};
 
 use super::Asked;
@@ -22,6 +22,11 @@ const PARENT_LINK: usize = 16;
 const LMV_MAGIC: u32 = 0x0CD3_0CD0;
 const LMV_MAGIC_SPECIFIC: u32 = 0x0CD4_0CD0;
 const LMV_FIRST_MDT: usize = 8;
+/// The layout of a directory as attribute.
+const LMV: &[u8] = b"lustre.lmv";
+/// Where a program says for how many parts of a directory it has room, and how long each is.
+const LMV_COUNT: usize = 4;
+const LMV_PART: usize = 24;
 /// "Any MDT".
 const MDT_ANY: u32 = u32::MAX;
 
@@ -79,23 +84,64 @@ impl Front {
         Ok(())
     }
 
+    /// The layout of a foreign directory. No other is spread over MDTs, and none has a default for that.
+    pub(super) fn directory_layout(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let layout = self.client.getxattr(&caller(asked.request), asked.fid, LMV)?;
+        let room = u32_at(asked.call.data, LMV_COUNT)? as usize;
+        let memory = asked.memory()?;
+        // Lustre counts the text in units of what is told of an MDT's part.
+        let parts = layout.len().div_ceil(LMV_PART);
+        if room < parts {
+            let at = memory.argument().checked_add(LMV_COUNT as u64).ok_or(Status::EFAULT)?;
+            memory.write(at, &(parts as u32).to_le_bytes())?;
+            return Err(Status::E2BIG);
+        }
+        memory.write(memory.argument(), &layout)?;
+        Ok(0)
+    }
+
+    /// Whether this may be removed as a foreign file or directory: it is one.
+    pub(super) fn unlock_foreign(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let is_dir = self.client.getattr(asked.fid)?.is_dir();
+        let (name, magic) = match is_dir {
+            true => (LMV, lustre::LMV_MAGIC_FOREIGN),
+            false => (b"lustre.lov".as_slice(), super::layout::MAGIC_FOREIGN),
+        };
+        match self.client.getxattr(&caller(asked.request), asked.fid, name) {
+            Ok(layout) if u32_at(&layout, 0) == Ok(magic) => Ok(0),
+            Ok(_) | Err(Status::ENODATA) => Err(Status::EOPNOTSUPP),
+            Err(status) => Err(status),
+        }
+    }
+
     /// Makes a directory for which the caller has wishes about MDTs: there is one.
     pub(super) fn make_directory(&self, asked: &Asked<'_>) -> StatusResult<i32> {
         let memory = asked.memory()?;
         let question = asked.obd(&memory)?;
         let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
         let wish = &question.inline[1];
-        if !matches!(u32_at(wish, 0)?, LMV_MAGIC | LMV_MAGIC_SPECIFIC) {
-            return Err(Status::EINVAL);
-        }
-        let first = u32_at(wish, LMV_FIRST_MDT)?;
-        if first != MDT_ANY && first != 0 {
+        let is_foreign = match u32_at(wish, 0)? {
+            lustre::LMV_MAGIC_FOREIGN => true,
+            LMV_MAGIC | LMV_MAGIC_SPECIFIC => false,
+            _ => return Err(Status::EINVAL),
+        };
+        if !is_foreign && !matches!(u32_at(wish, LMV_FIRST_MDT)?, MDT_ANY | 0) {
             return Err(Status::EINVAL);
         }
         let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
         let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
-        let made = self.client.create(&caller(asked.request), asked.fid, name, &what)?;
+        let caller = caller(asked.request);
+        let made = self.client.create(&caller, asked.fid, name, &what)?;
         self.client.forget(made.node, 1);
+        if is_foreign
+            && let Err(status) = self.client.setxattr(&caller, made.attr.fid, LMV, wish, XattrFlags::CREATE)
+        {
+            // Nobody is to find a plain directory in its place.
+            if let Err(status) = self.client.unlink(&caller, asked.fid, name, true) {
+                log::warn!("a directory that was to be foreign stays as a plain one: {status}");
+            }
+            return Err(status);
+        }
         // The kernel may know that the name does not exist.
         self.expire_names();
         Ok(0)

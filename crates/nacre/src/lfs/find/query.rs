@@ -10,6 +10,7 @@ use super::xattr::XattrTest;
 use crate::lfs::identity::{self, Kind};
 use crate::lfs::view::parse_flags;
 use nacre_types::limits::POOL_NAME_MAX;
+use nacre_types::size::suffix_factor;
 use nacre_types::{FileKind, TargetKind, Timestamp};
 use std::ffi::{CString, OsString};
 use std::path::Path;
@@ -266,13 +267,7 @@ fn size(text: &str, unit: u64) -> Option<Measure> {
         "" => unit,
         "c" => 1,
         "b" => 512,
-        "k" | "K" => 1 << 10,
-        "m" | "M" => 1 << 20,
-        "g" | "G" => 1 << 30,
-        "t" | "T" => 1 << 40,
-        "p" | "P" => 1 << 50,
-        "e" | "E" => 1 << 60,
-        _ => return None,
+        suffix => suffix_factor(suffix)?,
     };
     let value = rest[..end].parse::<u64>().ok()?.checked_mul(unit)?;
     Some(Measure { sign, value, unit })

@@ -1,6 +1,6 @@
-//! `lfs setstripe --foreign`: a file whose layout is a text for another store. Source: reference 2.1.
+//! `--foreign` of `lfs setstripe` and `lfs mkdir`: a file or directory whose layout is a text for another store. Source: reference 2.1
+//! and 2.3.
 
-use super::{NAME, usage};
 use crate::lfs::Failure;
 use crate::lfs::getopt::Parsed;
 use nacre_layout::user::{FOREIGN_TYPES, Foreign};
@@ -8,14 +8,23 @@ use nacre_types::limits::XATTR_VALUE_MAX;
 
 /// Bytes of a foreign layout beside the text.
 const HEADER: usize = 16;
-/// Options that go with `--foreign`.
-const WITH: [char; 4] = ['5', '6', 'x', 'm'];
+/// Options of `lfs setstripe` that go with `--foreign`.
+pub const WITH: [char; 4] = ['5', '6', 'x', 'm'];
 
-/// The foreign layout that the command line asks for, if it asks for one.
-pub fn of_options(parsed: &Parsed) -> Result<Option<Foreign>, Failure> {
+/// How a command refuses a wrong call.
+type Usage = fn(String) -> Failure;
+
+/// The foreign layout that the command line of command `name` asks for, if it asks for one; then no options but `with` are taken.
+pub fn of_options(
+    parsed: &Parsed,
+    name: &str,
+    usage: Usage,
+    with: &[char],
+) -> Result<Option<Foreign>, Failure> {
+    let usage = |message: &str| usage(message.to_owned());
     let flags = match parsed.value('6') {
         None => 0,
-        Some(text) => hex(text).ok_or_else(|| usage(format!("invalid hex flags '{text}'")))?,
+        Some(text) => hex(text).ok_or_else(|| usage(&format!("invalid hex flags '{text}'")))?,
     };
     if !parsed.has('5') {
         if parsed.has('6') {
@@ -23,17 +32,17 @@ pub fn of_options(parsed: &Parsed) -> Result<Option<Foreign>, Failure> {
         }
         if parsed.has('x') {
             // Harmless, as Lustre sees it.
-            eprintln!("{NAME} setstripe: xattr has been specified for non-foreign layout");
+            eprintln!("{name}: xattr has been specified for non-foreign layout");
         }
         return Ok(None);
     }
-    let kind = parsed.value('5').map_or(Ok(0), kind_of)?;
+    let kind = parsed.value('5').map_or(Ok(0), |text| kind_of(text, usage))?;
     let text = parsed.value('x').ok_or_else(|| usage("xattr must be provided in foreign mode"))?;
-    if parsed.options.iter().any(|(key, _)| !WITH.contains(key)) {
+    if parsed.options.iter().any(|(key, _)| !with.contains(key)) {
         return Err(usage("only --xattr/--flags/--mode options are valid with --foreign"));
     }
     if text.is_empty() || text.len() > XATTR_VALUE_MAX - HEADER {
-        return Err(Failure::new(libc::EINVAL, format!("{NAME}: invalid LOV EA length {}", text.len())));
+        return Err(Failure::new(libc::EINVAL, format!("{name}: invalid LOV EA length {}", text.len())));
     }
     Ok(Some(Foreign { kind, flags, text: text.as_bytes().to_vec() }))
 }
@@ -44,7 +53,7 @@ fn hex(text: &str) -> Option<u32> {
 }
 
 /// A number, or one of the names.
-fn kind_of(text: &str) -> Result<u32, Failure> {
+fn kind_of(text: &str, usage: impl Fn(&str) -> Failure) -> Result<u32, Failure> {
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => text.parse::<u64>().ok(),
@@ -53,12 +62,12 @@ fn kind_of(text: &str) -> Result<u32, Failure> {
         Some(number) => u32::try_from(number)
             .ok()
             .filter(|kind| *kind != u32::MAX)
-            .ok_or_else(|| usage(format!("invalid foreign type '{text}'"))),
+            .ok_or_else(|| usage(&format!("invalid foreign type '{text}'"))),
         None => FOREIGN_TYPES
             .iter()
             .find(|(name, _)| *name == text)
             .map(|(_, kind)| *kind)
-            .ok_or_else(|| usage(format!("unrecognized foreign type '{text}'"))),
+            .ok_or_else(|| usage(&format!("unrecognized foreign type '{text}'"))),
     }
 }
 
@@ -69,7 +78,8 @@ mod tests {
 
     fn read(line: &str) -> Result<Option<Foreign>, (i32, String)> {
         let parsed = parse(&words_of(line.as_bytes()), super::super::OPTIONS).expect(line);
-        of_options(&parsed).map_err(|failure| (failure.exit, failure.message))
+        of_options(&parsed, "lfs setstripe setstripe", super::super::usage, &WITH)
+            .map_err(|failure| (failure.exit, failure.message))
     }
 
     #[test]

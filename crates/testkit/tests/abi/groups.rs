@@ -1,0 +1,240 @@
+//! Group locks, asked for as the preload library passes them on.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, errno};
+
+use super::ioctls::{ioctl, put, u32_at};
+use super::{lfs, text};
+
+const GROUP_LOCK: u32 = 0x4008_669e;
+const GROUP_UNLOCK: u32 = 0x4008_669f;
+const GETFLAGS: u32 = 0x8008_6697;
+/// The preload library's own: a call and the number that it passes.
+const BY_VALUE: u32 = 1 << 30 | 16 << 16 | (b'N' as u32) << 8 | 64;
+/// In this time nothing happens that has to wait for something else.
+const A_WHILE: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(20);
+
+fn by_value(file: &File, command: u32, value: u64) -> i32 {
+    let mut call = [0; 16];
+    put(&mut call, 0, &u64::from(command).to_le_bytes());
+    put(&mut call, 8, &value.to_le_bytes());
+    ioctl(file, BY_VALUE, &mut call)
+}
+
+fn lock(file: &File, gid: u64) -> i32 {
+    by_value(file, GROUP_LOCK, gid)
+}
+
+fn unlock(file: &File, gid: u64) -> i32 {
+    by_value(file, GROUP_UNLOCK, gid)
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("open")
+}
+
+/// Whose calls do not wait.
+fn open_impatient(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).expect("open")
+}
+
+/// What a thread does; its result comes when it is done.
+fn begin<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        let _ = send.send(work());
+    });
+    receive
+}
+
+fn waits<T>(work: &Receiver<T>) -> bool {
+    work.recv_timeout(A_WHILE).is_err()
+}
+
+fn end<T>(work: &Receiver<T>) -> T {
+    work.recv_timeout(LONG).expect("it has nothing to wait for any more")
+}
+
+fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+    let fsname = format!("gl{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
+    let mut cluster = Cluster::start_with(shape, &Options { listen: true, fsname, ..Options::default() });
+    if cluster.is_foreign() {
+        return;
+    }
+    let first = cluster.directory("d");
+    let second = cluster.add_mount().join("d");
+    case(&mut cluster, &[first, second]);
+    cluster.stop_and_check();
+}
+
+/// Members of one group write into the same pages from two mounts; everybody else waits for its end.
+fn two_mounts(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
+    let (here, there) = (first.join("f"), second.join("f"));
+    lfs(cluster, &["setstripe", "-E", "1M", "-c", "2", "-S", "64K", "-E", "-1", "-c", "3", text(&here)]);
+    let (a, b) = (open(&here), open(&there));
+    assert_eq!((lock(&a, 7), lock(&b, 7)), (0, 0));
+    for round in 0..50u64 {
+        a.write_all_at(&[1; 100], 200 * round).expect("write");
+        b.write_all_at(&[2; 100], 200 * round + 100).expect("write");
+        // In a component that both see for the first time.
+        a.write_all_at(&[3; 100], (3 << 20) + 200 * round).expect("write");
+        b.write_all_at(&[4; 100], (3 << 20) + 200 * round + 100).expect("write");
+    }
+    assert_eq!(lock(&open_impatient(&there), 8), -libc::EAGAIN);
+    let other = open(&there);
+    let joined = begin(move || (lock(&other, 8), other));
+    assert!(waits(&joined));
+    assert_eq!(unlock(&b, 7), 0);
+    assert!(waits(&joined), "the group ends with its last member");
+    let (file, read) = (File::open(&there).expect("open"), [0; 10]);
+    let reader = begin(move || {
+        let mut read = read;
+        file.read_exact_at(&mut read, 0).map(|()| read)
+    });
+    assert!(waits(&reader));
+    a.write_all_at(&[9; 10], 0).expect("write");
+    assert_eq!(unlock(&a, 7), 0);
+    let (result, other) = end(&joined);
+    assert_eq!(result, 0);
+    // Another group has the file: its mount's readers wait, and so do writers elsewhere.
+    let writer = begin(move || a.write_all_at(&[5; 10], 0).map(|()| a));
+    assert!(waits(&writer));
+    assert_eq!(unlock(&other, 8), 0);
+    let a = end(&writer).expect("write");
+    assert!(matches!(end(&reader).expect("read"), [9, ..] | [5, ..]));
+    let content = fs::read(&there).expect("read");
+    assert_eq!(content.len(), (3 << 20) + 10_000);
+    assert_eq!(content[..10], [5; 10]);
+    for (place, byte) in content.iter().enumerate().skip(10) {
+        let expected = match place {
+            0..10_000 => 1 + u8::from(place % 200 >= 100),
+            0x30_0000.. => 3 + u8::from((place - 0x30_0000) % 200 >= 100),
+            _ => 0,
+        };
+        assert_eq!(*byte, expected, "at {place}");
+    }
+    drop(a);
+}
+
+/// A descriptor belongs to one group, and others of its mount do not get in its way.
+fn one_mount(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
+    let path = first.join("f");
+    let (member, other) = (open(&path), open(&path));
+    let flags = |file: &File| {
+        let mut flags = [0; 8];
+        assert_eq!(ioctl(file, GETFLAGS, &mut flags), 0);
+        u32_at(&flags, 0)
+    };
+    assert_eq!(
+        (lock(&member, 0), unlock(&member, 0), unlock(&member, 7)),
+        (-libc::EINVAL, -libc::EINVAL, -libc::EINVAL)
+    );
+    assert_eq!((lock(&member, 7), flags(&member), flags(&other)), (0, 2, 0));
+    assert_eq!(
+        (lock(&member, 7), lock(&member, 8), unlock(&member, 8)),
+        (-libc::EINVAL, -libc::EINVAL, -libc::EINVAL)
+    );
+    assert_eq!(lock(&File::open(first).expect("open"), 7), -libc::ENOTTY);
+    assert_eq!(lock(&open_impatient(&path), 8), -libc::EAGAIN);
+    // All that a member may do.
+    member.write_all_at(&vec![1; 100_000], 0).expect("write");
+    member.set_len(50_000).expect("ftruncate");
+    rustix::fs::fallocate(&member, rustix::fs::FallocateFlags::empty(), 0, 60_000).expect("fallocate");
+    assert_eq!(lfs(cluster, &["getstripe", "-c", text(&path)]), "1");
+    let mut text = [0; 10];
+    member.read_exact_at(&mut text, 10).expect("read");
+    assert_eq!((text, member.metadata().expect("stat").len()), ([1; 10], 60_000));
+    // The kernel would let nobody write while others wait to.
+    assert_eq!(errno(other.write_at(b"x", 0)), libc::EBUSY);
+    assert_eq!(errno(other.set_len(0)), libc::EBUSY);
+    assert_eq!(errno(OpenOptions::new().write(true).truncate(true).open(&path)), libc::EBUSY);
+    let reader = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
+    let reading = begin(move || {
+        let mut page = vec![0u8; 8192];
+        let skip = page.as_ptr().align_offset(4096);
+        reader.read_at(&mut page[skip..skip + 4096], 0).map(|_| page[skip])
+    });
+    assert!(waits(&reading));
+    member.write_all_at(&[2], 0).expect("write");
+    // A second member, then the first goes.
+    let second = open(&path);
+    assert_eq!((lock(&second, 7), unlock(&member, 7), flags(&member)), (0, 0, 0));
+    assert_eq!(errno(member.write_at(b"x", 0)), libc::EBUSY);
+    second.write_all_at(&[3], 0).expect("write");
+    assert!(waits(&reading));
+    drop(second);
+    assert_eq!(end(&reading).expect("read"), 3, "a close ends it, too");
+    other.write_all_at(&[4], 0).expect("write");
+    assert_eq!(lock(&other, 9), 0);
+    assert_eq!(unlock(&other, 9), 0);
+}
+
+/// Whoever has a group lock and dies leaves nothing behind that keeps others away.
+fn death(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
+    let (here, there) = (first.join("f"), second.join("f"));
+    let (a, b) = (open(&here), open(&there));
+    b.write_all_at(&[1; 100], 0).expect("write");
+    assert_eq!(lock(&b, 7), 0);
+    let mine = lock(&open_impatient(&here), 8);
+    assert_eq!(mine, -libc::EAGAIN);
+    let writer = begin(move || a.write_all_at(&[2; 100], 0));
+    assert!(waits(&writer));
+    let mounts = cluster.processes().into_iter().filter(|(role, _)| role.contains("mount"));
+    let (_, last) = mounts.max_by_key(|(_, pid)| *pid).expect("a process for the second mount");
+    cluster.signal(last, libc::SIGKILL);
+    end(&writer).expect("write");
+    assert_eq!(fs::read(&here).expect("read"), [2; 100]);
+    drop(b);
+}
+
+/// Objects that take the place of others are the group's as well.
+fn replaced(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
+    let (here, there) = (first.join("f"), second.join("f"));
+    let a = open(&here);
+    a.write_all_at(&[1; 100], 0).expect("write");
+    fs::write(second.join("g"), [2; 100]).expect("write");
+    assert_eq!(lock(&a, 7), 0);
+    lfs(cluster, &["swap_layouts", "-n", text(&there), text(&second.join("g"))]);
+    let mut byte = [0];
+    a.read_exact_at(&mut byte, 0).expect("read");
+    assert_eq!(byte, [2]);
+    a.write_all_at(&[3], 0).expect("write");
+    let file = open(&there);
+    let writer = begin(move || file.write_all_at(&[4], 0));
+    assert!(waits(&writer));
+    assert_eq!(fs::read(second.join("g")).expect("nobody has this one")[0], 1);
+    assert_eq!(unlock(&a, 7), 0);
+    end(&writer).expect("write");
+    assert_eq!(fs::read(&here).expect("read")[0], 4);
+}
+
+macro_rules! cases {
+    ($($name:ident: $case:ident,)*) => {
+        mod embedded {
+            $(#[test] fn $name() { super::with_two(super::Shape::Embedded, super::$case); })*
+        }
+        mod separate {
+            $(#[test] fn $name() { super::with_two(super::Shape::Separate, super::$case); })*
+        }
+    };
+}
+
+cases! {
+    members_of_a_group_write_beside_each_other_and_others_wait: two_mounts,
+    others_of_the_same_mount_do_not_hold_a_member_up: one_mount,
+    a_group_lock_ends_with_its_client: death,
+    a_group_follows_its_file_to_other_objects: replaced,
+}
