@@ -49,8 +49,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         let mut bytes = passed.to_bytes();
         // SAFETY: the number says how many bytes the kernel reads, which is the length of `bytes`.
         let result = unsafe { real(fd, c_ulong::from(ByValue::COMMAND), bytes.as_mut_ptr().cast()) };
-        // Another file system does not know it.
-        if result >= 0 || next::errno() != libc::ENOTTY {
+        // Another file system does not know it; ours means what it says.
+        let errno = next::errno();
+        if result >= 0 || errno != libc::ENOTTY || mounts::is_ours_by_fd(fd) {
+            next::set_errno(errno);
             return result;
         }
     }

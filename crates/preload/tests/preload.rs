@@ -55,7 +55,8 @@ fn programs_under_the_library_take_a_mount_for_lustre() {
                 "elsewhere -1 25",
                 "handle 81",
                 "opened 1 7 content",
-                "group -1 14"
+                "group -1 14",
+                "directory -1 14"
             ]
         );
         let with = told(cluster, &program, &file, Some(&library()));
@@ -74,7 +75,8 @@ fn programs_under_the_library_take_a_mount_for_lustre() {
                 "handle 97",
                 &fid,
                 "opened 1 7 content",
-                "group 0 0"
+                "group 0 0",
+                "directory -1 25"
             ]
         );
     });

@@ -87,5 +87,6 @@ int main(int argc, char **argv)
     by_value("/proc/self/status", 0x400866a6, "elsewhere");
     handle(argv[1], argv[2]);
     by_value(argv[2], 0x4008669e, "group");
+    by_value(argv[1], 0x4008669e, "directory");
     return 0;
 }
