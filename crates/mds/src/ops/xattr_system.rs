@@ -175,16 +175,16 @@ impl Mds {
         value: &[u8],
         flags: XattrFlags,
     ) -> StatusResult<MdsAnswer> {
-        if !user::is_foreign_directory(value) {
-            return self.get_attr(fid);
-        }
-        user::decode_foreign_directory(value).map_err(|_| Status::EINVAL)?;
         let _locked = self.locks.lock(&[*fid]);
         let record = self.inode(fid)?;
+        self.may_set_layout(caller, &record)?;
+        if !user::is_foreign_directory(value) {
+            return Ok(self.answer(MdsReply::Attr(self.told(&record)?)));
+        }
+        user::decode_foreign_directory(value).map_err(|_| Status::EINVAL)?;
         if !record.attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
-        self.may_set_layout(caller, &record)?;
         if is_foreign_directory(&record) {
             return match flags.contains(XattrFlags::CREATE) {
                 true => Err(Status::EEXIST),
