@@ -45,7 +45,10 @@ const SETTABLE: &[(&str, &[&str])] = &[
     ),
     ("lod.*.pool.*", &["spill_target", "spill_threshold_pct"]),
     ("mdd.*", &["append_pool", "append_stripe_count"]),
-    ("mdt.*", &["dom_stats", "job_cleanup_interval", "job_stats", "ldlm_timeout", "md_stats"]),
+    (
+        "mdt.*",
+        &["dom_stats", "hold_request", "job_cleanup_interval", "job_stats", "ldlm_timeout", "md_stats"],
+    ),
     ("mdt.*.exports", &["clear"]),
     ("mdt.*.exports.*", &["stats"]),
     (
@@ -57,6 +60,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
         &[
             "brw_stats",
             "degraded",
+            "hold_request",
             "job_cleanup_interval",
             "job_stats",
             "ldlm_timeout",
