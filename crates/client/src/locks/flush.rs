@@ -43,18 +43,16 @@ impl Client {
         {
             log::warn!("data of {} could not be written: {status}", file.fid);
         }
-        let hull = file.folios.lock().hull();
-        if let Some(hull) = hull {
-            self.drop_cached(&file, &file_ranges(&home.layout, object, (start, end), hull));
-        }
+        self.drop_cached(&file, |hull| file_ranges(&home.layout, object, (start, end), hull));
         file.lock_era.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Drops pages from the kernel's cache, as often as requests bring some of them back under the lock that is being
-    /// given up.
-    fn drop_cached(&self, file: &FileState, all: &[Range]) {
+    /// given up. `of` gives what the lock covers of what may be cached, which those requests may have added to.
+    fn drop_cached(&self, file: &FileState, of: impl Fn(Range) -> Vec<Range>) {
         let Some(kernel) = self.kernel.get() else { return };
-        let mut ranges = all.to_vec();
+        let covered = || file.folios.lock().hull().map_or_else(Vec::new, &of);
+        let mut ranges = covered();
         while !ranges.is_empty() {
             let Some(round) = file.folios.lock().begin_drop(&ranges) else { return };
             let in_doubt = self.drop_in_doubt(file.node, round.in_doubt);
@@ -63,8 +61,8 @@ impl Client {
             }
             in_doubt.wait(IN_DOUBT_WAIT);
             let brought_back = file.folios.lock().end_drop(round.id);
-            // What those requests took beyond is under other locks.
-            ranges = all
+            // What those requests took of other objects is under other locks.
+            ranges = covered()
                 .iter()
                 .flat_map(|one| brought_back.iter().filter_map(|other| common(*one, *other)))
                 .collect();

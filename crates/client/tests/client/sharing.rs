@@ -3,7 +3,7 @@
 use super::*;
 use nacre_types::{SetAttr, SetAttrValid};
 use std::rc::Rc;
-use std::sync::{Mutex, mpsc};
+use std::sync::{Mutex, OnceLock, Weak, mpsc};
 
 #[test]
 fn the_first_client_drops_what_it_cached_before_the_second_gets_in() {
@@ -65,6 +65,50 @@ fn a_close_does_not_overtake_the_size_that_is_told_because_another_client_comes(
     let closing = closing.lock().expect("no panic").take().expect("the size was told");
     closing.join().expect("closed");
     assert_eq!(second.getattr(fid).expect("there").size, 100_000);
+}
+
+/// A request that comes for pages which are being dropped is served under the lock that is on its way out. It may go beyond everything
+/// that was asked for before, and nothing of what it brings may stay.
+#[test]
+fn pages_that_come_while_others_are_dropped_are_dropped_too() {
+    const PAGE: u64 = 4096;
+    struct Reader {
+        client: OnceLock<(Weak<Client>, u64)>,
+        dropped: Mutex<Vec<(u64, u64)>>,
+    }
+    impl KernelCaches for Reader {
+        fn expire_names(&self) {}
+        fn drop_inode(&self, _: u64) -> bool {
+            true
+        }
+        fn drop_attributes(&self, _: u64) -> bool {
+            true
+        }
+        fn drop_data(&self, _: u64, offset: u64, len: u64) {
+            let is_first = self.dropped.lock().expect("no panic").is_empty();
+            self.dropped.lock().expect("no panic").push((offset, offset + len));
+            let Some((client, handle)) = self.client.get().filter(|_| is_first) else { return };
+            let client = client.upgrade().expect("in use");
+            let mut pages = [0; 7 * PAGE as usize];
+            assert_eq!(client.read_pages(*handle, PAGE, &mut pages), Ok(pages.len()));
+            assert_eq!(pages, [7; 7 * PAGE as usize]);
+        }
+    }
+    let world = World::new(65536, 1);
+    let (first, second) = (world.client(), world.client());
+    let kernel = Arc::new(Reader { client: OnceLock::new(), dropped: Mutex::default() });
+    first.set_kernel_caches(kernel.clone());
+    let (fid, handle) = create(&first, "file");
+    write(&first, handle, 0, &[7; 8 * PAGE as usize]).expect("written");
+    let mut pages = [0; 2 * PAGE as usize];
+    assert_eq!(first.read_pages(handle, 0, &mut pages), Ok(pages.len()));
+    kernel.dropped.lock().expect("no panic").clear();
+    kernel.client.set((Arc::downgrade(&first), handle)).expect("once");
+    let other = open(&second, fid, READ_WRITE);
+    write(&second, other, 0, &[8; 8 * PAGE as usize]).expect("written");
+    let dropped = kernel.dropped.lock().expect("no panic").clone();
+    let is_dropped = |page: u64| dropped.iter().any(|(start, end)| *start <= page && page + PAGE <= *end);
+    assert!((0..8).all(|page| is_dropped(page * PAGE)), "{dropped:?}");
 }
 
 #[test]
