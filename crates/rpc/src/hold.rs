@@ -135,34 +135,34 @@ impl Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_types::Fid;
+    use nacre_wire::oss::OssRequest;
     use std::sync::Arc;
 
-    #[derive(Debug)]
-    #[allow(dead_code, reason = "only printed")]
-    enum Request {
-        Ping,
-        Write { offset: u64 },
+    /// A request whose kind is followed by what it is about.
+    fn sync(number: u32) -> OssRequest {
+        OssRequest::Sync { object: Some(Fid::ost_object(0, number)) }
     }
 
     #[test]
     fn the_wanted_request_waits_and_others_do_not() {
         let hold = Arc::new(Hold::default());
-        for (text, passes) in [("before 2", 1), ("before Write", 0), ("after 1", 0)] {
+        for (text, passes) in [("before 2", 1), ("before Sync", 0), ("after 1", 0)] {
             hold.set(text).expect(text);
             assert_eq!(hold.text(), text);
-            hold.pass(Moment::Before, &Request::Ping);
+            hold.pass(Moment::Before, &OssRequest::Ping);
             for _ in 0..passes {
-                hold.pass(Moment::Before, &Request::Write { offset: 0 });
+                hold.pass(Moment::Before, &sync(1));
             }
             let moment = if text.starts_with("after") { Moment::After } else { Moment::Before };
             let waiting = std::thread::spawn({
                 let hold = hold.clone();
-                move || hold.pass(moment, &Request::Write { offset: 7 })
+                move || hold.pass(moment, &sync(2))
             });
-            while hold.text() != format!("held {moment} Write") {
+            while hold.text() != format!("held {moment} Sync") {
                 std::thread::yield_now();
             }
-            hold.pass(moment, &Request::Write { offset: 8 });
+            hold.pass(moment, &sync(3));
             assert!(!waiting.is_finished());
             hold.set("none").expect("lets go");
             waiting.join().expect("ends");

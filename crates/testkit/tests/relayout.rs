@@ -554,7 +554,11 @@ fn servers_that_are_killed_while_files_move_leave_the_old_or_the_new_content() {
         let ended = Stop(stop);
         let mut random = Random::new(41);
         for role in ["mdt0000", "ost0000"] {
-            std::thread::sleep(Duration::from_millis(50 + random.below(150) as u64));
+            // After a restart too.
+            let before = swaps.load(Ordering::Relaxed);
+            wait::until(wait::SOON, "files move", || (swaps.load(Ordering::Relaxed) > before).then_some(()));
+            // Nothing is waited for: the kill is to come at any moment of the moves that follow.
+            std::thread::sleep(Duration::from_millis(random.below(150) as u64));
             cluster.kill(role);
             cluster.start_all();
         }

@@ -22,7 +22,7 @@ use nacre_rpc::MdsEndpoint;
 use nacre_types::{Cred, Fid, Status, StatusResult};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{MdsReply, MdsRequest};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -33,8 +33,8 @@ const WHOLE: InodeBits = InodeBits::LAYOUT.union(InodeBits::COMPONENTS);
 /// Handles of these locks come after this one, those of locks on inodes before it: nobody takes so many.
 const FIRST: LockHandle = LockHandle(1 << 62);
 
-/// Time between two looks whether a lock is gone.
-const POLL: Duration = Duration::from_millis(1);
+/// Time between two looks whether a wait was interrupted.
+const POLL: Duration = Duration::from_millis(10);
 
 /// True if a lock of an MDT is one on a layout.
 pub(crate) fn is_of_layout(handle: LockHandle) -> bool {
@@ -65,6 +65,8 @@ pub(crate) struct LayoutSpace {
     mdt_index: u16,
     locks: Weak<Locks>,
     state: Mutex<State>,
+    /// A lock is gone.
+    gone: Condvar,
 }
 
 impl LayoutSpace {
@@ -73,7 +75,7 @@ impl LayoutSpace {
         let mut engine = LockClient::with_handles_after(config, FIRST);
         engine.on_connected(Instant::now(), &mut Vec::new());
         let state = State { engine, layouts: HashMap::new(), files: HashMap::new() };
-        LayoutSpace { mdt_index, locks, state: Mutex::new(state) }
+        LayoutSpace { mdt_index, locks, state: Mutex::new(state), gone: Condvar::new() }
     }
 
     /// A name for a lock, for a request. Given back by [`LayoutSpace::adopt`] or [`LayoutSpace::forget`].
@@ -170,20 +172,22 @@ impl LayoutSpace {
     /// `EINTR`.
     pub fn give_up(self: &Arc<Self>, fid: Fid) -> StatusResult<()> {
         let wanted = Wanted::by(&Need::bits(Mode::Ex, WHOLE));
+        let of_file = |state: &State| -> Vec<LockHandle> {
+            state.files.iter().filter(|(_, file)| **file == fid).map(|(handle, _)| *handle).collect()
+        };
         loop {
-            let is_left = self.step(|state, effects| {
-                let own = state.files.iter().filter(|(_, file)| **file == fid);
-                let handles: Vec<LockHandle> = own.map(|(handle, _)| *handle).collect();
+            self.step(|state, effects| {
+                let handles = of_file(state);
                 handles.iter().for_each(|handle| state.engine.on_callback(*handle, &wanted, effects));
-                !handles.is_empty()
             });
-            if !is_left {
+            let mut state = self.state.lock();
+            if of_file(&state).is_empty() {
                 return Ok(());
             }
             if nacre_env::interrupted() {
                 return Err(Status::EINTR);
             }
-            nacre_env::blocking(|| std::thread::sleep(POLL));
+            nacre_env::blocking(|| self.gone.wait_for(&mut state, POLL));
         }
     }
 
@@ -231,6 +235,7 @@ impl LayoutSpace {
             state.layouts.clear();
             state.files.clear();
             state.engine.on_connected(Instant::now(), &mut Vec::new());
+            self.gone.notify_all();
         }
         let Some(client) = self.locks.upgrade().and_then(|locks| locks.client()) else { return };
         for effect in effects {
@@ -282,6 +287,7 @@ impl LayoutSpace {
                     state.engine.on_flushed(Instant::now(), handle, &mut effects);
                     if !state.engine.knows(handle) {
                         state.files.remove(&handle);
+                        self.gone.notify_all();
                     }
                 }
                 for effect in effects {

@@ -43,7 +43,7 @@ pub fn enter(tree: &Tree, lod: &str, mds: &Arc<Mds>) {
         move || Ok(format!("{} Sec", get.qos().statfs_age.as_secs())),
         move |text| {
             let number = text.trim().strip_suffix("Sec").unwrap_or(text);
-            let seconds = value::integer(number, 1, QOS_MAXAGE_MAX_S)?;
+            let seconds = value::integer(number, 0, QOS_MAXAGE_MAX_S)?;
             set.change_qos(|qos| qos.statfs_age = Duration::from_secs(seconds.unsigned_abs()));
             Ok(())
         },
