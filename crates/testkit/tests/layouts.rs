@@ -183,7 +183,7 @@ on_every_shape! {
         setstripe(cluster, &["--copy", text(&file)], &copy);
         for made in [&from_yaml, &copy] {
             for option in ["-E", "-c", "-S", "--component-start"] {
-                let all = |path: &Path| lfs(cluster, &["getstripe", option, "--mirror-id=0", text(path)]);
+                let all = |path: &Path| lfs(cluster, &["getstripe", option, "--mirror-id=-9", text(path)]);
                 assert_eq!(all(made), all(&file), "{option}");
             }
             assert_eq!(instantiated(cluster, made), 1);

@@ -250,8 +250,25 @@ on_every_shape! {
                 assert!(tree.contains(&alone), "{options:?} {name}: {alone} in {tree}");
             }
         }
-        let level = lfs(cluster, &["getstripe", "-c", text(&root)]);
-        assert_eq!(level.split_whitespace().count(), 5, "the directory and its files: {level}");
+        let level = lfs(cluster, &["getstripe", text(&root)]);
+        let paths = level.lines().filter(|line| line.starts_with('/')).count();
+        assert_eq!(paths, 6, "the directory and what is in it: {level}");
+        let own = lfs(cluster, &["getstripe", "-c", text(&root)]);
+        assert_eq!(own.split_whitespace().count(), 1, "itself alone: {own}");
+        let path = root.join("pfl");
+        fs::write(&path, vec![0; 2 << 20]).expect("write");
+        for (options, expected) in [
+            (&["-I", "-E"][..], "    lcme_id:             2\n    lcme_extent.e_end:   EOF"),
+            (&["-c", "--component-flags=^init"], ""),
+            (&["!", "--mirror-index=1", "-I"], "1\n\n2"),
+            (&["--mirror-index=1", "-I"], ""),
+            (&["-N", "-c"], "  lcm_mirror_count:  1\n      lmm_stripe_count:  2"),
+            (&["-z"], ""),
+            (&["-m", "--hex-idx"], "0"),
+        ] {
+            let line = [&["getstripe"], options, &[text(&path)]].concat();
+            assert_eq!(lfs(cluster, &line).trim_end(), expected, "{options:?}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::mounted;
 use super::number::{parse_signed, parse_unsigned};
-use super::render::{self, Style};
+use super::render;
 use super::setstripe::foreign_of_options;
 use super::{Failure, Outcome};
 use nacre_layout::user::{self, Foreign};
@@ -267,11 +267,8 @@ fn show_one(path: &Path, shown: Shown, default: bool) -> io::Result<String> {
     if let Some(bytes) = mounted::directory_layout(path)?.filter(|_| !default)
         && let Ok(foreign) = user::decode_foreign_directory(&bytes)
     {
-        let style = match shown {
-            Shown::Whole { verbose, yaml } => Style { whole: true, verbose, yaml, ..Style::default() },
-            _ => Style::default(),
-        };
-        return Ok(render::foreign(&foreign, user::MAGIC_FOREIGN_DIRECTORY, &style));
+        let verbose = matches!(shown, Shown::Whole { verbose: true, .. });
+        return Ok(render::foreign(&foreign, user::MAGIC_FOREIGN_DIRECTORY, verbose));
     }
     Ok(text_of(shown, &fid, default))
 }

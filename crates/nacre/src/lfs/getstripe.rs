@@ -1,16 +1,18 @@
 //! `lfs getstripe`: shows layouts of files and default layouts of directories. Source: reference 2.2.
 
-use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
+mod options;
+
+use super::getopt::{OptionSpec, Takes, long, opt};
 use super::listing::{Listing, OwnLayout};
 use super::mounted::{self, Mounted};
-use super::number::{parse_stripe_size, parse_unsigned};
-use super::render::{self, Facts, Fields, Filter, Relation, Style};
-use super::view::{View, parse_flags};
+use super::render::{self, Facts, Fields, Filter, Inherited, Style};
+use super::view::{LayoutView, View};
 use super::{Failure, Outcome};
 use nacre_layout::{LayoutSpec, Wish, user};
 use nacre_types::Fid;
 use nacre_types::TargetId;
 use nacre_types::ioctl::ScanWanted;
+use options::{Level, filter_of, style_of, with_negations};
 use rustix::fs::{Mode, OFlags};
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -22,13 +24,17 @@ use std::path::Path;
 /// What `--help` and a wrong call print.
 pub const USAGE: &str = "\
 usage: lfs getstripe [OPTIONS] FILE|DIR...
-  -c -S -i -L -g -p -m -F    only stripe count, size, index, pattern, layout generation, pool,
-                             MDT index, FID; alone without a label
+  -c -S -i -L -g -p -z -m -F only stripe count, size, index, pattern, layout generation, pool, step of
+                             growing, MDT index, FID; alone without a label; of a directory only
+                             what it has itself, unless -r is given
   -N --component-count       only the number of mirrors, of components
   -I[ID] -E[END] --component-start[=START] --component-flags[=FLAGS]
                              only a component's id, end, start, flags; with a value (+N more,
                              -N less, ^FLAG not) only components that match
+  --mirror-index=N --mirror-id=N
+                             only components of this mirror (+N, -N; after ! of others)
   -d, --directory            a directory itself, not what is in it
+  -D, --default              what directories made in a directory get, as lfs getdirstripe -D
   -r, --recursive            the whole tree
   -O, --ost NAME             only files with an object on this OST, marked with *
   -q, --quiet                only the objects
@@ -42,14 +48,20 @@ Example: lfs getstripe -c /mnt/nacre/wide
 
 const OPTIONS: &[OptionSpec] = &[
     opt('c', "stripe-count", Takes::Nothing),
+    long('c', "stripe_count", Takes::Nothing),
     opt('C', "overstripe-count", Takes::Nothing),
     opt('S', "stripe-size", Takes::Nothing),
+    long('S', "stripe_size", Takes::Nothing),
     opt('i', "stripe-index", Takes::Nothing),
+    long('i', "stripe_index", Takes::Nothing),
     long('i', "stripe-offset", Takes::Nothing),
     opt('L', "layout", Takes::Nothing),
     opt('g', "generation", Takes::Nothing),
     opt('p', "pool", Takes::Nothing),
     opt('m', "mdt-index", Takes::Nothing),
+    long('m', "mdt_index", Takes::Nothing),
+    long('m', "mdt", Takes::Nothing),
+    opt('M', "", Takes::Nothing),
     opt('F', "fid", Takes::Nothing),
     opt('I', "component-id", Takes::MaybeValue),
     opt('E', "component-end", Takes::MaybeValue),
@@ -81,18 +93,21 @@ const OUTPUT_BYTES: usize = 64 << 10;
 
 /// Runs the command.
 pub fn run(args: &[OsString]) -> Outcome {
-    let parsed = super::parse(NAME, args, OPTIONS, USAGE)?;
+    let parsed = super::parse(NAME, &with_negations(args), OPTIONS, USAGE)?;
     if parsed.has('h') {
         return super::print_usage(USAGE);
     }
     if parsed.operands.is_empty() {
         return Err(Failure::usage("error: getstripe: no filename|pathname".to_owned(), USAGE));
     }
+    if parsed.has('D') {
+        let words = [OsString::from("-D"), OsString::from("--")].into_iter();
+        return super::dirstripe::show(&words.chain(parsed.operands).collect::<Vec<_>>());
+    }
+    let (style, level) = style_of(&parsed);
     let show = Show {
-        style: style_of(&parsed),
-        directory_only: parsed.has('d') || parsed.has('D'),
-        recursive: parsed.has('r'),
-        raw: parsed.has('R'),
+        style,
+        level,
         follow: !parsed.has('n'),
         ost: parsed.value('O').map(str::to_owned),
         filter: filter_of(&parsed)?,
@@ -102,81 +117,9 @@ pub fn run(args: &[OsString]) -> Outcome {
     super::for_each(&parsed.operands, |path| show.argument(path))
 }
 
-fn style_of(parsed: &Parsed) -> Style {
-    // With a value it says which components are meant, not what to show of them.
-    let asked = |key: char| parsed.has(key) && parsed.value(key).is_none();
-    let fields = Fields {
-        count: parsed.has('c') || parsed.has('C'),
-        size: parsed.has('S'),
-        pattern: parsed.has('L'),
-        generation: parsed.has('g'),
-        offset: parsed.has('i'),
-        pool: parsed.has('p'),
-        mdt_index: parsed.has('m'),
-        fid: parsed.has('F'),
-        component_count: parsed.has('1'),
-        mirror_count: parsed.has('N'),
-        component_id: asked('I'),
-        component_flags: asked('2'),
-        component_start: asked('3'),
-        component_end: asked('E'),
-        extension_size: parsed.has('z'),
-        objects: parsed.has('q'),
-    };
-    let whole = fields.len() == 0;
-    Style {
-        fields: if whole { Fields::ALL } else { fields },
-        whole,
-        verbose: parsed.has('v'),
-        yaml: parsed.has('y'),
-        hex_index: parsed.has('H'),
-        ost: None,
-    }
-}
-
-/// Which components the options with values admit.
-fn filter_of(parsed: &Parsed) -> Result<Filter, Failure> {
-    let invalid = |what: &str, text: &str| Failure::usage(format!("{NAME}: invalid {what} '{text}'"), USAGE);
-    fn given<T>(
-        text: Option<&str>,
-        read: impl Fn(&str) -> Option<T>,
-        failure: impl Fn(&str) -> Failure,
-    ) -> Result<Option<T>, Failure> {
-        text.map(|text| read(text).ok_or_else(|| failure(text))).transpose()
-    }
-    let id = |text: &str| parse_unsigned(text).and_then(|id| u32::try_from(id).ok()).filter(|id| *id > 0);
-    let mirror = |text: &str| match text.strip_prefix('!') {
-        Some(rest) => Some((true, relation(rest, parse_unsigned)?)),
-        None => Some((false, relation(text, parse_unsigned)?)),
-    };
-    let size = |text: &str| relation(text, parse_stripe_size);
-    Ok(Filter {
-        id: given(parsed.value('I'), id, |text| invalid("component id", text))?,
-        flags: given(parsed.value('2'), parse_flags, |text| invalid("component flags", text))?,
-        start: given(parsed.value('3'), size, |text| invalid("component start", text))?,
-        end: given(parsed.value('E'), size, |text| invalid("component end", text))?,
-        mirror_index: given(parsed.value('4'), mirror, |text| invalid("mirror index", text))?,
-        mirror_id: given(parsed.value('5'), mirror, |text| invalid("mirror id", text))?,
-    })
-}
-
-/// A number with `+` for more or `-` for less before it; the end of a file is a number too.
-fn relation(text: &str, read: impl Fn(&str) -> Option<u64>) -> Option<Relation> {
-    if matches!(text, "-1" | "eof" | "EOF") {
-        return Some(Relation::Is(u64::MAX));
-    }
-    match text.split_at_checked(1)? {
-        ("+", rest) => read(rest).map(Relation::Over),
-        ("-", rest) => read(rest).map(Relation::Under),
-        _ => read(text).map(Relation::Is),
-    }
-}
-
 struct Show {
     style: Style,
-    directory_only: bool,
-    recursive: bool,
-    raw: bool,
+    level: Level,
     follow: bool,
     ost: Option<String>,
     filter: Filter,
@@ -199,6 +142,13 @@ impl Show {
             style.ost = Some(ost_index(&mount, name)?);
         }
         let facts = self.facts(path)?;
+        if style.fields.has(Fields::MDT_INDEX) {
+            self.mdt_index(path, &facts);
+            self.flush();
+            if !metadata.is_dir() || self.level == Level::Itself {
+                return Ok(());
+            }
+        }
         let own = mounted::layout_of(path).map_err(|error| not_ours_or_failed(path, &error))?;
         let shown = match metadata.is_dir() {
             true => self.tree(&mount, path, own, &facts, &style),
@@ -207,7 +157,7 @@ impl Show {
                     Some(_) => None,
                     None => mounted::layout_of(place).map_err(|error| not_ours_or_failed(path, &error))?,
                 };
-                self.file(&mount, path, own, inherited.as_deref(), &facts, &style)
+                self.file(&mount, path, own, inherited.as_deref(), &facts, &style, false)
             }
         };
         self.flush();
@@ -223,8 +173,10 @@ impl Show {
         facts: &Facts,
         style: &Style,
     ) -> Outcome {
-        self.directory(mount, path, own.clone(), facts, style, !self.directory_only || style.verbose)?;
-        if self.directory_only {
+        if !style.fields.has(Fields::MDT_INDEX) {
+            self.directory(mount, path, own.clone(), facts, style)?;
+        }
+        if self.level == Level::Itself {
             return Ok(());
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -274,12 +226,24 @@ impl Show {
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
                 Err(error) => return fail(&path, &error),
             };
-            if attr.is_regular() {
-                self.file(mount, &path, layout, own, &facts, style)?;
-            } else if attr.is_dir() && self.recursive {
+            let index_only = style.fields.has(Fields::MDT_INDEX);
+            if attr.is_regular() && index_only {
+                self.mdt_index(&path, &facts);
+            } else if attr.is_regular() {
+                self.file(mount, &path, layout, own, &facts, style, true)?;
+            } else if attr.is_dir() && self.level == Level::Files {
+                match index_only {
+                    true => self.mdt_index(&path, &facts),
+                    false => self.directory(mount, &path, layout, &facts, style)?,
+                }
+            } else if attr.is_dir() {
                 match Listing::open_in(listing.directory(), &entry.name, ScanWanted::LAYOUTS) {
+                    Ok(mut below) if index_only => {
+                        self.mdt_index(&path, &facts);
+                        self.children(mount, &path, &mut below, layout.as_deref(), style)?;
+                    }
                     Ok(mut below) => {
-                        self.directory(mount, &path, layout.clone(), &facts, style, true)?;
+                        self.directory(mount, &path, layout.clone(), &facts, style)?;
                         self.children(mount, &path, &mut below, layout.as_deref(), style)?;
                     }
                     // Somebody else may remove what was just listed.
@@ -290,7 +254,16 @@ impl Show {
         }
     }
 
-    /// A file with its layout, if it has one, and what it inherits if it has none.
+    /// The MDT alone, with the path where everything was asked for.
+    fn mdt_index(&self, path: &Path, facts: &Facts) {
+        let index = render::index_text(u32::from(facts.mdt_index), self.style.hex_index);
+        self.print(&match self.style.fields.has(Fields::DETAIL) {
+            true => format!("{}\nmdt_index:\t{index}\n", path.display()),
+            false => format!("{index}\n"),
+        });
+    }
+
+    /// A file with its layout, if it has one, and what it inherits if it has none; `listed` if it was found in a directory.
     fn file(
         &self,
         mount: &Mounted,
@@ -299,12 +272,15 @@ impl Show {
         inherited: Option<&[u8]>,
         facts: &Facts,
         style: &Style,
+        listed: bool,
     ) -> Outcome {
         let shown = path.display().to_string();
         let bytes = match layout {
             Some(bytes) => bytes,
-            None if self.raw => {
-                self.print(&format!("{shown} has no stripe info\n"));
+            None if style.raw => {
+                if style.ost.is_none() {
+                    self.print(&format!("{shown} has no stripe info\n"));
+                }
                 return Ok(());
             }
             // Never written: it will get what its directory says then.
@@ -315,21 +291,19 @@ impl Show {
         };
         let refused = |what| Failure::new(libc::EINVAL, format!("{NAME}: '{shown}': {what}"));
         if let Ok(layout) = user::decode_foreign(&bytes) {
-            super::print(&render::foreign(&layout, user::MAGIC_FOREIGN, style));
+            if listed && !style.yaml {
+                self.print(&format!("{shown}\n"));
+            }
+            self.print(&render::foreign(&layout, user::MAGIC_FOREIGN, style.fields.has(Fields::DETAIL)));
             return Ok(());
         }
-        let view = View::decode(&bytes).map_err(refused)?;
-        let on_it = |ost: u32| view.layouts().flat_map(|l| l.placed()).any(|object| object.ost_index == ost);
-        if !style.ost.is_none_or(on_it) {
-            return Ok(());
-        }
-        match view {
+        match View::decode(&bytes).map_err(refused)? {
             View::Plain(mut view) => {
-                if view.is_wish() && !self.raw {
+                if view.is_wish() && !style.raw {
                     view.fid = facts.fid;
                     mount.resolve(&mut view, &[]).map_err(|error| failed(path, &error))?;
                 }
-                self.print(&render::file(&shown, &view, facts, style));
+                self.print(&render::plain(&shown, &view, facts, style, &self.filter, None));
             }
             View::Composite(view) => {
                 self.print(&render::composite(&shown, &view, facts, style, &self.filter, false));
@@ -345,20 +319,18 @@ impl Show {
         own: Option<Vec<u8>>,
         facts: &Facts,
         style: &Style,
-        show_path: bool,
     ) -> Outcome {
-        if style.ost.is_some() {
-            return Ok(());
-        }
         let inherited = own.is_none();
-        let bytes = match own {
-            Some(bytes) => bytes,
-            None if self.raw => user::encode_spec(&Fid::ZERO, &LayoutSpec::default()),
-            None => mount.default_layout().map_err(|error| failed(path, &error))?,
-        };
         let what = |what: &str| Failure::new(libc::EINVAL, format!("{NAME}: '{}': {what}", path.display()));
-        let mut view = View::decode(&bytes).map_err(what)?;
-        if !self.raw {
+        let mut view = match own {
+            Some(bytes) => View::decode(&bytes).map_err(what)?,
+            None if style.raw => View::Plain(LayoutView::nothing()),
+            None => match mount.root_layout().map_err(|error| failed(path, &error))? {
+                Some(bytes) => View::decode(&bytes).map_err(what)?,
+                None => View::Plain(LayoutView::nothing()),
+            },
+        };
+        if !style.raw {
             let resolved = match &mut view {
                 View::Plain(view) => mount.resolve(view, &[]),
                 View::Composite(view) => (0..view.entries.len()).try_for_each(|place| {
@@ -371,9 +343,10 @@ impl Show {
             };
             resolved.map_err(|error| failed(path, &error))?;
         }
-        let shown = if show_path { path.display().to_string() } else { String::new() };
+        let shown = path.display().to_string();
+        let default_of = Some(Inherited(inherited));
         self.print(&match view {
-            View::Plain(view) => render::directory(&shown, &view, facts, style, inherited),
+            View::Plain(view) => render::plain(&shown, &view, facts, style, &self.filter, default_of),
             View::Composite(view) => render::composite(&shown, &view, facts, style, &self.filter, true),
         });
         Ok(())

@@ -67,8 +67,8 @@ pub struct Mounted {
     path: PathBuf,
     directory: OwnedFd,
     info: MountInfo,
-    /// The default layout, once it was asked for.
-    default: OnceLock<Vec<u8>>,
+    /// The root's default layout, once it was asked for.
+    default: OnceLock<Option<Vec<u8>>>,
 }
 
 impl Mounted {
@@ -249,19 +249,25 @@ impl Mounted {
         Ok(mount.map_or_else(|| self.path.clone(), |mount| mount.mount_point))
     }
 
+    /// The root's default layout, which directories without their own have; `None` if it has none.
+    ///
+    /// # Errors
+    /// Those of getxattr(2).
+    pub fn root_layout(&self) -> io::Result<Option<Vec<u8>>> {
+        if let Some(known) = self.default.get() {
+            return Ok(known.clone());
+        }
+        let bytes = layout_of(&self.root()?)?;
+        Ok(self.default.get_or_init(|| bytes).clone())
+    }
+
     /// The default layout that a directory without its own has: that of the root, else the file system's.
     ///
     /// # Errors
     /// Those of getxattr(2).
     pub fn default_layout(&self) -> io::Result<Vec<u8>> {
-        if let Some(known) = self.default.get() {
-            return Ok(known.clone());
-        }
-        let bytes = match layout_of(&self.root()?)? {
-            Some(bytes) => bytes,
-            None => user::encode_spec(&Fid::ZERO, &LayoutSpec::default()),
-        };
-        Ok(self.default.get_or_init(|| bytes).clone())
+        let own = self.root_layout()?;
+        Ok(own.unwrap_or_else(|| user::encode_spec(&Fid::ZERO, &LayoutSpec::default())))
     }
 
     /// Puts the file system's values where a default layout, whose stripe size is to divide `ends`, says "the default".
@@ -270,7 +276,7 @@ impl Mounted {
     /// Those of getxattr(2) on the root.
     pub fn resolve(&self, view: &mut LayoutView, ends: &[u64]) -> io::Result<()> {
         let root = user::decode_wish(&self.default_layout()?).unwrap_or_default().inherited();
-        if view.stripe_count == 0 {
+        if view.stripe_count == 0 && !view.is_on_mdt() {
             view.stripe_count = root.stripe_count.unwrap_or(1);
         }
         if view.stripe_size == 0 {

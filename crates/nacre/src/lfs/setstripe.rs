@@ -9,7 +9,8 @@ mod foreign;
 
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
 use super::mounted::{self, Mounted};
-use super::{Failure, Outcome, template};
+use super::template::{self, Refusal};
+use super::{Failure, Outcome};
 use components::Builder;
 use edit::Edit;
 pub use foreign::of_options as foreign_of_options;
@@ -216,8 +217,14 @@ fn from_template(source: &str) -> Result<Wish, Failure> {
         let errno = super::errno_of(&error);
         Failure::new(errno, format!("{NAME}: cannot read '{source}': {}", super::error_text(errno)))
     })?;
-    template::parse(&text)
-        .map_err(|what| Failure::new(libc::EINVAL, format!("{NAME}: invalid template '{source}': {what}")))
+    template::parse(&text).map_err(|refusal| {
+        let what = match refusal {
+            Refusal::Malformed(..) => "cannot parse YAML file",
+            Refusal::Impossible(..) => "cannot build layout from YAML file",
+        };
+        let end = format!("error: setstripe: can't create composite layout from template file {source}");
+        Failure::new(libc::EINVAL, format!("{NAME}: {what} {source}: {refusal}\n{end}"))
+    })
 }
 
 fn apply(plan: &Plan, path: &Path) -> Outcome {

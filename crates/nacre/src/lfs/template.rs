@@ -7,17 +7,64 @@ use nacre_layout::layout::{EXTENSION_UNIT, STRIPE_COUNT_ALL};
 use nacre_layout::wish::begin_again;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, Pattern, PoolName, Wish};
 use nacre_types::limits::{STRIPE_COUNT_MAX, TARGET_INDEX_MAX};
+use std::fmt;
+
+/// Why a template is refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It is no YAML of the kind that templates are: the line.
+    Malformed(usize, String),
+    /// It says what cannot be: the line, if it is one, and what.
+    Impossible(Option<usize>, String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Malformed(line, what) | Refusal::Impossible(Some(line), what) => {
+                write!(out, "line {line}: {what}")
+            }
+            Refusal::Impossible(None, what) => out.write_str(what),
+        }
+    }
+}
 
 /// Reads a template.
 ///
 /// # Errors
 /// What is wrong, and in which line.
-pub fn parse(text: &str) -> Result<Wish, String> {
+pub fn parse(text: &str) -> Result<Wish, Refusal> {
     let mut reading = Reading::default();
     for (index, line) in text.lines().enumerate() {
-        reading.line(line).map_err(|what| format!("line {}: {what}", index + 1))?;
+        let Some((is_item, key, value)) = entry(line).map_err(|what| Refusal::Malformed(index + 1, what))?
+        else {
+            continue;
+        };
+        reading.entry(is_item, key, value).map_err(|what| Refusal::Impossible(Some(index + 1), what))?;
     }
-    reading.finish()
+    reading.finish().map_err(|what| Refusal::Impossible(None, what))
+}
+
+/// Key and value of a line, and whether an item of a list begins with it; `None` of one that says nothing.
+fn entry(line: &str) -> Result<Option<(bool, &str, &str)>, String> {
+    let content = line.trim();
+    if content.is_empty() || content.starts_with('#') || matches!(content, "---" | "...") {
+        return Ok(None);
+    }
+    if line[..line.len() - line.trim_start().len()].contains('\t') {
+        return Err("a tab before a key".to_owned());
+    }
+    let (is_item, content) = match content.strip_prefix("- ") {
+        Some(rest) => (true, rest.trim_start()),
+        None => (false, content),
+    };
+    let (key, value) = content.split_once(':').ok_or_else(|| format!("'{content}' has no key"))?;
+    let value = value.trim();
+    // Nothing in a template has such values.
+    if value.starts_with(['[', '{', '&', '*', '!', '|', '>', '%', '@', '`', '"', '\'']) {
+        return Err(format!("'{value}' is no plain value"));
+    }
+    Ok(Some((is_item, key, value)))
 }
 
 #[derive(Default)]
@@ -40,17 +87,7 @@ struct Part {
 }
 
 impl Reading {
-    fn line(&mut self, line: &str) -> Result<(), String> {
-        let content = line.trim();
-        if content.is_empty() || content.starts_with('#') || content == "---" {
-            return Ok(());
-        }
-        let (is_item, content) = match content.strip_prefix("- ") {
-            Some(rest) => (true, rest.trim_start()),
-            None => (false, content),
-        };
-        let (key, value) = content.split_once(':').ok_or_else(|| format!("'{content}' has no key"))?;
-        let value = value.trim();
+    fn entry(&mut self, is_item: bool, key: &str, value: &str) -> Result<(), String> {
         if matches!(key, "l_ost_idx" | "l_fid") && self.in_objects {
             return self.object(key, value).ok_or_else(|| format!("'{value}' is no value of '{key}'"));
         }
@@ -92,7 +129,8 @@ impl Reading {
         match key {
             "lcm_layout_gen" | "lcm_mirror_count" | "lcm_entry_count" | "lcm_magic" | "lcm_size"
             | "lcm_flags" | "lcme_id" | "lcme_mirror_id" | "lcme_offset" | "lcme_size" | "lmm_magic"
-            | "lmm_seq" | "lmm_object_id" | "lmm_fid" | "lmm_layout_gen" | "sub_layout" => {
+            | "lmm_seq" | "lmm_object_id" | "lmm_fid" | "lmm_layout_gen" | "sub_layout"
+            | "composite_header" => {
                 if key == "lcm_mirror_count" && value != "1" {
                     return Err("mirrors are not supported yet".to_owned());
                 }
@@ -160,11 +198,16 @@ impl Reading {
         if !self.in_components {
             return Ok(Wish::Plain(self.plain));
         }
-        let mut components = Vec::with_capacity(self.components.len());
-        for part in self.components {
-            let (Some(start), Some(end)) = (part.start, part.end) else {
-                return Err("a component without extent".to_owned());
+        if self.components.is_empty() {
+            return Err("'components' has none".to_owned());
+        }
+        let mut components: Vec<ComponentSpec> = Vec::with_capacity(self.components.len());
+        for (place, part) in self.components.into_iter().enumerate() {
+            let Some(end) = part.end else {
+                return Err(format!("component {} has no 'lcme_extent.e_end'", place + 1));
             };
+            // One begins where the one before it ends.
+            let start = part.start.or(components.last().map(|before| before.extent.end)).unwrap_or(0);
             // On an MDT the numbers only repeat the component's size.
             let spec = match (part.spec.pattern, part.flags.contains(ComponentFlags::EXTENSION)) {
                 (Pattern::Mdt, _) => LayoutSpec::ON_MDT,

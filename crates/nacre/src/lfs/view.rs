@@ -117,10 +117,25 @@ impl LayoutView {
         })
     }
 
-    /// The pattern in words, as in `raid0,released`.
+    /// What a directory says that says nothing.
+    pub fn nothing() -> LayoutView {
+        LayoutView {
+            magic: MAGIC_V1,
+            pattern: 0,
+            fid: Fid::ZERO,
+            stripe_size: 0,
+            stripe_count: 0,
+            offset_or_generation: u16::MAX,
+            pool: None,
+            objects: Vec::new(),
+        }
+    }
+
+    /// The pattern in words, as in `raid0,released`; nothing where none was said.
     pub fn pattern_text(&self) -> String {
-        const BITS: [(u32, &str); 8] = [
+        const BITS: [(u32, &str); 9] = [
             (0x1, "raid0"),
+            (0x2, "raid1"),
             (0x4, "parity"),
             (PATTERN_MDT, "mdt"),
             (0x200, "overstriped"),
@@ -135,8 +150,8 @@ impl LayoutView {
             .map(|(_, word)| (*word).to_owned())
             .collect();
         let unknown = BITS.iter().fold(self.pattern, |rest, (bit, _)| rest & !bit);
-        if unknown != 0 || words.is_empty() {
-            words.push(format!("{unknown:#x}"));
+        if unknown != 0 {
+            words.push(format!("unknown_{unknown:x}"));
         }
         words.join(",")
     }
@@ -158,6 +173,16 @@ impl LayoutView {
     /// The objects that are there, none of a wish.
     pub fn placed(&self) -> &[ObjectView] {
         if self.is_wish() { &[] } else { &self.objects }
+    }
+
+    /// True if one of the objects that are there lies on this OST.
+    pub fn is_on(&self, ost_index: u32) -> bool {
+        self.placed().iter().any(|object| object.ost_index == ost_index)
+    }
+
+    /// True for a file whose data an archive has.
+    pub fn is_released(&self) -> bool {
+        self.pattern & PATTERN_RELEASED != 0
     }
 
     /// True for data on the MDT, which has no OST.
@@ -241,14 +266,14 @@ mod tests {
     #[test]
     fn patterns_are_words_and_unknown_bits_hexadecimal() {
         let text = |pattern| {
-            let view = LayoutView { pattern, ..super::super::render::tests::plain(1, 0, &[]) };
+            let view = LayoutView { pattern, ..super::super::render::tests::plain_view(1, 0, &[]) };
             view.pattern_text()
         };
         assert_eq!(text(1), "raid0");
         assert_eq!(text(0x201), "raid0,overstriped");
         assert_eq!(text(0x8000_0001), "raid0,released");
-        assert_eq!(text(0x1001), "raid0,0x1000");
-        assert_eq!(text(0), "0x0");
+        assert_eq!(text(0x1001), "raid0,unknown_1000");
+        assert_eq!(text(0), "");
     }
 
     #[test]

@@ -1,29 +1,30 @@
 //! Composite layouts as `lfs getstripe` prints them.
 
-use super::{Facts, Fields, Line, Style, file_lines, index_text};
-use crate::lfs::view::{CompositeView, EntryView, LayoutView};
-use nacre_layout::user::MAGIC_COMPOSITE;
+use super::{Facts, Fields, NO_FAILURE, Owner, Style, path_line, striping};
+use crate::lfs::view::{CompositeView, EntryView};
 use std::fmt::Write;
-
-const NO_FAILURE: &str = "writing to a string cannot fail";
 
 /// How a number is to stand to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
-    /// Equal.
-    Is(u64),
+    /// The same in units of the second, rounded up; the largest number stands for the end of files alone.
+    Is(u64, u64),
     /// More than.
     Over(u64),
-    /// Less than.
-    Under(u64),
+    /// Less than, by the second number at least. The end of files is not less than anything.
+    Under(u64, u64),
 }
 
 impl Relation {
     fn holds(self, value: u64) -> bool {
         match self {
-            Relation::Is(wanted) => value == wanted,
+            Relation::Is(wanted, unit) => {
+                value == wanted || (value < wanted && value.checked_add(unit).is_some_and(|end| end > wanted))
+            }
             Relation::Over(limit) => value > limit,
-            Relation::Under(limit) => value < limit,
+            Relation::Under(limit, by) => {
+                value.checked_add(by).is_some_and(|end| end <= limit) && value < u64::MAX
+            }
         }
     }
 }
@@ -51,6 +52,11 @@ impl Filter {
         *self == Filter::default()
     }
 
+    /// True if it makes one component of a plain layout: mirrors are not asked for in vain.
+    pub(super) fn asks_for_components(&self) -> bool {
+        *self != Filter { mirror_id: self.mirror_id, mirror_index: self.mirror_index, ..Filter::default() }
+    }
+
     fn admits(&self, entry: &EntryView, mirror_index: u64) -> bool {
         let mirror = |wanted: Option<(bool, Relation)>, value: u64| {
             wanted.is_none_or(|(not, relation)| relation.holds(value) != not)
@@ -64,7 +70,7 @@ impl Filter {
     }
 }
 
-/// Text for a file or a directory's default. `path` is empty where it is not to be printed.
+/// Text for a file or a directory's default.
 pub fn composite(
     path: &str,
     view: &CompositeView,
@@ -73,226 +79,153 @@ pub fn composite(
     filter: &Filter,
     directory: bool,
 ) -> String {
-    let page =
-        Page { facts, style, directory, alone: style.fields.len() == 1 && !style.whole && !style.verbose };
+    let page = Page { view, facts, style, directory };
     let mut out = String::new();
-    if style.whole && !style.yaml && !path.is_empty() {
-        writeln!(out, "{path}").expect(NO_FAILURE);
-    }
-    page.header(&mut out, view);
-    // What only the header has says nothing of components.
-    let only_header =
-        Fields { component_count: false, mirror_count: false, fid: false, mdt_index: false, ..style.fields };
-    if !style.whole && only_header.len() == 0 {
-        page.end(&mut out);
+    let is_on = |ost| view.entries.iter().any(|entry| entry.is_instantiated() && entry.layout.is_on(ost));
+    if style.ost.is_some_and(|ost| directory || !is_on(ost)) {
         return out;
     }
-    for entry in page.chosen(view, filter) {
-        page.entry(&mut out, entry);
-        page.end(&mut out);
+    path_line(&mut out, path, style, directory);
+    page.header(&mut out);
+    match style.fields.is_whole() || !filter.is_empty() {
+        true => page.admitted(filter).for_each(|place| page.component(&mut out, place, page.is_empty(place))),
+        false => {
+            if let Some(place) = page.representative() {
+                page.component(&mut out, place, false);
+            }
+        }
     }
     out
 }
 
 /// What all parts of the text depend on.
 struct Page<'a> {
+    view: &'a CompositeView,
     facts: &'a Facts,
     style: &'a Style,
     directory: bool,
-    /// One value without a label.
-    alone: bool,
 }
 
 impl Page<'_> {
-    fn chosen<'v>(&self, view: &'v CompositeView, filter: &Filter) -> Vec<&'v EntryView> {
-        if self.style.whole || !filter.is_empty() {
-            let mut mirrors: Vec<u32> = Vec::new();
-            let admitted = |entry: &&EntryView| {
-                if mirrors.last() != Some(&entry.mirror_id()) {
-                    mirrors.push(entry.mirror_id());
-                }
-                filter.admits(entry, mirrors.len() as u64)
-            };
-            return view.entries.iter().filter(admitted).collect();
-        }
-        let mut one = if self.directory { view.entries.last() } else { view.last_instantiated() };
-        if self.style.fields.extension_size && self.alone {
-            // The step is written behind the component that it is for.
-            let behind = view.entries.iter().skip_while(|entry| one.is_some_and(|one| one != *entry)).nth(1);
-            one = behind.filter(|entry| entry.is_extension()).or(one);
-        }
-        one.into_iter().collect()
-    }
-
-    /// An empty line after each part, except where a program reads it and after the MDT index alone.
-    fn end(&self, out: &mut String) {
-        let without = self.style.yaml || (self.alone && self.style.fields.mdt_index);
-        if !without {
-            out.push('\n');
-        }
-    }
-
-    fn line(&self, out: &mut String, indent: &str, label: &str, value: &str) {
-        match self.alone {
-            true => writeln!(out, "{value}"),
-            false => writeln!(out, "{indent}{label}{value}"),
-        }
-        .expect(NO_FAILURE);
-    }
-
-    fn header(&self, out: &mut String, view: &CompositeView) {
-        let Style { fields, verbose, yaml, whole, .. } = *self.style;
-        let indent = if yaml { "" } else { "  " };
-        if verbose {
-            if !yaml {
-                out.push_str("composite_header:\n");
+    /// Places of the components that are shown.
+    fn admitted(&self, filter: &Filter) -> impl Iterator<Item = usize> {
+        // Files without mirrors have one of number 0, which does not count.
+        let mut mirrors: Vec<u32> = vec![0];
+        let admitted = |(place, entry): (usize, &EntryView)| {
+            if mirrors.last() != Some(&entry.mirror_id()) {
+                mirrors.push(entry.mirror_id());
             }
+            let lies_there =
+                self.style.ost.is_none_or(|ost| entry.is_instantiated() && entry.layout.is_on(ost));
+            (lies_there && filter.admits(entry, mirrors.len() as u64 - 1)).then_some(place)
+        };
+        self.view.entries.iter().enumerate().filter_map(admitted).collect::<Vec<_>>().into_iter()
+    }
+
+    /// True if a component has no objects.
+    fn is_empty(&self, place: usize) -> bool {
+        self.view.entries.get(place).is_none_or(|entry| !entry.is_instantiated())
+    }
+
+    /// The component that stands for all where a field is asked for: the one before the first without objects, the last of a
+    /// directory's; where the step of growing is asked for, the one with the step.
+    fn representative(&self) -> Option<usize> {
+        let entries = &self.view.entries;
+        let last = entries.len().checked_sub(1)?;
+        // A file that was never written is shown as Lustre's are from the beginning: with its first component.
+        let is_new = !self.directory && !entries.iter().any(EntryView::is_instantiated);
+        let has_objects = |place: usize| entries[place].is_instantiated() || (is_new && place == 0);
+        let by_step = self.style.fields.has(Fields::EXTENSION_SIZE);
+        let stop = (0..entries.len())
+            .find(|&place| !has_objects(place) && (!by_step || entries[place].is_extension()));
+        Some(match stop {
+            Some(place) if by_step => place,
+            Some(0) | None => last,
+            Some(place) => place - 1,
+        })
+    }
+
+    fn component(&self, out: &mut String, place: usize, without_objects: bool) {
+        let Some(entry) = self.view.entries.get(place) else { return };
+        self.entry(out, entry);
+        let owner = Owner {
+            directory: self.directory,
+            component: true,
+            extension: entry.is_extension(),
+            without_objects,
+        };
+        striping(out, &entry.layout, self.facts, self.style, owner);
+    }
+
+    fn header(&self, out: &mut String) {
+        let (Style { fields, yaml, .. }, view) = (self.style, self.view);
+        if fields.has(Fields::DETAIL) {
             let flags = match (view.flags & 0xf, self.directory) {
-                (0, true) => "",
+                (_, true) if view.mirror_count > 1 => "mirrored",
+                (_, true) => "",
                 (0, false) => "0",
                 (1, _) => "ro",
                 (2, _) => "wp",
                 (3, _) => "sp",
                 _ => "unknown",
             };
-            writeln!(out, "{indent}lcm_magic:         0x{MAGIC_COMPOSITE:08X}").expect(NO_FAILURE);
-            writeln!(out, "{indent}lcm_size:          {}", view.size).expect(NO_FAILURE);
-            writeln!(out, "{indent}lcm_flags:         {flags}").expect(NO_FAILURE);
+            write!(
+                out,
+                "composite_header:\n  lcm_magic:         0x{:08X}\n  lcm_size:          {}\n  lcm_flags:         {flags}\n",
+                view.magic(),
+                view.size
+            )
+            .expect(NO_FAILURE);
         }
-        if !whole && fields.fid {
-            self.line(out, indent, "lmm_fid:           ", &self.facts.fid.to_string());
-        }
-        if !whole && fields.mdt_index {
-            self.line(out, indent, "lmm_mdt_index:     ", &self.facts.mdt_index.to_string());
-        }
-        if fields.generation {
-            self.line(out, indent, "lcm_layout_gen:    ", &view.generation.to_string());
-        }
-        if fields.mirror_count {
-            self.line(out, indent, "lcm_mirror_count:  ", &view.mirror_count.to_string());
-        }
-        if fields.component_count {
-            self.line(out, indent, "lcm_entry_count:   ", &view.entries.len().to_string());
-        }
-        if whole && (verbose || yaml) {
+        let indent = if *yaml { "" } else { "  " };
+        let mut line = |field: Fields, label: &str, value: u32| {
+            match (fields.has(field), fields.labels(field)) {
+                (true, true) => writeln!(out, "{indent}{label}{value}"),
+                (true, false) => writeln!(out, "{value}"),
+                (false, _) => Ok(()),
+            }
+            .expect(NO_FAILURE);
+        };
+        line(Fields::GENERATION, "lcm_layout_gen:    ", view.generation);
+        line(Fields::MIRROR_COUNT, "lcm_mirror_count:  ", view.mirror_count);
+        line(Fields::COMPONENT_COUNT, "lcm_entry_count:   ", view.shown_entries());
+        if fields.has(Fields::DETAIL) || *yaml {
             out.push_str("components:\n");
         }
     }
 
     fn entry(&self, out: &mut String, entry: &EntryView) {
-        let Style { fields, verbose, yaml, whole, .. } = *self.style;
-        let listed = whole && (verbose || yaml);
-        let number = |value: u32| if self.directory { "N/A".to_owned() } else { value.to_string() };
-        if fields.component_id {
-            self.line(out, if listed { "  - " } else { "    " }, "lcme_id:             ", &number(entry.id));
+        let Style { fields, yaml, .. } = *self.style;
+        let listed = fields.has(Fields::DETAIL) || yaml;
+        let number = |value: u32| if entry.id == 0 { "N/A".to_owned() } else { value.to_string() };
+        let line = |out: &mut String, field: Fields, indent: &str, label: &str, value: String| {
+            match (fields.has(field), fields.labels(field)) {
+                (true, true) => writeln!(out, "{indent}{label}{value}"),
+                (true, false) => writeln!(out, "{value}"),
+                (false, _) => Ok(()),
+            }
+            .expect(NO_FAILURE);
+        };
+        const LABEL: &str = "lcme_id:             ";
+        match yaml {
+            // A list has items whatever is asked for.
+            true => writeln!(out, "  - {LABEL}{}", number(entry.id)).expect(NO_FAILURE),
+            false => {
+                let indent = if listed { "  - " } else { "    " };
+                line(out, Fields::COMPONENT_ID, indent, LABEL, number(entry.id));
+            }
         }
-        if whole {
-            self.line(out, "    ", "lcme_mirror_id:      ", &number(entry.mirror_id()));
-        }
-        if fields.component_flags {
-            self.line(out, "    ", "lcme_flags:          ", &entry.flags_text());
-        }
-        if fields.component_start {
-            self.line(out, "    ", "lcme_extent.e_start: ", &entry.start.to_string());
-        }
-        if fields.component_end {
-            self.line(out, "    ", "lcme_extent.e_end:   ", &entry.end_text());
-        }
-        if whole && verbose {
-            self.line(out, "    ", "lcme_offset:         ", &entry.offset.to_string());
-            self.line(out, "    ", "lcme_size:           ", &entry.size.to_string());
+        line(out, Fields::MIRROR_ID, "    ", "lcme_mirror_id:      ", number(entry.mirror_id()));
+        line(out, Fields::COMPONENT_FLAGS, "    ", "lcme_flags:          ", entry.flags_text());
+        line(out, Fields::COMPONENT_START, "    ", "lcme_extent.e_start: ", entry.start.to_string());
+        line(out, Fields::COMPONENT_END, "    ", "lcme_extent.e_end:   ", entry.end_text());
+        if listed && !yaml {
+            line(out, Fields::DETAIL, "    ", "lcme_offset:         ", entry.offset.to_string());
+            line(out, Fields::DETAIL, "    ", "lcme_size:           ", entry.size.to_string());
         }
         if listed {
             out.push_str("    sub_layout:\n");
         }
-        match self.directory {
-            true => self.template(out, entry),
-            false => self.striping(out, entry),
-        }
-    }
-
-    /// The fields of a component of a file, a line each.
-    fn striping(&self, out: &mut String, entry: &EntryView) {
-        let view = &entry.layout;
-        let Style { fields, verbose, .. } = *self.style;
-        let mut text = String::new();
-        if verbose {
-            super::verbose_header(&mut text, view);
-        }
-        let own = Fields { mdt_index: false, fid: false, ..fields.of_one() };
-        let mut lines = file_lines(view, self.facts, &Fields { size: false, ..own });
-        if let Some((label, value)) = self.size_of(entry) {
-            let place = usize::from(own.count).min(lines.len());
-            lines.insert(place, Line { label, value });
-        }
-        for Line { label, value } in lines {
-            let is_absent_pool = self.alone && fields.pool && view.pool.is_none();
-            match self.alone {
-                _ if is_absent_pool => {}
-                true => writeln!(text, "{value}").expect(NO_FAILURE),
-                false => writeln!(text, "{label:<18} {value}").expect(NO_FAILURE),
-            }
-        }
-        let indent = if self.alone { "" } else { "      " };
-        text.lines().for_each(|line| writeln!(out, "{indent}{line}").expect(NO_FAILURE));
-        self.objects(out, view);
-    }
-
-    /// The stripe size, or the step of an extension, if it is wanted.
-    fn size_of(&self, entry: &EntryView) -> Option<(&'static str, String)> {
-        let Style { fields, whole, .. } = self.style;
-        match entry.is_extension() {
-            true => (fields.extension_size || *whole)
-                .then(|| ("lmm_extension_size:", entry.layout.extension_size().to_string())),
-            false => fields.size.then(|| ("lmm_stripe_size:", entry.layout.stripe_size.to_string())),
-        }
-    }
-
-    fn objects(&self, out: &mut String, view: &LayoutView) {
-        if !self.style.fields.objects || view.objects.is_empty() {
-            return;
-        }
-        out.push_str("      lmm_objects:\n");
-        for (place, object) in view.objects.iter().enumerate() {
-            let index = index_text(object.ost_index, self.style.hex_index);
-            let fid = object.fid.to_string();
-            let mark = if self.style.ost == Some(object.ost_index) { " *" } else { "" };
-            match self.style.yaml {
-                true => {
-                    let bare = fid.trim_start_matches('[').trim_end_matches(']');
-                    writeln!(out, "      - l_ost_idx: {index}\n        l_fid:     {bare}")
-                }
-                false => writeln!(out, "      - {place:>3}: {{ l_ost_idx: {index:>3}, l_fid: {fid} }}{mark}"),
-            }
-            .expect(NO_FAILURE);
-        }
-    }
-
-    /// The fields of a component of a directory's default, on one line.
-    fn template(&self, out: &mut String, entry: &EntryView) {
-        let view = &entry.layout;
-        let size = self.size_of(entry).map(|(_, value)| value);
-        let size_label = if entry.is_extension() { "extension_size: " } else { "stripe_size:   " };
-        let Style { fields, verbose, yaml, .. } = *self.style;
-        if verbose {
-            writeln!(out, "      lmm_fid:           {}", self.facts.fid).expect(NO_FAILURE);
-        }
-        let all = [
-            (fields.count, "stripe_count:  ", view.shown_count().to_string()),
-            (size.is_some(), size_label, size.unwrap_or_default()),
-            (fields.pattern, "pattern:       ", view.pattern_text()),
-            (fields.offset, "stripe_offset: ", view.wish_offset().to_string()),
-            (fields.pool && view.pool.is_some(), "pool:          ", view.pool.clone().unwrap_or_default()),
-        ];
-        let words: Vec<String> = all
-            .into_iter()
-            .filter(|(wanted, ..)| *wanted)
-            .map(|(_, label, value)| if self.alone { value } else { format!("      {label}{value}") })
-            .collect();
-        if !words.is_empty() {
-            writeln!(out, "{}", words.join(if yaml { "\n" } else { " " })).expect(NO_FAILURE);
-        }
-        self.objects(out, view);
     }
 }
 

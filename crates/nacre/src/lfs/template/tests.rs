@@ -1,5 +1,5 @@
 use super::*;
-use crate::lfs::render::{self, Facts, Fields, Filter, Style};
+use crate::lfs::render::{self, Facts, Filter, Style};
 use crate::lfs::view::View;
 use nacre_layout::{Layout, Pattern, StripeObject, user};
 use nacre_types::Fid;
@@ -11,9 +11,9 @@ const MIB: u64 = 1 << 20;
 /// The text of `lfs getstripe` for a file.
 fn shown(layout: &Layout, yaml: bool) -> String {
     let facts = Facts { fid: FILE, mdt_index: 0 };
-    let style = Style { fields: Fields::ALL, whole: true, yaml, ..Style::default() };
+    let style = Style { yaml, ..render::tests::style("*") };
     match View::decode(&user::encode_layout(&FILE, layout)).expect("shown") {
-        View::Plain(view) => render::file("f", &view, &facts, &style),
+        View::Plain(view) => render::plain("f", &view, &facts, &style, &Filter::default(), None),
         View::Composite(view) => render::composite("f", &view, &facts, &style, &Filter::default(), false),
     }
 }
@@ -109,7 +109,12 @@ proptest! {
         let mut layout = wish.to_layout(&LayoutSpec::default());
         prop_assert_eq!(parse(&shown(&layout, true)), Ok(wish.clone()));
         if let Wish::Composite(components) = &wish {
-            prop_assert_eq!(&parsed(&shown(&layout, false)), components);
+            // OSTs that were listed, and pools beside them, are told by templates; the text has objects only.
+            let mut without_lists = components.clone();
+            for spec in without_lists.iter_mut().map(|part| &mut part.spec).filter(|spec| !spec.osts.is_empty()) {
+                (spec.osts, spec.pool) = (Vec::new(), None);
+            }
+            prop_assert_eq!(parsed(&shown(&layout, false)), without_lists);
         }
         // With objects: where they are is where the first stripe is wanted.
         layout.place_on_mdt(FILE);
@@ -123,7 +128,7 @@ proptest! {
             let object = |i| StripeObject { ost_index: first + i, object: Fid::ost_object(first + i, 9) };
             layout.instantiate(place, (0..count).map(object).collect());
         }
-        let text = shown(&layout, true);
+        let text = format!("composite_header:\n{}", shown(&layout, true));
         let read = parse(&text).expect("a template");
         prop_assert_eq!(read.specs().count(), layout.components.len());
         for (spec, component) in read.specs().zip(&layout.components) {
@@ -156,12 +161,51 @@ proptest! {
 
 #[test]
 fn misspelt_keys_and_impossible_values_are_refused_with_their_line() {
-    let refused = |text: &str| parse(text).expect_err(text);
-    assert_eq!(refused("lmm_stripe_count: 2\nlmm_strip_size: 1"), "line 2: unknown key 'strip_size'");
-    assert_eq!(refused("lmm_stripe_count: 5000"), "line 1: '5000' is no value of 'lmm_stripe_count'");
-    assert_eq!(refused("hello"), "line 1: 'hello' has no key");
-    assert_eq!(refused("components:\n- lcme_id: 1"), "a component without extent");
-    assert_eq!(refused("lmm_pattern: parity"), "line 1: pattern 'parity' is not supported yet");
-    assert_eq!(refused("lcm_mirror_count: 2"), "line 1: mirrors are not supported yet");
-    assert_eq!(refused("lcme_extent.e_end: 5"), "line 1: 'lcme_extent.e_end' outside of a component");
+    let head = "components:\n  - lcme_id: 1\n";
+    for (text, line, what) in [
+        ("lmm_stripe_count: 2\nlmm_strip_size: 1", 2, "unknown key 'strip_size'"),
+        ("lmm_stripe_count: 5000", 1, "'5000' is no value of 'lmm_stripe_count'"),
+        ("lmm_stripe_count: abc", 1, "'abc' is no value of 'lmm_stripe_count'"),
+        ("lmm_stripe_count:", 1, "'' is no value of 'lmm_stripe_count'"),
+        ("lmm_pattern: parity", 1, "pattern 'parity' is not supported yet"),
+        ("lcm_mirror_count: 2", 1, "mirrors are not supported yet"),
+        ("lcme_extent.e_end: 5", 1, "'lcme_extent.e_end' outside of a component"),
+        ("- lcme_id: 1", 1, "a list outside of 'components'"),
+        (&format!("{head}    lcme_flags: bogus"), 3, "'bogus' is no value of 'lcme_flags'"),
+        (&format!("{head}    lcme_extent.e_end: 1M"), 3, "'1M' is no value of 'lcme_extent.e_end'"),
+        (&format!("{head}    lcme_timestam: 1"), 3, "unknown key 'lcme_timestam'"),
+    ] {
+        assert_eq!(parse(text), Err(Refusal::Impossible(Some(line), what.to_owned())), "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_template_is_refused_as_such() {
+    for (text, line, what) in [
+        ("hello", 1, "'hello' has no key"),
+        ("# a remark\n\nlmm_stripe_count: [1", 3, "'[1' is no plain value"),
+        ("lmm_stripe_count: 2\n\tlmm_stripe_size: 65536", 2, "a tab before a key"),
+        ("lmm_pool: \"flash\"", 1, "'\"flash\"' is no plain value"),
+    ] {
+        let refusal = parse(text).expect_err(text);
+        assert_eq!(refusal, Refusal::Malformed(line, what.to_owned()));
+        assert_eq!(refusal.to_string(), format!("line {line}: {what}"));
+    }
+}
+
+#[test]
+fn what_a_template_leaves_out_is_the_default_but_for_ends() {
+    assert_eq!(parse(""), Ok(Wish::Plain(LayoutSpec::default())));
+    assert_eq!(parse("---\n# nothing\n...\n"), Ok(Wish::Plain(LayoutSpec::default())));
+    let lost =
+        |place| Err(Refusal::Impossible(None, format!("component {place} has no 'lcme_extent.e_end'")));
+    assert_eq!(parse("components:\n- lcme_id: 1"), lost(1));
+    assert_eq!(parse("components:\n- lcme_extent.e_end: 1048576\n- lcme_flags: 0\n"), lost(2));
+    assert_eq!(parse("components:\n"), Err(Refusal::Impossible(None, "'components' has none".to_owned())));
+    let text = "components:\n- lcme_extent.e_end: 1048576\n- lcme_extent.e_end: EOF\n  sub_layout:\n    \
+        lmm_stripe_count: 2\n";
+    let Ok(Wish::Composite(parts)) = parse(text) else { panic!("components") };
+    let extents: Vec<Extent> = parts.iter().map(|part| part.extent).collect();
+    assert_eq!(extents, [Extent { start: 0, end: 1 << 20 }, Extent { start: 1 << 20, end: Extent::EOF }]);
+    assert_eq!(parts[1].spec.stripe_count, Some(2));
 }

@@ -1,17 +1,18 @@
 //! The fields of Lustre's `lov_comp_md_v1`, decoded without judging them.
 
 use super::{LayoutView, u32_at, u64_at};
-use nacre_layout::user::MAGIC_COMPOSITE;
+use nacre_layout::user::{MAGIC_COMPOSITE, MAGIC_V1};
 
 const HEADER: usize = 32;
 const ENTRY: usize = 48;
+const INIT: u32 = 0x10;
 /// Component flags that are shown; the first that matches all its bits is taken, so `prefer` stands before its halves.
 const FLAGS: [(u32, &str); 12] = [
     (0x10, "init"),
+    (0x1, "stale"),
     (0x6, "prefer"),
     (0x2, "prefrd"),
     (0x4, "prefwr"),
-    (0x1, "stale"),
     (0x8, "offline"),
     (0x20, "nosync"),
     (0x40, "extension"),
@@ -34,6 +35,8 @@ pub struct CompositeView {
     pub mirror_count: u32,
     /// The components in order.
     pub entries: Vec<EntryView>,
+    /// A plain layout that is looked at as one component.
+    is_plain: bool,
 }
 
 /// One component.
@@ -85,7 +88,46 @@ impl CompositeView {
             flags: flags_and_count as u16,
             mirror_count: (mirrors & 0xffff) + 1,
             entries,
+            is_plain: false,
         })
+    }
+
+    /// A plain layout as one component, for who asks for what only components have.
+    pub fn of_plain(layout: &LayoutView, directory: bool) -> CompositeView {
+        let header = if layout.magic == MAGIC_V1 { super::HEADER_V1 } else { super::HEADER_V3 };
+        let objects = if directory { 0 } else { layout.objects.len() };
+        let size = (header + super::OBJECT * objects) as u32;
+        let offset = (HEADER + ENTRY) as u32;
+        let entry = EntryView {
+            id: 0,
+            flags: if directory { 0 } else { INIT },
+            start: 0,
+            end: u64::MAX,
+            offset,
+            size,
+            layout: layout.clone(),
+        };
+        CompositeView {
+            size: offset + size,
+            generation: if directory { 0 } else { u32::from(layout.generation()) },
+            flags: 0,
+            mirror_count: 1,
+            entries: vec![entry],
+            is_plain: true,
+        }
+    }
+
+    /// Magic number of the whole.
+    pub fn magic(&self) -> u32 {
+        match self.entries.first() {
+            Some(entry) if self.is_plain => entry.layout.magic,
+            _ => MAGIC_COMPOSITE,
+        }
+    }
+
+    /// Components as counted for users: a plain layout has none.
+    pub fn shown_entries(&self) -> u32 {
+        if self.is_plain { 0 } else { self.entries.len() as u32 }
     }
 
     /// What the stripe size of a component has to divide: its end, or the step and the end of the room that it grows into.
@@ -95,17 +137,12 @@ impl CompositeView {
             None => self.entries.get(place).map(|entry| entry.end).into_iter().collect(),
         }
     }
-
-    /// The component that stands for the file where one value is asked for: the last one with objects.
-    pub fn last_instantiated(&self) -> Option<&EntryView> {
-        self.entries.iter().rev().find(|entry| entry.is_instantiated()).or(self.entries.first())
-    }
 }
 
 impl EntryView {
     /// True if it has objects.
     pub fn is_instantiated(&self) -> bool {
-        self.flags & 0x10 != 0
+        self.flags & INIT != 0
     }
 
     /// True for room that the component before it grows into.

@@ -1,6 +1,7 @@
 use super::*;
-use crate::lfs::render::tests::plain;
-use crate::lfs::view::View;
+use crate::lfs::render::tests::{plain_view, style};
+use crate::lfs::render::{Inherited, plain};
+use crate::lfs::view::{LayoutView, View};
 use nacre_layout::user::{MAGIC_V3, encode_layout, encode_wish};
 use nacre_layout::{
     Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
@@ -71,7 +72,11 @@ fn view(bytes: &[u8]) -> CompositeView {
 }
 
 fn whole() -> Style {
-    Style { fields: Fields::ALL, whole: true, ..Style::default() }
+    style("*")
+}
+
+fn verbose() -> Style {
+    Style { fields: Fields::ALL.with(Fields::DETAIL), ..whole() }
 }
 
 fn file(style: &Style, filter: &Filter) -> String {
@@ -118,7 +123,7 @@ fn golden_data_on_an_mdt() {
     let template = view(&encode_wish(&FILE, &Wish::Composite(parts)));
     let text = composite("d", &template, &FACTS, &whole(), &Filter::default(), true);
     let line =
-        "stripe_count:  0       stripe_size:   1048576       pattern:       mdt       stripe_offset: -1\n";
+        "stripe_count:  0       stripe_size:   1048576       pattern:       mdt       mdt_index:     -1\n";
     assert!(text.contains(line), "{text}");
 }
 
@@ -139,26 +144,26 @@ fn golden_components_that_grow() {
     let none = Filter::default();
     let text = composite("sel", &sel(), &FACTS, &whole(), &none, false);
     assert_eq!(text, include_str!("golden/sel.txt"));
-    let show = |set: fn(&mut Fields), filter: &Filter| {
-        let mut style = Style::default();
-        set(&mut style.fields);
-        composite("sel", &sel(), &FACTS, &style, filter, false)
-    };
-    assert_eq!(show(|f| f.extension_size = true, &none), "67108864\n\n");
-    let second = Filter { id: Some(2), ..none };
-    assert_eq!(
-        show(|f| (f.count, f.extension_size) = (true, true), &second),
-        "      lmm_stripe_count:  0\n      lmm_extension_size: 67108864\n\n"
-    );
-    assert_eq!(show(|f| f.component_flags = true, &second), "extension\n\n");
+    let show =
+        |letters: &str, filter: &Filter| composite("sel", &sel(), &FACTS, &style(letters), filter, false);
+    assert_eq!(show("z", &none), "67108864\n\n");
+    assert_eq!(show("c", &none), "1\n\n");
+    assert_eq!(show("S", &none), "4194304\n\n");
+    // Who asks for the step gets what has one.
+    assert_eq!(show("cz", &none), "      lmm_stripe_count:  0\n      lmm_extension_size: 67108864\n\n");
+    let second = Filter { id: Some(2), ..none.clone() };
+    assert_eq!(show("cz", &second), show("cz", &none));
+    assert_eq!(show("S", &second), "\n");
+    assert_eq!(show("f", &second), "extension\n\n");
+    let first = Filter { id: Some(1), ..none };
+    assert_eq!(show("z", &first), "\n");
 }
 
 #[test]
 fn golden_files() {
     let none = Filter::default();
     assert_eq!(file(&whole(), &none), include_str!("golden/pfl.txt"));
-    let verbose = Style { verbose: true, ..whole() };
-    assert_eq!(file(&verbose, &none), include_str!("golden/pfl_verbose.txt"));
+    assert_eq!(file(&verbose(), &none), include_str!("golden/pfl_verbose.txt"));
     let yaml = Style { yaml: true, ..whole() };
     assert_eq!(file(&yaml, &none), include_str!("golden/pfl_yaml.txt"));
     let second = Filter { id: Some(2), ..none };
@@ -170,41 +175,155 @@ fn golden_directories() {
     let none = Filter::default();
     let show = |style: &Style| composite("dpfl", &dpfl(), &FACTS, style, &none, true);
     assert_eq!(show(&whole()), include_str!("golden/dpfl.txt"));
-    assert_eq!(show(&Style { verbose: true, ..whole() }), include_str!("golden/dpfl_verbose.txt"));
+    assert_eq!(show(&verbose()), include_str!("golden/dpfl_verbose.txt"));
 }
 
 #[test]
-fn golden_single_values() {
-    let show = |set: fn(&mut Fields), filter: &Filter| {
-        let mut style = Style::default();
-        set(&mut style.fields);
-        file(&style, filter)
-    };
+fn golden_fields() {
     let none = Filter::default();
-    assert_eq!(show(|f| f.count = true, &none), "2\n\n");
-    assert_eq!(show(|f| f.size = true, &none), "1048576\n\n");
-    assert_eq!(show(|f| f.offset = true, &none), "1\n\n");
-    assert_eq!(show(|f| f.pool = true, &none), "\n");
-    assert_eq!(show(|f| f.pattern = true, &none), "raid0\n\n");
-    assert_eq!(show(|f| f.generation = true, &none), "3\n0\n\n");
-    assert_eq!(show(|f| f.component_id = true, &none), "2\n\n");
-    assert_eq!(show(|f| f.component_end = true, &none), "67108864\n\n");
-    assert_eq!(show(|f| f.mirror_count = true, &none), "1\n\n");
-    assert_eq!(show(|f| f.fid = true, &none), "[0x200000401:0x7:0x0]\n\n");
-    assert_eq!(show(|f| f.mdt_index = true, &none), "0\n");
-    assert_eq!(show(|f| f.component_count = true, &none), "3\n\n");
-    assert_eq!(show(|f| f.component_start = true, &none), "4194304\n\n");
-    assert_eq!(show(|f| f.component_flags = true, &none), "init\n\n");
-    assert_eq!(show(|f| f.extension_size = true, &none), "\n");
-    assert_eq!(show(|f| f.count = true, &Filter { id: Some(2), ..none.clone() }), "2\n\n");
-    let init = Filter { flags: Some((0x10, 0)), ..none.clone() };
-    assert_eq!(show(|f| f.count = true, &init), "1\n\n2\n\n");
-    let end = Filter { end: Some(Relation::Is(4 << 20)), ..none.clone() };
-    assert_eq!(show(|f| f.count = true, &end), "1\n\n");
-    let behind = Filter { start: Some(Relation::Over(1 << 20)), ..none.clone() };
-    assert_eq!(show(|f| f.component_id = true, &behind), "2\n\n3\n\n");
-    let both = "      lmm_stripe_count:  2\n      lmm_stripe_offset: 1\n\n";
-    assert_eq!(show(|f| (f.count, f.offset) = (true, true), &none), both);
+    let id = |id| Filter { id: Some(id), ..none.clone() };
+    let flags = |set, clear| Filter { flags: Some((set, clear)), ..none.clone() };
+    let end = |relation| Filter { end: Some(relation), ..none.clone() };
+    let start = |relation| Filter { start: Some(relation), ..none.clone() };
+    let index = |index| Filter { mirror_index: Some((false, Relation::Is(index, 1))), ..none.clone() };
+    let objects = "      lmm_objects:\n      -   0: { l_ost_idx:   1, l_fid: [0x100010000:0x2:0x0] }\n      \
+        -   1: { l_ost_idx:   0, l_fid: [0x100000000:0x3:0x0] }\n\n";
+    let unit = 1 << 20;
+    for (letters, filter, expected) in [
+        // The last component with objects stands for the file.
+        ("c", &none, "2\n\n"),
+        ("S", &none, "1048576\n\n"),
+        ("i", &none, "1\n\n"),
+        ("ix", &none, "0x1\n\n"),
+        ("p", &none, "\n"),
+        ("L", &none, "raid0\n\n"),
+        ("g", &none, "3\n0\n\n"),
+        ("I", &none, "2\n\n"),
+        ("s", &none, "4194304\n\n"),
+        ("E", &none, "67108864\n\n"),
+        ("f", &none, "init\n\n"),
+        ("N", &none, "1\n\n"),
+        ("n", &none, "3\n\n"),
+        ("F", &none, "[0x200000401:0x7:0x0]\n\n"),
+        ("z", &none, "\n"),
+        ("q", &none, objects),
+        ("ci", &none, "      lmm_stripe_count:  2\n      lmm_stripe_offset: 1\n\n"),
+        ("cN", &none, "  lcm_mirror_count:  1\n      lmm_stripe_count:  2\n\n"),
+        ("Fc", &none, "      lmm_fid:           [0x200000401:0x7:0x0]\n      lmm_stripe_count:  2\n\n"),
+        ("IE", &none, "    lcme_id:             2\n    lcme_extent.e_end:   67108864\n\n"),
+        ("c/", &none, "pfl\n2\n\n"),
+        ("cy", &none, "components:\n  - lcme_id:             2\n    sub_layout:\n2\n"),
+        // Conditions show all that meet them.
+        ("c", &id(2), "2\n\n"),
+        ("c", &id(3), "-1\n\n"),
+        ("i", &id(3), "-1\n\n"),
+        ("c", &id(4), ""),
+        ("n", &id(4), "3\n"),
+        ("c", &flags(0x10, 0), "1\n\n2\n\n"),
+        ("I", &flags(0, 0x10), "3\n\n"),
+        ("q", &flags(0, 0x10), "\n"),
+        ("c", &end(Relation::Is(4 << 20, unit)), "1\n\n"),
+        ("I", &end(Relation::Is((4 << 20) + 5, unit)), "1\n\n"),
+        ("I", &end(Relation::Is((4 << 20) + 5, 1)), ""),
+        ("I", &end(Relation::Is(u64::MAX, 1)), "3\n\n"),
+        ("I", &end(Relation::Under(64 << 20, unit)), "1\n\n"),
+        ("I", &end(Relation::Under(u64::MAX, 1)), "1\n\n2\n\n"),
+        ("I", &end(Relation::Over(4 << 20)), "2\n\n3\n\n"),
+        ("I", &start(Relation::Over(1 << 20)), "2\n\n3\n\n"),
+        ("I", &start(Relation::Is(0, 1)), "1\n\n"),
+        // Without mirrors there is none to count.
+        ("I", &index(1), ""),
+    ] {
+        assert_eq!(file(&style(letters), filter), expected, "{letters} {filter:?}");
+    }
+}
+
+#[test]
+fn golden_fields_of_directories() {
+    for (letters, expected) in [
+        // The last component stands for a template.
+        ("c", "-1\n\n"),
+        ("S", "4194304\n\n"),
+        ("p", "hdd\n\n"),
+        ("i", "-1\n\n"),
+        ("I", "N/A\n\n"),
+        ("g", "0\n\n"),
+        ("E", "EOF\n\n"),
+        ("q", "\n"),
+        ("cS", "      stripe_count:  -1       stripe_size:   4194304\n\n"),
+        ("*3", ""),
+    ] {
+        assert_eq!(
+            composite("d", &dpfl(), &FACTS, &style(letters), &Filter::default(), true),
+            expected,
+            "{letters}"
+        );
+    }
+    let first = Filter { start: Some(Relation::Is(0, 1)), ..Filter::default() };
+    assert_eq!(composite("d", &dpfl(), &FACTS, &style("c"), &first, true), "1\n\n");
+}
+
+#[test]
+fn only_what_lies_on_an_ost_is_shown_of_it() {
+    let text = file(&style("*1"), &Filter::default());
+    assert!(text.starts_with("pfl\n  lcm_layout_gen:    3\n"), "{text}");
+    assert!(
+        !text.contains("lcme_id:             1\n") && !text.contains("lcme_id:             3\n"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("lmm_objects:\n      -   0: { l_ost_idx:   1, l_fid: [0x100010000:0x2:0x0] }\n\n")
+    );
+    assert_eq!(file(&style("*7"), &Filter::default()), "");
+}
+
+#[test]
+fn hexadecimal_indices_have_room_for_their_prefix() {
+    let text = file(&style("*x"), &Filter::default());
+    assert!(text.contains("lmm_stripe_offset: 0\n") && text.contains("lmm_stripe_offset: 0x1\n"), "{text}");
+    assert!(
+        text.contains("-   0: { l_ost_idx:   0x1, l_fid: ") && text.contains("{ l_ost_idx:     0, l_fid: "),
+        "{text}"
+    );
+}
+
+#[test]
+fn golden_mirrors() {
+    let mut view = pfl();
+    view.entries.truncate(2);
+    let (first, second) = (65537, 131_074);
+    (view.entries[0].id, view.entries[1].id) = (first, second);
+    view.entries[1].flags = 0x11;
+    (view.flags, view.mirror_count) = (1, 2);
+    let show = |letters: &str, filter: &Filter| composite("f", &view, &FACTS, &style(letters), filter, false);
+    let none = Filter::default();
+    assert_eq!(show("N", &none), "2\n\n");
+    assert!(show(".", &none).contains("  lcm_flags:         ro\n"));
+    let text = show("*", &none);
+    let parts =
+        "    lcme_id:             131074\n    lcme_mirror_id:      2\n    lcme_flags:          init,stale\n";
+    assert!(text.contains(parts), "{text}");
+    let by_id = |not, relation| Filter { mirror_id: Some((not, relation)), ..none.clone() };
+    let by_index = |not, relation| Filter { mirror_index: Some((not, relation)), ..none.clone() };
+    for (filter, expected) in [
+        (by_id(false, Relation::Is(1, 1)), "65537\n\n"),
+        (by_id(true, Relation::Is(1, 1)), "131074\n\n"),
+        (by_id(false, Relation::Over(1)), "131074\n\n"),
+        (by_id(false, Relation::Under(2, 1)), "65537\n\n"),
+        (by_index(false, Relation::Is(2, 1)), "131074\n\n"),
+        (by_index(true, Relation::Is(2, 1)), "65537\n\n"),
+        (by_index(false, Relation::Is(3, 1)), ""),
+    ] {
+        assert_eq!(show("I", &filter), expected, "{filter:?}");
+    }
+}
+
+#[test]
+fn a_file_that_was_never_written_is_shown_by_its_first_component() {
+    let mut view = pfl();
+    view.entries.iter_mut().for_each(|entry| entry.flags = 0);
+    let show = |letters| composite("f", &view, &FACTS, &style(letters), &Filter::default(), false);
+    assert_eq!((show("I"), show("c")), ("1\n\n".to_owned(), "1\n\n".to_owned()));
 }
 
 #[test]
@@ -212,8 +331,8 @@ fn flags_are_words_and_mirrors_numbered() {
     let mut entry = pfl().entries.remove(0);
     entry.flags = 0x16;
     assert_eq!(entry.flags_text(), "init,prefer");
-    entry.flags = 0x11;
-    assert_eq!(entry.flags_text(), "init,stale");
+    entry.flags = 0x17;
+    assert_eq!(entry.flags_text(), "init,stale,prefer");
     entry.flags = 0x1000;
     assert_eq!(entry.flags_text(), "0x1000");
     entry.id = 131_074;
@@ -226,7 +345,7 @@ fn flags_are_words_and_mirrors_numbered() {
 fn pools_of_components_have_a_line() {
     let mut view = pfl();
     view.entries[0].layout =
-        LayoutView { pool: Some("flash".into()), magic: MAGIC_V3, ..plain(1, 1 << 20, &[(0, 2)]) };
+        LayoutView { pool: Some("flash".into()), magic: MAGIC_V3, ..plain_view(1, 1 << 20, &[(0, 2)]) };
     let text = composite("f", &view, &FACTS, &whole(), &Filter::default(), false);
     assert!(
         text.contains("      lmm_stripe_offset: 0\n      lmm_pool:          flash\n      lmm_objects:\n"),
@@ -235,34 +354,42 @@ fn pools_of_components_have_a_line() {
 }
 
 #[test]
-fn listed_osts_are_shown_before_there_are_objects() {
-    let spec = LayoutSpec { osts: vec![1, 0], stripe_count: Some(2), ..LayoutSpec::default() };
+fn listed_osts_are_told_by_templates_and_by_plain_directories() {
+    let pool = PoolName::new(b"flash");
+    let spec = LayoutSpec { osts: vec![1, 0], stripe_count: Some(2), pool, ..LayoutSpec::default() };
     let wish = Wish::Composite(vec![ComponentSpec {
         extent: Extent::WHOLE,
         flags: ComponentFlags::default(),
         spec: spec.clone(),
     }]);
-    let style = Style { fields: Fields::ALL, whole: true, ..Style::default() };
-    let yaml = Style { yaml: true, ..style.clone() };
-    let show = |style: &Style, directory| {
-        composite("p", &view(&encode_wish(&FILE, &wish)), &FACTS, style, &Filter::default(), directory)
+    let show = |letters: &str, directory| {
+        composite(
+            "p",
+            &view(&encode_wish(&FILE, &wish)),
+            &FACTS,
+            &style(letters),
+            &Filter::default(),
+            directory,
+        )
     };
-    let rows = "      lmm_objects:\n      -   0: { l_ost_idx:   1, l_fid: [0x100010000:0x0:0x0] }\n      \
-        -   1: { l_ost_idx:   0, l_fid: [0x100000000:0x0:0x0] }\n\n";
-    for directory in [false, true] {
-        let text = show(&style, directory);
-        assert!(text.ends_with(rows) && text.contains("stripe_offset: 1\n"), "{text}");
-    }
     let rows = "      - l_ost_idx: 1\n        l_fid:     0x100010000:0x0:0x0\n";
-    assert!(show(&yaml, true).contains(rows));
-    let View::Plain(plain) = View::decode(&encode_wish(&FILE, &Wish::Plain(spec))).expect("a wish") else {
+    for directory in [false, true] {
+        let text = show("*", directory);
+        assert!(text.contains("stripe_offset: 1\n") && !text.contains("objects"), "{text}");
+        assert!(!text.contains("pool"), "it says no more than the list: {text}");
+        assert!(show("*y", directory).contains(rows) && show("*y", directory).contains("pool:"));
+    }
+    let View::Plain(listed) = View::decode(&encode_wish(&FILE, &Wish::Plain(spec))).expect("a wish") else {
         panic!("plain")
     };
-    let text = crate::lfs::render::directory("d", &plain, &FACTS, &style, false);
-    let expected = "d\nstripe_count:  2 stripe_size:   0 pattern:       raid0 stripe_offset: 1\n\
+    let text = plain("d", &listed, &FACTS, &whole(), &Filter::default(), Some(Inherited(false)));
+    let expected = "d\nstripe_count:  2 stripe_size:   0 pattern:       raid0 stripe_offset: 1 pool:          flash\n\
         \tobdidx\t\t objid\t\t objid\t\t group\n\
-        \t     1\t             0\t            0\t             0\n\
-        \t     0\t             0\t            0\t             0\n\n";
+        \t     1\t           N/A\t          N/A\t           N/A\n\
+        \t     0\t           N/A\t          N/A\t           N/A\n\n";
     assert_eq!(text, expected);
-    assert!(plain.placed().is_empty());
+    let hex = Style { hex_index: true, ..whole() };
+    let text = plain("d", &listed, &FACTS, &hex, &Filter::default(), Some(Inherited(false)));
+    assert_eq!(text, expected.replace("offset: 1", "offset: 0x1"), "the rows have decimal numbers");
+    assert!(listed.placed().is_empty());
 }
