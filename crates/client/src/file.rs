@@ -131,8 +131,9 @@ pub(crate) struct FileInner {
     pub cached: bool,
     /// The MDT has to be told size and space.
     pub data_changed: bool,
-    /// It is being told, while the file stays open. A close waits for that: an MDT that hears of it first would take a last
-    /// writer without a word for one that wrote nothing.
+    /// Something of the file is on its way to the MDT, see [`FileState::tell`]. A close waits for a size that is being told while
+    /// the file stays open: an MDT that hears of the close first would take a last writer without a word for one that wrote
+    /// nothing. Times that are set wait for a close and the other way round: those of the close are older.
     pub telling: bool,
     /// Time of the last write, if the MDT was not told.
     pub mtime: Option<Timestamp>,
@@ -293,15 +294,8 @@ impl FileInner {
         self.error = (self.error.0.wrapping_add(1), Some(status));
     }
 
-    /// What the MDT is to be told; the state counts as told from here on. A size that somebody may have changed since it
-    /// was found out is left away: it is still to be told.
-    pub fn take_update(&mut self, size: Option<KnownSize>) -> DataUpdate {
-        let update = self.update_to_tell(size);
-        self.was_told(&update, size.and_then(|size| size.changes));
-        update
-    }
-
-    /// The same, but the state counts as told only after [`FileInner::was_told`].
+    /// What the MDT is to be told; the state counts as told after [`FileInner::was_told`]. A size that somebody may have changed
+    /// since it was found out is left away: it is still to be told.
     pub fn update_to_tell(&self, size: Option<KnownSize>) -> DataUpdate {
         let true_still = |size: &KnownSize| size.changes.is_some() && size.changes == self.changes();
         let size_blocks = size.filter(true_still).map(|size| (size.size, size.blocks));
@@ -414,17 +408,23 @@ mod tests {
         let known = |inner: &FileInner| KnownSize { size: 5, blocks: 8, changes: inner.changes() };
 
         let before = known(&inner);
+        let tell = |inner: &mut FileInner, size: Option<KnownSize>| {
+            let update = inner.update_to_tell(size);
+            inner.was_told(&update, size.and_then(|size| size.changes));
+            update
+        };
+
         let ticket = inner.ranges.try_take(0, 10, Use::Exclusive).expect("free");
         let during = known(&inner);
-        assert_eq!(inner.take_update(Some(before)).size_blocks, None, "a write goes on");
+        assert_eq!(tell(&mut inner, Some(before)).size_blocks, None, "a write goes on");
         inner.ranges.release(ticket);
         for old in [before, during] {
-            assert_eq!(inner.take_update(Some(old)).size_blocks, None, "a write went on");
+            assert_eq!(tell(&mut inner, Some(old)).size_blocks, None, "a write went on");
             assert!(inner.data_changed);
         }
         let ticket = inner.ranges.try_take(0, 10, Use::Shared).expect("free");
         let after = known(&inner);
-        let (first, second) = (inner.take_update(Some(after)), inner.take_update(None));
+        let (first, second) = (tell(&mut inner, Some(after)), tell(&mut inner, None));
         assert_eq!(first.size_blocks, Some((5, 8)));
         assert!(!inner.data_changed && second.order > first.order);
         inner.ranges.release(ticket);

@@ -3,7 +3,8 @@
 use crate::file::FileState;
 use crate::ops::removed::kept;
 use nacre_lock::LockHandle;
-use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult, perm};
+use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult, Timestamp, perm};
+use nacre_wire::mds::DataUpdate;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -96,6 +97,44 @@ impl Hints {
     }
 }
 
+/// What this client has told the MDT of the data of a file, of which the MDT may not know yet: nobody waits for a close.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Told {
+    /// Size and space (in units of 512 bytes), if they were told.
+    size_blocks: Option<(u64, u64)>,
+    /// Time of the last write, if it was told.
+    mtime: Option<Timestamp>,
+    /// Time of the last read, if it was told.
+    atime: Option<Timestamp>,
+    /// The exclusive lease under which it was told, 0 for none: only while that is in force has nobody else changed it since.
+    lease: u64,
+}
+
+impl Told {
+    /// Shows in attributes that may be older what the MDT will make of them.
+    fn show(&self, attr: &mut Attr, with_size: bool) {
+        if let Some(atime) = self.atime {
+            attr.atime = attr.atime.max(atime);
+        }
+        if attr.size_source == SizeSource::Exact {
+            // The MDT knew of the close.
+            return;
+        }
+        if let Some(mtime) = self.mtime {
+            attr.mtime = mtime;
+            attr.ctime = attr.ctime.max(mtime);
+        }
+        if let (Some((size, blocks)), true) = (self.size_blocks, with_size) {
+            (attr.size, attr.blocks, attr.size_source) = (size, blocks, SizeSource::Exact);
+        }
+    }
+
+    /// True if the attributes show that the MDT knows of it.
+    fn is_known_by(&self, attr: &Attr) -> bool {
+        attr.size_source == SizeSource::Exact && self.atime.is_none_or(|atime| attr.atime >= atime)
+    }
+}
+
 #[derive(Default)]
 struct Node {
     /// Lookups that the kernel has not forgotten.
@@ -103,9 +142,9 @@ struct Node {
     hints: Option<Hints>,
     /// What is left of an inode that this client took the last name from.
     removed: Option<Box<Attr>>,
-    /// Size and space that the MDT was told with the last close, until it shows that it knows: an unlink may overtake the
-    /// close.
-    closed: Option<Box<(u64, u64)>>,
+    /// What the MDT was told with the last closes, until it shows that it knows: an unlink may overtake a close, and so may a
+    /// question for attributes.
+    told: Option<Box<Told>>,
     /// Opens that hold `file`.
     opens: u32,
     file: Option<Arc<FileState>>,
@@ -146,8 +185,8 @@ impl NodeTable {
                 (removed.size, removed.blocks) = (size, blocks);
             }
         }
-        if attr.size_source == SizeSource::Exact {
-            entry.closed = None;
+        if entry.told.as_deref().is_some_and(|told| told.is_known_by(attr)) {
+            entry.told = None;
         }
         entry.hints.replace(Hints::of(attr, warrant))
     }
@@ -157,21 +196,57 @@ impl NodeTable {
         if let Some(entry) = self.shard(node).lock().get_mut(&node)
             && entry.lookups > 0
         {
-            let mut removed = Box::new(kept(attr));
-            if let Some(closed) = entry.closed.take().filter(|_| attr.size_source == SizeSource::Objects) {
-                (removed.size, removed.blocks) = *closed;
+            let mut attr = *attr;
+            if let Some(told) = entry.told.take() {
+                told.show(&mut attr, true);
             }
-            entry.removed = Some(removed);
+            entry.removed = Some(Box::new(kept(&attr)));
         }
     }
 
-    /// The last writer of a file tells the MDT what became of it.
-    pub fn note_closed(&self, node: u64, size: u64, blocks: u64) {
+    /// A close is about to tell the MDT what became of a file, under the exclusive lease with this number (0: none).
+    pub fn note_told(&self, node: u64, update: &DataUpdate, lease: u64) {
         let mut shard = self.shard(node).lock();
         let Some(entry) = shard.get_mut(&node) else { return };
-        match &mut entry.removed {
-            Some(removed) => (removed.size, removed.blocks) = (size, blocks),
-            None => entry.closed = Some(Box::new((size, blocks))),
+        let DataUpdate { size_blocks, mtime, atime, order: _ } = *update;
+        let new = Told { size_blocks, mtime, atime, lease };
+        if let Some(removed) = &mut entry.removed {
+            let mut attr = Attr { size_source: SizeSource::Objects, ..**removed };
+            new.show(&mut attr, true);
+            **removed = kept(&attr);
+            return;
+        }
+        if size_blocks.is_none() && mtime.is_none() && atime.is_none() {
+            return;
+        }
+        let old = entry.told.as_deref().filter(|old| old.lease == lease).copied();
+        // Who has only read says nothing of the rest; who wrote and does not know the size makes the one of before an old one.
+        let is_word_of_reader = size_blocks.is_none() && mtime.is_none();
+        let size_blocks = size_blocks.or(old.filter(|_| is_word_of_reader).and_then(|old| old.size_blocks));
+        let mtime = mtime.or(old.and_then(|old| old.mtime));
+        let atime = atime.max(old.and_then(|old| old.atime));
+        entry.told = Some(Box::new(Told { size_blocks, mtime, atime, lease }));
+    }
+
+    /// True if the MDT may not know yet what it was told with a close.
+    pub fn is_being_told(&self, node: u64) -> bool {
+        self.shard(node).lock().get(&node).is_some_and(|entry| entry.told.is_some())
+    }
+
+    /// Shows in attributes that the MDT gave what it was told under a lease that is still in force, with or without the size. True if
+    /// a time of change was among it.
+    pub fn show_told(&self, attr: &mut Attr, lease: u64, with_size: bool) -> bool {
+        let node = attr.fid.inode_number();
+        let told = self.shard(node).lock().get(&node).and_then(|entry| entry.told.as_deref().copied());
+        let Some(told) = told.filter(|told| told.lease != 0 && told.lease == lease) else { return false };
+        told.show(attr, with_size);
+        told.mtime.is_some()
+    }
+
+    /// The MDT knows all that it was told, and newer things.
+    pub fn forget_told(&self, node: u64) {
+        if let Some(entry) = self.shard(node).lock().get_mut(&node) {
+            entry.told = None;
         }
     }
 
@@ -283,11 +358,12 @@ mod tests {
             Attr { fid: Fid::new(0x2_0000_0400, 7, 0), size_source: SizeSource::Objects, ..Attr::default() };
         let node = node_of(attr.fid).expect("an ordinary FID");
         table.remember(node, &attr, Warrant::None, 1);
-        table.note_closed(node, 4, 8);
+        let told = |size| DataUpdate { size_blocks: Some((size, 8)), ..DataUpdate::default() };
+        table.note_told(node, &told(4), 0);
         table.note_removed(node, &attr);
         assert!(table.removed(node).is_some_and(|attr| (attr.size, attr.blocks) == (4, 8)));
         // The other way round, and what is known for certain counts.
-        table.note_closed(node, 5, 8);
+        table.note_told(node, &told(5), 0);
         assert!(table.removed(node).is_some_and(|attr| attr.size == 5));
         let exact = Attr { size: 6, size_source: SizeSource::Exact, ..attr };
         table.note(node, &exact, Warrant::None);

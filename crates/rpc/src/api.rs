@@ -274,6 +274,13 @@ pub trait MdsEndpoint: Send + Sync {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer>;
     /// Runs one request whose answer nobody waits for (close). Errors are logged by the endpoint.
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>);
+    /// Returns when every request that was posted before has run.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    fn wait_for_posts(&self) -> StatusResult<()> {
+        Ok(())
+    }
     /// State of the way to the target; `mdc.*.import`. `None` if it is in this process.
     fn import(&self) -> Option<ImportInfo> {
         None

@@ -248,6 +248,23 @@ fn posted_requests_survive_a_restart_of_the_server() {
 }
 
 #[test]
+fn posted_requests_can_be_waited_for_also_over_lost_connections() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let proxy = Proxy::start(server.addrs()[0]);
+    let mds = connect(proxy.addr, &Arc::default());
+    for number in 1..=20 {
+        mds.post(&Cred::new(0, 0), &create(format!("file{number}").as_bytes()));
+        if number % 10 == 5 {
+            proxy.cut_all();
+        }
+        mds.wait_for_posts().expect("the server is there");
+        assert_eq!(services.mds.created.lock().unwrap().len(), number);
+    }
+    mds.wait_for_posts().expect("nothing to wait for");
+}
+
+#[test]
 fn another_nid_is_tried_when_one_does_not_answer() {
     let services = Services::default();
     let server = services.serve(any_port(), ServerConfig::default());

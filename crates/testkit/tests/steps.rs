@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -261,6 +261,59 @@ fn whoever_dies_at_a_decisive_step_leaves_the_old_or_the_new_content() {
         let held = stage.kill_at(work, TARGETS[target], step, victim);
         assert_eq!(held.as_deref(), Some(step), "{work:?}");
     }
+    stage.check();
+}
+
+#[test]
+fn times_of_a_written_file_stay_while_the_mdt_does_not_know_of_its_close() {
+    const MDT: (&str, &str) = TARGETS[0];
+    let Some(mut stage) = Stage::open("stepc") else { return };
+    let shown = |path: &Path| {
+        let of = fs::metadata(path).expect("it is there");
+        ((of.mtime(), of.mtime_nsec()), (of.ctime(), of.ctime_nsec()), of.size(), of.blocks())
+    };
+    let written_and_held = |name: &str| {
+        let path = stage.directory.join(name);
+        stage.hold(MDT, "before Close");
+        fs::write(&path, &stage.contents[0]).expect("write");
+        wait::until(wait::SOON, "the close is held", || stage.held(MDT));
+        path
+    };
+    let path = written_and_held("stat");
+    let during = shown(&path);
+    stage.hold(MDT, "none");
+    wait::until(wait::SOON, "the MDT knows", || {
+        let size = stage.cluster.lfs(&["getsom", "-s", text(&path)]).success().stdout;
+        (size.trim() == during.2.to_string()).then_some(())
+    });
+    // Reading has the kernel ask for attributes again.
+    assert!(fs::read(&path).is_ok_and(|content| content == stage.contents[0]));
+    assert_eq!(shown(&path), during);
+
+    // Times that are set afterwards count.
+    let path = written_and_held("touch");
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    std::thread::scope(|scope| {
+        let setter = scope.spawn(|| {
+            let file = File::open(&path).expect("open");
+            file.set_times(fs::FileTimes::new().set_modified(old)).expect("set times");
+        });
+        // Whoever does not wait for the close is done by then.
+        let _ = wait::within(Duration::from_millis(300), || setter.is_finished().then_some(()));
+        stage.hold(MDT, "none");
+        setter.join().expect("times can be set");
+    });
+    wait::until(wait::SOON, "nothing is on its way", || {
+        stage
+            .cluster
+            .lctl(&["get_param", "-n", "mdc.*.import"])
+            .success()
+            .stdout
+            .contains("inflight: 0")
+            .then_some(())
+    });
+    assert!(fs::read(&path).is_ok_and(|content| content == stage.contents[0]));
+    assert_eq!(shown(&path).0, (1_000_000, 0));
     stage.check();
 }
 

@@ -17,6 +17,19 @@ use std::time::Duration;
 /// How often a wait asks whether it was interrupted.
 const INTERRUPT_POLL: Duration = Duration::from_millis(10);
 
+/// Something of a file is on its way to the MDT, as long as this exists: one thing after the other.
+pub(crate) struct Telling<'a>(&'a FileState);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.0.lock();
+        inner.telling = false;
+        if inner.ranges.waiters > 0 {
+            self.0.changed.notify_all();
+        }
+    }
+}
+
 /// A byte range of a file in use; given back when dropped.
 pub(crate) struct RangeGuard<'a> {
     file: &'a FileState,
@@ -76,6 +89,16 @@ impl FileState {
 
     /// Waits until the MDT has heard what it is being told ([`FileInner::telling`]).
     pub fn wait_until_told(&self) {
+        drop(self.lock_untold());
+    }
+
+    /// The same; nothing more is told but by the caller until the result is dropped.
+    pub fn tell(&self) -> Telling<'_> {
+        self.lock_untold().telling = true;
+        Telling(self)
+    }
+
+    fn lock_untold(&self) -> parking_lot::MutexGuard<'_, FileInner> {
         let mut inner = self.lock();
         if inner.telling {
             nacre_env::blocking(|| {
@@ -86,6 +109,7 @@ impl FileState {
                 inner.ranges.waiters -= 1;
             });
         }
+        inner
     }
 
     /// Takes `[start, end)` if that is possible at once.
@@ -277,10 +301,14 @@ impl Client {
         if !attr.is_regular() {
             return Ok(attr);
         }
-        match self.nodes.file(attr.fid.inode_number()) {
-            Some(file) => self.overlay(&file, &mut attr, lease)?,
-            None if attr.size_source == SizeSource::Objects => self.recover_size(&mut attr)?,
-            None => {}
+        if let Some(file) = self.nodes.file(attr.fid.inode_number()) {
+            self.overlay(&file, &mut attr, lease)?;
+            return Ok(attr);
+        }
+        // In this order: who closes notes what he tells before the file counts as closed.
+        self.nodes.show_told(&mut attr, self.lease.number(), true);
+        if attr.size_source == SizeSource::Objects {
+            self.recover_size(&mut attr)?;
         }
         Ok(attr)
     }
@@ -298,9 +326,12 @@ impl Client {
     }
 
     fn overlay(&self, file: &FileState, attr: &mut Attr, lease: u64) -> StatusResult<()> {
-        let known = {
+        let (known, mtime_is_ours) = {
             let mut inner = file.lock();
             inner.learn(attr, lease, false);
+            // Looked up while nobody can take what is to be told out of the state, to note it there.
+            let is_told = self.show_told_of(&inner, attr);
+            let mtime_is_ours = is_told || inner.mtime.is_some() || inner.mtime_told;
             if let Some(atime) = inner.atime {
                 attr.atime = attr.atime.max(atime);
             }
@@ -311,29 +342,30 @@ impl Client {
             if attr.size_source == SizeSource::Exact && !inner.data_changed && inner.writers == 0 {
                 return Ok(());
             }
-            if self.size_is_ours(&inner) {
-                inner.known_blocks().map(|blocks| (inner.size, blocks))
-            } else {
-                None
-            }
+            let size = inner.size;
+            let known = inner.known_blocks().filter(|_| self.size_is_ours(&inner));
+            (known.map(|blocks| (size, blocks)), mtime_is_ours)
         };
         if let Some((size, blocks)) = known {
             (attr.size, attr.blocks) = (size, blocks);
             return Ok(());
         }
-        let mtime_is_ours = {
-            let inner = file.lock();
-            inner.mtime.is_some() || inner.mtime_told
-        };
         let glimpse = match self.refresh_size(file) {
             Err(Status::EIO) => self.size_of_the_rest(file)?,
             outcome => outcome?,
         };
         (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
         if !mtime_is_ours {
-            attr.mtime = attr.mtime.max(glimpse.mtime.unwrap_or(attr.mtime));
+            show_written(attr, glimpse.mtime);
         }
         Ok(())
+    }
+
+    /// Shows in attributes of an open file what closes have told the MDT, as far as nothing was written since. True if a time of
+    /// change was among it.
+    pub(crate) fn show_told_of(&self, inner: &FileInner, attr: &mut Attr) -> bool {
+        let with_size = inner.writers == 0 && !inner.data_changed;
+        self.nodes.show_told(attr, self.lease.number(), with_size)
     }
 
     /// The MDT does not know the size, since somebody writes or a writer died: asks the objects. While nobody else is
@@ -347,7 +379,7 @@ impl Client {
         };
         drop(pin);
         (attr.size, attr.blocks) = (glimpse.size, glimpse.blocks);
-        attr.mtime = attr.mtime.max(glimpse.mtime.unwrap_or(attr.mtime));
+        show_written(attr, glimpse.mtime);
         if is_whole
             && lease != 0
             && lease == self.lease.number()
@@ -380,28 +412,27 @@ impl Client {
 
     /// Tells the MDT what it does not know of a written file that stays open.
     pub(crate) fn push_size(&self, file: &FileState) -> StatusResult<()> {
-        {
-            let mut inner = file.lock();
-            if !inner.data_changed || inner.telling {
-                return Ok(());
-            }
-            inner.telling = true;
+        let _turn = file.tell();
+        if !file.lock().data_changed {
+            return Ok(());
         }
-        let outcome = self.tell_size_of_open(file);
-        file.lock().telling = false;
-        file.changed.notify_all();
-        outcome
-    }
-
-    fn tell_size_of_open(&self, file: &FileState) -> StatusResult<()> {
         let size = self.size_blocks(file)?;
-        let update = file.lock().take_update(Some(size));
+        let update = file.lock().update_to_tell(Some(size));
         let request = MdsRequest::UpdateData { fid: file.fid, update, exact: false };
         let answer = self.call_system(file.fid, &request)?;
         let mut inner = file.lock();
+        inner.was_told(&update, size.changes);
         inner.transno = inner.transno.max(answer.transno);
         // The MDT keeps "ask the objects" while the file is open for writing, so the last close tells it again.
         inner.data_changed |= inner.writers > 0;
         Ok(())
+    }
+}
+
+/// Shows in attributes that a write at `time` has changed the file.
+fn show_written(attr: &mut Attr, time: Option<nacre_types::Timestamp>) {
+    if let Some(time) = time {
+        attr.mtime = attr.mtime.max(time);
+        attr.ctime = attr.ctime.max(attr.mtime);
     }
 }

@@ -60,6 +60,8 @@ impl Client {
         let (range, ()) =
             file.take_range(who, Use::Exclusive, |inner| (size.min(inner.size), u64::MAX, ()))?;
         let era = file.lock_era.load(Ordering::Acquire);
+        let turn = file.tell();
+        self.wait_for_closes(fid)?;
         let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;
         let mut attr = answer.attr()?;
@@ -72,6 +74,7 @@ impl Client {
             inner.mtime = None;
             inner.mtime_told = true;
         });
+        drop(turn);
         let (writers, has_objects) = {
             let inner = file.lock();
             (inner.writers, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
@@ -107,9 +110,11 @@ impl Client {
 
     fn tell_size(&self, file: &FileState, size: u64) -> StatusResult<Attr> {
         let known = self.size_blocks(file)?;
-        let update = file.lock().take_update(Some(KnownSize { size, ..known }));
+        let update = file.lock().update_to_tell(Some(KnownSize { size, ..known }));
         let request = MdsRequest::UpdateData { fid: file.fid, update, exact: self.lease.exclusive() };
-        self.call_system(file.fid, &request)?.attr()
+        let attr = self.call_system(file.fid, &request)?.attr()?;
+        file.lock().was_told(&update, known.changes);
+        Ok(attr)
     }
 
     /// Allocates, frees or zeroes `[offset, offset + len)` of an open file.

@@ -2,6 +2,7 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
+use crate::file::FileState;
 use crate::locks::groups::Who;
 use nacre_types::{Attr, Fid, OpenHandle, SetAttr, SetAttrValid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
@@ -68,15 +69,21 @@ impl Client {
             let (attr, lease) = self.truncate(caller, fid, set, who)?;
             return Ok((self.complete_attr(attr, lease)?, false));
         }
+        let node = fid.inode_number();
+        let file = self.nodes.file(node);
+        let sets_times = set.valid.intersects(TIMES | ACCESS_TIMES);
+        let turn = file.as_deref().filter(|_| sets_times).map(FileState::tell);
+        if sets_times {
+            self.wait_for_closes(fid)?;
+        }
         let answer = match self.call(caller, fid, &MdsRequest::SetAttr { fid, set }) {
             Ok(answer) => answer,
             Err(status) => return Ok((self.set_removed(caller, fid, &set, status)?, false)),
         };
         let lease = answer.lease;
         let attr = answer.attr()?;
-        let node = fid.inode_number();
         let was_public = self.nodes.note(node, &attr, lease.into()).is_none_or(|old| old.public);
-        if let Some(file) = self.nodes.file(node) {
+        if let Some(file) = &file {
             let mut inner = file.lock();
             // A time that was set counts, not the time of writes before that.
             if set.valid.intersects(TIMES) {
@@ -87,12 +94,25 @@ impl Client {
                 inner.atime = None;
             }
         }
+        drop(turn);
         let is_public = nacre_types::perm::searchable_by_all(&attr);
         if attr.is_dir() && !is_public {
             self.absences.forget(fid);
         }
         let closed = attr.is_dir() && was_public && !is_public;
         Ok((self.complete_attr(attr, lease)?, closed))
+    }
+
+    /// Waits until the MDT knows what closes of an inode have told it: times that are set from now on are newer.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub(crate) fn wait_for_closes(&self, fid: Fid) -> StatusResult<()> {
+        if self.nodes.is_being_told(fid.inode_number()) {
+            self.mdt(fid)?.endpoint.wait_for_posts()?;
+            self.nodes.forget_told(fid.inode_number());
+        }
+        Ok(())
     }
 
     /// Checks that the caller has all rights in `mask` (see `nacre_types::perm`).

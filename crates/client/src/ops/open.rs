@@ -171,6 +171,7 @@ impl Client {
         self.adopt_layout_lock(file, opening.lock, layout, (opening.lease, opening.changes));
         let (size_known, has_objects) = {
             let mut inner = file.lock();
+            self.show_told_of(&inner, &mut attr);
             let ours = self.size_is_ours(&inner);
             let exact = !ours && attr.size_source == SizeSource::Exact;
             inner.learn(&attr, opening.lease, exact);
@@ -181,7 +182,7 @@ impl Client {
             (ours || exact, inner.layout.as_ref().is_some_and(|layout| layout.has_objects()))
         };
         if cut {
-            self.cut_at_open(file, opening.lease)?;
+            self.cut_at_open(file, &attr, opening.lease)?;
             attr.size = 0;
             attr.blocks = 0;
         } else if !size_known && has_objects {
@@ -222,16 +223,18 @@ impl Client {
         layout.map_or(Ok(()), |layout| self.give_up_read_locks(&layout))
     }
 
-    /// The MDT has recorded size 0; now the objects go.
-    fn cut_at_open(&self, file: &FileState, lease: u64) -> StatusResult<()> {
+    /// The MDT has recorded size 0 and the time, and gave these attributes; now the objects go.
+    fn cut_at_open(&self, file: &FileState, attr: &Attr, lease: u64) -> StatusResult<()> {
         let (range, ()) = file.take_range(Who::Name, Use::Exclusive, |_| (0, u64::MAX, ()))?;
         if file.lock().layout.as_ref().is_some_and(|layout| layout.has_objects()) {
             self.resize_objects(file, 0)?;
         }
-        let now = self.now();
+        // What an earlier close is telling is old now.
+        self.nodes.forget_told(file.node);
         range.finish(|inner| {
             inner.on_truncated(0, lease, true);
-            inner.mtime = Some(now);
+            // To be told again, since what such a close tells may reach the MDT later than this open.
+            inner.mtime = Some(attr.mtime);
         });
         Ok(())
     }
@@ -299,15 +302,17 @@ impl Client {
         } else {
             None
         };
-        let update = file.lock().take_update(size);
-        if let Some((size, blocks)) = update.size_blocks {
-            self.nodes.note_closed(file.node, size, blocks);
-        }
+        let turn = file.tell();
+        let update = file.lock().update_to_tell(size);
+        self.nodes.note_told(file.node, &update, self.lease.number());
         self.changes.fetch_add(1, Ordering::Release);
         let request = MdsRequest::Close { fid: file.fid, handle: open.handle, update };
         if let Ok(mdt) = self.mdt(file.fid) {
             mdt.endpoint.post(&nacre_types::Cred::system(), &request);
         }
+        // Not before: whoever finds nothing to be told in the state has to find it among what was told.
+        file.lock().was_told(&update, size.and_then(|size| size.changes));
+        drop(turn);
         self.nodes.detach(file.node);
         Ok(())
     }

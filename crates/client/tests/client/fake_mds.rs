@@ -5,8 +5,8 @@ use nacre_lock::{InodeBits, LockHandle, Mode, Need, Wanted};
 use nacre_rpc::{ClientCallbacks, MdsEndpoint};
 use nacre_types::perm;
 use nacre_types::{
-    Attr, AttrFlags, Cred, Fid, FileKind, SetAttr, SetAttrValid, SizeSource, Status, StatusResult, Timestamp,
-    TransNo,
+    Attr, AttrFlags, Cred, Fid, FileKind, OpenHandle, SetAttr, SetAttrValid, SizeSource, Status,
+    StatusResult, Timestamp, TransNo,
 };
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{
@@ -66,7 +66,12 @@ pub struct FakeMds {
     pub at_update: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when a close arrives.
     pub at_close: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// While there is a list, closes that nobody waits for stay in it.
+    pub held_closes: Mutex<Option<Vec<HeldClose>>>,
 }
+
+/// A close on its way: client, file, handle, and what it tells.
+pub type HeldClose = (usize, Fid, OpenHandle, DataUpdate);
 
 /// One client's way to it.
 pub struct FakeEndpoint {
@@ -101,6 +106,7 @@ impl FakeMds {
             fail_create: Mutex::default(),
             at_update: Mutex::default(),
             at_close: Mutex::default(),
+            held_closes: Mutex::default(),
         })
     }
 
@@ -134,6 +140,15 @@ impl FakeMds {
         let mut state = self.lock();
         state.clients.clear();
         state.inodes.values_mut().for_each(|inode| inode.opens.clear());
+    }
+
+    /// Closes that were held arrive, and later ones at once.
+    pub fn let_closes_arrive(&self) {
+        let held = self.held_closes.lock().expect("no panic inside").take();
+        for (client, fid, handle, update) in held.unwrap_or_default() {
+            let request = MdsRequest::Close { fid, handle, update };
+            self.run(client, &Cred::system(), &request).expect("a close works here");
+        }
     }
 
     fn grant(state: &State) -> LeaseGrant {
@@ -247,6 +262,7 @@ impl FakeMds {
             }
         }
         inode.attr.mtime = update.mtime.unwrap_or(inode.attr.mtime);
+        inode.attr.ctime = inode.attr.ctime.max(update.mtime.unwrap_or_default());
         inode.attr.atime = update.atime.unwrap_or(inode.attr.atime);
     }
 
@@ -491,6 +507,16 @@ impl MdsEndpoint for FakeEndpoint {
     }
 
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
+        if let (MdsRequest::Close { fid, handle, update }, Some(held)) =
+            (request, self.mds.held_closes.lock().expect("no panic inside").as_mut())
+        {
+            return held.push((self.client, *fid, *handle, *update));
+        }
         self.call(cred, request).expect("a close that nobody waits for must work here");
+    }
+
+    fn wait_for_posts(&self) -> StatusResult<()> {
+        self.mds.let_closes_arrive();
+        Ok(())
     }
 }

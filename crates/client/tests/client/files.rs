@@ -236,3 +236,69 @@ fn limits_are_refused_and_not_wrapped() {
     assert_eq!(write(&client, reader, 0, b"x"), Err(Status::EBADF));
     assert_eq!(client.release(9999), Err(Status::EBADF));
 }
+
+/// Times and size of a file, and whether they count as exact.
+fn shown(client: &Client, fid: Fid) -> (Timestamp, Timestamp, Timestamp, u64, u64) {
+    let attr = client.getattr(fid).expect("it is there");
+    (attr.atime, attr.mtime, attr.ctime, attr.size, attr.blocks)
+}
+
+#[test]
+fn what_stat_shows_of_a_written_file_stays_while_its_close_is_on_its_way() {
+    let world = World::new(65536, 2);
+    let client = world.client();
+    let (fid, handle) = create(&client, "file");
+    write(&client, handle, 0, &[1; 100_000]).expect("written");
+    let (_, mtime, ctime, size, _) = shown(&client, fid);
+    assert_eq!((mtime, size), (ctime, 100_000));
+
+    // The kernel tells of a close when it likes, and programs go on meanwhile: at the close itself, ...
+    let (asking, seen) = (client.clone(), Arc::new(std::sync::Mutex::new(None)));
+    let inside = seen.clone();
+    *world.mds.at_close.lock().expect("no panic") = Some(Box::new(move || {
+        inside.lock().expect("no panic").get_or_insert(shown(&asking, fid));
+    }));
+    let late = open(&client, fid, READ_WRITE);
+    client.release(handle).expect("was open");
+    let during = seen.lock().expect("no panic").take().expect("the close came by");
+    assert_eq!((during.1, during.2, during.3), (mtime, ctime, size), "while the file stays open");
+    *world.mds.at_close.lock().expect("no panic") = None;
+
+    // ... and while the MDT does not know of it.
+    write(&client, late, 100_000, b"more").expect("written");
+    let (_, mtime, ctime, size, _) = shown(&client, fid);
+    *world.mds.held_closes.lock().expect("no panic") = Some(Vec::new());
+    client.release(late).expect("was open");
+    let under_way = shown(&client, fid);
+    assert_eq!((under_way.1, under_way.2, under_way.3), (mtime, ctime, size));
+    let again = open(&client, fid, OpenFlags::READ);
+    assert_eq!(shown(&client, fid), under_way, "opened once more");
+    assert_eq!(read(&client, again, 99_999, 10), b"\x01more");
+    let under_way = shown(&client, fid);
+    world.mds.let_closes_arrive();
+    assert_eq!(shown(&client, fid), under_way, "the MDT knows");
+    client.release(again).expect("was open");
+    assert_eq!(shown(&client, fid), under_way);
+}
+
+#[test]
+fn times_that_are_set_after_a_close_are_not_undone_by_it() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    for is_still_open in [false, true] {
+        let (fid, handle) = create(&client, if is_still_open { "open" } else { "closed" });
+        write(&client, handle, 0, b"data").expect("written");
+        let other = is_still_open.then(|| open(&client, fid, READ_WRITE));
+        *world.mds.held_closes.lock().expect("no panic") = Some(Vec::new());
+        client.release(handle).expect("was open");
+        let old = Timestamp::new(1_000_000, 7);
+        let set = SetAttr { valid: SetAttrValid::MTIME, mtime: old, ..SetAttr::default() };
+        let (attr, _) = client.setattr(&root(), fid, set).expect("root may");
+        assert_eq!(attr.mtime, old);
+        world.mds.let_closes_arrive();
+        if let Some(other) = other {
+            client.release(other).expect("was open");
+        }
+        assert_eq!(client.getattr(fid).expect("it is there").mtime, old);
+    }
+}

@@ -114,8 +114,8 @@ impl Mds {
         let word = Word::of(session, &caller.client, update);
         let mut update = *update;
         if exact && session.is_none() && record.attr.size_source == SizeSource::Exact {
-            // What was found out by asking the objects is older than a writer's last word.
-            update.size_blocks = None;
+            // What was found out by asking the objects is older than a writer's last word, the time too.
+            (update.size_blocks, update.mtime) = (None, None);
         }
         let mut changed = InodeRecord::clone(&record);
         word.apply(&mut changed.attr, &update);

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::file::{FileState, KnownSize, OpenFile};
 use crate::node::Warrant;
 use nacre_types::{Status, StatusResult};
-use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, MdsReply, MdsRequest};
+use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsReply, MdsRequest};
 use std::sync::atomic::Ordering;
 
 /// Data that was taken out of its table to go with a close.
@@ -53,6 +53,7 @@ impl Client {
             file.dirty.put_back(job);
             return false;
         };
+        let _turn = file.tell();
         let update = file.lock().update_to_tell(Some(size));
         // SAFETY: spans end within the buffer and name bytes that were written; the window was taken out of its table, which
         // does so only when nobody fills it, so nobody changes them while the job exists.
@@ -67,7 +68,7 @@ impl Client {
             MdsReply::Attr(attr) => Ok((attr.size, attr.blocks, answer.transno)),
             _ => Err(Status::EPROTO),
         });
-        let (size_told, blocks, transno) = match told {
+        let (size_told, blocks_told, transno) = match told {
             Ok(told) => told,
             Err(status) => {
                 log::debug!("data of {} does not go with its close: {status}", file.fid);
@@ -75,13 +76,15 @@ impl Client {
                 return false;
             }
         };
+        // Answers to earlier questions may still be on their way, and the inode may have been removed.
+        let known = DataUpdate { size_blocks: Some((size_told, blocks_told)), ..update };
+        self.nodes.note_told(file.node, &known, self.lease.number());
         {
             let mut inner = file.lock();
             inner.transno = inner.transno.max(transno);
             inner.mark_dirty(job.window.budget.ost_index, job.key.object, epoch);
             inner.was_told(&update, size.changes);
         }
-        self.nodes.note_closed(file.node, size_told, blocks);
         let counters = &self.dirty.counters;
         counters.rpcs.fetch_add(1, Ordering::Relaxed);
         counters.sent_bytes.fetch_add(u64::from(end - start), Ordering::Relaxed);

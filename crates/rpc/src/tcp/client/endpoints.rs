@@ -118,6 +118,10 @@ impl MdsEndpoint for MdsCalls {
             log::warn!("a request whose answer nobody waits for failed: {status}");
         }
     }
+
+    fn wait_for_posts(&self) -> StatusResult<()> {
+        self.peer.wait_for_posts()
+    }
 }
 
 /// A metadata target over TCP. Dropping it closes its connections; see [`TcpMds::disconnect`].
@@ -189,6 +193,10 @@ impl MdsEndpoint for TcpMds {
 
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
         self.calls.post(cred, request);
+    }
+
+    fn wait_for_posts(&self) -> StatusResult<()> {
+        self.calls.wait_for_posts()
     }
 }
 

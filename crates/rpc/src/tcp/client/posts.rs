@@ -40,6 +40,7 @@ pub(crate) struct Flights {
     requests: Mutex<Requests>,
     tag_freed: Condvar,
     posts: Mutex<BTreeMap<u64, Post>>,
+    post_ended: Condvar,
     /// Reads and writes under way.
     pub(crate) gate: Gate,
     /// Over a simulated fabric: what counts as under way until a time yet to come.
@@ -58,6 +59,7 @@ impl Flights {
             requests: Mutex::new(Requests::new(1)),
             tag_freed: Condvar::new(),
             posts: Mutex::default(),
+            post_ended: Condvar::new(),
             gate: Gate::default(),
             due: Mutex::default(),
         }
@@ -152,6 +154,7 @@ impl Flights {
     /// A posted request was answered.
     pub(crate) fn post_answered(&self, xid: u64, status: Status) {
         self.posts.lock().remove(&xid);
+        self.post_ended.notify_all();
         self.finish(xid);
         if status != Status::OK {
             log::warn!("a request whose answer nobody waits for failed: {status}");
@@ -162,6 +165,24 @@ impl Flights {
     pub(crate) fn post_lost(&self, xid: u64) {
         if let Some(post) = self.posts.lock().get_mut(&xid) {
             post.sent = false;
+        }
+    }
+
+    /// The last request that was posted, of those under way.
+    pub(crate) fn last_post(&self) -> Option<u64> {
+        self.posts.lock().keys().next_back().copied()
+    }
+
+    /// True if a request that was posted until `last` is under way.
+    pub(crate) fn has_post_until(&self, last: u64) -> bool {
+        self.posts.lock().range(..=last).next().is_some()
+    }
+
+    /// Waits until another posted request is answered, for a little while at most and only if one until `last` is under way.
+    pub(crate) fn rest_for_posts(&self, last: u64) {
+        let mut posts = self.posts.lock();
+        if posts.range(..=last).next().is_some() {
+            self.post_ended.wait_for(&mut posts, TICK);
         }
     }
 

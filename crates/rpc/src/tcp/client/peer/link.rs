@@ -101,6 +101,32 @@ impl Peer {
         }
     }
 
+    /// Waits until the server has answered every request that was posted so far.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub(crate) fn wait_for_posts(self: &Arc<Self>) -> StatusResult<()> {
+        let Some(last) = self.flights.last_post() else { return Ok(()) };
+        nacre_env::blocking(|| {
+            loop {
+                self.sweep();
+                if !self.flights.has_post_until(last) {
+                    return Ok(());
+                }
+                if self.is_stopping() {
+                    return Err(Status::ESHUTDOWN);
+                }
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+                // Nobody else may be there to take the answers in.
+                if !self.ends.iter().flat_map(End::conns).any(|conn| conn.read_once()) {
+                    self.flights.rest_for_posts(last);
+                }
+            }
+        })
+    }
+
     /// The connection of this thread's CPU, opened if need be. `deadline` limits the wait for a server that is away.
     ///
     /// # Errors
