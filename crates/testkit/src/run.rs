@@ -5,6 +5,7 @@
 //! knows the directory: by the value when it is dropped (also on a panic), by a thread of the test program when a signal
 //! arrives, and by the next test program when the owner was killed. Nothing else on the machine is touched.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once, PoisonError, mpsc};
 use std::time::Duration;
 
 use crate::program::shell;
@@ -234,20 +235,71 @@ fn end_mounts(directory: &Path) {
 /// Living processes with the mark of a run (zombies have no environment any more).
 fn marked(directory: &Path) -> Vec<(u32, Vec<String>)> {
     let mark = [MARK.as_bytes(), b"=", directory.as_os_str().as_bytes()].concat();
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-        if environment.split(|&byte| byte == 0).any(|variable| variable == mark) {
-            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let words = line.split(|&byte| byte == 0).filter(|word| !word.is_empty());
-            found.push((pid, words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()));
-        }
-    }
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut found =
+        look_at_all(numbers.collect(), Duration::from_secs(1), move |pid| command_with(&mark, pid));
     found.sort();
     found
+}
+
+/// Processes in exec that nobody can look at, since they wait for something.
+static HELD_UP: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// What `look` finds at processes. A process in exec closes its copies of our files, which may wait for a server that only our
+/// caller can start, and holds up whoever looks at it meanwhile: it is left out, from `patience` on and until that is over.
+fn look_at_all<R: Send + 'static>(
+    mut numbers: Vec<u32>,
+    patience: Duration,
+    look: impl Fn(u32) -> Option<R> + Clone + Send + 'static,
+) -> Vec<(u32, R)> {
+    let held_up = || HELD_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut found = Vec::new();
+    numbers.retain(|pid| !held_up().contains(pid));
+    while !numbers.is_empty() {
+        let (sender, receiver) = mpsc::channel();
+        let (asked, look) = (numbers.clone(), look.clone());
+        std::thread::spawn(move || {
+            for pid in asked {
+                let seen = look(pid);
+                let mut held_up = held_up();
+                held_up.remove(&pid);
+                if sender.send(seen).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut done = 0;
+        for &pid in &numbers {
+            let seen = receiver.recv_timeout(patience).or_else(|_| {
+                let mut held_up = held_up();
+                let late = receiver.try_recv();
+                if late.is_err() {
+                    held_up.insert(pid);
+                }
+                late
+            });
+            done += 1;
+            match seen {
+                Ok(seen) => found.extend(seen.map(|seen| (pid, seen))),
+                Err(_) => break,
+            }
+        }
+        numbers.drain(..done);
+    }
+    found
+}
+
+/// The command line of a process that has `mark` in its environment.
+fn command_with(mark: &[u8], pid: u32) -> Option<Vec<String>> {
+    let process = Path::new("/proc").join(pid.to_string());
+    let environment = fs::read(process.join("environ")).ok()?;
+    if !environment.split(|&byte| byte == 0).any(|variable| variable == mark) {
+        return None;
+    }
+    let line = fs::read(process.join("cmdline")).unwrap_or_default();
+    let words = line.split(|&byte| byte == 0).filter(|word| !word.is_empty());
+    Some(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
 /// The ends of all logs, for whoever reads why a test failed.
@@ -311,6 +363,30 @@ mod tests {
         assert!(!directory.exists());
         assert!(marked(&directory).iter().all(|(pid, _)| *pid == child.id()));
         assert!(!child.wait().expect("our child").success());
+    }
+
+    #[test]
+    fn a_process_that_nobody_can_look_at_hides_no_others() {
+        // Numbers that no process has.
+        let [first, stuck, last] = [1 << 30, (1 << 30) + 1, (1 << 30) + 2];
+        let (release, released) = mpsc::channel::<()>();
+        let released = std::sync::Arc::new(Mutex::new(released));
+        let look = move |pid| {
+            if pid == stuck {
+                let _ = released.lock().expect("nobody panics").recv();
+            }
+            Some(pid - first)
+        };
+        let all = vec![first, stuck, last];
+        let seen = || look_at_all(all.clone(), Duration::from_millis(50), look.clone());
+        assert_eq!(seen(), [(first, 0), (last, 2)]);
+        let began = std::time::Instant::now();
+        for _ in 0..20 {
+            assert_eq!(seen(), [(first, 0), (last, 2)]);
+        }
+        assert!(began.elapsed() < wait::SOON, "it is not waited for each time");
+        drop(release);
+        wait::until(wait::SOON, "it can be looked at", || (seen().len() == 3).then_some(()));
     }
 
     #[test]
