@@ -10,9 +10,11 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::program::{self, Outcome};
+use crate::requirements::{have, have_root};
 use crate::run::Run;
 use crate::{binary, mounts, wait};
 use launcher::Launcher;
@@ -84,6 +86,24 @@ impl Cluster {
     /// When it does not come up, with the ends of its logs.
     pub fn start(shape: Shape) -> Cluster {
         Cluster::start_with(shape, &Options::default())
+    }
+
+    /// A file system that can be mounted more than once, with a name of its own that begins with `prefix`, so that parameters are
+    /// asked for here and not where other tests run. `None` if the machine lacks what that takes, or the tests run on something
+    /// else.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up, with the ends of its logs.
+    #[track_caller]
+    pub fn start_to_share(shape: Shape, prefix: &str) -> Option<Cluster> {
+        static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+        if !have(&["/dev/fuse"]) || !have_root() {
+            return None;
+        }
+        let fsname = format!("{prefix}{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
+        let options = Options { listen: true, fsname, ..Options::default() };
+        Some(Cluster::start_with(shape, &options)).filter(|cluster| !cluster.is_foreign())
     }
 
     /// A file system as `options` say.

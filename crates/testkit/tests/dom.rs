@@ -306,15 +306,7 @@ fn components_on_the_mdt_are_bounded_and_shrink_with_the_space() {
 
 /// Runs `case` over a shape with two mounts of one directory whose files begin on the MDT.
 fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
-    let fsname = format!("dt{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
-    let mut cluster = Cluster::start_with(shape, &Options { listen: true, fsname, ..Options::default() });
-    if cluster.is_foreign() {
-        return;
-    }
+    let Some(mut cluster) = Cluster::start_to_share(shape, "dt") else { return };
     let mounts = [dom_directory(&cluster, "d"), cluster.add_mount().join("d")];
     case(&mut cluster, &mounts);
     cluster.stop_and_check();
@@ -384,17 +376,19 @@ fn two_clients_share_data_on_the_mdt_over_the_network() {
     with_two(Shape::Separate, both_see_the_same);
 }
 
+/// Servers that can be killed, and a directory whose files begin on the MDT.
+fn separate() -> Option<(Cluster, PathBuf)> {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return None;
+    }
+    let cluster = Cluster::start(Shape::Separate);
+    (!cluster.is_foreign()).then(|| dom_directory(&cluster, "d")).map(|root| (cluster, root))
+}
+
 /// Writers go on while the MDT, which holds their data, is killed again and again: what was written is there, whole.
 #[test]
 fn a_killed_mdt_loses_nothing_that_was_written() {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    let mut cluster = Cluster::start(Shape::Separate);
-    if cluster.is_foreign() {
-        return;
-    }
-    let root = dom_directory(&cluster, "d");
+    let Some((mut cluster, root)) = separate() else { return };
     let (written, files) = (AtomicU32::new(0), 400);
     let content = |name: u32| random_bytes(u64::from(name), 1 + u64::from(name) * 997 % 90_000);
     std::thread::scope(|scope| {
@@ -426,14 +420,7 @@ fn a_killed_mdt_loses_nothing_that_was_written() {
 /// The MDT dies while files are being closed: what they were to take along arrives when it is back.
 #[test]
 fn data_that_goes_with_a_close_survives_an_mdt_that_dies_under_it() {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    let mut cluster = Cluster::start(Shape::Separate);
-    if cluster.is_foreign() {
-        return;
-    }
-    let root = dom_directory(&cluster, "d");
+    let Some((mut cluster, root)) = separate() else { return };
     let content = |name: u64| random_bytes(name, 1 + name * 997 % 20_000);
     for round in 0..2 {
         let names = round * 20..round * 20 + 20;

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, errno, on_every_shape, wait};
@@ -272,15 +271,7 @@ on_every_shape! {
 
 /// Runs `case` over a shape with two mounts of one directory.
 fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
-    let fsname = format!("ly{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
-    let mut cluster = Cluster::start_with(shape, &Options { listen: true, fsname, ..Options::default() });
-    if cluster.is_foreign() {
-        return;
-    }
+    let Some(mut cluster) = Cluster::start_to_share(shape, "ly") else { return };
     let mounts = [cluster.directory("d"), cluster.add_mount().join("d")];
     case(&mut cluster, &mounts);
     cluster.stop_and_check();

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
@@ -21,15 +21,7 @@ type Case = fn(&Cluster, &Path, &Path);
 /// Runs cases over a shape with two mounts, each in a directory of its own, on a file system with a name of its own. Its start and end take longer
 /// than most cases, so those that do not disturb each other have one together.
 fn with_two(shape: Shape, cases: &[Case]) {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
-    let fsname = format!("rl{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
-    let mut cluster = Cluster::start_with(shape, &Options { listen: true, fsname, ..Options::default() });
-    if cluster.is_foreign() {
-        return;
-    }
+    let Some(mut cluster) = Cluster::start_to_share(shape, "rl") else { return };
     let second = cluster.add_mount();
     for (number, case) in cases.iter().enumerate() {
         let name = format!("d{number}");

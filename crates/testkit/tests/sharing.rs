@@ -4,12 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Map, Random};
-use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, wait};
 
 /// Far more than anything here takes; what hangs is found by it.
@@ -17,16 +15,7 @@ const LIMIT: Duration = Duration::from_secs(150);
 
 /// Runs `case` over a shape with as many mounts of one directory as it wants.
 fn with_mounts(shape: Shape, count: usize, case: fn(&mut Cluster, &[PathBuf])) {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    // A name of its own, so that parameters are asked for here and not where other tests run.
-    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
-    let fsname = format!("sh{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
-    let mut cluster = Cluster::start_with(shape, &Options { listen: true, fsname, ..Options::default() });
-    if cluster.is_foreign() {
-        return;
-    }
+    let Some(mut cluster) = Cluster::start_to_share(shape, "sh") else { return };
     let mut mounts = vec![cluster.directory("d")];
     for _ in 1..count {
         mounts.push(cluster.add_mount().join("d"));

@@ -3,12 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use nacre_testkit::cluster::Options;
-use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, errno};
 
 use super::ioctls::{ioctl, put, u32_at};
@@ -65,15 +62,7 @@ fn end<T>(work: &Receiver<T>) -> T {
 }
 
 fn with_two(shape: Shape, case: fn(&mut Cluster, &[PathBuf; 2])) {
-    if !have(&["/dev/fuse"]) || !have_root() {
-        return;
-    }
-    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
-    let fsname = format!("gl{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
-    let mut cluster = Cluster::start_with(shape, &Options { listen: true, fsname, ..Options::default() });
-    if cluster.is_foreign() {
-        return;
-    }
+    let Some(mut cluster) = Cluster::start_to_share(shape, "gl") else { return };
     let first = cluster.directory("d");
     let second = cluster.add_mount().join("d");
     case(&mut cluster, &[first, second]);
