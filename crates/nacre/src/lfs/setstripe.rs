@@ -70,15 +70,12 @@ const OPTIONS: &[OptionSpec] = &[
     opt('h', "help", Takes::Nothing),
     long('m', "mode", Takes::Value),
     long('Y', "copy", Takes::Value),
-    // Known to Lustre, named in the refusal.
     opt('C', "overstripe-count", Takes::Value),
     opt('o', "ost", Takes::Value),
     long('o', "ost-list", Takes::Value),
     opt('E', "component-end", Takes::Value),
     opt('z', "extension-size", Takes::Value),
     long('z', "ext-size", Takes::Value),
-    opt('N', "mirror-count", Takes::MaybeValue),
-    opt('f', "file", Takes::Value),
     opt('I', "component-id", Takes::Value),
     opt('y', "yaml", Takes::Value),
     opt('x', "xattr", Takes::Value),
@@ -88,6 +85,9 @@ const OPTIONS: &[OptionSpec] = &[
     long('4', "component-set", Takes::Nothing),
     long('5', "foreign", Takes::MaybeValue),
     long('6', "flags", Takes::Value),
+    // Known to Lustre, named in the refusal.
+    opt('N', "mirror-count", Takes::MaybeValue),
+    opt('f', "file", Takes::Value),
     long('7', "ec", Takes::Value),
     long('8', "ec-expert", Takes::Value),
 ];
