@@ -303,6 +303,16 @@ impl Mds {
         change(&mut self.osts.qos().lock());
     }
 
+    /// Whether the target is on flash (`osd-*.*.nonrotational`), which statfs tells.
+    pub fn is_nonrotational(&self) -> bool {
+        self.space.is_nonrotational()
+    }
+
+    /// Says what the target is on.
+    pub fn set_nonrotational(&self, is_nonrotational: bool) {
+        self.space.set_nonrotational(is_nonrotational);
+    }
+
     /// How pools spill over; can be changed.
     pub fn spilling(&self) -> &Pools {
         self.osts.spilling()

@@ -9,12 +9,17 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 const BYTES_PER_FILE: u64 = 512;
 /// Free inodes of the local file system below which creates are refused; the store itself needs few files.
 const LOCAL_FILES_MIN: u64 = 16;
+/// Bits of a target's state, as Lustre numbers them.
+const STATE_NO_SPACE: u32 = 0x20;
+const STATE_NONROTATIONAL: u32 = 0x200;
 
 /// See the [module documentation](self).
 pub struct SpaceGuard {
     path: PathBuf,
     reserve_bytes: u64,
     full: AtomicBool,
+    /// On flash.
+    nonrotational: AtomicBool,
     last: Mutex<Statfs>,
     /// Inodes in the store. Below 0 only for moments, when a removal is counted before the creation.
     inodes: AtomicI64,
@@ -27,6 +32,7 @@ impl SpaceGuard {
             path: path.to_owned(),
             reserve_bytes,
             full: AtomicBool::new(false),
+            nonrotational: AtomicBool::new(false),
             last: Mutex::new(Statfs::default()),
             inodes: AtomicI64::new(0),
         };
@@ -52,7 +58,8 @@ impl SpaceGuard {
             // Those in use are added when somebody asks.
             files: files_free,
             files_free,
-            state: if full { 0x20 } else { 0 },
+            // The class is added when somebody asks.
+            state: if full { STATE_NO_SPACE } else { 0 },
         };
     }
 
@@ -65,7 +72,20 @@ impl SpaceGuard {
     pub fn statfs(&self) -> Statfs {
         let mut statfs = *self.last.lock();
         statfs.files = statfs.files_free.saturating_add(self.inodes());
+        if self.is_nonrotational() {
+            statfs.state |= STATE_NONROTATIONAL;
+        }
         statfs
+    }
+
+    /// Whether the target is on flash, which statfs tells.
+    pub fn is_nonrotational(&self) -> bool {
+        self.nonrotational.load(Ordering::Relaxed)
+    }
+
+    /// Says what the target is on.
+    pub fn set_nonrotational(&self, is_nonrotational: bool) {
+        self.nonrotational.store(is_nonrotational, Ordering::Relaxed);
     }
 
     /// Inodes in the store.

@@ -135,10 +135,13 @@ fn find_names(pattern: &str) -> Vec<(std::path::PathBuf, String)> {
     params::names_of(pattern)
 }
 
-fn processes() -> Vec<ProcessStatus> {
-    let status = |run: &RunDir, name: &str| match control::ask(&run.socket(name), &Request::Status) {
-        Ok(Answer::Status(status)) => Some(status),
-        _ => None,
+fn processes() -> Vec<(std::path::PathBuf, ProcessStatus)> {
+    let status = |run: &RunDir, name: &str| {
+        let socket = run.socket(name);
+        match control::ask(&socket, &Request::Status) {
+            Ok(Answer::Status(status)) => Some((socket, status)),
+            _ => None,
+        }
     };
     registry::running()
         .iter()
@@ -146,31 +149,40 @@ fn processes() -> Vec<ProcessStatus> {
         .collect()
 }
 
-/// Rows as Lustre prints them: number, state, type, name, UUID, references.
+/// Rows as Lustre prints them: number, state (`IN` if it is out of use), type, name, UUID, references.
 fn device_list() -> Outcome {
     let mut number = 0;
-    for process in processes() {
+    for (socket, process) in processes() {
         let fsname = &process.fsname;
-        let mut row = |kind: &str, name: String, uuid: String, references: u64| {
-            println!("{number:>3} UP {kind} {name} {uuid} {references}");
+        let mut row = |state: &str, kind: &str, name: String, uuid: String, references: u64| {
+            println!("{number:>3} {state} {kind} {name} {uuid} {references}");
             number += 1;
         };
         for target in &process.targets {
             let references = target.clients.unwrap_or(0) + 1;
+            let name = format!("{fsname}-{}", target.target);
             match target.target.get(..3) {
-                Some("MGT") => row("mgs", "MGS".to_owned(), "MGS".to_owned(), references),
-                Some("MDT") => {
-                    let name = format!("{fsname}-{}", target.target);
-                    row("mdt", name.clone(), format!("{name}_UUID"), references);
+                Some("MGT") => row("UP", "mgs", "MGS".to_owned(), "MGS".to_owned(), references),
+                Some("MDT") => row("UP", "mdt", name.clone(), format!("{name}_UUID"), references),
+                _ => row("UP", "obdfilter", name.clone(), format!("{name}_UUID"), references),
+            }
+        }
+        // What this process asks OSTs by, for its MDTs and its mount.
+        for kind in ["osp", "osc"] {
+            for (name, value) in params::values_in(&socket, &format!("{kind}.*.active")) {
+                let name = name.trim_start_matches(kind).trim_matches('.').trim_end_matches(".active");
+                let asker = name.rsplit('-').next().unwrap_or(name);
+                // Those of MDTs are there under both kinds.
+                if kind == "osc" && asker.starts_with("MDT") {
+                    continue;
                 }
-                _ => {
-                    let name = format!("{fsname}-{}", target.target);
-                    row("obdfilter", name.clone(), format!("{name}_UUID"), references);
-                }
+                let uuid = if kind == "osp" { format!("{fsname}-{asker}_UUID") } else { asker.to_owned() };
+                row(if value == "0" { "IN" } else { "UP" }, kind, name.to_owned(), uuid, 1);
             }
         }
         if let Some(mount) = &process.mount {
-            row("lov", format!("{fsname}-clilov"), mount.mount_point.display().to_string(), 1);
+            let point = mount.mount_point.display().to_string();
+            row("UP", "lov", format!("{fsname}-clilov"), point, 1);
         }
     }
     Ok(())
@@ -178,7 +190,7 @@ fn device_list() -> Outcome {
 
 fn list_nids() -> Outcome {
     let mut nids: Vec<String> =
-        processes().into_iter().flat_map(|p| p.targets).flat_map(|target| target.nids).collect();
+        processes().into_iter().flat_map(|(_, p)| p.targets).flat_map(|target| target.nids).collect();
     nids.sort();
     nids.dedup();
     nids.iter().for_each(|nid| println!("{nid}"));

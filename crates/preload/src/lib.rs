@@ -6,10 +6,12 @@
 //! - `getmntent`, `getmntent_r`: mounts of type `fuse.nacre` show the type `lustre`;
 //! - `statfs` and its kin: the magic number of Lustre instead of FUSE's;
 //! - `ioctl`: Lustre's calls that pass a number where others pass a pointer, which end in the kernel, go to the mount in a structure;
-//! - `name_to_handle_at`, `open_by_handle_at`: handles are Lustre's, made of FIDs.
+//! - `name_to_handle_at`, `open_by_handle_at`: handles are Lustre's, made of FIDs;
+//! - `open`, `fopen`, `opendir`, `stat`, `access`, `glob` and their kin: parameters under `/proc/fs/lustre`.
 //!
-//! For everything that is not on a NacreFS mount, and all other calls, the C library answers unchanged. Nothing is kept, and nothing
-//! is done that the program did not ask for. Programs that are linked statically, or call the kernel themselves, are not reached.
+//! For everything that is not on a NacreFS mount, and all other calls, the C library answers unchanged. Nothing is done that the
+//! program did not ask for, and nothing is kept but the parameters, while a program runs that has looked for them. Programs that
+//! are linked statically, or call the kernel themselves, are not reached.
 //!
 //! The C library declares `ioctl` and others with a variable number of arguments. Here they have a fixed number: on x86-64 and
 //! 64-bit ARM both are called alike.
@@ -17,6 +19,7 @@
 mod handles;
 mod mounts;
 mod next;
+mod params;
 mod statfs;
 
 use std::ffi::{c_int, c_ulong, c_void};

@@ -2,6 +2,8 @@
 
 use crate::next;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 /// The type of our mounts in the kernel's table.
 const OURS: &CStr = c"fuse.nacre";
@@ -20,6 +22,37 @@ pub fn is_ours(device: libc::dev_t) -> bool {
 fn is_line_of(line: &[u8], device: &[u8]) -> bool {
     let mut fields = line.split(|&byte| byte == b' ');
     fields.nth(2) == Some(device) && fields.skip_while(|field| *field != b"-").nth(1) == Some(OURS.to_bytes())
+}
+
+/// Where our mounts are.
+pub fn points() -> Vec<PathBuf> {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return Vec::new() };
+    table.split(|&byte| byte == b'\n').filter_map(point_of).collect()
+}
+
+/// The fifth field of a line of `mountinfo` that is about one of our mounts; blanks and the like are written as octal numbers there.
+fn point_of(line: &[u8]) -> Option<PathBuf> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let point = fields.nth(4)?;
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    if kind != OURS.to_bytes() {
+        return None;
+    }
+    let (mut out, mut rest) = (Vec::new(), point);
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| byte == b'\\') {
+            Some(value) => {
+                out.push(value);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(byte);
+                rest = after;
+            }
+        }
+    }
+    Some(PathBuf::from(std::ffi::OsString::from_vec(out)))
 }
 
 /// Changes the type of an entry that is ours.

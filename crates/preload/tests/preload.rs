@@ -25,6 +25,18 @@ fn told(cluster: &Cluster, program: &Path, file: &Path, preload: Option<&Path>) 
     run_command(command, LIMIT).success().stdout.lines().map(str::to_owned).collect()
 }
 
+fn make_pool(cluster: &Cluster) {
+    cluster.lctl(&["pool_new", "-n", "nacre.flash"]).success();
+    cluster.lctl(&["pool_add", "nacre.flash", "OST0002"]).success();
+}
+
+/// Directories with parameters that programs have left.
+fn left() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/tmp").expect("list").flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("nacre-params-"));
+    named.map(|entry| entry.path()).collect()
+}
+
 #[test]
 fn programs_under_the_library_take_a_mount_for_lustre() {
     if !have(&["cc"]) {
@@ -41,6 +53,9 @@ fn programs_under_the_library_take_a_mount_for_lustre() {
         let file = cluster.mount().join("file");
         fs::write(&file, "content").expect("write");
         let fid = cluster.lfs(&[Path::new("path2fid"), &file]).success().stdout.trim().to_owned();
+        make_pool(cluster);
+        let killed = PathBuf::from("/tmp/nacre-params-4194305-killed");
+        fs::create_dir_all(killed.join("lov")).expect("as if a program had been killed");
         let without = told(cluster, &program, &file, None);
         assert_eq!(
             without,
@@ -56,7 +71,12 @@ fn programs_under_the_library_take_a_mount_for_lustre() {
                 "handle 81",
                 "opened 1 7 content",
                 "group -1 14",
-                "directory -1 14"
+                "directory -1 14",
+                "no parameter",
+                "no parameter",
+                "no parameter",
+                "no parameter",
+                "no parameter",
             ]
         );
         let with = told(cluster, &program, &file, Some(&library()));
@@ -76,8 +96,14 @@ fn programs_under_the_library_take_a_mount_for_lustre() {
                 &fid,
                 "opened 1 7 content",
                 "group 0 0",
-                "directory -1 25"
+                "directory -1 25",
+                "parameter 1 1 4",
+                "parameter 1 1 1",
+                "parameter 1 1 nacre-OST0002_UUID",
+                "parameter 1 1 0: nacre-MDT0000_UUID ACTIVE",
+                "no parameter",
             ]
         );
+        assert!(!left().contains(&killed), "what one that was killed has left goes with the next");
     });
 }

@@ -55,6 +55,27 @@ fn placed(cluster: &Cluster, directory: &Path, name: &str, count: usize) -> Vec<
     (0..count).map(first).collect()
 }
 
+/// Every listing says that OST 1 is out of use, and that the others are in it.
+fn listings_tell_it(cluster: &Cluster, root: &Path) {
+    let gone = "OST0001             : inactive device";
+    assert!(lfs(cluster, &["df", "-v", text(root)]).contains(gone));
+    assert!(!lfs(cluster, &["df", text(root)]).contains("OST0001"), "it is no news");
+    let fs = cluster.fsname();
+    let osts = lfs(cluster, &["osts", text(root)]);
+    let expected =
+        format!("0: {fs}-OST0000_UUID ACTIVE\n1: {fs}-OST0001_UUID INACTIVE\n2: {fs}-OST0002_UUID ACTIVE");
+    assert_eq!(osts, expected);
+    let checked = lfs(cluster, &["check", "osts", text(root)]);
+    let states: Vec<&str> = checked.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    assert_eq!(states, ["active.", "inactive.", "active."], "{checked}");
+    let devices = cluster.lctl(&["dl"]).success().stdout;
+    for kind in ["osc", "osp"] {
+        let of_kind = devices.lines().filter(|line| line.contains(&format!(" {kind} {fs}-")));
+        let states: Vec<&str> = of_kind.filter_map(|line| line.split_whitespace().nth(1)).collect();
+        assert_eq!(states, ["UP", "IN", "UP"], "{devices}");
+    }
+}
+
 /// Reads and writes of parts elsewhere go on, those of parts on OST 1 fail at once; the rest of the system does without it.
 fn rest_goes_on(cluster: &Cluster, root: &Path, bytes: &[u8]) {
     let path = root.join("f");
@@ -71,7 +92,7 @@ fn rest_goes_on(cluster: &Cluster, root: &Path, bytes: &[u8]) {
     drop(file);
     assert_eq!(fs::metadata(&path).expect("stat").len(), bytes.len() as u64);
     assert_eq!(lfs(cluster, &["getstripe", "-c", text(&path)]), "3");
-    assert!(lfs(cluster, &["df", text(root)]).contains("OST0001             : inactive device"));
+    listings_tell_it(cluster, root);
     let all = placed(cluster, root, "new", 6);
     assert!(all.iter().all(|index| index != "1"), "{all:?}");
     let exact = root.join("exact");

@@ -212,10 +212,24 @@ on_every_shape! {
         assert_eq!(rows(&["-m0", "-o1"]), ["nacre-MDT0000_UUID ", "nacre-OST0001_UUID "]);
         assert_eq!(rows(&["-m"]).len(), 1);
         let columns = lfs(cluster, &["df", "-u", "source,pcent,target", "-o3", &mount]);
-        let lines: Vec<&str> = columns.lines().collect();
-        assert_eq!(lines[0], "UUID                  Use% Mounted on");
-        assert!(lines[1].starts_with("nacre-OST0003_UUID ") && lines[1].ends_with(&format!("{mount}[OST:3]")), "{columns}");
-        assert_eq!(lines.len(), 2);
+        assert!(columns.starts_with("nacre-OST0003_UUID ") && columns.ends_with(&format!("  {mount}[OST:3]\n")), "{columns}");
+        assert_eq!(columns.lines().count(), 1, "one target has neither head nor sum");
+        let columns = lfs(cluster, &["df", "-u", "source,pcent,target", &mount]);
+        assert!(columns.starts_with("UUID                 Use%  Mounted on\nnacre-MDT0000_UUID "), "{columns}");
+        let without = lfs(cluster, &["df", "-N", "-u", "source,pcent,target", &mount]);
+        let last = columns.lines().rev().find(|line| !line.is_empty()).expect("a sum").to_owned();
+        assert!(last.starts_with("filesystem_summary:  "), "{columns}");
+        assert_eq!(without.lines().count() + 4, columns.lines().count(), "{columns}");
+        assert!(lfs(cluster, &["df", "-s", &mount]).starts_with("filesystem_summary: "));
+        let class = |letter| lfs(cluster, &["df", "-v", "-m0", &mount]).trim_end().ends_with(letter);
+        let set = |value| {
+            let name = format!("osd-*.{}-MDT0000.nonrotational={value}", cluster.fsname());
+            cluster.lctl(&["set_param", &name]).success();
+        };
+        set(1);
+        assert!(class("[MDT:0] f"), "on flash");
+        set(0);
+        assert!(class("[MDT:0]"), "on disk");
         let name = lfs(cluster, &["getname", "-n", &mount]);
         assert_eq!(name, "nacre\n");
         let instance = lfs(cluster, &["getname", "-i", &mount]);

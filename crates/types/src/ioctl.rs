@@ -79,6 +79,8 @@ pub struct TargetList {
     pub from: u16,
     /// The answer, at most [`LIST_MAX`]; if it is full, ask again from behind the last.
     pub indexes: Vec<u16>,
+    /// Those of them that are out of use at this mount, in the same order.
+    pub inactive: Vec<u16>,
 }
 
 /// Space of one target. `ENODEV` if there is no such target.
@@ -328,9 +330,12 @@ impl Payload for FidToPath {
     }
 }
 
+/// Where the bits begin that tell which of a list's targets are out of use.
+const LIST_INACTIVE: usize = 12 + 2 * LIST_MAX;
+
 impl Payload for TargetList {
     const COMMAND: u32 = number(READ_WRITE, 4, Self::SIZE);
-    const SIZE: usize = 12 + 2 * LIST_MAX;
+    const SIZE: usize = LIST_INACTIVE + LIST_MAX / 8;
 
     fn to_bytes(&self) -> Vec<u8> {
         let indexes = &self.indexes[..self.indexes.len().min(LIST_MAX)];
@@ -339,14 +344,24 @@ impl Payload for TargetList {
         out.extend_from_slice(&(indexes.len() as u32).to_le_bytes());
         out.extend(indexes.iter().flat_map(|index| index.to_le_bytes()));
         out.resize(Self::SIZE, 0);
+        let mut inactive = self.inactive.iter().peekable();
+        for (place, index) in indexes.iter().enumerate() {
+            if inactive.next_if_eq(&index).is_some() {
+                out[LIST_INACTIVE + place / 8] |= 1 << (place % 8);
+            }
+        }
         out
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<TargetList> {
         let len = u32_at(bytes, 8)? as usize;
-        let (pairs, _) = bytes.get(12..Self::SIZE)?.as_chunks::<2>();
-        let indexes = pairs.get(..len)?.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
-        Some(TargetList { kind: kind_at(bytes, 0)?, from: u16::try_from(u32_at(bytes, 4)?).ok()?, indexes })
+        let (pairs, _) = bytes.get(12..LIST_INACTIVE)?.as_chunks::<2>();
+        let indexes: Vec<u16> = pairs.get(..len)?.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+        let bits = bytes.get(LIST_INACTIVE..Self::SIZE)?;
+        let is_inactive = |place: &usize| bits[place / 8] & 1 << (place % 8) != 0;
+        let inactive = (0..len).filter(is_inactive).map(|place| indexes[place]).collect();
+        let from = u16::try_from(u32_at(bytes, 4)?).ok()?;
+        Some(TargetList { kind: kind_at(bytes, 0)?, from, indexes, inactive })
     }
 }
 
@@ -594,7 +609,8 @@ mod tests {
         round_trip(MountInfo { fsname: "nacre".into(), instance: "0123456789abcdef".into() });
         round_trip(PathToFid { fid: Fid::new(0x2_0000_0400, 3, 0) });
         round_trip(FidToPath { fid: Fid::ROOT, link: 2, path: b"a/b c".to_vec() });
-        round_trip(TargetList { kind: TargetKind::Ost, from: 1, indexes: vec![1, 5, 0xffdf] });
+        let indexes: Vec<u16> = (1..=20).chain([0xffdf]).collect();
+        round_trip(TargetList { kind: TargetKind::Ost, from: 1, indexes, inactive: vec![1, 9, 0xffdf] });
         round_trip(PoolList { from: 2, names: vec!["flash".into(), "123456789012345".into()] });
         round_trip(PoolMembers { pool: "flash".into(), from: 0, indexes: vec![3, 0] });
         round_trip(Advise { advice: 2, start: 1, end: u64::MAX });

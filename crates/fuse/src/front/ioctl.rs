@@ -11,7 +11,7 @@ use nacre_types::ioctl::{
     TargetList, TargetStatfs,
 };
 use nacre_types::lustre::ProjectCall;
-use nacre_types::{AttrFlags, Fid, SetAttr, SetAttrValid, Status, StatusResult};
+use nacre_types::{AttrFlags, Fid, SetAttr, SetAttrValid, Status, StatusResult, TargetKind};
 
 use super::{Front, caller};
 use crate::reply::Reply;
@@ -105,11 +105,8 @@ impl Front {
                 answer(&ask, call, reply)
             }
             TargetList::COMMAND => {
-                let mut ask: TargetList = question(call)?;
-                let targets = self.client.targets().into_iter();
-                let wanted = targets.filter(|target| target.kind == ask.kind && target.index >= ask.from);
-                ask.indexes = wanted.map(|target| target.index).take(LIST_MAX).collect();
-                answer(&ask, call, reply)
+                let ask: TargetList = question(call)?;
+                answer(&self.target_list(ask), call, reply)
             }
             TargetStatfs::COMMAND => {
                 let mut ask: TargetStatfs = question(call)?;
@@ -152,6 +149,19 @@ impl Front {
             }
             _ => self.data_ioctl(request, call, reply),
         }
+    }
+
+    /// Targets of a kind from an index on, and which of them are out of use.
+    fn target_list(&self, mut ask: TargetList) -> TargetList {
+        let targets = self.client.targets().into_iter();
+        let wanted = targets.filter(|target| target.kind == ask.kind && target.index >= ask.from);
+        ask.indexes = wanted.map(|target| target.index).take(LIST_MAX).collect();
+        let is_inactive = |index: &u16| {
+            ask.kind == TargetKind::Ost
+                && self.client.ost_endpoint(*index).is_some_and(|ost| !ost.is_active())
+        };
+        ask.inactive = ask.indexes.iter().copied().filter(is_inactive).collect();
+        ask
     }
 
     fn pool_list(&self, mut ask: PoolList) -> PoolList {

@@ -26,9 +26,10 @@ fn a_mount_tells_about_itself() {
         let mut path = FidToPath { fid: fid.fid, ..FidToPath::default() };
         call(root.as_fd(), &mut path).expect("answered");
         assert_eq!(path.path, b"dir/file");
-        let mut targets = TargetList { kind: TargetKind::Ost, from: 1, indexes: Vec::new() };
+        let mut targets =
+            TargetList { kind: TargetKind::Ost, from: 1, indexes: Vec::new(), inactive: Vec::new() };
         call(file.as_fd(), &mut targets).expect("answered");
-        assert_eq!(targets.indexes, [1, 2]);
+        assert_eq!((targets.indexes, targets.inactive), (vec![1, 2], vec![]));
         let mut space = TargetStatfs::question(TargetId::ost(2));
         call(root.as_fd(), &mut space).expect("answered");
         assert!(space.blocks[0] > 0);

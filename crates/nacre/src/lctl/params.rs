@@ -113,6 +113,16 @@ pub fn names_of(pattern: &str) -> Vec<(PathBuf, String)> {
     ask_all(pattern, false).into_iter().map(|found| (found.socket, found.param.name)).collect()
 }
 
+/// Names and values of what a pattern stands for in one process.
+pub fn values_in(socket: &Path, pattern: &str) -> Vec<(String, String)> {
+    let names = names_of(pattern).into_iter().filter(|(at, _)| at == socket).map(|(_, name)| name);
+    let value = |name: String| match control::ask(socket, &Request::ReadParam { name: name.clone() }) {
+        Ok(Answer::Value { value }) => Some((name, value.trim().to_owned())),
+        _ => None,
+    };
+    names.filter_map(value).collect()
+}
+
 /// Runs `act` for all, also after errors; gives the last error.
 fn for_all<T>(items: &[T], mut act: impl FnMut(&T) -> Outcome) -> Outcome {
     let mut outcome = Ok(());

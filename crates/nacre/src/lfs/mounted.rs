@@ -41,6 +41,8 @@ pub struct TargetRow {
     pub active: bool,
     /// Its space if it was asked for and answered.
     pub space: Option<TargetSpace>,
+    /// Why it did not answer: an error number, 0 if nothing is wrong.
+    pub errno: i32,
 }
 
 /// Space of a target.
@@ -112,11 +114,15 @@ impl Mounted {
         for kind in [TargetKind::Mdt, TargetKind::Ost] {
             let mut from = 0u16;
             loop {
-                let list = ask(self.directory.as_fd(), &TargetList { kind, from, indexes: Vec::new() })?;
+                let list = ask(
+                    self.directory.as_fd(),
+                    &TargetList { kind, from, indexes: Vec::new(), inactive: Vec::new() },
+                )?;
                 rows.extend(list.indexes.iter().map(|&index| TargetRow {
                     target: TargetId { kind, index },
-                    active: true,
+                    active: !list.inactive.contains(&index),
                     space: None,
+                    errno: 0,
                 }));
                 match list.indexes.last().and_then(|last| last.checked_add(1)) {
                     Some(next) if list.indexes.len() == nacre_types::ioctl::LIST_MAX => from = next,
@@ -192,19 +198,22 @@ impl Mounted {
         for some in rows.chunks_mut(ASKED_AT_ONCE) {
             std::thread::scope(|scope| {
                 for row in some {
-                    scope.spawn(|| row.space = self.space_of(row.target));
+                    scope.spawn(|| match self.space_of(row.target) {
+                        Ok(space) => row.space = Some(space),
+                        Err(error) => row.errno = crate::lfs::errno_of(&error),
+                    });
                 }
             });
         }
         Ok(rows)
     }
 
-    fn space_of(&self, target: TargetId) -> Option<TargetSpace> {
-        let found = ask(self.directory.as_fd(), &TargetStatfs::question(target)).ok()?;
+    fn space_of(&self, target: TargetId) -> io::Result<TargetSpace> {
+        let found = ask(self.directory.as_fd(), &TargetStatfs::question(target))?;
         let [blocks, blocks_free, blocks_available] = found.blocks;
         let [files, files_free] = found.files;
         let (block_size, state) = (found.block_size, found.state);
-        Some(TargetSpace { block_size, blocks, blocks_free, blocks_available, files, files_free, state })
+        Ok(TargetSpace { block_size, blocks, blocks_free, blocks_available, files, files_free, state })
     }
 
     /// Paths of an inode relative to the mount point: one for each hard link, or only that of link `only`.

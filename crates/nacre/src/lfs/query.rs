@@ -14,17 +14,18 @@ use std::path::Path;
 
 /// Usage of `lfs df`.
 pub const DF_USAGE: &str = "\
-usage: lfs df [-i] [-h|-H] [-m] [-o] [-s] [-p [FSNAME.]POOL] [-v] [PATH]
+usage: lfs df [-i] [-h|-H] [-m[INDEX]] [-o[INDEX]] [-N] [-s] [-p [FSNAME.]POOL] [-u FIELDS] [-v] [PATH]
   -i, --inodes           inodes instead of space
   -h, --human-readable   sizes with suffixes, powers of 1024
   -H, --si               sizes with suffixes, powers of 1000
   -m, --mdt[=INDEX]      only MDTs, or only this one
   -o, --ost[=INDEX]      only OSTs, or only this one
-  -s, --summary          only the summary
+  -N, --no-header        only the targets, without head and summary; so with an INDEX
+  -s, --only-summary     only the summary
   -p, --pool POOL        of the OSTs only those of a pool
   -u, --output FIELDS    only these columns: source size used free avail pcent itotal iused
                          iavail ipcent target state
-  -v, --verbose          all state letters
+  -v, --verbose          all state letters, and OSTs that are out of use
 Example: lfs df -h /mnt/nacre
 ";
 /// Usage of `lfs osts` and `lfs mdts`.
@@ -57,7 +58,9 @@ pub fn df(args: &[OsString]) -> Outcome {
         opt('l', "lazy", Takes::Nothing),
         opt('m', "mdt", Takes::MaybeValue),
         opt('o', "ost", Takes::MaybeValue),
-        opt('s', "summary", Takes::Nothing),
+        opt('N', "no-header", Takes::Nothing),
+        opt('s', "only-summary", Takes::Nothing),
+        long('s', "summary", Takes::Nothing),
         opt('p', "pool", Takes::Value),
         opt('u', "output", Takes::Value),
         opt('v', "verbose", Takes::Nothing),
@@ -75,23 +78,21 @@ pub fn df(args: &[OsString]) -> Outcome {
     };
     let (mdt, ost) = (index('m')?, index('o')?);
     let columns = match parsed.value('u').map(table::columns_of) {
-        None => Vec::new(),
-        Some(Ok(columns)) => columns,
+        None => None,
+        Some(Ok(columns)) => Some(columns),
         Some(Err(word)) => {
             return Err(Failure::usage(format!("lfs df: unknown field '{word}'"), DF_USAGE));
         }
     };
     let both = parsed.has('m') == parsed.has('o');
-    let human = match (parsed.has('h'), parsed.has('H')) {
-        (_, true) => Some(1000),
-        (true, false) => Some(1024),
-        (false, false) => None,
-    };
+    let human = parsed.has('H').then_some(1000).or(parsed.has('h').then_some(1024));
     let style = DfStyle {
         inodes: parsed.has('i'),
         human,
         verbose: parsed.has('v'),
-        summary_only: parsed.has('s'),
+        // Of one target there is no sum.
+        summary_only: parsed.has('s') && mdt.is_none() && ost.is_none(),
+        rows_only: parsed.has('N') && !parsed.has('s') || mdt.is_some() || ost.is_some(),
         mdts: both || parsed.has('m'),
         osts: both || parsed.has('o'),
     };
@@ -112,10 +113,7 @@ pub fn df(args: &[OsString]) -> Outcome {
             wanted.is_none_or(|index| index == u64::from(row.target.index))
         });
         let point = mount.mount_point.display().to_string();
-        super::print(&match columns.is_empty() {
-            true => table::df(&point, &rows, mount.fsname(), &style),
-            false => table::df_columns(&point, &rows, mount.fsname(), &style, &columns),
-        });
+        super::print(&table::df(&point, &rows, mount.fsname(), &style, columns.as_deref()));
     }
     Ok(())
 }
@@ -164,11 +162,14 @@ pub fn check(args: &[OsString]) -> Outcome {
         for row in rows.iter().filter(|row| kinds.contains(&row.target.kind)) {
             let stub = if row.target.kind == TargetKind::Ost { "osc" } else { "mdc" };
             let name = format!("{}-{}-{stub}-{instance}", mount.fsname(), row.target);
-            if row.space.is_some() {
-                super::print(&format!("{name}: active.\n"));
-            } else {
-                let message = format!("lfs check: error: check '{name}': Connection timed out (110)");
-                outcome = Err(Failure::new(libc::ETIMEDOUT, message));
+            match row.errno {
+                0 => super::print(&format!("{name}: active.\n")),
+                _ if !row.active => super::print(&format!("{name}: inactive.\n")),
+                errno => {
+                    let text = super::error_text(errno);
+                    let message = format!("lfs check: error: check '{name}': {text} ({errno})");
+                    outcome = Err(Failure::new(errno, message));
+                }
             }
         }
     }

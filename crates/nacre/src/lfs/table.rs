@@ -12,8 +12,10 @@ pub struct DfStyle {
     pub human: Option<u32>,
     /// `-v`: all state letters and inactive targets.
     pub verbose: bool,
-    /// `-s`: the summary alone.
+    /// `-s`: the summary alone, without a head.
     pub summary_only: bool,
+    /// `-N`, or one target alone: neither head nor summary.
+    pub rows_only: bool,
     /// Show MDTs.
     pub mdts: bool,
     /// Show OSTs.
@@ -61,11 +63,20 @@ impl Counts {
     }
 }
 
-/// Text for one file system mounted on `mount_point`.
-pub fn df(mount_point: &str, rows: &[TargetRow], fsname: &str, style: &DfStyle) -> String {
-    let mut out = header(style);
-    let (mut mdts, mut osts) = (Counts::default(), Counts::default());
-    let mut have_osts = false;
+/// Text for one file system mounted on `mount_point`: a line of these columns for each target, and their sum.
+pub fn df(
+    mount_point: &str,
+    rows: &[TargetRow],
+    fsname: &str,
+    style: &DfStyle,
+    columns: Option<&[Column]>,
+) -> String {
+    let columns = columns.unwrap_or(if style.inodes { &INODES } else { &BLOCKS });
+    let mut out = String::new();
+    if !style.summary_only && !style.rows_only {
+        out.push_str(&line(columns, |column| column.head(style)));
+    }
+    let mut sums = Sums::default();
     for row in rows {
         let kind_wanted = match row.target.kind {
             TargetKind::Mdt => style.mdts,
@@ -75,41 +86,78 @@ pub fn df(mount_point: &str, rows: &[TargetRow], fsname: &str, style: &DfStyle) 
         if !kind_wanted {
             continue;
         }
-        let label = row.target.uuid(fsname);
         let Some(space) = &row.space else {
-            out.push_str(&format!("{:<20}: inactive device\n", row.target.to_string()));
+            // What is out of use by an operator's will is no news.
+            if !style.summary_only && (row.active || style.verbose) {
+                out.push_str(&format!("{:<20}: inactive device\n", row.target.to_string()));
+            }
             continue;
         };
-        let counts = Counts::of(space, style.inodes);
-        match row.target.kind {
-            TargetKind::Mdt => mdts.add(&counts),
-            _ => {
-                have_osts = true;
-                osts.add(&counts);
-            }
-        }
+        sums.add(row.target.kind, space);
         if !style.summary_only {
             let place = format!("{mount_point}[{}:{}]", row.target.kind.label(), row.target.index);
-            out.push_str(&line(&label, &counts, &place, &state_letters(space.state, style.verbose), style));
+            let letters = state_letters(space.state, style.verbose);
+            let label = row.target.uuid(fsname);
+            let [blocks, inodes] = [false, true].map(|inodes| Counts::of(space, inodes));
+            out.push_str(&line(columns, |column| {
+                column.cell(&label, &blocks, &inodes, &place, &letters, style)
+            }));
         }
     }
-    let total = match (style.inodes, have_osts) {
-        // Every file needs an inode on an MDT; objects limit it only where they are fewer.
-        (true, true) if mdts.total > 0 => Counts { available: mdts.available.min(osts.available), ..mdts },
-        (true, _) if mdts.total > 0 => mdts,
-        (_, true) => osts,
-        _ => mdts,
-    };
-    let total = match style.inodes {
-        true => Counts { total: total.used.saturating_add(total.available), ..total },
-        false => total,
-    };
-    if !style.summary_only {
-        out.push('\n');
+    if style.rows_only {
+        return out;
     }
-    out.push_str(&line("filesystem_summary:", &total, mount_point, "", style));
-    out.push('\n');
-    out
+    let (blocks, inodes) = (sums.blocks(), sums.inodes());
+    let summary =
+        line(columns, |column| column.cell("filesystem_summary:", &blocks, &inodes, mount_point, "", style));
+    match style.summary_only {
+        true => summary,
+        false => format!("{out}\n{summary}\n"),
+    }
+}
+
+fn line(columns: &[Column], cell: impl Fn(&Column) -> Option<String>) -> String {
+    columns.iter().filter_map(cell).collect::<Vec<_>>().join(" ") + "\n"
+}
+
+/// What the targets come to.
+#[derive(Default)]
+struct Sums {
+    mdt_blocks: Counts,
+    mdt_inodes: Counts,
+    ost_blocks: Counts,
+    ost_inodes: Counts,
+    have_osts: bool,
+}
+
+impl Sums {
+    fn add(&mut self, kind: TargetKind, space: &TargetSpace) {
+        let (blocks, inodes) = match kind {
+            TargetKind::Mdt => (&mut self.mdt_blocks, &mut self.mdt_inodes),
+            _ => {
+                self.have_osts = true;
+                (&mut self.ost_blocks, &mut self.ost_inodes)
+            }
+        };
+        blocks.add(&Counts::of(space, false));
+        inodes.add(&Counts::of(space, true));
+    }
+
+    /// Files have their space on OSTs where there are some.
+    fn blocks(&self) -> Counts {
+        if self.have_osts { self.ost_blocks } else { self.mdt_blocks }
+    }
+
+    /// Every file needs an inode on an MDT; objects limit it only where they are fewer.
+    fn inodes(&self) -> Counts {
+        let (mdts, osts) = (self.mdt_inodes, self.ost_inodes);
+        let total = match (self.have_osts, mdts.total > 0) {
+            (true, true) => Counts { available: mdts.available.min(osts.available), ..mdts },
+            (true, false) => osts,
+            (false, _) => mdts,
+        };
+        Counts { total: total.used.saturating_add(total.available), ..total }
+    }
 }
 
 /// A column of `lfs df -u`.
@@ -160,83 +208,67 @@ pub fn columns_of(list: &str) -> Result<Vec<Column>, String> {
     list.split(',').map(column).collect()
 }
 
-/// The table with just these columns, a line per target.
-pub fn df_columns(
-    mount_point: &str,
-    rows: &[TargetRow],
-    fsname: &str,
-    style: &DfStyle,
-    columns: &[Column],
-) -> String {
-    let mut out = String::new();
-    let line = |cells: Vec<String>| cells.join(" ").trim_end().to_owned() + "\n";
-    out.push_str(&line(columns.iter().map(|column| column.head(style)).collect()));
-    for row in rows {
-        let shown = match row.target.kind {
-            TargetKind::Mdt => style.mdts,
-            TargetKind::Ost => style.osts,
-            TargetKind::Mgt => false,
-        };
-        let Some(space) = row.space.filter(|_| shown) else { continue };
-        let place = format!("{mount_point}[{}:{}]", row.target.kind.label(), row.target.index);
-        let cell = |column: &Column| match column {
-            Column::Source => format!("{:<20}", row.target.uuid(fsname)),
-            Column::Target => place.clone(),
-            Column::State => format!("{:<5}", state_letters(space.state, style.verbose)),
-            Column::Count(_, inodes, which) => column_number(&space, *inodes, *which, style),
-        };
-        out.push_str(&line(columns.iter().map(cell).collect()));
-    }
-    out
-}
+/// The columns without `-u`, and with `-i`.
+const BLOCKS: [Column; 7] = [
+    Column::Source,
+    Column::Count("1K-blocks", false, Which::Total),
+    Column::Count("Used", false, Which::Used),
+    Column::Count("Available", false, Which::Available),
+    Column::Count("Use%", false, Which::Percent),
+    Column::Target,
+    Column::State,
+];
+const INODES: [Column; 7] = [
+    Column::Source,
+    Column::Count("Inodes", true, Which::Total),
+    Column::Count("IUsed", true, Which::Used),
+    Column::Count("IFree", true, Which::Available),
+    Column::Count("IUse%", true, Which::Percent),
+    Column::Target,
+    Column::State,
+];
 
 impl Column {
-    fn head(self, style: &DfStyle) -> String {
-        match self {
+    /// Its head; states have none.
+    fn head(self, style: &DfStyle) -> Option<String> {
+        Some(match self {
             Column::Source => format!("{:<20}", "UUID"),
-            Column::Target => "Mounted on".to_owned(),
-            Column::State => format!("{:<5}", "State"),
-            Column::Count(head, _, Which::Percent) => format!("{head:>5}"),
+            Column::Target => " Mounted on".to_owned(),
+            Column::State => return None,
+            Column::Count(head, _, Which::Percent) => format!("{head:>4}"),
             Column::Count("1K-blocks", ..) if style.human.is_some() => format!("{:>11}", "bytes"),
             Column::Count(head, ..) => format!("{head:>11}"),
-        }
+        })
     }
-}
 
-fn column_number(space: &TargetSpace, inodes: bool, which: Which, style: &DfStyle) -> String {
-    let counts = Counts::of(space, inodes);
-    let number = match which {
-        Which::Total => counts.total,
-        Which::Used => counts.used,
-        Which::Free => counts.total.saturating_sub(counts.used),
-        Which::Available => counts.available,
-        Which::Percent => return format!("{:>4}%", counts.percent()),
-    };
-    let text = style.human.map_or_else(|| number.to_string(), |base| human(number, base, inodes));
-    format!("{text:>11}")
-}
-
-fn header(style: &DfStyle) -> String {
-    let [total, used, available, percent] = match (style.inodes, style.human) {
-        (true, _) => ["Inodes", "IUsed", "IFree", "IUse%"],
-        (false, None) => ["1K-blocks", "Used", "Available", "Use%"],
-        (false, Some(_)) => ["bytes", "Used", "Available", "Use%"],
-    };
-    format!("{:<20} {total:>11} {used:>11} {available:>11} {percent:>4}  Mounted on\n", "UUID")
-}
-
-fn line(label: &str, counts: &Counts, place: &str, letters: &str, style: &DfStyle) -> String {
-    let number = |n: u64| match style.human {
-        None => format!(" {n:>11}"),
-        Some(base) => format!(" {:>9}", human(n, base, style.inodes)),
-    };
-    format!(
-        "{label:<20}{}{}{} {:>3}%  {place} {letters}\n",
-        number(counts.total),
-        number(counts.used),
-        number(counts.available),
-        counts.percent()
-    )
+    fn cell(
+        self,
+        label: &str,
+        blocks: &Counts,
+        inodes: &Counts,
+        place: &str,
+        letters: &str,
+        style: &DfStyle,
+    ) -> Option<String> {
+        let (of_inodes, which) = match self {
+            Column::Source => return Some(format!("{label:<20}")),
+            Column::Target => return Some(format!(" {place}")),
+            Column::State => return Some(letters.to_owned()),
+            Column::Count(_, of_inodes, which) => (of_inodes, which),
+        };
+        let counts = if of_inodes { inodes } else { blocks };
+        let number = match which {
+            Which::Total => counts.total,
+            Which::Used => counts.used,
+            Which::Free => counts.total.saturating_sub(counts.used),
+            Which::Available => counts.available,
+            Which::Percent => return Some(format!("{:>3}%", counts.percent())),
+        };
+        Some(match style.human {
+            None => format!("{number:>11}"),
+            Some(base) => format!("{:>9}", human(number, base, of_inodes)),
+        })
+    }
 }
 
 /// `1024.0M`: the largest unit that keeps the number at or below the base. `plain` numbers count ones, others KiB.
@@ -279,12 +311,12 @@ mod tests {
             state: 0x200,
         };
         [TargetId::mdt(0), TargetId::ost(0), TargetId::ost(1)]
-            .map(|target| TargetRow { target, active: true, space: Some(space) })
+            .map(|target| TargetRow { target, active: true, space: Some(space), errno: 0 })
             .to_vec()
     }
 
     fn show(style: DfStyle) -> String {
-        df("/mnt/x", &rows(), "testfs", &DfStyle { mdts: true, osts: true, ..style })
+        df("/mnt/x", &rows(), "testfs", &DfStyle { mdts: true, osts: true, ..style }, None)
     }
 
     #[test]
@@ -334,20 +366,39 @@ filesystem_summary:       100000       10000       90000  10%  /mnt/x
         assert!(show(DfStyle { verbose: true, ..DfStyle::default() }).contains("/mnt/x[OST:1] f\n"));
         let mut rows = rows();
         rows[2].space = None;
-        let text = df("/m", &rows, "t", &DfStyle { osts: true, ..DfStyle::default() });
-        assert!(text.contains("OST0001             : inactive device\n"), "{text}");
+        let text = |rows: &[TargetRow], verbose| {
+            df("/m", rows, "t", &DfStyle { osts: true, verbose, ..DfStyle::default() }, None)
+        };
+        let said = "OST0001             : inactive device\n";
+        assert!(text(&rows, false).contains(said));
+        // Out of use.
+        rows[2].active = false;
+        assert!(!text(&rows, false).contains("OST0001"));
+        assert!(text(&rows, true).contains(said));
     }
 
     #[test]
     fn columns_can_be_chosen() {
         let columns = columns_of("source,itotal,pcent,free,target,state").expect("known");
         let style = DfStyle { mdts: true, verbose: true, ..DfStyle::default() };
-        let expected = "\
-UUID                      Inodes  Use%        Free Mounted on State
-testfs-MDT0000_UUID       100000   25%      800000 /mnt/x[MDT:0] f
-";
-        assert_eq!(df_columns("/mnt/x", &rows(), "testfs", &style, &columns), expected);
+        let row = "testfs-MDT0000_UUID       100000  25%      800000  /mnt/x[MDT:0] f\n";
+        let expected = format!(
+            "UUID                      Inodes Use%        Free  Mounted on\n{row}\n\
+             filesystem_summary:       100000  25%      800000  /mnt/x \n\n"
+        );
+        assert_eq!(df("/mnt/x", &rows(), "testfs", &style, Some(&columns)), expected);
+        let style = DfStyle { rows_only: true, ..style };
+        assert_eq!(df("/mnt/x", &rows(), "testfs", &style, Some(&columns)), row);
         assert_eq!(columns_of("size,bogus"), Err("bogus".to_owned()));
+    }
+
+    #[test]
+    fn golden_parts_of_the_table() {
+        let summary = "filesystem_summary:      2097152      497152     1520000  25%  /mnt/x \n";
+        assert_eq!(show(DfStyle { summary_only: true, ..DfStyle::default() }), summary);
+        let whole = show(DfStyle::default());
+        let rows: String = whole.lines().skip(1).take(3).map(|line| format!("{line}\n")).collect();
+        assert_eq!(show(DfStyle { rows_only: true, ..DfStyle::default() }), rows);
     }
 
     #[test]

@@ -233,6 +233,15 @@ impl Params {
                 Ok(())
             },
         );
+        let (get, set) = (mds.clone(), mds.clone());
+        self.tree.add_both(
+            &format!("osd-file.{name}.nonrotational"),
+            move || Ok(u8::from(get.is_nonrotational()).to_string()),
+            move |text| {
+                set.set_nonrotational(value::truth(text)?);
+                Ok(())
+            },
+        );
         let namespace = format!("ldlm.namespaces.mdt-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, mds.inode_locks());
         self.apply_lasting(&lod);

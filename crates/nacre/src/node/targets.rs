@@ -168,6 +168,7 @@ impl Services {
             let mds = Mds::open(&instance.target_dir(target), config_of_mdt(target.index, config), osts)
                 .map_err(Failure::because(format!("open {target}")))?;
             mds.set_pools(&config.pools);
+            mds.set_nonrotational(ost_class::is_flash(&instance.target_dir(target)));
             self.open_data(instance, target, &mds)?;
             self.mdts.insert(target.index, mds);
         }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <mntent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -77,6 +78,26 @@ static void handle(const char *mount, const char *path)
     printf("%ld %s\n", (long)read(fd, text, 7), text);
 }
 
+/* Parameters: how many match, whether their names are as asked for, and what the first says. */
+static void parameter(const char *pattern)
+{
+    glob_t found;
+    char line[256] = "";
+    FILE *file;
+
+    if (glob(pattern, GLOB_BRACE, NULL, &found) != 0) {
+        printf("no parameter\n");
+        return;
+    }
+    file = fopen(found.gl_pathv[0], "r");
+    if (file == NULL || fgets(line, sizeof(line), file) == NULL)
+        strcpy(line, "unreadable\n");
+    printf("parameter %zu %d %s", found.gl_pathc, strncmp(found.gl_pathv[0], "/proc/fs/lustre/", 16) == 0, line);
+    if (file != NULL)
+        fclose(file);
+    globfree(&found);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3)
@@ -88,5 +109,10 @@ int main(int argc, char **argv)
     handle(argv[1], argv[2]);
     by_value(argv[2], 0x4008669e, "group");
     by_value(argv[1], 0x4008669e, "directory");
+    parameter("{{/proc,/sys}/fs/lustre,/sys/kernel/debug/{lnet,lustre}}/lov/nacre-clilov-*/numobd");
+    parameter("/proc/fs/lustre/lov/nacre-clilov-*/stripecount");
+    parameter("/proc/fs/lustre/lov/nacre-clilov-*/pools/flash");
+    parameter("/proc/fs/lustre/lmv/nacre-clilmv-*/target_obd");
+    parameter("/proc/fs/lustre/lov/nacre-clilov-*/pools/none");
     return 0;
 }
