@@ -98,6 +98,15 @@ impl FileState {
         Telling(self)
     }
 
+    /// The same for a program that may give up: what is being told waits for an MDT that is away.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub fn tell_unless_interrupted(&self) -> StatusResult<Telling<'_>> {
+        self.wait_for(|inner| (!inner.telling).then(|| inner.telling = true))?;
+        Ok(Telling(self))
+    }
+
     fn lock_untold(&self) -> parking_lot::MutexGuard<'_, FileInner> {
         let mut inner = self.lock();
         if inner.telling {

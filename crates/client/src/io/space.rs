@@ -60,7 +60,7 @@ impl Client {
         let (range, ()) =
             file.take_range(who, Use::Exclusive, |inner| (size.min(inner.size), u64::MAX, ()))?;
         let era = file.lock_era.load(Ordering::Acquire);
-        let turn = file.tell();
+        let turn = file.tell_unless_interrupted()?;
         self.wait_for_closes(fid)?;
         let answer = self.call(caller, fid, &MdsRequest::SetAttr { fid, set })?;
         let lease = answer.lease;

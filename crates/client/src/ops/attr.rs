@@ -72,7 +72,8 @@ impl Client {
         let node = fid.inode_number();
         let file = self.nodes.file(node);
         let sets_times = set.valid.intersects(TIMES | ACCESS_TIMES);
-        let turn = file.as_deref().filter(|_| sets_times).map(FileState::tell);
+        let turn =
+            file.as_deref().filter(|_| sets_times).map(FileState::tell_unless_interrupted).transpose()?;
         if sets_times {
             self.wait_for_closes(fid)?;
         }
