@@ -34,6 +34,9 @@ const PLAIN: &[&str] = &["-c", "-1"];
 /// The head of a file on the MDT.
 const ON_MDT: &[&str] = &["-E", "64K", "-L", "mdt", "-E", "-1", "-c", "1"];
 const ON_OST: &[&str] = &["-c", "1"];
+/// Bytes of the files that show what the default layout does, and of all of them together.
+const DEFAULT_SIZES: [usize; 5] = [4 << 10, 32 << 10, 64 << 10, 100 << 10, 512 << 10];
+const DEFAULT_BYTES: u64 = 128 << 20;
 /// A slow network, as for `bench client`.
 const FABRIC: &str = "simulate=bandwidth=1G:latency=200us";
 /// Bytes of a small file; a size that users have measured other file systems with.
@@ -48,6 +51,8 @@ pub enum Part {
     Fabric,
     /// Data on the MDT against data on an OST.
     Dom,
+    /// Files of many sizes with the default layout of a new file system against plain ones.
+    Default,
     /// Files with 3,901 bytes against empty ones.
     Small,
     /// `lfs getstripe -r` and `lfs find`.
@@ -61,10 +66,11 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Part; 8] = [
+    const ALL: [Part; 9] = [
         Part::Pfl,
         Part::Fabric,
         Part::Dom,
+        Part::Default,
         Part::Small,
         Part::List,
         Part::Many,
@@ -124,6 +130,7 @@ pub fn measure(arguments: &LayoutsArguments, myself: &Myself) -> Result<Report, 
             Part::Pfl => run.progressive(false)?,
             Part::Fabric => run.progressive(true)?,
             Part::Dom => run.on_mdt()?,
+            Part::Default => run.by_default()?,
             Part::Small => run.small()?,
             Part::List => run.list()?,
             Part::Many => run.many()?,
@@ -240,6 +247,41 @@ impl LayoutsRun<'_> {
                     job.works.iter_mut().for_each(|work| work.once = cold);
                     job
                 })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Files for which nobody asks for a layout, by their sizes: made with one write each, read, removed.
+    fn by_default(&mut self) -> Result<(), Error> {
+        let arguments = self.arguments;
+        for separate in [false, true] {
+            let instance = self.instance(separate, false)?;
+            let ours = instance.work_directory("default")?;
+            let Some(plain) = self.directory(&instance, "plain", ON_OST)? else { return Ok(()) };
+            let shape = if separate { "separate" } else { "one process" };
+            for bytes in DEFAULT_SIZES {
+                for (operation, cold, what) in [
+                    (Operation::Create, false, "create"),
+                    (Operation::Open, true, "open + read, cold"),
+                    (Operation::Unlink, false, "unlink"),
+                ] {
+                    let pair = Pair {
+                        label: format!("default, {shape}, {} KiB, {what}", bytes >> 10),
+                        ours: &ours,
+                        against: ("plain -c 1", &plain),
+                        target: Some(0.98),
+                    };
+                    self.compare(&pair, |path| {
+                        let mut job = small_job(arguments, operation, path, (bytes, 1));
+                        job.cold = cold;
+                        for work in &mut job.works {
+                            work.once = cold;
+                            work.files = work.files.min(DEFAULT_BYTES / bytes as u64);
+                        }
+                        job
+                    })?;
+                }
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use crate::io::ahead::blocks::Blocks;
 use crate::io::ahead::reader::Reader;
 use crate::io::dirty::table::Table;
+use crate::io::head::Head;
 use crate::io::objects::Glimpse;
 use crate::io::opened::Opened;
 use crate::io::ranges::RangeLocks;
@@ -106,6 +107,8 @@ pub(crate) struct FileInner {
     pub frozen: Option<Frozen>,
     /// The group that has the file.
     pub group: Option<Group>,
+    /// Whether it has a first component on the MDT.
+    pub head: Head,
     /// Somebody asks the MDT for objects right now.
     pub layout_pending: bool,
     /// Size as last learned, plus what this client wrote since.
@@ -198,6 +201,7 @@ impl FileInner {
     pub fn forget_layout(&mut self) {
         self.layout = None;
         self.layout_warrant = Warrant::None;
+        self.head = Head::Settled;
         (self.size, self.size_lease, self.blocks, self.dense) = (0, 0, None, 0);
         self.size_is_unsure();
         self.ahead.clear();

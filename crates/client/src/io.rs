@@ -4,6 +4,7 @@ mod advise;
 pub mod ahead;
 mod cached;
 pub(crate) mod dirty;
+pub(crate) mod head;
 pub(crate) mod layout;
 pub(crate) mod objects;
 pub(crate) mod opened;

@@ -13,7 +13,7 @@
 //! Bytes that have an object keep it, so a layout that is old says too little and never something wrong. A component that has
 //! not grown yet is empty; the first of a file begins with one step.
 
-use crate::layout::{Component, ComponentFlags, Extent, Layout};
+use crate::layout::{Component, ComponentFlags, Extent, Layout, Pattern};
 
 /// Ids of components are below this.
 const ID_END: u32 = u16::MAX as u32;
@@ -161,6 +161,20 @@ impl Layout {
             component.extent.end = start;
             self.components[place + 1].extent.start = start;
         }
+    }
+
+    /// Takes away a first component on an MDT that has no object yet: what is behind it begins at 0, as if the head had not been
+    /// asked for. Nothing happens if there is none, or nothing behind it.
+    pub fn leave_out_head(&mut self) {
+        let is_open = |first: &Component| first.pattern == Pattern::Mdt && !first.is_instantiated();
+        if self.components.len() < 2 || !is_open(&self.components[0]) {
+            return;
+        }
+        self.begin_at(1, 0);
+        self.components.remove(0);
+        self.let_first_begin();
+        (1..).zip(&mut self.components).for_each(|(id, component)| component.id = id);
+        self.generation = self.components.len() as u32;
     }
 
     /// Has the first component of a file take its first step if it grows and is empty.

@@ -269,6 +269,12 @@ impl Layout {
         }
     }
 
+    /// True if the first component is to be on an MDT and nothing has an object yet: a file that nobody has given another
+    /// layout has it only if its first data is small.
+    pub fn has_open_head(&self) -> bool {
+        !self.has_objects() && self.components.first().is_some_and(|first| first.pattern == Pattern::Mdt)
+    }
+
     /// The object on an MDT, if there is one.
     pub fn object_on_mdt(&self) -> Option<&StripeObject> {
         self.components.first()?.objects.first().filter(|object| object.is_on_mdt())

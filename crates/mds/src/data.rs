@@ -125,15 +125,12 @@ fn limit(layout: &mut Layout, max_bytes: u64) {
     if rest.is_empty() && max_bytes == 0 {
         return;
     }
-    layout.begin_at(1, max_bytes);
     if max_bytes == 0 {
-        layout.components.remove(0);
-        layout.let_first_begin();
         // As if it had not been asked for.
-        (1..).zip(&mut layout.components).for_each(|(id, component)| component.id = id);
-        layout.generation = layout.components.len() as u32;
+        layout.leave_out_head();
         return;
     }
+    layout.begin_at(1, max_bytes);
     let Component { extent, stripe_size, .. } = &mut layout.components[0];
     *extent = Extent { end: max_bytes, ..*extent };
     *stripe_size = max_bytes as u32;

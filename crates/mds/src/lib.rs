@@ -43,7 +43,7 @@ mod stats;
 mod tables;
 mod tx;
 
-pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig};
+pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, first_layout};
 pub use data::DataWatch;
 pub use error::MdsError;
 pub use mds::{Mds, Osts};

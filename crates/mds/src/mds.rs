@@ -22,7 +22,9 @@ use nacre_rpc::{Export, Hold, OssEndpoint};
 use nacre_store::object::{ObjectError, RecordStore};
 use nacre_store::{MetaError, MetaStore};
 use nacre_types::acl::Acl;
-use nacre_types::{Attr, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm};
+use nacre_types::{
+    Attr, AttrFlags, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm,
+};
 use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::mgs::PoolConfig;
@@ -185,7 +187,12 @@ impl Mds {
                 ..Attr::default()
             };
             // The root is its own parent, so `..` there needs no rule of its own.
-            tx.put_inode(InodeRecord { attr, parent: Fid::ROOT, ..InodeRecord::default() });
+            let mut root = InodeRecord { attr, parent: Fid::ROOT, ..InodeRecord::default() };
+            if !config.root_layout.is_empty() {
+                root.body = user::encode_wish(&Fid::ROOT, &config.root_layout);
+                root.attr.flags |= AttrFlags::HAS_LAYOUT;
+            }
+            tx.put_inode(root);
         }
         let transno = store.commit(tx.batch())?;
         store.sync(transno)?;

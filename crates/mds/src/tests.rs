@@ -6,6 +6,7 @@ mod crash;
 mod data;
 mod eviction;
 mod files;
+mod heads;
 mod layouts;
 mod layouts_grow;
 mod mdlocks;

@@ -144,6 +144,17 @@ impl Cluster {
         }
     }
 
+    /// Sets the default layout of the file system: options of `lfs setstripe`. For tests of what a layout does that users do not get
+    /// unasked.
+    ///
+    /// # Panics
+    ///
+    /// When it is refused.
+    pub fn set_default(&self, options: &[&str]) {
+        let mount = self.mount.to_string_lossy();
+        self.lfs(&[&["setstripe"], options, &[&mount]].concat()).success();
+    }
+
     /// A directory of some other file system, to test the tests.
     fn become_foreign(&mut self, directory: &Path) {
         let name = self.run.directory().file_name().expect("runs have names");

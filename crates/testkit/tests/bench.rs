@@ -158,6 +158,7 @@ fn noisy_neighbours_are_measured_on_simulated_media_and_nothing_is_left() {
 fn a_simulated_medium_makes_an_ost_take_its_time() {
     let options = Options { fsname: "simmed".to_owned(), ..Options::default() };
     let cluster = Cluster::start_with(Shape::Embedded, &options);
+    cluster.set_default(&["-c", "1"]);
     let file = cluster.directory("d").join("file");
     let name = "osd-file.simmed-OST*.simulated_medium";
     let set = |value: &str| cluster.lctl(&["set_param", "-n", &format!("{name}={value}")]);

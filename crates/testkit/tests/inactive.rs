@@ -109,6 +109,7 @@ fn rest_goes_on(cluster: &Cluster, root: &Path, bytes: &[u8]) {
 #[test]
 fn an_ost_is_taken_out_of_use_and_comes_back() {
     on_each_shape_of("inact", 3, |cluster, fs| {
+        cluster.set_default(&["-d"]);
         let root = cluster.directory("d");
         let bytes = striped(cluster, &root.join("f"));
         striped(cluster, &root.join("goes"));

@@ -226,6 +226,7 @@ on_every_shape! {
         let flags = format!("lfs setstripe: cannot change the flags of component '0x1' of file '{name}': 6 / ^(0)");
         refused(&["--comp-set", "-I", "1", "--comp-flags=prefer"], name, 1, &flags);
         let plain = root.join("plain");
+        setstripe(cluster, &["-c", "1"], &plain);
         fs::write(&plain, "x").expect("write");
         let not = format!(
             "lfs setstripe setstripe: '{}' not a composite file\nerror: lfs setstripe: invalid layout",

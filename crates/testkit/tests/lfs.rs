@@ -118,6 +118,7 @@ on_every_shape! {
             return;
         }
         let root = cluster.directory("d");
+        lfs(cluster, &["setstripe", "-c", "1", text(&root.join("f1"))]);
         fs::write(root.join("f1"), "x").expect("write");
         lfs(cluster, &["setstripe", "-E", "4M", "-c", "1", "-E", "64M", text(&root.join("pfl"))]);
         lfs(cluster, &["setstripe", "-E", "4M", "-c", "1", "-E", "-1", text(&root.join("whole"))]);

@@ -64,6 +64,7 @@ fn values_are_shown_in_the_forms_that_scripts_expect() {
 #[test]
 fn space_and_counters_follow_what_happens() {
     on_each_shape("pstat", |cluster, fs| {
+        cluster.set_default(&["-d"]);
         let free = |what: &str| get(cluster, what).parse::<u64>().expect("a number");
         assert!(free(&format!("obdfilter.{fs}-OST0000.kbytesfree")) > 0);
         assert!(free(&format!("llite.{fs}-*.kbytestotal")) > 0);
@@ -94,6 +95,7 @@ fn space_and_counters_follow_what_happens() {
 #[test]
 fn an_ost_that_takes_no_new_objects_gets_none() {
     on_each_shape("pnew", |cluster, fs| {
+        cluster.set_default(&["-d"]);
         let here = cluster.directory("d");
         let osts_of = |name: &str| {
             let path = here.join(name);
@@ -170,6 +172,7 @@ fn whatever_can_be_set_can_be_set_for_good() {
 #[test]
 fn default_striping_is_one_value_with_many_names() {
     on_each_shape("pstr", |cluster, fs| {
+        cluster.set_default(&["-d"]);
         cluster.lctl(&["set_param", &format!("lov.{fs}-clilov-*.stripecount=2")]).success();
         assert_eq!(get(cluster, &format!("lod.{fs}-MDT0000-mdtlov.stripecount")), "2");
         wait::until(wait::SOON, "new files have it", || {

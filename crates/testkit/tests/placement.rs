@@ -43,6 +43,7 @@ fn placed(cluster: &Cluster, directory: &Path, name: &str, count: usize) -> Vec<
 fn degraded_osts_are_avoided_and_those_without_creates_never_used() {
     on_each_shape_of("plcst", OSTS, |cluster, fs| {
         set(cluster, &format!("lod.{fs}-MDT0000-mdtlov.qos_maxage"), 1);
+        cluster.set_default(&["-c", "1"]);
         let root = cluster.directory("d");
         let round = |cluster: &Cluster, name: &str| {
             let mut all = placed(cluster, &root, name, 2 * OSTS);

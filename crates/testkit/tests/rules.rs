@@ -28,6 +28,7 @@ on_every_shape! {
         if cluster.is_foreign() {
             return;
         }
+        cluster.set_default(&["-d"]);
         let root = cluster.directory("d");
         let path = root.join("node");
         let regular = rustix::fs::FileType::RegularFile;
@@ -53,6 +54,7 @@ on_every_shape! {
         if cluster.is_foreign() {
             return;
         }
+        cluster.set_default(&["-d"]);
         let root = cluster.directory("d");
         // Every combination of what can be said, and what a file in it gets.
         let cases: [(&[&str], [&str; 3]); 7] = [
@@ -137,6 +139,7 @@ fn parent_beats_root(cluster: &mut Cluster) {
 }
 
 fn users_and_root(cluster: &mut Cluster) {
+    cluster.set_default(&["-d"]);
     let root = cluster.mount().to_owned();
     let own = cluster.directory("own");
     for directory in [&root, &own] {

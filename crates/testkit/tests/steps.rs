@@ -30,6 +30,10 @@ const AFTERWARDS: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
     Instantiate,
+    /// A new file whose data goes with the close.
+    Small,
+    /// One that outgrows what is held back.
+    Outgrow,
     Migrate,
     /// The data is on the MDT, before or afterwards.
     MigrateMdt,
@@ -118,6 +122,7 @@ impl Stage {
                 self.lfs(&["setstripe", "-E", "64K", "-c", "1", "-E", "-1", "-c", "2", text(&file)]);
                 fs::write(&file, &self.contents[1][..1000]).expect("write");
             }
+            Work::Small | Work::Outgrow => drop(fs::remove_file(self.made())),
             Work::Migrate => {}
             Work::MigrateMdt => self.lfs(&[&["migrate"], ON_MDT, &[text(&a)]].concat()),
             // One of them has data on the MDT.
@@ -140,6 +145,13 @@ impl Stage {
                 let target = format!("of={}", new.display());
                 command.args(["bs=64K", "count=1", "seek=1", "conv=notrunc,fsync", &source, &target]);
             }
+            Work::Small | Work::Outgrow => {
+                command = self.cluster.run().command("dd");
+                let source = format!("if={}", self.source().display());
+                let (target, count) =
+                    (format!("of={}", self.made().display()), format!("count={}", made_bytes(work) / 4096));
+                command.args(["bs=4K", &count, &source, &target]);
+            }
             Work::Migrate => {
                 command.args(["lfs", "migrate", "-c", stripes, "-S", "64K", text(&a)]);
             }
@@ -155,6 +167,11 @@ impl Stage {
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().expect("starts")
+    }
+
+    /// A file of which nobody says where it is to be.
+    fn made(&self) -> PathBuf {
+        self.directory.join("made")
     }
 
     /// 64 KiB on another file system.
@@ -196,8 +213,25 @@ impl Stage {
             self.cluster.start_all();
         }
         wait::until(wait::SOON, "the program ends", || child.try_wait().expect("our child"));
+        if matches!(work, Work::Small | Work::Outgrow) {
+            self.verify_made(work, victim, held.as_deref());
+        }
         self.verify(work, &format!("{work:?} {} {step} {victim:?} {held:?}", target.1));
         held
+    }
+
+    /// What was answered survives the server; of what a mount that died had held back there is nothing, or all if it was small.
+    fn verify_made(&self, work: Work, victim: Victim, held: Option<&str>) {
+        let new = &self.contents[0][..made_bytes(work)];
+        if victim == Victim::Server || held.is_none() {
+            let is_there = || fs::read(self.made()).is_ok_and(|found| found == new).then_some(());
+            return wait::until(wait::SOON, "all of the new file is there", is_there);
+        }
+        let found = fs::read(self.made()).unwrap_or_default();
+        let is_part =
+            found.len() <= new.len() && found.iter().zip(new).all(|(is, new)| is == new || *is == 0);
+        let is_whole = found.is_empty() || found == new || work == Work::Outgrow || victim == Victim::Program;
+        assert!(is_part && is_whole, "{work:?} {victim:?} {held:?}: {} bytes", found.len());
     }
 
     fn verify(&mut self, work: Work, what: &str) {
@@ -238,8 +272,20 @@ impl Stage {
     }
 }
 
+/// How long a new file is.
+fn made_bytes(work: Work) -> usize {
+    if work == Work::Small { 20 << 10 } else { 64 << 10 }
+}
+
 /// Steps at which something is decided: what is held, and who dies.
-const DECISIONS: [(Work, usize, &str, Victim); 12] = [
+const DECISIONS: [(Work, usize, &str, Victim); 19] = [
+    (Work::Small, 0, "before CloseWrite", Victim::Server),
+    (Work::Small, 0, "after CloseWrite", Victim::Server),
+    (Work::Small, 0, "before CloseWrite", Victim::Mount),
+    (Work::Small, 0, "after CloseWrite", Victim::Mount),
+    (Work::Outgrow, 0, "before LayoutIntent", Victim::Server),
+    (Work::Outgrow, 0, "after LayoutIntent", Victim::Server),
+    (Work::Outgrow, 0, "after LayoutIntent", Victim::Mount),
     (Work::Instantiate, 0, "before LayoutIntent", Victim::Server),
     (Work::Instantiate, 0, "after LayoutIntent", Victim::Server),
     (Work::Instantiate, 0, "after LayoutIntent", Victim::Mount),
@@ -324,7 +370,16 @@ fn whoever_dies_at_any_step_leaves_the_old_or_the_new_content() {
     }
     let Some(mut stage) = Stage::open("stepe") else { return };
     let mut steps = 0;
-    for work in [Work::Instantiate, Work::Migrate, Work::MigrateMdt, Work::Swap, Work::Rebalance] {
+    let all = [
+        Work::Instantiate,
+        Work::Small,
+        Work::Outgrow,
+        Work::Migrate,
+        Work::MigrateMdt,
+        Work::Swap,
+        Work::Rebalance,
+    ];
+    for work in all {
         for target in TARGETS {
             for moment in ["before", "after"] {
                 for victim in [Victim::Server, Victim::Mount, Victim::Program] {

@@ -90,6 +90,10 @@ pub struct DataUpdate {
 /// Longest data that a close carries, in bytes: what one record of the MDT's data part holds.
 pub const CLOSING_DATA_MAX: usize = 32 << 10;
 
+/// A file for which only the whole file system's default asks begins on an MDT if its first data ends here or before, in bytes;
+/// otherwise on OSTs (`docs/design/data-on-mdt.md`).
+pub const HEAD_DATA_MAX: u64 = CLOSING_DATA_MAX as u64;
+
 /// Data of a small file on the MDT that was held back until the close and goes with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClosingData<'a> {

@@ -57,6 +57,7 @@ impl Client {
         let pin = self.pin(fid);
         let file = &*pin.file;
         self.data_changes.fetch_add(1, Ordering::AcqRel);
+        self.close_head(file, if size == 0 { 0 } else { size + 1 })?;
         let (range, ()) =
             file.take_range(who, Use::Exclusive, |inner| (size.min(inner.size), u64::MAX, ()))?;
         let era = file.lock_era.load(Ordering::Acquire);
@@ -142,6 +143,7 @@ impl Client {
             self.drop_privileges_unless_allowed(caller, file.fid)?;
         }
         let grows = matches!(kind, FallocateKind::Allocate | FallocateKind::Zero);
+        self.close_head(file, end)?;
         let who = Who::Open(open.handle);
         let (range, ()) = file.take_range(who, Use::Exclusive, |_| (offset, end, ()))?;
         let used = match kind {

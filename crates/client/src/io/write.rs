@@ -4,6 +4,7 @@ use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::{FileInner, FileState, OpenFile};
 use crate::io::dirty::LARGE_BYTES;
+use crate::io::head::HeadUse;
 use crate::io::layout::LayoutUse;
 use crate::io::ranges::Use;
 use crate::io::size::RangeGuard;
@@ -63,6 +64,8 @@ struct Writing {
     lock: IoLock,
     /// It may be held back.
     may_cache: bool,
+    /// It is held back for a head that the MDT does not know of.
+    holds_head: bool,
     /// [`FileState::lock_era`] of its locks; `None` while this client is the only one.
     era: Option<u64>,
 }
@@ -90,11 +93,11 @@ fn inside<'a>(layout: &Layout, at: u64, data: &'a [u8]) -> &'a [u8] {
 }
 
 /// An object that was written, with its OST's epoch before that.
-type Touched = (u16, Fid, u64);
+pub(crate) type Touched = (u16, Fid, u64);
 
 /// Where [`Client::write_layout`] notes what it wrote: usually one object, which then costs no allocation.
 #[derive(Default)]
-struct Notes {
+pub(crate) struct Notes {
     one: [Touched; 1],
     many: Vec<Touched>,
 }
@@ -174,20 +177,28 @@ impl Client {
         let len = data.len() as u64;
         let warrant = Warrant::Lease(self.lease.number());
         let who = options.who(open);
-        let (range, (at, layout, may_cache)) = file.take_range(who, Use::Exclusive, |inner| {
+        let may_hold = !(options.direct || options.sync || options.from_cache || open.sync)
+            && self.dirty.tunables.is_enabled();
+        let (range, (at, layout, may_cache, head)) = file.take_range(who, Use::Exclusive, |inner| {
             let at = if options.append { inner.size } else { offset };
             // An append owns everything from the end on, so that two of them never meet.
             let end = if options.append { u64::MAX } else { at.saturating_add(len) };
             let ready = |layout: &&Arc<Layout>| has_room(layout, at, at.saturating_add(len));
             let may_cache = self.may_cache(file, inner).is_some();
+            let head = self.use_head(inner, file.fid, at.saturating_add(len), may_hold && may_cache);
             let layout = inner.layout.as_ref().filter(|_| inner.layout_warrant == warrant).filter(ready);
-            (at, end, (at, layout.cloned(), may_cache))
+            (at, end, (at, layout.cloned(), may_cache, head))
         })?;
         // Only now: the end of the lease waits for those who have their ranges.
         if !self.is_alone() || file.is_grouped() {
             return Ok(None);
         }
         let data = &data[..writable_bytes(at, len)?];
+        if head == HeadUse::Decide {
+            drop(range);
+            self.close_head(file, at + data.len() as u64)?;
+            return Ok(None);
+        }
         let used = match layout {
             Some(layout) => LayoutUse::from(layout),
             None => {
@@ -197,7 +208,8 @@ impl Client {
         };
         let layout = used.for_writing()?;
         let data = inside(layout, at, data);
-        let how = Writing { at, lock: IoLock::Lease, may_cache, era: None };
+        let how =
+            Writing { at, lock: IoLock::Lease, may_cache, holds_head: head == HeadUse::Hold, era: None };
         let written = self.write_under(open, layout, data, &how, options, Some(range))?;
         // Before pages are dropped: they may be locked for a request that waits for the layout.
         drop(used);
@@ -215,6 +227,7 @@ impl Client {
     ) -> StatusResult<Option<usize>> {
         let file = &*open.file;
         let end = offset.saturating_add(data.len() as u64);
+        self.close_head(file, end)?;
         let fill = options.pages().map(|pages| Fill::begin(file, (offset, end), pages));
         let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
         let who = options.who(open);
@@ -247,6 +260,7 @@ impl Client {
             at,
             lock: cover.as_ref().map_or(IoLock::Lease, |cover| cover.io),
             may_cache: cover.as_ref().is_some_and(Cover::may_hold_back),
+            holds_head: false,
             era: Some(file.lock_era.load(Ordering::Acquire)),
         };
         let outcome = self.write_under(open, layout, data, &how, options, range);
@@ -314,7 +328,8 @@ impl Client {
     ) -> StatusResult<usize> {
         let (file, at, len) = (&*open.file, how.at, data.len() as u64);
         let sync = options.sync || open.sync;
-        let wants_cache = self.wants_cache(open, layout, (at, len), options) && how.may_cache && !sync;
+        let is_worth_it = self.wants_cache(open, layout, (at, len), options) || how.holds_head;
+        let wants_cache = is_worth_it && how.may_cache && !sync;
         let mut notes = Notes::default();
         let alone = how.lock == IoLock::Lease;
         let cached = if wants_cache { self.cache_write(&open.file, layout, (at, data), alone) } else { 0 };
@@ -322,8 +337,12 @@ impl Client {
             [] => (Ok(cached), &[][..]),
             rest => {
                 let place = (at + cached as u64, rest);
-                let (through, touched) =
-                    self.write_through(file, layout, place, (sync, how.lock), &mut notes);
+                // There was no room to hold it back.
+                let decided = if how.holds_head { self.decide_head(file, at + len) } else { Ok(()) };
+                let (through, touched) = match decided {
+                    Ok(()) => self.write_through(file, layout, place, (sync, how.lock), &mut notes),
+                    Err(status) => (Err(status), &[][..]),
+                };
                 // What was taken already is there to stay: then less was written, and the next write tells why.
                 let outcome = through.map(|bytes| cached + bytes);
                 (outcome.or_else(|status| if cached > 0 { Ok(cached) } else { Err(status) }), touched)
@@ -434,7 +453,7 @@ impl Client {
     }
 
     /// Writes `data` at an offset; gives the bytes that arrived without a gap, and the objects that were written.
-    fn write_layout<'t>(
+    pub(crate) fn write_layout<'t>(
         &self,
         fid: Fid,
         layout: &Layout,

@@ -175,6 +175,9 @@ impl Client {
             let ours = self.size_is_ours(&inner);
             let exact = !ours && attr.size_source == SizeSource::Exact;
             inner.learn(&attr, opening.lease, exact);
+            if opening.created && writes {
+                self.note_made(&mut inner, opening.lease);
+            }
             inner.dirty_unknown |= !ours && !opening.created && attr.flags.contains(AttrFlags::HAS_OBJECTS);
             if self.config.relatime && inner.atime_limit.is_none() {
                 inner.learn_times(&attr, self.now());
@@ -225,6 +228,7 @@ impl Client {
 
     /// The MDT has recorded size 0 and the time, and gave these attributes; now the objects go.
     fn cut_at_open(&self, file: &FileState, attr: &Attr, lease: u64) -> StatusResult<()> {
+        self.close_head(file, 0)?;
         let (range, ()) = file.take_range(Who::Name, Use::Exclusive, |_| (0, u64::MAX, ()))?;
         if file.lock().layout.as_ref().is_some_and(|layout| layout.has_objects()) {
             self.resize_objects(file, 0)?;

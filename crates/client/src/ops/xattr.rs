@@ -29,6 +29,11 @@ fn needed_flag(name: &[u8]) -> Option<AttrFlags> {
     }
 }
 
+/// True for the names under which a file's layout is shown and changed.
+fn is_layout(name: &[u8]) -> bool {
+    name.starts_with(b"lustre.lov") || name == b"trusted.lov"
+}
+
 /// Takes components with their objects from a file.
 const COMPONENTS_GO: &[u8] = b"lustre.lov.del";
 
@@ -43,6 +48,9 @@ impl Client {
             && !flags.contains(needed)
         {
             return Err(Status::ENODATA);
+        }
+        if is_layout(name) {
+            self.decide_head_of(fid)?;
         }
         match self.call(caller, fid, &MdsRequest::GetXattr { fid, name }) {
             Ok(answer) => answer.bytes(),
@@ -60,7 +68,8 @@ impl Client {
             && !flags.intersects(LISTED)
             && self.nodes.removed(fid.inode_number()).is_none()
         {
-            let names: &[u8] = if flags.contains(AttrFlags::HAS_LAYOUT) { LAYOUT_ALONE } else { b"" };
+            let has_layout = flags.contains(AttrFlags::HAS_LAYOUT) || self.holds_head(fid);
+            let names: &[u8] = if has_layout { LAYOUT_ALONE } else { b"" };
             return Ok(names.to_vec());
         }
         match self.call(caller, fid, &MdsRequest::ListXattr { fid }) {
@@ -81,6 +90,13 @@ impl Client {
         value: &[u8],
         flags: XattrFlags,
     ) -> StatusResult<bool> {
+        if is_layout(name)
+            && let Some(file) = self.nodes.file(fid.inode_number())
+        {
+            // A file with data keeps its layout.
+            self.close_head(&file, 0)?;
+            self.settle(&file, 0, u64::MAX)?;
+        }
         let request = MdsRequest::SetXattr { fid, name, value, flags };
         let closed = match name {
             COMPONENTS_GO => self.replacing(&[fid], || self.change_xattr(caller, fid, &request))?,

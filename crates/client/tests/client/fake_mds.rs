@@ -1,6 +1,9 @@
 //! An MDT in memory: enough of one to run the client against, without durability.
 
-use nacre_layout::{Layout, LayoutSpec, StripeObject};
+use super::fake_oss::FakeOss;
+use nacre_layout::{
+    ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, StripeObject, Wish,
+};
 use nacre_lock::{InodeBits, LockHandle, Mode, Need, Wanted};
 use nacre_rpc::{ClientCallbacks, MdsEndpoint};
 use nacre_types::perm;
@@ -10,8 +13,8 @@ use nacre_types::{
 };
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{
-    DataUpdate, DirEntry, DirPage, LeaseGrant, ListedLayout, MdsAnswer, MdsReply, MdsRequest, NewFile,
-    OpenFlags, Statfs,
+    ClosingData, DataUpdate, DirEntry, DirPage, HEAD_DATA_MAX, LeaseGrant, ListedLayout, MdsAnswer, MdsReply,
+    MdsRequest, NewFile, OpenFlags, Statfs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -52,6 +55,8 @@ pub struct FakeMds {
     state: Mutex<State>,
     spec: LayoutSpec,
     osts: u16,
+    /// Where data on this MDT lies, if the file system's default begins there.
+    data: Option<Arc<FakeOss>>,
     pub commits: std::sync::atomic::AtomicU64,
     /// Names looked up, pages listed.
     pub lookups: std::sync::atomic::AtomicU64,
@@ -60,6 +65,8 @@ pub struct FakeMds {
     pub layouts: std::sync::atomic::AtomicU64,
     /// Layouts instantiated.
     pub intents: std::sync::atomic::AtomicU64,
+    /// No close may bring data.
+    pub refuses_data: std::sync::atomic::AtomicBool,
     /// The next create fails with this.
     pub fail_create: Mutex<Option<Status>>,
     /// Called when the next update of data arrives, before it counts.
@@ -84,7 +91,7 @@ fn attr_reply(inode: &Inode) -> StatusResult<MdsReply> {
 }
 
 impl FakeMds {
-    pub fn new(spec: LayoutSpec, osts: u16) -> Arc<FakeMds> {
+    pub fn new(spec: LayoutSpec, osts: u16, data: Option<Arc<FakeOss>>) -> Arc<FakeMds> {
         let mut root = Inode { parent: Fid::ROOT, ..Inode::default() };
         root.attr = Attr {
             fid: Fid::ROOT,
@@ -98,11 +105,13 @@ impl FakeMds {
             state: Mutex::new(state),
             spec,
             osts,
+            data,
             commits: Default::default(),
             lookups: Default::default(),
             pages: Default::default(),
             layouts: Default::default(),
             intents: Default::default(),
+            refuses_data: Default::default(),
             fail_create: Mutex::default(),
             at_update: Mutex::default(),
             at_close: Mutex::default(),
@@ -176,7 +185,91 @@ impl FakeMds {
         }
     }
 
-    fn instantiate(&self, state: &mut State, fid: Fid) -> StatusResult<Option<Arc<Layout>>> {
+    /// What a file gets of which nobody says anything: on this MDT 64 KiB of it.
+    fn fresh_layout(&self) -> Layout {
+        const HEAD: u64 = 64 << 10;
+        let part = |start, end, spec| ComponentSpec {
+            extent: Extent { start, end },
+            flags: ComponentFlags::default(),
+            spec,
+        };
+        match self.data {
+            None => self.spec.to_layout(),
+            Some(_) => {
+                let rest = part(HEAD, Extent::EOF, self.spec.clone());
+                Wish::Composite(vec![part(0, HEAD, LayoutSpec::ON_MDT), rest])
+                    .to_layout(&LayoutSpec::default())
+            }
+        }
+    }
+
+    /// What [`Self::instantiate`] does if files may begin on this MDT.
+    fn instantiate_composite(
+        &self,
+        state: &mut State,
+        fid: Fid,
+        end: u64,
+    ) -> StatusResult<Option<Arc<Layout>>> {
+        let first = state.next_object;
+        let inode = state.inodes.get_mut(&fid).ok_or(Status::ENOENT)?;
+        let mut layout = inode.layout.as_deref().cloned().unwrap_or_else(|| self.fresh_layout());
+        if !layout.is_to_change(end) {
+            return Ok(inode.layout.clone());
+        }
+        self.intents.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if !layout.has_objects() && end > HEAD_DATA_MAX {
+            layout.leave_out_head();
+        }
+        layout.place_on_mdt(fid);
+        for place in layout.to_instantiate(end).collect::<Vec<_>>() {
+            let count = layout.components[place].stripe_count.min(self.osts);
+            let object = |i| StripeObject { ost_index: i, object: Fid::ost_object(i, first + 1) };
+            layout.instantiate(place, (0..count).map(object).collect());
+        }
+        layout.generation += 1;
+        state.next_object += 1;
+        Ok(Self::keep_layout(inode, layout))
+    }
+
+    fn keep_layout(inode: &mut Inode, layout: Layout) -> Option<Arc<Layout>> {
+        inode.layout = Some(Arc::new(layout));
+        inode.attr.flags |= AttrFlags::HAS_OBJECTS;
+        inode.attr.size_source = SizeSource::Objects;
+        inode.layout.clone()
+    }
+
+    /// The layout of a file.
+    pub fn layout(&self, fid: Fid) -> Option<Arc<Layout>> {
+        self.lock().inodes.get(&fid)?.layout.clone()
+    }
+
+    fn close_with_data(
+        &self,
+        state: &mut State,
+        client: usize,
+        (fid, handle): (Fid, u64),
+        (update, data): (&DataUpdate, &ClosingData<'_>),
+    ) -> StatusResult<MdsReply> {
+        let is_alone = state.clients.len() == 1;
+        let store = self.data.as_ref().ok_or(Status::EOPNOTSUPP)?;
+        let inode = state.inodes.get_mut(&fid).ok_or(Status::ENOENT)?;
+        let mut layout = inode.layout.as_deref().cloned().unwrap_or_else(|| self.fresh_layout());
+        layout.place_on_mdt(fid);
+        let is_sole = layout.objects().count() == 1 && layout.object_on_mdt().is_some();
+        if !is_alone || !is_sole || self.refuses_data.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(Status::EAGAIN);
+        }
+        Self::keep_layout(inode, layout);
+        store.put(data.object, data.offset, data.bytes);
+        inode.opens.remove(&(client, handle)).ok_or(Status::EBADF)?;
+        Self::update(inode, update, false);
+        attr_reply(inode)
+    }
+
+    fn instantiate(&self, state: &mut State, fid: Fid, end: u64) -> StatusResult<Option<Arc<Layout>>> {
+        if self.fresh_layout().form == LayoutForm::Composite {
+            return self.instantiate_composite(state, fid, end);
+        }
         let first = state.next_object;
         let inode = state.inodes.get_mut(&fid).ok_or(Status::ENOENT)?;
         if inode.layout.as_ref().is_some_and(|layout| layout.has_objects()) {
@@ -189,17 +282,14 @@ impl FakeMds {
         component.objects = (0..count)
             .map(|i| StripeObject { ost_index: i, object: Fid::ost_object(i, first + 1) })
             .collect();
-        component.flags |= nacre_layout::ComponentFlags::INIT;
+        component.flags |= ComponentFlags::INIT;
         layout.generation = 1;
-        inode.layout = Some(Arc::new(layout));
-        inode.attr.flags |= AttrFlags::HAS_OBJECTS;
-        inode.attr.size_source = SizeSource::Objects;
-        let layout = inode.layout.clone();
+        let layout = Self::keep_layout(inode, layout);
         state.next_object += 1;
         Ok(layout)
     }
 
-    fn create(state: &mut State, client: usize, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
+    fn create(&self, state: &mut State, client: usize, request: &MdsRequest<'_>) -> StatusResult<MdsReply> {
         let MdsRequest::Create { parent, name, fid, new, mode, open, exclusive, .. } = request else {
             return Err(Status::EPROTO);
         };
@@ -230,8 +320,12 @@ impl FakeMds {
             inode.opens.insert((client, handle.0), *flags);
         }
         let attr = inode.attr;
+        let layout = self.data.as_ref().map(|_| Arc::new(self.fresh_layout()));
+        if layout.is_some() && inode.writers() > 0 {
+            inode.attr.size_source = SizeSource::Objects;
+        }
         state.inodes.insert(*fid, inode);
-        Ok(MdsReply::Created { attr, created: true, layout: None, parent: parent_attr })
+        Ok(MdsReply::Created { attr, created: true, layout, parent: parent_attr })
     }
 
     fn open(
@@ -388,7 +482,7 @@ impl FakeMds {
             }
             MdsRequest::Create { .. } => match self.fail_create.lock().expect("no panic inside").take() {
                 Some(status) => Err(status),
-                None => Self::create(state, client, request),
+                None => self.create(state, client, request),
             },
             MdsRequest::Link { fid, parent, name } => {
                 inode!(parent).names.insert(name.to_vec(), *fid);
@@ -425,14 +519,19 @@ impl FakeMds {
                 Self::update(inode, update, *exact);
                 attr_reply(inode)
             }
-            MdsRequest::LayoutIntent { fid, .. } => self.instantiate(state, *fid).map(MdsReply::Layout),
+            MdsRequest::CloseWrite { fid, handle, update, data } => {
+                self.close_with_data(state, client, (*fid, handle.0), (update, data))
+            }
+            MdsRequest::LayoutIntent { fid, end, .. } => {
+                self.instantiate(state, *fid, *end).map(MdsReply::Layout)
+            }
             MdsRequest::LayoutAccess { fid, range, lock } => {
                 self.layouts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                if range.is_some() {
+                if let Some((_, end)) = range {
                     drop(guard);
                     self.call_back_components(client, *fid);
                     guard = self.lock();
-                    self.instantiate(&mut guard, *fid)?;
+                    self.instantiate(&mut guard, *fid, *end)?;
                 }
                 let inode = guard.inodes.get_mut(fid).ok_or(Status::ENOENT)?;
                 inode.layout_locks.insert((client, *lock));

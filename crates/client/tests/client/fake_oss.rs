@@ -203,6 +203,16 @@ impl OssEndpoint for Way {
 }
 
 impl FakeOss {
+    /// Objects that are there.
+    pub fn names(&self) -> Vec<Fid> {
+        self.objects.lock().expect("no test panics inside").keys().copied().collect()
+    }
+
+    /// Writes to an object as its own server does.
+    pub fn put(&self, object: Fid, offset: u64, bytes: &[u8]) {
+        self.objects.lock().expect("no test panics inside").entry(object).or_default().fill(offset, bytes);
+    }
+
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         let mut objects = self.objects.lock().expect("no test panics inside");
         match (request, bulk) {

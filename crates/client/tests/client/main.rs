@@ -4,6 +4,7 @@ mod ahead;
 mod fake_mds;
 mod fake_oss;
 mod files;
+mod head;
 mod model;
 mod namespace;
 mod sharing;
@@ -17,6 +18,7 @@ use nacre_client::{
 };
 use nacre_layout::LayoutSpec;
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
+use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{ClientUuid, Fid, StatusResult};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +33,8 @@ fn root() -> Caller {
 struct World {
     mds: Arc<FakeMds>,
     osts: Vec<Arc<FakeOss>>,
+    /// Of the MDT, if the file system's default begins there.
+    data: Option<Arc<FakeOss>>,
 }
 
 /// Counts what the client tells the kernel.
@@ -58,13 +62,22 @@ impl KernelCaches for Kernel {
 
 impl World {
     fn new(stripe_size: u32, stripe_count: u16) -> World {
+        World::made(stripe_size, stripe_count, None)
+    }
+
+    /// One whose files begin on the MDT if their first data is small.
+    fn with_heads(stripe_size: u32, stripe_count: u16) -> World {
+        World::made(stripe_size, stripe_count, Some(Arc::default()))
+    }
+
+    fn made(stripe_size: u32, stripe_count: u16, data: Option<Arc<FakeOss>>) -> World {
         let spec = LayoutSpec {
             stripe_size: Some(stripe_size),
             stripe_count: Some(stripe_count),
             ..LayoutSpec::default()
         };
         let osts = (0..stripe_count).map(|_| Arc::new(FakeOss::default())).collect();
-        World { mds: FakeMds::new(spec, stripe_count), osts }
+        World { mds: FakeMds::new(spec, stripe_count, data.clone()), osts, data }
     }
 
     fn client(&self) -> Arc<Client> {
@@ -77,10 +90,11 @@ impl World {
         let osts: BTreeMap<u16, Arc<dyn OssEndpoint>> = self
             .osts
             .iter()
-            .enumerate()
-            .map(|(index, ost)| {
-                let way = Way::new(ost, uuid, events.events(index as u16));
-                (index as u16, Arc::new(way) as Arc<dyn OssEndpoint>)
+            .zip(0..)
+            .chain(self.data.iter().map(|data| (data, TARGET_INDEX_MAX)))
+            .map(|(ost, index)| {
+                let way = Way::new(ost, uuid, events.events(index));
+                (index, Arc::new(way) as Arc<dyn OssEndpoint>)
             })
             .collect();
         let config = ClientConfig::new("nacre", uuid);

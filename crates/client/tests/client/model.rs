@@ -9,15 +9,48 @@ const SPAN: u64 = 600_000;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { offset: u64, len: usize, byte: u8 },
-    Append { len: usize, byte: u8 },
-    Read { offset: u64, len: usize },
-    Truncate { size: u64 },
-    Punch { offset: u64, len: u64 },
-    Zero { offset: u64, len: u64, keep: bool },
-    Copy { from: u64, to: u64, len: u64 },
-    Seek { offset: u64 },
+    Write {
+        offset: u64,
+        len: usize,
+        byte: u8,
+    },
+    Append {
+        len: usize,
+        byte: u8,
+    },
+    Read {
+        offset: u64,
+        len: usize,
+    },
+    Truncate {
+        size: u64,
+    },
+    Punch {
+        offset: u64,
+        len: u64,
+    },
+    Zero {
+        offset: u64,
+        len: u64,
+        keep: bool,
+    },
+    Copy {
+        from: u64,
+        to: u64,
+        len: u64,
+    },
+    Seek {
+        offset: u64,
+    },
     Reopen,
+    /// A write that may not be held back.
+    Odd {
+        offset: u64,
+        len: usize,
+        byte: u8,
+        sync: bool,
+    },
+    Sync,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -31,6 +64,26 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..SPAN, 1..200_000u64, any::<bool>()).prop_map(|(offset, len, keep)| Step::Zero { offset, len, keep }),
         1 => (0..SPAN, 0..SPAN, 1..100_000u64).prop_map(|(from, to, len)| Step::Copy { from, to, len }),
         1 => (0..SPAN).prop_map(|offset| Step::Seek { offset }),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+/// Steps around the first data of a file.
+fn small_step() -> impl Strategy<Value = Step> {
+    const SPAN: u64 = 80_000;
+    let byte = 1..=255u8;
+    prop_oneof![
+        6 => (0..SPAN, 1..20_000usize, byte.clone()).prop_map(|(offset, len, byte)| Step::Write { offset, len, byte }),
+        6 => (1..10_000usize, byte.clone()).prop_map(|(len, byte)| Step::Append { len, byte }),
+        1 => (0..SPAN, 1..5_000usize, byte, any::<bool>())
+            .prop_map(|(offset, len, byte, sync)| Step::Odd { offset, len, byte, sync }),
+        3 => (0..SPAN, 1..50_000usize).prop_map(|(offset, len)| Step::Read { offset, len }),
+        2 => (0..SPAN).prop_map(|size| Step::Truncate { size }),
+        1 => (0..SPAN, 1..20_000u64).prop_map(|(offset, len)| Step::Punch { offset, len }),
+        1 => (0..SPAN, 1..20_000u64, any::<bool>()).prop_map(|(offset, len, keep)| Step::Zero { offset, len, keep }),
+        1 => (0..SPAN, 0..SPAN, 1..20_000u64).prop_map(|(from, to, len)| Step::Copy { from, to, len }),
+        1 => (0..SPAN).prop_map(|offset| Step::Seek { offset }),
+        1 => Just(Step::Sync),
         1 => Just(Step::Reopen),
     ]
 }
@@ -64,6 +117,13 @@ impl Run {
                 assert_eq!(write(&client, self.handle, offset, &data), Ok(len));
                 self.put(offset, &data);
             }
+            Step::Odd { offset, len, byte, sync } => {
+                let data = vec![byte; len];
+                let options = WriteOptions { sync, direct: !sync, ..WriteOptions::default() };
+                assert_eq!(client.write(&root(), self.handle, offset, &data, options), Ok(len));
+                self.put(offset, &data);
+            }
+            Step::Sync => client.fsync(self.handle).expect("synced"),
             Step::Append { len, byte } => {
                 let data = vec![byte; len];
                 assert_eq!(append(&client, self.handle, &data), Ok(len));
@@ -137,8 +197,7 @@ impl Run {
     }
 }
 
-fn run(stripe_count: u16, sharers: usize, steps: &[Step]) {
-    let world = World::new(65536, stripe_count);
+fn run(world: &World, sharers: usize, steps: &[Step]) {
     let client = world.client();
     let _others: Vec<_> = (0..sharers).map(|_| world.client()).collect();
     let (fid, handle) = create(&client, "file");
@@ -153,6 +212,11 @@ fn run(stripe_count: u16, sharers: usize, steps: &[Step]) {
     let fresh = world.client();
     let handle = open(&fresh, fid, OpenFlags::READ);
     assert!(read(&fresh, handle, 0, run.model.len() + 10) == run.model, "as another client sees it");
+    let layout = world.mds.layout(fid);
+    let has =
+        |object: &Fid| layout.iter().flat_map(|layout| layout.objects()).any(|own| own.object == *object);
+    let names = world.osts.iter().chain(&world.data).flat_map(|ost| ost.names());
+    assert_eq!(names.filter(|name| !has(name)).count(), 0, "no object is nobody's");
 }
 
 proptest! {
@@ -164,6 +228,15 @@ proptest! {
         sharers in 0..2usize,
         steps in proptest::collection::vec(step(), 1..40),
     ) {
-        run(stripe_count, sharers, &steps);
+        run(&World::new(65536, stripe_count), sharers, &steps);
+    }
+
+    #[test]
+    fn a_file_whose_first_data_decides_where_it_begins_is_a_vector_of_bytes(
+        stripe_count in 1..4u16,
+        sharers in 0..2usize,
+        steps in proptest::collection::vec(small_step(), 1..30),
+    ) {
+        run(&World::with_heads(65536, stripe_count), sharers, &steps);
     }
 }

@@ -144,7 +144,9 @@ impl Inventory {
             if !record.body.is_empty() && !foreign && user::decode_wish(&record.body).is_err() {
                 self.damaged(*fid, "its striping wishes are damaged".to_owned());
             }
-            if record.attr.size_source == SizeSource::Objects {
+            // One without a layout may have been made to be written, and nothing was.
+            let may_be_unsure = record.attr.is_regular() && record.body.is_empty();
+            if record.attr.size_source == SizeSource::Objects && !may_be_unsure {
                 self.damaged(*fid, "its size is said to be in objects, but it has none".to_owned());
             }
             return;

@@ -184,7 +184,12 @@ impl Mds {
             }
         };
         let record = tx.put_new_inode(record);
-        let layout = if open.is_some() { self.layout_of(&record)?.map(Arc::new) } else { None };
+        let layout = match (open, writes && self.is_undecided(&record) && self.begins_on_mdt()?) {
+            (None, _) => None,
+            (_, false) => self.layout_of(&record)?.map(Arc::new),
+            // The client that made it may hold back data for the head.
+            (_, true) => Some(Arc::new(self.layout_or_wished(&record)?)),
+        };
         // Nothing was written yet, whatever the writer is going to do.
         let attr = Attr { size_source: SizeSource::Exact, ..record.shown() };
         let reply = MdsReply::Created { attr, created: true, layout, parent };
@@ -251,7 +256,7 @@ impl Mds {
         record: &mut InodeRecord,
     ) -> StatusResult<()> {
         let kind = wanted.kind;
-        if matches!(kind, FileKind::Directory | FileKind::Regular) && !directory.body.is_empty() {
+        if matches!(kind, FileKind::Directory | FileKind::Regular) && self.hands_down(directory, kind)? {
             record.body = directory.body.clone();
             record.attr.flags |= AttrFlags::HAS_LAYOUT;
         }
@@ -280,6 +285,15 @@ impl Mds {
             batch.put(XATTRS, xattr_key(&wanted.fid, ACL_DEFAULT).as_slice(), scratch);
         }
         Ok(())
+    }
+
+    /// True if what is made in a directory gets a copy of its default. The root's is looked up when it is needed, as it stands for
+    /// the whole file system; only a file's first OST is a matter of the directory itself. Source: reference 1.1, sanity 65n.
+    fn hands_down(&self, directory: &InodeRecord, kind: FileKind) -> StatusResult<bool> {
+        if directory.body.is_empty() || directory.attr.fid != Fid::ROOT || user::is_foreign(&directory.body) {
+            return Ok(!directory.body.is_empty());
+        }
+        Ok(kind == FileKind::Regular && !self.begins_on_mdt()?)
     }
 
     /// A new file that is to be appended to has its own default.

@@ -1,9 +1,11 @@
 //! Data on this MDT where it meets metadata: sizes that its objects tell, data that comes with a close; and size and times
 //! of any data, told while a file stays open or after objects were cut.
 
+use super::layout::{object_on_mdt, place};
 use super::open_close::Word;
 use crate::mds::Mds;
 use crate::service::Caller;
+use nacre_layout::Layout;
 use nacre_ondisk::InodeRecord;
 use nacre_store::object::ObjectStore;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult};
@@ -11,14 +13,12 @@ use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsAnswer, MdsR
 use std::sync::Arc;
 
 impl Mds {
-    /// The object of a file that has no other, if it is on this MDT, and where its component ends.
-    fn only_object_here(&self, record: &InodeRecord) -> StatusResult<Option<(Fid, u64)>> {
+    /// The object of a file that has no other, if it is on this MDT.
+    fn only_object_here(&self, record: &InodeRecord) -> StatusResult<Option<Fid>> {
         if !record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
             return Ok(None);
         }
-        let Some(layout) = self.layout_of(record)? else { return Ok(None) };
-        let object = layout.object_on_mdt().filter(|_| layout.objects().count() == 1);
-        Ok(object.map(|object| (object.object, layout.components[0].extent.end)))
+        Ok(self.layout_of(record)?.and_then(|layout| only_object(&layout)))
     }
 
     /// The record with size, space and time as the file's data has them, if all of it is in an object here, whose word counts:
@@ -28,7 +28,12 @@ impl Mds {
         if !is_unsure || self.opens.session(&record.attr.fid).is_some() {
             return Ok(record.clone());
         }
-        let Some((object, _)) = self.only_object_here(record)? else { return Ok(record.clone()) };
+        if self.is_undecided(record) {
+            let mut settled = InodeRecord::clone(record);
+            settled.attr.size_source = SizeSource::Exact;
+            return Ok(Arc::new(settled));
+        }
+        let Some(object) = self.only_object_here(record)? else { return Ok(record.clone()) };
         let data = self.data.store.attr(object).map_err(|error| self.data_failed(&error))?;
         let mut settled = InodeRecord::clone(record);
         let attr = &mut settled.attr;
@@ -49,7 +54,7 @@ impl Mds {
 
     /// True if the MDT finds out by itself what the data of a file is.
     pub(super) fn is_settled_by_itself(&self, record: &InodeRecord) -> StatusResult<bool> {
-        self.only_object_here(record).map(|object| object.is_some())
+        Ok(self.is_undecided(record) || self.only_object_here(record)?.is_some())
     }
 
     /// A close with data that its client has held back. Data, size and times are one transaction; the handle stays if that
@@ -65,8 +70,14 @@ impl Mds {
         let closed = self.opens.closing(fid, &caller.client, handle).ok_or(Status::EBADF)?;
         let record = self.inode(fid)?;
         let is_alone = self.lease_of(&caller.client)?.exclusive && self.opens.frozen_by(fid).is_none();
-        let object = self.only_object_here(&record)?.filter(|(object, _)| is_alone && *object == data.object);
-        let room = object.ok_or(Status::EAGAIN)?.1;
+        // The first data of a file that nobody has given another layout gives it its place here.
+        let is_placed = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);
+        let mut layout = self.layout_or_wished(&record)?;
+        layout.place_on_mdt(object_on_mdt(&record));
+        if !is_alone || only_object(&layout) != Some(data.object) {
+            return Err(Status::EAGAIN);
+        }
+        let room = layout.components[0].extent.end;
         let end = data.offset.checked_add(data.bytes.len() as u64).ok_or(Status::EINVAL)?;
         if data.bytes.len() > CLOSING_DATA_MAX || end > room {
             return Err(Status::EINVAL);
@@ -77,6 +88,10 @@ impl Mds {
         let mut tx = self.begin();
         let told = edit.stage(tx.batch());
         let mut changed = InodeRecord::clone(&record);
+        if !is_placed {
+            self.call_back_layout(fid, false, Some(caller.export))?;
+            place(&mut changed, &mut layout);
+        }
         Word::of(self.opens.session(fid), &caller.client, update).apply(&mut changed.attr, update);
         // Whatever the client says.
         (changed.attr.size, changed.attr.blocks) = (told.size, told.blocks);
@@ -135,4 +150,9 @@ impl Mds {
         let record = tx.put_inode(changed);
         self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
+}
+
+/// The object on an MDT of a layout that has no other.
+fn only_object(layout: &Layout) -> Option<Fid> {
+    layout.object_on_mdt().filter(|_| layout.objects().count() == 1).map(|object| object.object)
 }

@@ -8,7 +8,7 @@ use crate::osts::Need;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_layout::user::Foreign;
-use nacre_layout::{Layout, LayoutForm, LayoutSpec, PoolName, StripeObject, Wish, user};
+use nacre_layout::{Layout, LayoutForm, LayoutSpec, Pattern, PoolName, StripeObject, Wish, user};
 use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::Export;
@@ -16,7 +16,7 @@ use nacre_store::object::ObjectStore;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{AttrFlags, Fid, SizeSource, Status, StatusResult};
-use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::mds::{HEAD_DATA_MAX, MdsAnswer, MdsReply};
 use std::sync::Arc;
 
 impl Mds {
@@ -65,10 +65,14 @@ impl Mds {
         Ok(layout)
     }
 
-    /// Gives a new file that is about to be written its place on this MDT, if its layout begins there: then nothing has to be
-    /// asked for before data is written.
+    /// Gives a new file that is about to be written its place on this MDT, if its directory asks for that: then nothing has to be
+    /// asked for before data is written. Where nobody has asked the first data decides ([`Mds::is_undecided`]).
     pub(super) fn place_data(&self, record: &mut InodeRecord) -> StatusResult<()> {
-        if record.body.is_empty() && self.root_wish()?.is_empty() {
+        if record.body.is_empty() {
+            if self.begins_on_mdt()? {
+                // Its first data may come with the close, which may be overtaken by questions.
+                record.attr.size_source = SizeSource::Objects;
+            }
             return Ok(());
         }
         let mut layout = self.wished_layout(record)?;
@@ -79,6 +83,19 @@ impl Mds {
             record.attr.size_source = SizeSource::Objects;
         }
         Ok(())
+    }
+
+    /// True for a file without data for whose layout nobody has asked but for the whole file system: if that begins on an MDT,
+    /// the first data decides whether the file does ([`Layout::leave_out_head`]).
+    pub(super) fn is_undecided(&self, record: &InodeRecord) -> bool {
+        record.attr.is_regular()
+            && record.body.is_empty()
+            && !record.attr.flags.contains(AttrFlags::HAS_OBJECTS)
+    }
+
+    /// True if files of which nobody says anything begin on an MDT when their first data is small.
+    pub(super) fn begins_on_mdt(&self) -> StatusResult<bool> {
+        Ok(self.root_wish()?.specs().next().is_some_and(|first| first.pattern == Pattern::Mdt))
     }
 
     fn root_wish(&self) -> StatusResult<Wish> {
@@ -184,7 +201,10 @@ impl Mds {
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);
         }
-        let layout = self.layout_or_wished(&record)?;
+        let mut layout = self.layout_or_wished(&record)?;
+        if end > HEAD_DATA_MAX && self.is_undecided(&record) {
+            layout.leave_out_head();
+        }
         if start >= layout.end() {
             return Err(Status::ENODATA);
         }
@@ -378,8 +398,16 @@ pub(super) fn stored_wish(record: &InodeRecord) -> StatusResult<Wish> {
     user::decode_wish(&record.body).map_err(|error| damaged(&record.attr.fid, &error))
 }
 
+/// Gives the file of `record` a layout whose only object, on this MDT, it has got with its first data.
+pub(super) fn place(record: &mut InodeRecord, layout: &mut Layout) {
+    layout.generation = layout.generation.wrapping_add(1);
+    record.body = user::encode_layout(&record.attr.fid, layout);
+    record.attr.flags |= AttrFlags::HAS_LAYOUT | AttrFlags::HAS_OBJECTS;
+    record.attr.size_source = SizeSource::Objects;
+}
+
 /// The object that a file gets on this MDT. Those that were made for it before may be other files' ([`super::relayout`]).
-fn object_on_mdt(record: &InodeRecord) -> Fid {
+pub(super) fn object_on_mdt(record: &InodeRecord) -> Fid {
     Fid { ver: record.data_generation, ..record.attr.fid }
 }
 

@@ -30,7 +30,12 @@ fn directory(f: &Fixture) -> Fid {
 }
 
 /// Makes a file and opens it.
-fn create(f: &Fixture, dir: Fid, name: &str, flags: OpenFlags) -> (Attr, OpenHandle, Option<Layout>) {
+pub(super) fn create(
+    f: &Fixture,
+    dir: Fid,
+    name: &str,
+    flags: OpenFlags,
+) -> (Attr, OpenHandle, Option<Layout>) {
     let handle = f.handle();
     let request = MdsRequest::Create {
         parent: dir,
@@ -113,13 +118,13 @@ fn a_file_without_data_can_be_striped_anew_and_one_with_data_cannot() {
 }
 
 /// What a client says of a file that it has written.
-fn wrote(size: u64, seconds: i64) -> DataUpdate {
+pub(super) fn wrote(size: u64, seconds: i64) -> DataUpdate {
     let mtime = Some(Timestamp::new(seconds, 0));
     DataUpdate { size_blocks: Some((size, 0)), mtime, atime: None, order: 1 }
 }
 
 /// A close with these bytes at `offset`.
-fn closing<'a>(
+pub(super) fn closing<'a>(
     attr: &Attr,
     handle: OpenHandle,
     update: DataUpdate,
@@ -130,7 +135,7 @@ fn closing<'a>(
     MdsRequest::CloseWrite { fid: attr.fid, handle, update, data }
 }
 
-fn content(f: &Fixture, fid: Fid) -> Vec<u8> {
+pub(super) fn content(f: &Fixture, fid: Fid) -> Vec<u8> {
     let mut bytes = vec![0; 100];
     let read = f.mds.data_store().read(fid, 0, &mut bytes, 0).expect("readable");
     bytes.truncate(read);

@@ -39,7 +39,8 @@ pub fn format_target(instance: &Instance, target: TargetId) -> Result<()> {
             Mgs::format(&dir, &superblock.fsname, superblock.fs_uuid).map_err(Failure::because(what))
         }
         TargetKind::Mdt => {
-            let config = MdsConfig { index: target.index, ..MdsConfig::default() };
+            let root_layout = nacre_mds::first_layout();
+            let config = MdsConfig { index: target.index, root_layout, ..MdsConfig::default() };
             Mds::format(&dir, &config).map_err(Failure::because(what))?;
             give_root_to_formatter(&dir, config)
         }

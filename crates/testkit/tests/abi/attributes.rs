@@ -28,6 +28,7 @@ on_every_shape! {
         if cluster.is_foreign() {
             return;
         }
+        cluster.set_default(&["-d"]);
         let root = cluster.directory("d");
         fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).expect("chmod");
         let path = root.join("f");

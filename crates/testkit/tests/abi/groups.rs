@@ -120,6 +120,7 @@ fn two_mounts(cluster: &mut Cluster, [first, second]: &[PathBuf; 2]) {
 
 /// A descriptor belongs to one group, and others of its mount do not get in its way.
 fn one_mount(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
+    cluster.set_default(&["-c", "1"]);
     let path = first.join("f");
     let (member, other) = (open(&path), open(&path));
     let flags = |file: &File| {

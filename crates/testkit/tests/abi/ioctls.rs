@@ -97,6 +97,7 @@ on_every_shape! {
         if cluster.is_foreign() {
             return;
         }
+        cluster.set_default(&["-c", "1"]);
         let root = cluster.directory("d");
         let path = root.join("f");
         let file = create_delayed(&path);

@@ -85,6 +85,7 @@ impl Client {
             inner.mark_dirty(job.window.budget.ost_index, job.key.object, epoch);
             inner.was_told(&update, size.changes);
         }
+        self.head_came_with_close(file);
         let counters = &self.dirty.counters;
         counters.rpcs.fetch_add(1, Ordering::Relaxed);
         counters.sent_bytes.fetch_add(u64::from(end - start), Ordering::Relaxed);

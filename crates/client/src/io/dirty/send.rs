@@ -24,11 +24,21 @@ impl Client {
     /// as dirty still if the caller was interrupted. The first failure is the answer; it is also noted for every open.
     pub(crate) fn send(&self, file: &FileState, jobs: Vec<Job>) -> StatusResult<()> {
         let _job = self.jobs.enter_job_of(file);
+        // Nobody has an object yet whose file is not said to have it.
+        let decided = self.decide_head(file, 0);
         let epochs: Vec<u64> = jobs.iter().map(|job| self.epoch_of(job.window.budget.ost_index)).collect();
         let mut results: Vec<StatusResult<()>> = vec![Ok(()); jobs.len()];
         let pieces: Vec<Piece> = jobs
             .iter()
             .enumerate()
+            .filter(|(number, job)| {
+                results[*number] = match (decided, self.instead_of_head(file, job)) {
+                    (Ok(()), None) => return true,
+                    (Ok(()), Some(layout)) => self.send_elsewhere(file, job, &layout),
+                    (failed, _) => failed,
+                };
+                false
+            })
             .flat_map(|(job, it)| it.window.spans.iter().map(move |(start, end)| Piece { job, start, end }))
             .collect();
         for some in pieces.chunks(self.rpcs_at_once(&jobs)) {
