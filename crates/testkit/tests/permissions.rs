@@ -77,6 +77,13 @@ on_every_shape! {
         assert_eq!(bob().act(|| errno(File::create_new(private.join("new")))), libc::EACCES);
         assert_eq!(bob().act(|| errno(fs::remove_file(private.join("file")))), libc::EACCES);
         assert_eq!(bob().act(|| errno(fs::rename(private.join("file"), root.join("x")))), libc::EACCES);
+        // What could be reached where it was, and is known there, cannot be reached where it is now.
+        let moved = root.join("moved");
+        fs::write(&moved, b"seen").expect("write");
+        assert!(bob().act(|| fs::metadata(&moved).is_ok()));
+        set_mode(&private, 0o700);
+        fs::rename(&moved, private.join("moved")).expect("rename");
+        assert_eq!(bob().act(|| errno(fs::metadata(private.join("moved")))), libc::EACCES);
         assert!(alice().act(|| fs::remove_file(private.join("file")).is_ok()), "the directory decides, not the file");
     }
 

@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::node::{Hints, node_of};
+use crate::ops::intent::Watch;
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsReply, MdsRequest, NewFile, RenameFlags};
 
@@ -169,7 +170,8 @@ impl Client {
         self.note_removed(answer)
     }
 
-    /// Moves a name.
+    /// Moves a name. The kernel moves what it knows of it too, with the promise that was given where it was: false if that does not hold
+    /// where it is now, so that names must be looked up again.
     ///
     /// # Errors
     /// As [`Client::unlink`]; `EINVAL` for a directory into itself; `EEXIST` with `NOREPLACE`.
@@ -179,7 +181,7 @@ impl Client {
         from: (Fid, &[u8]),
         to: (Fid, &[u8]),
         flags: RenameFlags,
-    ) -> StatusResult<()> {
+    ) -> StatusResult<bool> {
         let request = MdsRequest::Rename {
             from_parent: from.0,
             from_name: from.1,
@@ -187,9 +189,21 @@ impl Client {
             to_name: to.1,
             flags,
         };
+        let watched = [(from.0, self.watch_names(from.0)), (to.0, self.watch_names(to.0))];
         let _putting = self.absences.putting(to.0, to.1);
         let answer = self.call(caller, from.0, &request)?;
-        self.note_removed(answer)
+        self.note_removed(answer)?;
+        if from.0 == to.0 {
+            return Ok(true);
+        }
+        let keeps = |(directory, watch): &(Fid, Watch)| {
+            self.is_public(*directory) && (!self.asks_with_locks() || watch.still())
+        };
+        // Names of a directory that not everybody may search are never kept.
+        let was_kept = |directory: Fid| self.hints(directory).is_none_or(|hints| hints.public);
+        let [from, to] = watched;
+        let back = flags.contains(RenameFlags::EXCHANGE);
+        Ok((keeps(&to) || !was_kept(from.0)) && (!back || keeps(&from) || !was_kept(to.0)))
     }
 
     /// Target of a symbolic link.

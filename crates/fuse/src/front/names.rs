@@ -57,7 +57,9 @@ impl Front {
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let flags = rename_flags(flags)?;
                 let to = (self.fid(new_parent)?, new_name);
-                self.client.rename(&caller, (fid()?, name), to, flags)?;
+                if !self.client.rename(&caller, (fid()?, name), to, flags)? {
+                    self.expire_names();
+                }
                 reply.ok();
             }
             Operation::ReadLink => reply.bytes(&self.client.readlink(fid()?)?),
