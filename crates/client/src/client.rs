@@ -320,14 +320,15 @@ impl Client {
         Ok(())
     }
 
-    /// A FID for a new file in directory `parent`.
-    pub(crate) fn fresh_fid(&self, parent: Fid) -> StatusResult<Fid> {
-        let mdt = self.mdt(parent)?;
+    /// A FID for a new inode on an MDT.
+    pub(crate) fn fresh_fid(&self, index: u16) -> StatusResult<Fid> {
+        let mdt = self.mdts.get(usize::from(index)).ok_or(Status::ESTALE)?;
+        let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
         loop {
             if let Some(fid) = mdt.fids.lock().take() {
                 return Ok(fid);
             }
-            let MdsReply::Sequence(seq) = self.call_system(parent, &MdsRequest::AllocateSequence)?.reply
+            let MdsReply::Sequence(seq) = self.call_system(place, &MdsRequest::AllocateSequence)?.reply
             else {
                 return Err(Status::EPROTO);
             };

@@ -8,6 +8,7 @@
 
 mod collect;
 mod objects;
+mod operations;
 mod repair;
 
 pub use objects::{ObjectName, ObjectReferences, object_references};
@@ -23,7 +24,7 @@ use nacre_store::MetaStore;
 use nacre_store::object::ObjectStore;
 use nacre_types::{AttrFlags, Fid};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Directory in the root that gets inodes without names.
@@ -100,6 +101,30 @@ pub fn check_dir(
     Ok(report)
 }
 
+/// Checks what lies on several MDTs of one file system, given by directory and index, none of which must be running: names that lead
+/// from one to another, and operations that some have done and others not. With unfinished operations it tells of these alone.
+///
+/// # Errors
+/// If a store cannot be opened or read.
+pub fn check_dirs(
+    dirs: &[(PathBuf, u16)],
+    config: &MdsConfig,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<Problem>, MdsError> {
+    let open = |(dir, index): &(PathBuf, u16)| {
+        Ok((MetaStore::open(&store_path(dir), config.store.clone())?, *index))
+    };
+    let stores = dirs.iter().map(open).collect::<Result<Vec<_>, MdsError>>()?;
+    let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
+    let unfinished = operations::unfinished(&stores)?;
+    let problems = match unfinished.is_empty() {
+        true => check_together(&stores, progress)?.problems,
+        false => unfinished,
+    };
+    stores.iter().try_for_each(|(store, _)| store.close())?;
+    Ok(problems)
+}
+
 /// Checks the store of MDT `mdt_index`. Nothing else may change it meanwhile.
 ///
 /// # Errors
@@ -109,7 +134,22 @@ pub fn check(
     mdt_index: u16,
     progress: &mut dyn FnMut(u64),
 ) -> Result<CheckReport, MdsError> {
-    let inventory = Inventory::read(store, mdt_index, progress)?;
+    check_together(&[(store, mdt_index)], progress)
+}
+
+/// Checks several MDTs of one file system together: only so is it known whether names that lead to other MDTs are right.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_together(
+    stores: &[(&MetaStore, u16)],
+    progress: &mut dyn FnMut(u64),
+) -> Result<CheckReport, MdsError> {
+    let mut inventory = Inventory::default();
+    for (store, mdt_index) in stores {
+        inventory.add(store, *mdt_index, progress)?;
+    }
+    inventory.connect();
     let mut report = CheckReport {
         inodes: inventory.inodes.len() as u64,
         directories: inventory.inodes.values().filter(|i| i.record.attr.is_dir()).count() as u64,
@@ -120,7 +160,7 @@ pub fn check(
         problems: inventory.problems.clone(),
         ..CheckReport::default()
     };
-    let mut checker = Checker { inventory: &inventory, problems: Vec::new(), mdt_index };
+    let mut checker = Checker { inventory: &inventory, problems: Vec::new() };
     checker.check_names();
     checker.check_inodes();
     checker.check_tree();
@@ -132,16 +172,11 @@ pub fn check(
 struct Checker<'a> {
     inventory: &'a Inventory,
     problems: Vec<Problem>,
-    mdt_index: u16,
 }
 
 impl Checker<'_> {
     fn report(&mut self, fid: Fid, repairable: bool, text: String) {
         self.problems.push(Problem { fid, text, repairable });
-    }
-
-    fn is_local(&self, fid: &Fid) -> bool {
-        fid.mdt_index() == self.mdt_index
     }
 
     /// Every name lies in a directory and names an inode of its kind.
@@ -168,7 +203,7 @@ impl Checker<'_> {
                 self.report(name.fid, false, text);
             }
             match inventory.inodes.get(&name.fid) {
-                None if self.is_local(&name.fid) => {
+                None if inventory.covers(&name.fid) => {
                     let text =
                         format!("name '{shown}' in {} names an inode that does not exist", name.parent);
                     self.report(name.fid, true, text);
@@ -191,6 +226,11 @@ impl Checker<'_> {
             let record = &inode.record;
             let attr = &record.attr;
             let listed = inventory.orphans.get(fid);
+            let parents = inode.extra_links.iter().map(|(parent, _)| parent).chain([&record.parent]);
+            if parents.into_iter().any(|parent| !parent.is_zero() && !inventory.covers(parent)) {
+                // Only the MDTs of those directories know whether the names are there.
+                continue;
+            }
             let names = inode.names.len() as u32;
             if *fid == Fid::ROOT {
                 if names != 0 {
@@ -287,7 +327,7 @@ impl Checker<'_> {
                 );
             }
         }
-        if self.mdt_index == 0 && !self.inventory.inodes.contains_key(&Fid::ROOT) {
+        if self.inventory.covers(&Fid::ROOT) && !self.inventory.inodes.contains_key(&Fid::ROOT) {
             self.report(Fid::ROOT, false, "the root directory is missing".to_owned());
         }
         let root = self.inventory.inodes.get(&Fid::ROOT);

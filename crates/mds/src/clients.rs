@@ -116,6 +116,11 @@ impl Clients {
         Ok(())
     }
 
+    /// A client that is connected.
+    pub fn export_of(&self, client: &ClientUuid) -> Option<Arc<Export>> {
+        self.exports.read().get(client).cloned()
+    }
+
     fn forget(&self, client: &ClientUuid) -> Option<Arc<Export>> {
         let export = self.exports.write().remove(client);
         self.generation.store(next_generation(), Ordering::Release);
@@ -136,6 +141,7 @@ impl Mds {
         if export.nid != Nid::Lo {
             self.remember_client(export)?;
         }
+        self.await_greetings();
         self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
         let patience = self.config.recovery_window + (self.release_timeout() + FENCE_PATIENCE) * 2;
         match self.await_grant(&client, Instant::now() + patience) {

@@ -35,6 +35,7 @@ mod mdlocks;
 mod mds;
 mod names;
 mod opens;
+mod operations;
 mod ops;
 mod osts;
 mod service;

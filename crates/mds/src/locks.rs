@@ -5,7 +5,9 @@
 //! would break the order and the lock is busy, starts again with both.
 
 use nacre_types::Fid;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::RawMutex;
+use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Locks in the table; a power of two. Collisions only cost waiting. Guess: many times the threads of a server.
@@ -16,17 +18,16 @@ const HELD_MAX: usize = 6;
 /// Operations that wait for nobody outside are over by then: they take tens of microseconds.
 const SHORT: Duration = Duration::from_micros(200);
 
-/// One lock on a cache line of its own, so that neighbours do not slow each other.
+/// One lock on a cache line of its own, so that neighbours do not slow each other. Bare, since an operation over several
+/// MDTs takes it on one thread and gives it back on another.
 #[repr(align(64))]
-#[derive(Default)]
-struct Slot(Mutex<()>);
+struct Slot(RawMutex);
 
 impl Slot {
     /// Whoever holds it may be waiting for a client, whose answer another thread has to take: so a long wait is made known.
-    fn wait(&self) -> MutexGuard<'_, ()> {
-        match self.0.try_lock_for(SHORT) {
-            Some(guard) => guard,
-            None => nacre_env::blocking(|| self.0.lock()),
+    fn wait(&self) {
+        if !self.0.try_lock_for(SHORT) {
+            nacre_env::blocking(|| self.0.lock());
         }
     }
 }
@@ -39,8 +40,28 @@ pub struct LockTable {
 /// Locks that an operation holds; released when dropped.
 pub struct Locked<'a> {
     table: &'a LockTable,
-    held: [Option<(usize, MutexGuard<'a, ()>)>; HELD_MAX],
+    held: [usize; HELD_MAX],
     len: usize,
+}
+
+/// Locks of an operation that no thread runs: it waits for what another MDT decides. Released when dropped.
+pub struct Kept {
+    table: Arc<LockTable>,
+    held: Vec<usize>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: each was locked when this was made, and only this unlocks it.
+        self.held.iter().for_each(|&slot| unsafe { self.table.slots[slot].0.unlock() });
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // SAFETY: each was locked by `push`'s callers, and only this unlocks it.
+        self.held[..self.len].iter().for_each(|&slot| unsafe { self.table.slots[slot].0.unlock() });
+    }
 }
 
 fn slot_of(fid: &Fid) -> usize {
@@ -52,7 +73,7 @@ fn slot_of(fid: &Fid) -> usize {
 impl LockTable {
     /// A table with no lock held.
     pub fn new() -> LockTable {
-        LockTable { slots: (0..LOCKS).map(|_| Slot::default()).collect() }
+        LockTable { slots: (0..LOCKS).map(|_| Slot(RawMutex::INIT)).collect() }
     }
 
     /// Locks all of `fids`, at most six.
@@ -62,23 +83,38 @@ impl LockTable {
             *slot = slot_of(fid);
         }
         wanted.sort_unstable();
-        let mut locked = Locked { table: self, held: Default::default(), len: 0 };
+        let mut locked = Locked { table: self, held: [0; HELD_MAX], len: 0 };
         for slot in wanted.into_iter().take(fids.len()) {
             if !locked.holds(slot) {
-                locked.push(slot, self.slots[slot].wait());
+                self.slots[slot].wait();
+                locked.push(slot);
             }
         }
         locked
     }
+
+    /// Locks all of `fids` for longer than a thread runs.
+    pub fn keep(self: &Arc<Self>, fids: &[Fid]) -> Kept {
+        let mut wanted: Vec<usize> = fids.iter().map(slot_of).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut kept = Kept { table: self.clone(), held: Vec::with_capacity(wanted.len()) };
+        for slot in wanted {
+            self.slots[slot].wait();
+            kept.held.push(slot);
+        }
+        kept
+    }
 }
 
-impl<'a> Locked<'a> {
+impl Locked<'_> {
     fn holds(&self, slot: usize) -> bool {
-        self.held[..self.len].iter().flatten().any(|(held, _)| *held == slot)
+        self.held[..self.len].contains(&slot)
     }
 
-    fn push(&mut self, slot: usize, guard: MutexGuard<'a, ()>) {
-        self.held[self.len] = Some((slot, guard));
+    /// `slot` was just locked.
+    fn push(&mut self, slot: usize) {
+        self.held[self.len] = slot;
         self.len += 1;
     }
 
@@ -88,16 +124,15 @@ impl<'a> Locked<'a> {
         if self.holds(slot) {
             return true;
         }
-        let in_order = self.held[..self.len].iter().flatten().all(|(held, _)| *held < slot);
+        let in_order = self.held[..self.len].iter().all(|held| *held < slot);
         let lock = &self.table.slots[slot];
-        let guard = if in_order { Some(lock.wait()) } else { lock.0.try_lock() };
-        match guard {
-            Some(guard) => {
-                self.push(slot, guard);
-                true
-            }
-            None => false,
+        if in_order {
+            lock.wait();
+        } else if !lock.0.try_lock() {
+            return false;
         }
+        self.push(slot);
+        true
     }
 }
 

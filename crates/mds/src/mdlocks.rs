@@ -23,6 +23,7 @@
 
 use crate::locks::Locked;
 use crate::mds::Mds;
+use crate::ops::lookup::Lead;
 use crate::service::Caller;
 use crate::tx::Tx;
 use nacre_dlm::{LockOwner, LockService};
@@ -94,12 +95,15 @@ impl Mds {
         if matches!(name, b"" | b"." | b"..") {
             return Err(Status::EINVAL);
         }
-        let (_locked, record, attr) = self.find_locked(caller, fid, name)?;
+        let (_locked, record, lead) = self.find_locked(caller, fid, name)?;
         let (public, names) = (perm::searchable_by_all(&record.attr), Some(record.attr.size));
         let directory = self.grant(caller, handle, fid, InodeBits::UPDATE)?;
-        let inode = match &attr {
-            Some(attr) => self.grant_on_inode(caller, inode_handle, attr)?,
-            None => NO_LOCK,
+        let (attr, inode) = match lead {
+            Lead::Nowhere => (None, NO_LOCK),
+            Lead::Here(attr) => (Some(attr), self.grant_on_inode(caller, inode_handle, &attr)?),
+            Lead::Elsewhere(fid) => {
+                return Ok(self.answer(MdsReply::Remote { fid, public, names, directory }));
+            }
         };
         Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }))
     }
@@ -110,7 +114,7 @@ impl Mds {
         caller: &Caller<'_>,
         directory: &Fid,
         name: &[u8],
-    ) -> StatusResult<(Locked<'_>, Arc<InodeRecord>, Option<Attr>)> {
+    ) -> StatusResult<(Locked<'_>, Arc<InodeRecord>, Lead)> {
         if name.len() > NAME_MAX {
             return Err(Status::ENAMETOOLONG);
         }
@@ -120,11 +124,14 @@ impl Mds {
             let record = self.directory(directory)?;
             self.check_access(&record, caller.cred(), perm::EXEC)?;
             let Some(found) = self.find_name(directory, hash, name)? else {
-                return Ok((locked, record, None));
+                return Ok((locked, record, Lead::Nowhere));
             };
+            if found.fid.mdt_index() != self.index {
+                return Ok((locked, record, Lead::Elsewhere(found.fid)));
+            }
             if locked.add(&found.fid) {
                 let attr = self.told(&self.inode(&found.fid)?)?;
-                return Ok((locked, record, Some(attr)));
+                return Ok((locked, record, Lead::Here(attr)));
             }
             child = found.fid;
         }

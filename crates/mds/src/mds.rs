@@ -8,6 +8,7 @@ use crate::error::MdsError;
 use crate::flocks::FileLocks;
 use crate::locks::LockTable;
 use crate::opens::OpenTable;
+use crate::operations::{self, Operations, Peers};
 use crate::osts::{OstSet, Pools, Qos};
 use crate::service::Caller;
 use crate::space::SpaceGuard;
@@ -32,7 +33,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
@@ -66,7 +67,7 @@ impl StopSignal {
     }
 
     /// Waits for `time`; true if it is time to stop.
-    fn wait(&self, time: Duration) -> bool {
+    pub(crate) fn wait(&self, time: Duration) -> bool {
         let mut stopped = self.stopped.lock();
         if !*stopped {
             self.changed.wait_for(&mut stopped, time);
@@ -81,9 +82,11 @@ pub struct Mds {
     pub(crate) config: MdsConfig,
     pub(crate) store: Arc<MetaStore>,
     pub(crate) cache: InodeCache,
-    pub(crate) locks: LockTable,
+    pub(crate) locks: Arc<LockTable>,
     pub(crate) opens: OpenTable,
     pub(crate) flocks: FileLocks,
+    /// What several MDTs do together.
+    pub(crate) operations: Operations,
     /// What clients cache of inodes.
     pub(crate) mdlocks: Arc<LockService>,
     /// The thread that evicts those who do not give it up.
@@ -95,6 +98,8 @@ pub struct Mds {
     pub(crate) data: DataPart,
     /// Held by renames that give a directory another parent, so that the check for cycles sees a still tree.
     pub(crate) move_directory: Mutex<()>,
+    /// The group that may make directories on other MDTs; 0: administrators alone, -1: everybody (`mdt.*.enable_remote_dir_gid`).
+    pub(crate) remote_dir_gid: AtomicI64,
     /// The MDT record as it is stored.
     record: Mutex<MdtRecord>,
     /// First sequence not given out; a copy of the one in `record`.
@@ -113,6 +118,8 @@ pub struct Mds {
     signal: Arc<StopSignal>,
     /// The thread that watches space and deadlines.
     ticker: Mutex<Option<JoinHandle<()>>>,
+    /// The thread that sees to operations over several MDTs.
+    resolver: Mutex<Option<JoinHandle<()>>>,
     /// The thread that counts inodes after a crash.
     counter: Mutex<Option<JoinHandle<()>>>,
     /// The number of inodes is known.
@@ -220,14 +227,14 @@ impl Mds {
         store.sync(transno)?;
         let (ended, known) = known_clients(&store)?;
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
-        // Clients drop what they cache when they find that the server has restarted; until then nothing changes.
-        let times = ServerConfig { callback_timeout: config.release_timeout, ..ServerConfig::default() };
-        let name = format!("MDT{:04x}", config.index);
-        let mdlocks = Arc::new(LockService::new(name, times, known.clone(), config.recovery_window));
+        let mdlocks = inode_locks(&config, known.clone());
+        let locks = Arc::new(LockTable::new());
+        let operations = Operations::open(&store, &locks, (config.index, record.boot_count))?;
         let mds = Arc::new(Mds {
             index: config.index,
+            operations,
             cache: InodeCache::new(config.cached_inodes),
-            locks: LockTable::new(),
+            locks,
             opens: OpenTable::new(),
             flocks: FileLocks::new(),
             mdlocks,
@@ -238,6 +245,7 @@ impl Mds {
             space: SpaceGuard::new(dir, config.reserve_bytes),
             data: DataPart::open(store.clone(), dir, &config)?,
             move_directory: Mutex::new(()),
+            remote_dir_gid: AtomicI64::new(0),
             next_sequence: AtomicU64::new(record.next_sequence),
             default_layout: RwLock::new(config.default_layout.clone()),
             hash_seed: record.hash_seed,
@@ -249,6 +257,7 @@ impl Mds {
             hold: Hold::default(),
             signal: Arc::new(StopSignal::default()),
             ticker: Mutex::new(None),
+            resolver: Mutex::new(None),
             counter: Mutex::new(None),
             counted: AtomicBool::new(false),
             config,
@@ -288,6 +297,26 @@ impl Mds {
     /// If a thread cannot be started or the store cannot be read.
     pub fn set_osts(&self, osts: Osts) -> Result<(), MdsError> {
         self.osts.set(osts)
+    }
+
+    /// Tells which other MDTs there are from now on, by index, as a server to each. Names and inodes may then lie on any of
+    /// them.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn set_peers(self: &Arc<Self>, peers: Peers) -> Result<(), MdsError> {
+        self.operations.set_peers(peers);
+        if self.operations.has_peers() {
+            self.resolve_once();
+            let mut resolver = self.resolver.lock();
+            if resolver.is_none() {
+                let (weak, signal) = (Arc::downgrade(self), self.signal.clone());
+                let body = move || operations::resolve(&weak, &signal);
+                let thread = std::thread::Builder::new().name("mds-resolve".into()).spawn(body);
+                *resolver = Some(thread.map_err(MdsError::Thread)?);
+            }
+        }
+        Ok(())
     }
 
     /// Tells which pools there are from now on.
@@ -379,6 +408,16 @@ impl Mds {
         self.data.limits()
     }
 
+    /// The group that may make directories on other MDTs or on several; 0: administrators alone, -1: everybody.
+    pub fn remote_dir_gid(&self) -> i64 {
+        self.remote_dir_gid.load(Ordering::Relaxed)
+    }
+
+    /// Changes [`Mds::remote_dir_gid`].
+    pub fn set_remote_dir_gid(&self, gid: i64) {
+        self.remote_dir_gid.store(gid, Ordering::Relaxed);
+    }
+
     /// Changes the limit of [`Mds::dom_limits`] while there is space.
     pub fn set_dom_limit(&self, bytes: u64) {
         self.data.set_max(bytes, &self.space.statfs());
@@ -405,13 +444,15 @@ impl Mds {
             return Ok(());
         }
         self.end_threads();
-        for thread in [self.ticker.lock().take(), self.counter.lock().take()].into_iter().flatten() {
+        let threads = [&self.ticker, &self.counter, &self.resolver].map(|thread| thread.lock().take());
+        for thread in threads.into_iter().flatten() {
             let name = thread.thread().name().unwrap_or_default().to_owned();
             if thread.join().is_err() {
                 log::error!("MDT{:04x}: the thread {name} has panicked", self.index);
             }
         }
         drop(self.lock_timer.lock().take());
+        self.operations.set_peers(Peers::new());
         self.osts.wait_stopped(STOP_PATIENCE);
         let mut tx = Tx::new(0);
         {
@@ -459,6 +500,7 @@ impl Mds {
         self.clients.wake();
         self.flocks.wake();
         self.mdlocks.stop();
+        self.operations.wake();
     }
 
     /// What an error of the store means to a client; told to the log too, since it is not the client's fault.
@@ -571,7 +613,7 @@ impl Mds {
 
     /// An answer of a request that changed nothing.
     pub(crate) fn answer(&self, reply: MdsReply) -> MdsAnswer {
-        MdsAnswer { transno: TransNo(0), last_committed: self.store.last_committed(), reply }
+        MdsAnswer { transno: TransNo(0), last_committed: self.committed(), reply }
     }
 
     /// Commits a transaction together with the answer to the request, and lets memory know.
@@ -585,17 +627,23 @@ impl Mds {
             ReplyRecord { xid: slot.xid, opened, answer: &bytes }.encode(scratch);
             batch.put(REPLIES, reply_key(&slot.client, slot.tag).as_slice(), scratch);
         }
-        answer.transno = self.commit_for(Some(caller.export), &mut tx)?;
-        answer.last_committed = self.store.last_committed();
+        answer.transno = self.commit_as(Some(caller.export), &mut tx)?;
+        answer.last_committed = self.committed();
         Ok(answer)
     }
 
     /// Commits a transaction on the server's own account and lets memory know.
     pub(crate) fn commit(&self, tx: &mut Tx) -> StatusResult<TransNo> {
-        self.commit_for(None, tx)
+        self.commit_as(None, tx)
     }
 
-    fn commit_for(&self, export: Option<&Export>, tx: &mut Tx) -> StatusResult<TransNo> {
+    /// Up to here everything is durable, also what other MDTs have of it.
+    pub(crate) fn committed(&self) -> TransNo {
+        self.operations.committed(self.store.last_committed())
+    }
+
+    /// Commits a transaction for a client, whose own locks are not called back.
+    pub(crate) fn commit_as(&self, export: Option<&Export>, tx: &mut Tx) -> StatusResult<TransNo> {
         if tx.is_empty() {
             return Ok(TransNo(0));
         }
@@ -624,7 +672,7 @@ impl Mds {
             self.open_again(&slot.client, &opened);
         }
         answer.transno = self.boot_transno.max(TransNo(1));
-        answer.last_committed = self.store.last_committed();
+        answer.last_committed = self.committed();
         Some(Ok(answer))
     }
 
@@ -662,6 +710,13 @@ pub(crate) fn acl_of(record: &InodeRecord) -> StatusResult<Option<Acl>> {
 /// A number that nobody can foresee: the keys of the standard library's hasher come from the system.
 fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+/// The locks on inodes. Clients drop what they cache when they find that the server has restarted; until then nothing changes.
+fn inode_locks(config: &MdsConfig, known: Expected) -> Arc<LockService> {
+    let times = ServerConfig { callback_timeout: config.release_timeout, ..ServerConfig::default() };
+    let name = format!("MDT{:04x}", config.index);
+    Arc::new(LockService::new(name, times, known, config.recovery_window))
 }
 
 /// The clients of the last run: those whose processes have certainly ended, and those that may come back.

@@ -3,10 +3,11 @@
 mod attr;
 mod create;
 mod data;
+mod elsewhere;
 mod layout;
 mod layout_edit;
 mod link;
-mod lookup;
+pub(crate) mod lookup;
 mod misc;
 mod open_close;
 pub(crate) mod readdir;

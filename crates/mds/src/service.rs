@@ -27,6 +27,9 @@ impl<'a> Caller<'a> {
 
 impl MdsService for Mds {
     fn connect(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
+        if export.is_server {
+            return Ok(LeaseGrant { exclusive: false, epoch: 0 });
+        }
         let grant = self.connect_client(export)?;
         self.stats().join(export);
         Ok(grant)
@@ -39,6 +42,9 @@ impl MdsService for Mds {
     fn handle(&self, export: &Export, call: &Call<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         if self.stopping.load(Ordering::Relaxed) {
             return Err(Status::ESHUTDOWN);
+        }
+        if let MdsRequest::Peer(request) = request {
+            return self.serve_peer(export, request);
         }
         self.clients.check(&export.client)?;
         self.note_request(&export.client, request);
@@ -92,6 +98,7 @@ impl Mds {
             MdsRequest::FilesOn { ost_index, after, count_max } => {
                 self.files_on(caller, *ost_index, after, *count_max)
             }
+            MdsRequest::Peer(request) => self.serve_peer(caller.export, request),
             MdsRequest::GetLayout { fid } => self.get_layout(fid),
             MdsRequest::SetLayout { fid, wish } => self.set_layout(caller, fid, wish),
             MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),

@@ -7,6 +7,7 @@ use nacre_store::Table;
 use nacre_types::fid::FID_BYTES;
 use nacre_types::limits::NAME_MAX;
 use nacre_types::{ClientUuid, Fid};
+use nacre_wire::peer::OpId;
 
 /// The MDT record, under [`META_KEY`].
 pub const META: Table = Table(1);
@@ -31,6 +32,14 @@ pub const OST_MARKS: Table = Table(10);
 
 /// Object FID -> head of its data; with a number (u32) behind it, bytes: data of files on this MDT ([`nacre_store::object::RecordStore`]).
 pub const DATA: Table = Table(11);
+
+/// Operation -> inodes that it locks here until its coordinator decides.
+pub const PREPARED: Table = Table(12);
+/// Operation -> all of it: committed here, and not durable everywhere.
+pub const OPERATIONS: Table = Table(13);
+
+/// Coordinator (u16) -> the first of its operations that may not be durable everywhere.
+pub const FINISHED: Table = Table(14);
 
 /// Key of the only record in [`META`].
 pub const META_KEY: &[u8] = b"mdt";
@@ -139,6 +148,23 @@ pub fn split_destroy_key(key: &[u8]) -> Option<(u16, Fid)> {
     Some((u16::from_be_bytes(*index), Fid::from_key(fid)))
 }
 
+/// Key of an operation over several MDTs.
+pub fn op_key(op: &OpId) -> Key {
+    Key::new().push(&op.mdt.to_be_bytes()).push(&op.boot.to_be_bytes()).push(&op.number.to_be_bytes())
+}
+
+/// Takes such a key apart.
+pub fn decode_op_key(key: &[u8]) -> Option<OpId> {
+    let (mdt, rest) = key.split_first_chunk::<2>()?;
+    let (boot, rest) = rest.split_first_chunk::<8>()?;
+    let (number, []) = rest.split_first_chunk::<8>()? else { return None };
+    Some(OpId {
+        mdt: u16::from_be_bytes(*mdt),
+        boot: u64::from_be_bytes(*boot),
+        number: u64::from_be_bytes(*number),
+    })
+}
+
 /// Key of a stored reply.
 pub fn reply_key(client: &ClientUuid, tag: u16) -> Key {
     Key::new().push(&client.0).push(&tag.to_be_bytes())
@@ -156,6 +182,8 @@ mod tests {
         assert_eq!(split_link_key(link_key(&a, &b, &long).as_slice()), Some((a, b, &long[..])));
         assert_eq!(split_xattr_key(xattr_key(&a, b"user.x").as_slice()), Some((a, &b"user.x"[..])));
         assert_eq!(split_destroy_key(destroy_key(3, &a).as_slice()), Some((3, a)));
+        let op = OpId { mdt: 3, boot: 4, number: 5 };
+        assert_eq!(decode_op_key(op_key(&op).as_slice()), Some(op));
         assert_eq!(split_destroy_key(b"short"), None);
         assert_eq!(split_link_key(&[0; 20]), None);
     }

@@ -229,7 +229,7 @@ fn ping(args: &[String]) -> Outcome {
     if parsed == Nid::Lo {
         return Err(failed("0@lo is inside each process".to_owned()));
     }
-    let identity = ClientIdentity { client: ClientUuid([0xff; 16]), fsname: String::new() };
+    let identity = ClientIdentity { client: ClientUuid([0xff; 16]), fsname: String::new(), is_server: false };
     let config =
         ClientConfig { first_connect_deadline: limit, deadline: Some(limit), ..ClientConfig::default() };
     let start = Instant::now();

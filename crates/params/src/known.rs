@@ -47,7 +47,15 @@ const SETTABLE: &[(&str, &[&str])] = &[
     ("mdd.*", &["append_pool", "append_stripe_count"]),
     (
         "mdt.*",
-        &["dom_stats", "hold_request", "job_cleanup_interval", "job_stats", "ldlm_timeout", "md_stats"],
+        &[
+            "dom_stats",
+            "enable_remote_dir_gid",
+            "hold_request",
+            "job_cleanup_interval",
+            "job_stats",
+            "ldlm_timeout",
+            "md_stats",
+        ],
     ),
     ("mdt.*.exports", &["clear"]),
     ("mdt.*.exports.*", &["stats"]),

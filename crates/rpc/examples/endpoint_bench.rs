@@ -77,7 +77,7 @@ fn main() {
     let targets = Targets::new().with_ost(0, Arc::new(Null));
     let address = "127.0.0.1:0".parse().expect("address");
     let server = Server::bind(&[address], targets, ServerConfig::default()).expect("port");
-    let identity = ClientIdentity { client: ClientUuid([1; 16]), fsname: String::new() };
+    let identity = ClientIdentity { client: ClientUuid([1; 16]), fsname: String::new(), is_server: false };
     let endpoint = |shape, tunable, value| {
         let config = ClientConfig { shape, ..ClientConfig::default() };
         let oss = TcpOss::new(0, &[Nid::Tcp(server.addrs()[0])], &identity, &config).expect("endpoint");

@@ -119,7 +119,7 @@ fn main() {
     let server = Server::bind(&["127.0.0.1:0".parse().expect("address")], targets, ServerConfig::default())
         .expect("port");
     let nids = [Nid::Tcp(server.addrs()[0])];
-    let identity = ClientIdentity { client: ClientUuid([1; 16]), fsname: String::new() };
+    let identity = ClientIdentity { client: ClientUuid([1; 16]), fsname: String::new(), is_server: false };
     let config = ClientConfig::default();
     let (mds, _) = TcpMds::connect(0, &nids, &identity, &config, Arc::new(Null)).expect("connect");
     let oss = TcpOss::new(0, &nids, &identity, &config).expect("endpoint");

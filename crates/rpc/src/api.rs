@@ -116,6 +116,8 @@ pub struct Export {
     pub nid: Nid,
     /// Its process, if it runs on this server's host.
     pub process: Option<ProcessIdentity>,
+    /// It is a metadata server that talks to another.
+    pub is_server: bool,
     /// Way back to the client.
     pub callbacks: Arc<dyn ClientCallbacks>,
     /// What the service counts for it.
@@ -158,12 +160,18 @@ impl Export {
             generation,
             nid,
             process,
+            is_server: false,
             callbacks,
             counters: OnceLock::new(),
             has_ended: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             changes_ended: (Mutex::new(()), Condvar::new()),
         }
+    }
+
+    /// The same for a metadata server that talks to another.
+    pub fn of_server(self) -> Export {
+        Export { is_server: true, ..self }
     }
 
     /// Has what the service counts for this client be found again without looking for it. Only the first call counts.

@@ -4,7 +4,9 @@ mod oss;
 
 pub use oss::LoOss;
 
-use crate::api::{Call, ClientCallbacks, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsService};
+use crate::api::{
+    Call, ClientCallbacks, Export, MdsEndpoint, MdsService, MgsEndpoint, MgsService, NoCallbacks,
+};
 use nacre_types::{ClientUuid, Cred, Nid, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsRequest};
 use nacre_wire::mgs::{MgsReply, MgsRequest};
@@ -29,6 +31,18 @@ impl LoMds {
         let export = Arc::new(Export::new(client, Nid::Lo, None, callbacks));
         let grant = service.connect(&export)?;
         Ok((LoMds { service, export }, grant))
+    }
+}
+
+impl LoMds {
+    /// Connects one metadata server to another, without a lease and callbacks.
+    ///
+    /// # Errors
+    /// As [`LoMds::connect`].
+    pub fn connect_server(service: Arc<dyn MdsService>, server: ClientUuid) -> StatusResult<LoMds> {
+        let export = Arc::new(Export::new(server, Nid::Lo, None, Arc::new(NoCallbacks)).of_server());
+        service.connect(&export)?;
+        Ok(LoMds { service, export })
     }
 }
 

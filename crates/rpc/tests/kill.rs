@@ -161,7 +161,7 @@ fn requests_run_exactly_once_although_their_server_is_killed() {
         backoff_max: Duration::from_millis(20),
         ..ClientConfig::default()
     };
-    let identity = ClientIdentity { client: ClientUuid([3; 16]), fsname: String::new() };
+    let identity = ClientIdentity { client: ClientUuid([3; 16]), fsname: String::new(), is_server: false };
     let (mds, _) =
         TcpMds::connect(0, &[Nid::Tcp(addr)], &identity, &config, Arc::new(Quiet)).expect("connect");
     let (stop, created) = (AtomicBool::new(false), AtomicU64::new(0));

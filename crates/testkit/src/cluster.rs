@@ -36,6 +36,8 @@ pub enum Shape {
 /// What a file system is made of.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Metadata targets.
+    pub mdts: usize,
     /// Object storage targets.
     pub osts: usize,
     /// Embedded: other clients may connect, too.
@@ -54,6 +56,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            mdts: 1,
             osts: 4,
             listen: false,
             data: None,
@@ -271,7 +274,8 @@ impl Cluster {
     /// When it does not come up.
     pub fn start_all(&mut self) {
         let osts = self.options.osts.to_string();
-        assert!(self.options.osts + 2 <= usize::from(ports::LENGTH), "ports for all servers");
+        let mdts = self.options.mdts.to_string();
+        assert!(self.options.osts + self.options.mdts < usize::from(ports::LENGTH), "ports for all servers");
         let (port, address) = (self.ports.first().to_string(), self.address());
         let mut words = vec![binary::nacre().as_os_str(), OsStr::new("up"), self.data.as_os_str()];
         words.extend([
@@ -279,6 +283,8 @@ impl Cluster {
             self.mount.as_os_str(),
             OsStr::new("--osts"),
             OsStr::new(&osts),
+            OsStr::new("--mdts"),
+            OsStr::new(&mdts),
             OsStr::new("--fsname"),
             OsStr::new(&self.options.fsname),
         ]);

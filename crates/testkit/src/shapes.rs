@@ -9,14 +9,23 @@ pub fn on_each_shape(name: &str, test: fn(&mut Cluster, &str)) {
     on_each_shape_of(name, 2, test);
 }
 
+/// A file system of each shape with this number of MDTs, whose name nobody else on this host has, as `lctl` reaches all.
+pub fn on_each_shape_with_mdts(name: &str, mdts: usize, test: fn(&mut Cluster, &str)) {
+    on_each_shape_with(name, &Options { mdts, osts: 2, ..Options::default() }, test);
+}
+
 /// A file system of each shape whose name nobody else on this host has, as `lctl` reaches all.
 pub fn on_each_shape_of(name: &str, osts: usize, test: fn(&mut Cluster, &str)) {
+    on_each_shape_with(name, &Options { osts, ..Options::default() }, test);
+}
+
+fn on_each_shape_with(name: &str, options: &Options, test: fn(&mut Cluster, &str)) {
     if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
         return;
     }
     for (shape, letter) in [(Shape::Embedded, 'e'), (Shape::Separate, 's')] {
         let fsname = format!("{name}{letter}");
-        let options = Options { osts, fsname: fsname.clone(), ..Options::default() };
+        let options = Options { fsname: fsname.clone(), ..options.clone() };
         let mut cluster = Cluster::start_with(shape, &options);
         if cluster.is_foreign() {
             return;

@@ -7,6 +7,7 @@
 use crate::attr::SizeSource;
 use crate::fid::{FID_BYTES, Fid};
 use crate::ids::{TargetId, TargetKind};
+use crate::limits::NAME_MAX;
 use crate::lustre::ProjectCall;
 
 /// Type byte of all native ioctls.
@@ -235,6 +236,26 @@ pub struct RemoveFid {
     /// The file.
     pub fid: Fid,
 }
+
+/// Makes a directory in the one that the ioctl is called on, on certain MDTs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MakeDirectory {
+    /// Its name, up to 255 bytes.
+    pub name: Vec<u8>,
+    /// Permission bits.
+    pub mode: u32,
+    /// Bits that it does not get, unless a default ACL says what it gets.
+    pub umask: u32,
+    /// MDTs to spread its names over; negative: as many times all that there are. 0 and 1: not spread.
+    pub count: i32,
+    /// How names are spread, as Lustre numbers it (1 all_char, 2 fnv_1a_64, 3 crush, 4 crush2); 0: as usual.
+    pub hash: u32,
+    /// Indexes of the MDTs, up to [`MDTS_MAX`]; if there are fewer than `count`, others follow. Empty: any.
+    pub mdts: Vec<u16>,
+}
+
+/// MDTs in one [`MakeDirectory`].
+pub const MDTS_MAX: usize = 2000;
 
 /// Files in one [`FilesOn`].
 pub const FILES_MAX: usize = 512;
@@ -571,6 +592,38 @@ impl Payload for RemoveFid {
     }
 }
 
+/// Where the name is in a [`MakeDirectory`].
+const MKDIR_NAME: usize = 24;
+
+impl Payload for MakeDirectory {
+    const COMMAND: u32 = number(WRITE, 36, Self::SIZE);
+    const SIZE: usize = MKDIR_NAME + NAME_MAX + 1 + 2 * MDTS_MAX;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let name = &self.name[..self.name.len().min(NAME_MAX)];
+        let mdts = &self.mdts[..self.mdts.len().min(MDTS_MAX)];
+        let mut out = Vec::with_capacity(Self::SIZE);
+        let count = self.count as u32;
+        for number in [self.mode, self.umask, count, self.hash, name.len() as u32, mdts.len() as u32] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(name);
+        out.resize(MKDIR_NAME + NAME_MAX + 1, 0);
+        mdts.iter().for_each(|mdt| out.extend_from_slice(&mdt.to_le_bytes()));
+        out.resize(Self::SIZE, 0);
+        out
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<MakeDirectory> {
+        let name = bytes.get(MKDIR_NAME..MKDIR_NAME + NAME_MAX)?.get(..u32_at(bytes, 16)? as usize)?.to_vec();
+        let mdts = bytes.get(MKDIR_NAME + NAME_MAX + 1..Self::SIZE)?;
+        let mdts = mdts.get(..2 * u32_at(bytes, 20)? as usize)?;
+        let mdts = mdts.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
+        let (mode, umask, hash) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?, u32_at(bytes, 12)?);
+        Some(MakeDirectory { name, mode, umask, count: u32_at(bytes, 8)? as i32, hash, mdts })
+    }
+}
+
 /// Lustre's structure, under a number that lets the answer come back without a look at the caller's memory.
 impl Payload for ProjectCall {
     const COMMAND: u32 = number(READ_WRITE, 35, Self::SIZE);
@@ -624,6 +677,16 @@ mod tests {
             values: [7, u64::MAX],
         });
         round_trip(RemoveFid { fid: Fid::ROOT });
+        let mdts = (0..MDTS_MAX as u16).collect();
+        round_trip(MakeDirectory {
+            name: vec![b'x'; NAME_MAX],
+            mode: 0o755,
+            umask: 0o22,
+            count: -2,
+            hash: 3,
+            mdts,
+        });
+        round_trip(MakeDirectory { name: b"d".to_vec(), mdts: vec![7], ..MakeDirectory::default() });
         round_trip(ProjectCall { kind: 2, id: 1, xflags: 0, name: Vec::new() });
         let fids = vec![Fid::new(0x2_0000_0400, 4, 0), Fid::new(0x2_0000_0400, 9, 0)];
         round_trip(FilesOn { ost_index: 3, after: Fid::ROOT, next: fids[1], fids });

@@ -33,6 +33,8 @@ bitflags! {
         const CONTROL = 1;
         /// Parts of large transfers travel on this connection, from threads on other CPUs than the one it names.
         const WIDE = 2;
+        /// The client is a metadata server that talks to another: it gets no lease and caches nothing.
+        const SERVER = 4;
     }
 }
 

@@ -17,6 +17,7 @@ pub mod mds;
 mod messages;
 pub mod mgs;
 pub mod oss;
+pub mod peer;
 
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use mds::{MdsReply, MdsRequest};

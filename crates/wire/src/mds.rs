@@ -1,6 +1,7 @@
 //! Requests to a metadata server.
 
 use crate::lock::LockRequest;
+use crate::peer::{PeerReply, PeerRequest};
 use bitflags::bitflags;
 use nacre_layout::{Layout, Wish};
 use nacre_lock::{LockHandle, Outcome};
@@ -478,6 +479,8 @@ pub enum MdsRequest<'a> {
         /// How many at most.
         count_max: u32,
     },
+    /// Of another metadata server. Reply: `Peer`. `EPERM` for anybody else.
+    Peer(PeerRequest),
 }
 
 /// What the owner of an open file is sure of as long as its lease is there. A lease ends without a word when somebody does what it
@@ -659,6 +662,19 @@ pub enum MdsReply {
         layout: Option<Arc<Layout>>,
         /// The lock: the one that was asked for, or one that the client has already; 0 for none.
         lock: LockHandle,
+    },
+    /// To another metadata server.
+    Peer(PeerReply),
+    /// A looked-up name that leads to an inode of another MDT, which knows the rest.
+    Remote {
+        /// The inode.
+        fid: Fid,
+        /// As in [`MdsReply::Entry`].
+        public: bool,
+        /// How many names the directory has; `None` if it was not asked for.
+        names: Option<u64>,
+        /// The lock on the content of the directory, as in [`MdsReply::Intent`].
+        directory: LockHandle,
     },
 }
 

@@ -95,6 +95,7 @@ wire_enum!(MdsRequest<'a> {
     38 = FidToPath { fid, index },
     39 = RemoveFid { fid },
     40 = CloseWrite { fid, handle, update, data },
+    41 = Peer(request),
 });
 
 wire_enum!(MdsReply {
@@ -119,6 +120,8 @@ wire_enum!(MdsReply {
     18 = OpenLease(kind),
     19 = Files { fids, next },
     20 = Path { top, path },
+    21 = Peer(reply),
+    22 = Remote { fid, public, names, directory },
 });
 
 wire_enum!(OssRequest {

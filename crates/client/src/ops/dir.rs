@@ -187,8 +187,10 @@ impl Client {
             return Ok(false);
         }
         let parent = self.call_system(fid, &MdsRequest::Lookup { parent: fid, name: b".." })?;
-        if let MdsReply::Entry { attr: Some(attr), .. } = parent.reply {
-            dot.node = node_of(attr.fid)?;
+        match parent.reply {
+            MdsReply::Entry { attr: Some(attr), .. } => dot.node = node_of(attr.fid)?,
+            MdsReply::Remote { fid, .. } => dot.node = node_of(fid)?,
+            _ => {}
         }
         (dot.name, dot.next) = (b"..", AFTER_DOT_DOT);
         Ok(take(&dot))

@@ -79,9 +79,19 @@ impl Client {
             None => self.call_system(fid, &request),
         };
         let reply = answer.map(|answer| answer.reply).inspect_err(|_| space.forget(first))?;
-        let MdsReply::Intent { attr, public, names, directory, inode } = reply else {
-            space.forget(first);
-            return Err(Status::EPROTO);
+        let (attr, public, names, directory, inode) = match reply {
+            MdsReply::Intent { attr, public, names, directory, inode } => {
+                (attr, public, names, directory, inode)
+            }
+            MdsReply::Remote { fid: child, public, directory, .. } => {
+                let on_directory = Some(Granted { fid, handle: directory });
+                let held = space.settle(first, on_directory, None, |held| held);
+                return self.ask_elsewhere(child, public, held);
+            }
+            _ => {
+                space.forget(first);
+                return Err(Status::EPROTO);
+            }
         };
         if let Some(attr) = &attr {
             node_of(attr.fid).inspect_err(|_| space.forget(first))?;
@@ -98,6 +108,22 @@ impl Client {
             self.absences.on_found_empty(look, fid, Warrant::Lock(handle));
         }
         Ok(Answered { attr, public, held })
+    }
+
+    /// Goes on where a name leads to another MDT: asks that for the attributes, with a lock on them.
+    fn ask_elsewhere(&self, child: Fid, public: bool, on_name: Held) -> StatusResult<Answered> {
+        let found = match self.ask_with_locks(None, child, None) {
+            Ok(answered) => answered,
+            // Removed meanwhile.
+            Err(Status::ENOENT) => return Ok(Answered { attr: None, public, held: on_name }),
+            Err(status) => return Err(status),
+        };
+        if let Some(attr) = &found.attr {
+            self.enter(attr, found.held.inode, true);
+        }
+        // It may have been called back before the node was there.
+        let inode = found.held.inode.filter(|lock| self.is_in_force(Warrant::Lock(*lock), child));
+        Ok(Answered { public, held: Held { inode, ..on_name }, ..found })
     }
 
     fn enter(&self, attr: &Attr, lock: Option<LockHandle>, is_lookup: bool) {

@@ -65,14 +65,41 @@ impl Client {
             return self.lookup_with_locks(caller, parent, name);
         }
         let answer = self.call(caller, parent, &MdsRequest::Lookup { parent, name })?;
-        let MdsReply::Entry { attr, public } = answer.reply else { return Err(Status::EPROTO) };
-        self.note_public(parent, public, answer.lease);
+        let lease = answer.lease;
+        let (attr, public) = match answer.reply {
+            MdsReply::Entry { attr, public } => (attr, public),
+            MdsReply::Remote { fid, public, .. } => {
+                self.note_public(parent, public, lease);
+                return match self.elsewhere(fid)? {
+                    // Both answers are true together as long as one lease was in force.
+                    Some((attr, then)) => {
+                        self.found(attr, if then == lease { lease } else { 0 }, public).map(Ok)
+                    }
+                    None => Ok(Err(Absent { public, keep: false })),
+                };
+            }
+            _ => return Err(Status::EPROTO),
+        };
+        self.note_public(parent, public, lease);
         match attr {
             Some(attr) => {
-                self.note_looked_up(parent, answer.lease, name);
-                self.found(attr, answer.lease, public).map(Ok)
+                self.note_looked_up(parent, lease, name);
+                self.found(attr, lease, public).map(Ok)
             }
-            None => Ok(Err(Absent { public, keep: self.keep_of(answer.lease).name })),
+            None => Ok(Err(Absent { public, keep: self.keep_of(lease).name })),
+        }
+    }
+
+    /// The attributes of an inode whose name lies on another MDT, and the lease under which they were asked for; `None` if it was
+    /// removed meanwhile.
+    pub(crate) fn elsewhere(&self, fid: Fid) -> StatusResult<Option<(Attr, u64)>> {
+        match self.call_system(fid, &MdsRequest::GetAttr { fid }) {
+            Ok(answer) => {
+                let lease = answer.lease;
+                Ok(Some((answer.attr()?, lease)))
+            }
+            Err(Status::ENOENT) => Ok(None),
+            Err(status) => Err(status),
         }
     }
 
@@ -123,7 +150,24 @@ impl Client {
         name: &[u8],
         what: &Created<'_>,
     ) -> StatusResult<Found> {
-        let fid = self.fresh_fid(parent)?;
+        self.create_on(caller, (parent, name), what, parent.mdt_index())
+    }
+
+    /// As [`Client::create`], with the inode on a certain MDT: only a directory may lie on another one than its name.
+    ///
+    /// # Errors
+    /// As [`Client::create`]; `EPERM` without the right to choose; `EINVAL` if there is no such MDT.
+    pub fn create_on(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        what: &Created<'_>,
+        mdt: u16,
+    ) -> StatusResult<Found> {
+        if usize::from(mdt) >= self.mdts.len() {
+            return Err(Status::EINVAL);
+        }
+        let fid = self.fresh_fid(mdt)?;
         let request = MdsRequest::Create {
             parent,
             name,

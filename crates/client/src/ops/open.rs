@@ -75,7 +75,7 @@ impl Client {
             let what = Created { new: NewFile::Unnamed, ..*what };
             return self.create_open(caller, parent, b"", &what, open, true);
         }
-        let fid = self.fresh_fid(parent)?;
+        let fid = self.fresh_fid(parent.mdt_index())?;
         let changes = self.layout_changes();
         let (flags, sync) = open;
         let handle = self.handles.fresh();

@@ -4,14 +4,14 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nacre_client::{Advice, LeaseKind, SeekKind, SwapConditions, VersionFlush};
+use nacre_client::{Advice, Created, LeaseKind, NewFile, SeekKind, SwapConditions, VersionFlush};
 use nacre_types::ioctl::{
-    Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, LIST_MAX, MountInfo, PATH_MAX, POOLS_MAX,
-    PathToFid, Payload, PoolList, PoolMembers, RemoveFid, SCAN_BYTES_MAX, ScanDirectory, SizeOnMdt,
-    TargetList, TargetStatfs,
+    Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, LIST_MAX, MakeDirectory, MountInfo,
+    PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, RemoveFid, SCAN_BYTES_MAX, ScanDirectory,
+    SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::lustre::ProjectCall;
-use nacre_types::{AttrFlags, Fid, SetAttr, SetAttrValid, Status, StatusResult, TargetKind};
+use nacre_types::{AttrFlags, Fid, FileKind, SetAttr, SetAttrValid, Status, StatusResult, TargetKind};
 
 use super::{Front, caller};
 use crate::reply::Reply;
@@ -25,6 +25,8 @@ const GET_XATTR: u32 = 0x801c_581f;
 const SET_XATTR: u32 = 0x401c_5820;
 const XATTR_BYTES: usize = 28;
 const XATTR_PROJECT: usize = 12;
+/// Permission bits.
+const MODE_BITS: u32 = 0o7777;
 /// What is made in a directory gets its project: as inode flag (`FS_PROJINHERIT_FL`) and as extended one
 /// (`FS_XFLAG_PROJINHERIT`).
 const FLAG_PROJECT_INHERIT: u32 = 0x2000_0000;
@@ -195,6 +197,11 @@ impl Front {
                 reply.ioctl(0, &[]);
                 Ok(())
             }
+            MakeDirectory::COMMAND => {
+                self.make_directory_on(request, &question(call)?)?;
+                reply.ioctl(0, &[]);
+                Ok(())
+            }
             ProjectCall::COMMAND => {
                 let fid = self.fid(request.node_id)?;
                 answer(&self.project_call(request, fid, question(call)?)?, call, reply)
@@ -202,6 +209,22 @@ impl Front {
             FilesOn::COMMAND => answer(&self.files_on(request, question(call)?)?, call, reply),
             _ => self.foreign_ioctl(request, call, reply),
         }
+    }
+
+    /// Makes a directory for which the caller has wishes about MDTs.
+    fn make_directory_on(&self, request: &Request<'_>, ask: &MakeDirectory) -> StatusResult<()> {
+        if ask.name.is_empty() || ask.name.contains(&0) || ask.name.contains(&b'/') {
+            return Err(Status::EINVAL);
+        }
+        let parent = self.fid(request.node_id)?;
+        let mode = FileKind::Directory.mode_bits() | ask.mode & MODE_BITS;
+        let what = Created { new: NewFile::Directory, mode, umask: ask.umask };
+        let mdt = ask.mdts.first().copied().unwrap_or(parent.mdt_index());
+        let made = self.client.create_on(&caller(request), (parent, &ask.name), &what, mdt)?;
+        self.client.forget(made.node, 1);
+        // The kernel may know that the name does not exist.
+        self.expire_names();
+        Ok(())
     }
 
     fn files_on(&self, request: &Request<'_>, mut ask: FilesOn) -> StatusResult<FilesOn> {

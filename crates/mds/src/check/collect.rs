@@ -61,7 +61,8 @@ pub struct Inventory {
     pub data_used: HashSet<Fid>,
     /// Records of objects on this MDT that no layout names: their keys.
     pub data_unused: Vec<Vec<u8>>,
-    mdt_index: u16,
+    /// MDTs that were read.
+    covered: HashSet<u16>,
     read: u64,
 }
 
@@ -72,7 +73,23 @@ impl Inventory {
         mdt_index: u16,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Inventory, MdsError> {
-        let mut all = Inventory { mdt_index, ..Inventory::default() };
+        let mut all = Inventory::default();
+        all.add(store, mdt_index, progress)?;
+        all.connect();
+        Ok(all)
+    }
+
+    /// Reads one more store of the same file system.
+    pub fn add(
+        &mut self,
+        store: &MetaStore,
+        mdt_index: u16,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), MdsError> {
+        let all = self;
+        all.covered.insert(mdt_index);
+        // Marks are of one MDT each.
+        all.marks.clear();
         let seed = store.get(META, META_KEY, |value| value.and_then(|v| MdtRecord::decode(v).ok()))?;
         let seed = seed.map_or(0, |record| record.hash_seed);
         all.each(store, OST_MARKS, progress, &mut |all, key, value| all.take_mark(key, value))?;
@@ -84,7 +101,7 @@ impl Inventory {
         all.each(store, DATA, progress, &mut |all, key, _| all.take_data(key))?;
         all.each(store, DESTROYS, progress, &mut |all, key, _| all.take_destroy(key))?;
         progress(all.read);
-        Ok(all)
+        Ok(())
     }
 
     fn each(
@@ -183,13 +200,6 @@ impl Inventory {
         };
         match DirentRecord::decode(value) {
             Ok(record) => {
-                if let Some(directory) = self.inodes.get_mut(&parent) {
-                    directory.entries += 1;
-                    directory.subdirs += u32::from(record.kind == FileKind::Directory);
-                }
-                if let Some(inode) = self.inodes.get_mut(&record.fid) {
-                    inode.names.push((parent, name.to_vec()));
-                }
                 self.dirents.push(Dirent {
                     parent,
                     name: name.to_vec(),
@@ -273,8 +283,21 @@ impl Inventory {
         }
     }
 
-    /// Index of the MDT that was read.
-    pub fn mdt_index(&self) -> u16 {
-        self.mdt_index
+    /// True if the MDT of an inode was read, so that what is not there does not exist.
+    pub fn covers(&self, fid: &Fid) -> bool {
+        self.covered.contains(&fid.mdt_index())
+    }
+
+    /// What can be known only when everything was read: who has which names.
+    pub fn connect(&mut self) {
+        for name in &self.dirents {
+            if let Some(directory) = self.inodes.get_mut(&name.parent) {
+                directory.entries += 1;
+                directory.subdirs += u32::from(name.kind == FileKind::Directory);
+            }
+            if let Some(inode) = self.inodes.get_mut(&name.fid) {
+                inode.names.push((name.parent, name.name.clone()));
+            }
+        }
     }
 }

@@ -24,9 +24,9 @@ pub struct ObjectReferences {
     pub shared: Vec<(ObjectName, Fid)>,
     /// Objects that wait to be destroyed.
     pub destroying: HashSet<ObjectName>,
-    /// By OST index: sequence of the MDT's objects, and the largest id that it ever gave to a file. What lies above is
+    /// By index of OST and MDT: sequence of the MDT's objects, and the largest id that it ever gave to a file. What lies above is
     /// destroyed when the MDT starts.
-    pub marks: HashMap<u16, (u64, u32)>,
+    pub marks: HashMap<(u16, u16), (u64, u32)>,
 }
 
 /// Reads the references of the MDT in `dir`, which must not be running. Damaged records are left out: [`super::check_dir`] tells
@@ -50,7 +50,7 @@ pub fn object_references(dir: &Path, config: &MdsConfig) -> Result<ObjectReferen
     store.scan(OST_MARKS, &[], Bound::Unbounded, &mut |key, value| {
         let index = <[u8; 2]>::try_from(key).map(u16::from_be_bytes);
         if let (Ok(index), Ok(mark)) = (index, OstMarkRecord::decode(value)) {
-            found.marks.insert(index, (mark.sequence, mark.last_used));
+            found.marks.insert((index, config.index), (mark.sequence, mark.last_used));
         }
         ControlFlow::Continue(())
     })?;
@@ -59,6 +59,18 @@ pub fn object_references(dir: &Path, config: &MdsConfig) -> Result<ObjectReferen
 }
 
 impl ObjectReferences {
+    /// Adds what another MDT of the same file system says.
+    pub fn merge(&mut self, other: ObjectReferences) {
+        for (name, file) in other.used {
+            if let Some(first) = self.used.insert(name, file) {
+                self.shared.push((name, first));
+            }
+        }
+        self.shared.extend(other.shared);
+        self.destroying.extend(other.destroying);
+        self.marks.extend(other.marks);
+    }
+
     fn take_inode(&mut self, fid: Fid, value: &[u8]) {
         let Ok(record) = InodeRecord::decode(fid, value) else { return };
         let has_objects = record.attr.flags.contains(AttrFlags::HAS_OBJECTS);

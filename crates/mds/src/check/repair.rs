@@ -73,7 +73,7 @@ impl Repair<'_> {
         let dirents = std::mem::take(&mut inventory.dirents);
         for name in dirents {
             let in_directory = inventory.inodes.get(&name.parent).is_some_and(|p| p.record.attr.is_dir());
-            let local = name.fid.mdt_index() == inventory.mdt_index();
+            let local = inventory.covers(&name.fid);
             let kind = inventory.inodes.get(&name.fid).map(|inode| inode.record.attr.kind());
             if !in_directory || (kind.is_none() && local) {
                 let key = dirent_key(&name.parent, self.hash(&name.name), &name.name);
@@ -119,7 +119,7 @@ impl Repair<'_> {
             }
             self.commit_if_full()?;
         }
-        if !lost.is_empty() && inventory.mdt_index() == 0 {
+        if !lost.is_empty() && inventory.covers(&Fid::ROOT) {
             self.rescue(inventory, &lost)?;
         }
         Ok(())

@@ -7,7 +7,15 @@ use nacre_wire::mds::{MdsAnswer, MdsReply};
 
 impl Mds {
     pub(crate) fn get_attr(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
+        self.await_decision(fid);
         Ok(self.answer(MdsReply::Attr(self.told(&self.inode(fid)?)?)))
+    }
+
+    /// Waits while an operation over several MDTs has the inode: nobody is to see half of it.
+    pub(crate) fn await_decision(&self, fid: &Fid) {
+        if self.operations.is_busy() {
+            drop(self.locks.lock(&[*fid]));
+        }
     }
 
     pub(crate) fn access(&self, caller: &Caller<'_>, fid: &Fid, mask: u8) -> StatusResult<MdsAnswer> {

@@ -5,7 +5,6 @@ use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
 use crate::tables::{INODES, ORPHANS, OrphanKind, XATTRS, xattr_key};
-use crate::tx::Tx;
 use nacre_layout::user;
 use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_types::acl::Acl;
@@ -23,9 +22,9 @@ pub(super) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 const S_IXGRP: u32 = 0o010;
 
 /// What is to be made, taken from the request and checked as far as that needs no lock.
-struct Wanted<'a> {
-    fid: Fid,
-    kind: FileKind,
+pub(super) struct Wanted<'a> {
+    pub fid: Fid,
+    pub kind: FileKind,
     mode: u32,
     umask: u32,
     rdev: u32,
@@ -52,6 +51,10 @@ impl Mds {
             let hash = if named { self.hash(name) } else { 0 };
             if named && let Some(found) = self.find_name(parent, hash, name)? {
                 let Some((handle, flags)) = open.filter(|_| !exclusive) else { return Err(Status::EEXIST) };
+                if found.fid.mdt_index() != self.index {
+                    // The caller believed that there was nothing: it has to walk the path again.
+                    return Err(Status::ESTALE);
+                }
                 if !locked.add(&found.fid) {
                     child = found.fid;
                     continue;
@@ -59,6 +62,10 @@ impl Mds {
                 return self.open_existing(caller, &directory, &found.fid, handle, flags);
             }
             self.check_access(&directory, caller.cred(), perm::WRITE)?;
+            if wanted.fid.mdt_index() != self.index {
+                drop(locked);
+                return self.create_elsewhere(caller, parent, name, &wanted);
+            }
             let place = named.then_some((Place { parent: *parent, name }, hash));
             return self.create_new(caller, &directory, place, &wanted, *open);
         }
@@ -72,11 +79,26 @@ impl Mds {
         mode: u32,
         umask: u32,
     ) -> StatusResult<Wanted<'a>> {
-        self.check_local(fid)?;
+        if fid.mdt_index() != self.index {
+            // Only a directory may lie elsewhere than its name; that MDT knows whether the FID is free.
+            self.check_elsewhere(caller, new)?;
+            return self.wanted_of(caller, fid, new, mode, umask);
+        }
         let given_out = self.next_sequence.load(std::sync::atomic::Ordering::Acquire);
         if fid.seq < SEQ_NORMAL || fid.seq >= given_out || fid.oid == 0 || fid.ver != 0 {
             return Err(Status::EINVAL);
         }
+        self.wanted_of(caller, fid, new, mode, umask)
+    }
+
+    fn wanted_of<'a>(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        new: &NewFile<'a>,
+        mode: u32,
+        umask: u32,
+    ) -> StatusResult<Wanted<'a>> {
         let by_mode = match mode & nacre_types::attr::S_IFMT {
             0 => FileKind::Regular,
             _ => FileKind::from_mode(mode).ok_or(Status::EINVAL)?,
@@ -135,6 +157,21 @@ impl Mds {
         Ok(answer)
     }
 
+    /// Whether there is room for a new inode, and none with its FID.
+    fn check_new(&self, wanted: &Wanted<'_>, opens: bool) -> StatusResult<()> {
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        let in_use = self.store.get(INODES, &wanted.fid.to_key(), |value| value.is_some());
+        if in_use.map_err(|error| self.store_failed(&error))? {
+            return Err(Status::EEXIST);
+        }
+        match opens && wanted.kind != FileKind::Regular {
+            true => Err(Status::EINVAL),
+            false => Ok(()),
+        }
+    }
+
     fn create_new(
         &self,
         caller: &Caller<'_>,
@@ -143,20 +180,15 @@ impl Mds {
         wanted: &Wanted<'_>,
         open: Option<(nacre_types::OpenHandle, OpenFlags)>,
     ) -> StatusResult<MdsAnswer> {
-        if self.space.is_full() {
-            return Err(Status::ENOSPC);
-        }
-        let in_use = self.store.get(INODES, &wanted.fid.to_key(), |value| value.is_some());
-        if in_use.map_err(|error| self.store_failed(&error))? {
-            return Err(Status::EEXIST);
-        }
-        if open.is_some() && wanted.kind != FileKind::Regular {
-            return Err(Status::EINVAL);
-        }
+        self.check_new(wanted, open.is_some())?;
         let now = self.now();
         let mut tx = self.begin();
         let mut record = self.new_record(caller, directory, wanted, now)?;
-        self.inherit(&mut tx, directory, wanted, &mut record)?;
+        if let Some(value) = self.inherit(directory, wanted, &mut record)? {
+            let (scratch, batch) = tx.scratch();
+            XattrRecord { value: &value }.encode(scratch);
+            batch.put(XATTRS, xattr_key(&wanted.fid, ACL_DEFAULT).as_slice(), scratch);
+        }
         if open.is_some_and(|(_, flags)| flags.contains(OpenFlags::APPEND)) {
             self.lay_out_for_appends(directory, &mut record)?;
         }
@@ -206,7 +238,7 @@ impl Mds {
         Ok(answer)
     }
 
-    fn new_record(
+    pub(super) fn new_record(
         &self,
         caller: &Caller<'_>,
         directory: &InodeRecord,
@@ -247,21 +279,21 @@ impl Mds {
         Ok(InodeRecord { attr, body: wanted.target.to_vec(), ..InodeRecord::default() })
     }
 
-    /// What a new inode gets from its directory: rights by the default ACL or the umask, and the default layout.
-    fn inherit(
+    /// What a new inode gets from its directory: rights by the default ACL or the umask, and the default layout. Gives the default
+    /// ACL that a new directory is to have.
+    pub(super) fn inherit(
         &self,
-        tx: &mut Tx,
         directory: &InodeRecord,
         wanted: &Wanted<'_>,
         record: &mut InodeRecord,
-    ) -> StatusResult<()> {
+    ) -> StatusResult<Option<Vec<u8>>> {
         let kind = wanted.kind;
         if matches!(kind, FileKind::Directory | FileKind::Regular) && self.hands_down(directory, kind)? {
             record.body = directory.body.clone();
             record.attr.flags |= AttrFlags::HAS_LAYOUT;
         }
         if kind == FileKind::Symlink {
-            return Ok(());
+            return Ok(None);
         }
         let default = match directory.attr.flags.contains(AttrFlags::HAS_DEFAULT_ACL) {
             true => self.default_acl(&directory.attr.fid)?,
@@ -269,7 +301,7 @@ impl Mds {
         };
         let Some(default) = default else {
             record.attr.mode &= !wanted.umask;
-            return Ok(());
+            return Ok(None);
         };
         let (access, bits) = default.inherit(record.attr.mode);
         record.attr.mode = (record.attr.mode & !0o777) | bits;
@@ -277,14 +309,11 @@ impl Mds {
             record.acl = access.to_xattr();
             record.attr.flags |= AttrFlags::HAS_ACL;
         }
-        if kind == FileKind::Directory {
-            record.attr.flags |= AttrFlags::HAS_DEFAULT_ACL;
-            let value = default.to_xattr();
-            let (scratch, batch) = tx.scratch();
-            XattrRecord { value: &value }.encode(scratch);
-            batch.put(XATTRS, xattr_key(&wanted.fid, ACL_DEFAULT).as_slice(), scratch);
+        if kind != FileKind::Directory {
+            return Ok(None);
         }
-        Ok(())
+        record.attr.flags |= AttrFlags::HAS_DEFAULT_ACL;
+        Ok(Some(default.to_xattr()))
     }
 
     /// True if what is made in a directory gets a copy of its default. The root's is looked up when it is needed, as it stands for

@@ -23,22 +23,15 @@ impl Mds {
         name: &[u8],
     ) -> StatusResult<MdsAnswer> {
         check_name(name)?;
+        if fid.mdt_index() != self.index || parent.mdt_index() != self.index {
+            return self.link_elsewhere(caller, fid, parent, name);
+        }
         let _locked = self.locks.lock(&[*fid, *parent]);
         let record = self.inode(fid)?;
         let directory = self.directory(parent)?;
-        self.check_access(&directory, caller.cred(), perm::EXEC)?;
         let hash = self.hash(name);
-        if self.find_name(parent, hash, name)?.is_some() {
-            return Err(Status::EEXIST);
-        }
-        self.check_access(&directory, caller.cred(), perm::WRITE)?;
-        if record.attr.is_dir() {
-            return Err(Status::EPERM);
-        }
-        check_same_project(&directory.attr, &record.attr)?;
-        if record.attr.nlink >= LINK_MAX {
-            return Err(Status::EMLINK);
-        }
+        let is_there = self.find_name(parent, hash, name)?.is_some();
+        self.check_link(caller, &directory, &record, is_there)?;
         let orphan = record.attr.flags.contains(AttrFlags::ORPHAN);
         if orphan && self.orphan_kind(fid)? != Some(OrphanKind::Unnamed) {
             return Err(Status::ENOENT);
@@ -65,7 +58,27 @@ impl Mds {
         self.finish(caller, tx, MdsReply::Attr(record.shown()))
     }
 
-    fn orphan_kind(&self, fid: &Fid) -> StatusResult<Option<OrphanKind>> {
+    /// Whether an inode may get a name in a directory.
+    pub(super) fn check_link(
+        &self,
+        caller: &Caller<'_>,
+        directory: &InodeRecord,
+        record: &InodeRecord,
+        is_there: bool,
+    ) -> StatusResult<()> {
+        self.check_access(directory, caller.cred(), perm::EXEC)?;
+        if is_there {
+            return Err(Status::EEXIST);
+        }
+        self.check_access(directory, caller.cred(), perm::WRITE)?;
+        if record.attr.is_dir() {
+            return Err(Status::EPERM);
+        }
+        check_same_project(&directory.attr, &record.attr)?;
+        if record.attr.nlink >= LINK_MAX { Err(Status::EMLINK) } else { Ok(()) }
+    }
+
+    pub(super) fn orphan_kind(&self, fid: &Fid) -> StatusResult<Option<OrphanKind>> {
         self.store
             .get(ORPHANS, &fid.to_key(), |value| value.and_then(OrphanKind::decode))
             .map_err(|error| self.store_failed(&error))
@@ -91,7 +104,8 @@ impl Mds {
     pub(crate) fn fid_to_path(&self, fid: &Fid, index: u32) -> StatusResult<MdsAnswer> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let (mut top, mut index) = (*fid, index);
-        while top != Fid::ROOT {
+        // Another MDT goes on where a directory lies there.
+        while top != Fid::ROOT && (names.is_empty() || top.mdt_index() == self.index) {
             if names.len() == DEPTH_MAX {
                 return Err(Status::ENAMETOOLONG);
             }

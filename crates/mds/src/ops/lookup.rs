@@ -2,6 +2,7 @@
 
 use crate::mds::Mds;
 use crate::service::Caller;
+use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::NAME_MAX;
 use nacre_types::{Attr, Fid, Status, StatusResult, perm};
@@ -11,6 +12,16 @@ use nacre_wire::mds::{DirEntry, DirPage, LOOKUP_MANY_MAX, ListedLayout, MdsAnswe
 /// How often a name may change its inode under a lookup before it gives up.
 const ATTEMPTS: usize = 100;
 
+/// What a name leads to.
+pub(crate) enum Lead {
+    /// There is no such name.
+    Nowhere,
+    /// An inode of this MDT.
+    Here(Attr),
+    /// An inode of another one.
+    Elsewhere(Fid),
+}
+
 impl Mds {
     pub(crate) fn lookup(&self, caller: &Caller<'_>, parent: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
         let directory = self.directory(parent)?;
@@ -19,7 +30,14 @@ impl Mds {
             return Err(Status::ENAMETOOLONG);
         }
         let public = perm::searchable_by_all(&directory.attr);
-        let attr = self.find_attr(&directory, name)?;
+        let attr = match self.lead_of(&directory, name)? {
+            Lead::Nowhere => None,
+            Lead::Here(attr) => Some(attr),
+            Lead::Elsewhere(fid) => {
+                let (names, directory) = (None, LockHandle(0));
+                return Ok(self.answer(MdsReply::Remote { fid, public, names, directory }));
+            }
+        };
         Ok(self.answer(MdsReply::Entry { attr, public }))
     }
 
@@ -40,8 +58,15 @@ impl Mds {
             }
             let cookie = self.hash(name);
             let Some(found) = self.find_name(&directory.attr.fid, cookie, name)? else { continue };
-            let Some(record) = self.find_inode(&found.fid)? else { continue };
-            let attr = Some(self.told(&record)?);
+            let is_here = found.fid.mdt_index() == self.index;
+            let attr = match is_here {
+                true => self.find_inode(&found.fid)?.map(|record| self.told(&record)).transpose()?,
+                // Whoever wants them asks that MDT.
+                false => None,
+            };
+            if attr.is_none() && is_here {
+                continue;
+            }
             let layout = ListedLayout::None;
             let entry = DirEntry { cookie, fid: found.fid, kind: found.kind, name, attr, layout };
             if !page.push(&entry, DIR_PAGE_MAX as u32) {
@@ -51,18 +76,28 @@ impl Mds {
         Ok(self.answer(MdsReply::Directory(page)))
     }
 
-    fn find_attr(&self, directory: &InodeRecord, name: &[u8]) -> StatusResult<Option<Attr>> {
+    fn lead_of(&self, directory: &InodeRecord, name: &[u8]) -> StatusResult<Lead> {
+        let is_here = |fid: &Fid| fid.mdt_index() == self.index;
         match name {
             b"" => return Err(Status::ENOENT),
-            b"." => return Ok(Some(directory.shown())),
-            b".." => return Ok(Some(self.inode(&directory.parent)?.shown())),
+            b"." => return Ok(Lead::Here(directory.shown())),
+            b".." if is_here(&directory.parent) => {
+                return Ok(Lead::Here(self.inode(&directory.parent)?.shown()));
+            }
+            b".." => return Ok(Lead::Elsewhere(directory.parent)),
             _ => {}
         }
         let hash = self.hash(name);
         for _ in 0..ATTEMPTS {
-            let Some(found) = self.find_name(&directory.attr.fid, hash, name)? else { return Ok(None) };
+            self.await_decision(&directory.attr.fid);
+            let Some(found) = self.find_name(&directory.attr.fid, hash, name)? else {
+                return Ok(Lead::Nowhere);
+            };
+            if !is_here(&found.fid) {
+                return Ok(Lead::Elsewhere(found.fid));
+            }
             match self.find_inode(&found.fid)? {
-                Some(record) => return self.told(&record).map(Some),
+                Some(record) => return self.told(&record).map(Lead::Here),
                 // Removed between the two reads; the name is gone by now or names something else.
                 None => std::thread::yield_now(),
             }

@@ -13,9 +13,8 @@ impl Mds {
     pub(crate) fn commit_upto(&self, upto: TransNo) -> StatusResult<MdsAnswer> {
         let all = upto == TransNo(u64::MAX);
         let upto = upto.min(self.store.last_transno());
-        if upto > self.store.last_committed() {
-            nacre_env::blocking(|| self.store.sync(upto)).map_err(|error| self.store_failed(&error))?;
-        }
+        self.sync_store(upto)?;
+        self.settle_operations(upto)?;
         if all {
             nacre_env::blocking(|| self.osts.drain(DESTROY_PATIENCE));
             // OSTs may be on the same disk.

@@ -15,15 +15,15 @@ use std::sync::Arc;
 const DEPTH_MAX: usize = 1 << 20;
 
 /// Everything a rename has looked up under its locks.
-struct Move<'a> {
-    from: Place<'a>,
-    to: Place<'a>,
-    from_hash: u64,
-    to_hash: u64,
-    from_dir: Arc<InodeRecord>,
-    to_dir: Arc<InodeRecord>,
-    source: Arc<InodeRecord>,
-    target: Option<Arc<InodeRecord>>,
+pub(super) struct Move<'a> {
+    pub from: Place<'a>,
+    pub to: Place<'a>,
+    pub from_hash: u64,
+    pub to_hash: u64,
+    pub from_dir: Arc<InodeRecord>,
+    pub to_dir: Arc<InodeRecord>,
+    pub source: Arc<InodeRecord>,
+    pub target: Option<Arc<InodeRecord>>,
 }
 
 impl Mds {
@@ -41,15 +41,24 @@ impl Mds {
         let taken = if flags.contains(RenameFlags::NOREPLACE) { Status::EEXIST } else { Status::EBUSY };
         check_movable(to.1, taken)?;
         let (from_hash, to_hash) = (self.hash(from.1), self.hash(to.1));
+        let is_here = |fid: &Fid| fid.mdt_index() == self.index;
         loop {
+            if !is_here(&from.0) || !is_here(&to.0) {
+                return self.rename_elsewhere(caller, from, to, flags);
+            }
             let source = self.find_name(&from.0, from_hash, from.1)?;
             let target = self.find_name(&to.0, to_hash, to.1)?;
+            let is_remote =
+                |found: &Option<DirentRecord>| found.as_ref().is_some_and(|found| !is_here(&found.fid));
+            if is_remote(&source) || is_remote(&target) {
+                return self.rename_elsewhere(caller, from, to, flags);
+            }
             // The tree above the two directories must not change while it is checked for a cycle.
             let moves_directory = |found: &Option<DirentRecord>| {
                 found.as_ref().is_some_and(|found| found.kind == nacre_types::FileKind::Directory)
             };
             let changes_tree = from.0 != to.0 && (moves_directory(&source) || moves_directory(&target));
-            let _still = changes_tree.then(|| self.move_directory.lock());
+            let _still = if changes_tree { Some(self.still_tree()?) } else { None };
             let fid_of = |found: &Option<DirentRecord>| found.as_ref().map_or(from.0, |found| found.fid);
             let _locked = self.locks.lock(&[from.0, to.0, fid_of(&source), fid_of(&target)]);
             let from_dir = self.directory(&from.0)?;
@@ -71,18 +80,9 @@ impl Mds {
 
     fn rename_locked(&self, caller: &Caller<'_>, m: Move<'_>, flags: RenameFlags) -> StatusResult<MdsAnswer> {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if m.target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
-            return Err(Status::EEXIST);
-        }
-        if m.target.is_none() && exchange {
-            return Err(Status::ENOENT);
-        }
-        self.check_no_cycle(&m, exchange)?;
-        if m.target.as_ref().is_some_and(|target| target.attr.fid == m.source.attr.fid) {
-            // Two names of one inode, or the same name twice: POSIX wants nothing to happen.
+        if !self.check_move(caller, &m, flags)? {
             return Ok(self.answer(MdsReply::Removed { fid: Fid::ZERO, attr: None }));
         }
-        self.check_rename(caller, &m, exchange)?;
         let now = self.now();
         let mut tx = self.begin();
         let reply = match exchange {
@@ -90,6 +90,28 @@ impl Mds {
             false => self.move_over(&mut tx, &m, now)?,
         };
         self.finish(caller, tx, reply)
+    }
+
+    /// Whether a rename may happen; false if nothing is to be done.
+    pub(super) fn check_move(
+        &self,
+        caller: &Caller<'_>,
+        m: &Move<'_>,
+        flags: RenameFlags,
+    ) -> StatusResult<bool> {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if m.target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
+            return Err(Status::EEXIST);
+        }
+        if m.target.is_none() && exchange {
+            return Err(Status::ENOENT);
+        }
+        self.check_no_cycle(m, exchange)?;
+        if m.target.as_ref().is_some_and(|target| target.attr.fid == m.source.attr.fid) {
+            // Two names of one inode, or the same name twice: POSIX wants nothing to happen.
+            return Ok(false);
+        }
+        self.check_rename(caller, m, exchange).map(|()| true)
     }
 
     /// A directory must not come to lie inside itself.
@@ -114,7 +136,7 @@ impl Mds {
             if fid == Fid::ROOT {
                 return Ok(false);
             }
-            fid = self.directory(&fid)?.parent;
+            fid = self.parent_of(&fid)?;
         }
         log::error!("the directories above {inner} form a circle: run a check");
         Err(Status::EUCLEAN)

@@ -25,6 +25,10 @@ impl Mds {
             let dir = self.directory(parent)?;
             self.check_access(&dir, caller.cred(), perm::EXEC)?;
             let found = self.find_name(parent, hash, name)?.ok_or(Status::ENOENT)?;
+            if found.fid.mdt_index() != self.index {
+                drop(locked);
+                return self.unlink_elsewhere(caller, parent, name, directory);
+            }
             if !locked.add(&found.fid) {
                 child = found.fid;
                 continue;

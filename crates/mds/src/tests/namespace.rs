@@ -262,23 +262,27 @@ fn times_follow_what_is_done() {
 fn fids_that_were_not_given_out_are_refused() {
     let f = Fixture::new();
     let file = f.file(Fid::ROOT, "a").expect("made");
-    let make = |fid| {
+    let create = |fid, new, mode| {
         f.run(&MdsRequest::Create {
             parent: Fid::ROOT,
             name: b"b",
             fid,
-            new: NewFile::Directory,
-            mode: 0o755,
+            new,
+            mode,
             umask: 0,
             open: None,
             exclusive: true,
         })
     };
+    let make = |fid| create(fid, NewFile::Directory, 0o755);
     assert_eq!(make(file.fid), Err(Status::EEXIST));
     assert_eq!(make(Fid::new(file.fid.seq + 1, 1, 0)), Err(Status::EINVAL));
     assert_eq!(make(Fid::ROOT), Err(Status::EINVAL));
     let elsewhere = Fid::new(Fid::first_sequence_of_mdt(1), 1, 0);
-    assert_eq!(make(elsewhere), Err(Status::WRONG_TARGET));
+    // A directory may lie on another MDT; there is none.
+    assert_eq!(make(elsewhere), Err(Status::ENODEV));
+    let a_file = create(elsewhere, NewFile::Node { rdev: 0 }, FileKind::Regular.mode_bits() | 0o644);
+    assert_eq!(a_file, Err(Status::WRONG_TARGET));
     assert_eq!(f.stat(elsewhere), Err(Status::WRONG_TARGET));
     f.check();
 }

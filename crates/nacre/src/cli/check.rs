@@ -37,6 +37,7 @@ pub fn run(args: &CheckArgs) -> Result<i32> {
         progress.show(&format!("checking {target}"));
         reports.push(check_target(&instance, target, args.repair, &mut progress)?);
     }
+    compare_mdts(&instance, &mut reports, &mut progress)?;
     progress.show("comparing objects with files");
     objects::compare(&instance, args.repair, &mut reports)?;
     drop(progress);
@@ -117,17 +118,44 @@ fn check_mdt(
     let dir = instance.target_dir(target);
     let report = nacre_mds::check::check_dir(&dir, &config, repair, show)
         .map_err(Failure::because(format!("check {target}")))?;
-    let text = |problem: &nacre_mds::check::Problem| match problem.fid.is_zero() {
-        true => problem.text.clone(),
-        false => format!("{}: {}", problem.fid, problem.text),
-    };
     Ok(TargetReport {
         checked: format!("{} inodes, {} names", report.inodes, report.names),
-        problems: report.problems.iter().map(text).collect(),
+        problems: report.problems.iter().map(text_of).collect(),
         problem_count: report.problems.len() as u64,
         repaired: report.repaired,
         ..TargetReport::default()
     })
+}
+
+/// Adds what only a look at all MDTs together tells, which is not repaired.
+fn compare_mdts(instance: &Instance, reports: &mut [TargetReport], progress: &mut Progress) -> Result<()> {
+    let mdts = || instance.targets().into_iter().filter(|target| target.kind == TargetKind::Mdt);
+    if mdts().count() < 2 {
+        return Ok(());
+    }
+    let dirs: Vec<_> = mdts().map(|target| (instance.target_dir(target), target.index)).collect();
+    let mut show = |count: u64| progress.show(&format!("comparing metadata targets: {count}"));
+    let found = nacre_mds::check::check_dirs(&dirs, &nacre_mds::MdsConfig::default(), &mut show)
+        .map_err(Failure::because("compare the metadata targets"))?;
+    for problem in found {
+        let target = TargetId::mdt(if problem.fid.is_zero() { 0 } else { problem.fid.mdt_index() });
+        let Some(report) = reports.iter_mut().find(|report| report.target == target.to_string()) else {
+            continue;
+        };
+        let text = text_of(&problem);
+        if !report.problems.contains(&text) {
+            report.problems.push(text);
+            report.problem_count += 1;
+        }
+    }
+    Ok(())
+}
+
+fn text_of(problem: &nacre_mds::check::Problem) -> String {
+    match problem.fid.is_zero() {
+        true => problem.text.clone(),
+        false => format!("{}: {}", problem.fid, problem.text),
+    }
 }
 
 fn print_reports(instance: &Instance, reports: &[TargetReport], left: u64, args: &CheckArgs) -> Result<()> {

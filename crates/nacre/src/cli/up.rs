@@ -88,6 +88,9 @@ pub fn format(args: &FormatArgs) -> Result<i32> {
     Ok(0)
 }
 
+/// MDTs that can hold data of files beside the metadata have indexes below this.
+const MDTS_MAX: u16 = 31;
+
 fn checked_shape(shape: &ShapeArgs) -> Result<FormatOptions> {
     let options = FormatOptions {
         fsname: shape.fsname.clone().unwrap_or_else(|| FSNAME_DEFAULT.to_owned()),
@@ -95,10 +98,8 @@ fn checked_shape(shape: &ShapeArgs) -> Result<FormatOptions> {
         ost_count: shape.osts.unwrap_or(OSTS_DEFAULT),
     };
     check_fsname(&options.fsname).map_err(|error| Failure::usage(error.to_string()))?;
-    match options.mdt_count {
-        1 => {}
-        0 => return Err(Failure::usage("a file system has at least one MDT: use --mdts 1")),
-        _ => return Err(Failure::usage("several MDTs are not supported yet: use --mdts 1")),
+    if !(1..=MDTS_MAX).contains(&options.mdt_count) {
+        return Err(Failure::usage(format!("a file system has 1 to {MDTS_MAX} MDTs: change --mdts")));
     }
     if !(1..=TARGET_INDEX_MAX).contains(&options.ost_count) {
         return Err(Failure::usage(format!("a file system has 1 to {TARGET_INDEX_MAX} OSTs: change --osts")));

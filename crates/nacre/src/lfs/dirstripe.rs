@@ -1,4 +1,4 @@
-//! `lfs mkdir`, `lfs setdirstripe`, `lfs getdirstripe` and `lfs unlink_foreign`. There is one MDT, so every directory is whole and on MDT 0, except
+//! `lfs mkdir`, `lfs setdirstripe`, `lfs getdirstripe` and `lfs unlink_foreign`. Every directory is whole, on one MDT, except
 //! foreign ones, whose entries another store has. Source: reference 2.3 and 2.12.
 
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
@@ -8,9 +8,12 @@ use super::render;
 use super::setstripe::foreign_of_options;
 use super::{Failure, Outcome};
 use nacre_layout::user::{self, Foreign};
+use nacre_types::ioctl::MakeDirectory;
+use rustix::fs::Mode;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
@@ -20,7 +23,8 @@ usage: lfs mkdir [-c COUNT] [-i INDEX] [-H HASH] [-o MODE] DIR...
        lfs mkdir --foreign[=TYPE] [--flags HEX] --xattr TEXT [-o MODE] DIR...
   -c, -T, --mdt-count COUNT  MDTs to spread over, as far as they are there: -1 all
   -C, --mdt-overcount COUNT  the same, more than one part on an MDT if need be
-  -i, --mdt-index INDEX      the MDT: 0, or -1 for any
+  -i, --mdt-index INDEX      the MDT, or -1 for any; another one than the parent's needs an administrator
+                             or mdt.*.enable_remote_dir_gid
   -H, --mdt-hash HASH        all_char, fnv_1a_64, crush or crush2, for directories on several MDTs
   -o, --mode MODE            permissions, octal; the umask does not count
       --foreign TYPE         a text for another store in place of entries: none, posix, pccrw, pccro, s3, symlink or a number
@@ -196,7 +200,10 @@ fn make(path: &Path, plan: &Plan) -> io::Result<()> {
     if plan.first >= 0 && !parent.targets()?.iter().any(is_there) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    fs::DirBuilder::new().mode(plan.mode.unwrap_or(MODE_DEFAULT)).create(path)?;
+    match u16::try_from(plan.first) {
+        Ok(mdt) => make_on(&parent, path, plan.mode, mdt)?,
+        Err(_) => fs::DirBuilder::new().mode(plan.mode.unwrap_or(MODE_DEFAULT)).create(path)?,
+    }
     let finish = || {
         if let Some(mode) = plan.mode {
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
@@ -207,6 +214,29 @@ fn make(path: &Path, plan: &Plan) -> io::Result<()> {
         }
     };
     finish().inspect_err(|_| drop(fs::remove_dir(path)))
+}
+
+/// Makes a directory on a certain MDT.
+fn make_on(parent: &mounted::Mounted, path: &Path, mode: Option<u32>, mdt: u16) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EEXIST))?;
+    let umask = match mode {
+        Some(_) => 0,
+        None => umask(),
+    };
+    parent.make_directory(&MakeDirectory {
+        name: name.as_bytes().to_vec(),
+        mode: mode.unwrap_or(MODE_DEFAULT),
+        umask,
+        mdts: vec![mdt],
+        ..MakeDirectory::default()
+    })
+}
+
+/// The umask of this process, which has one thread.
+fn umask() -> u32 {
+    let mask = rustix::process::umask(Mode::empty());
+    rustix::process::umask(mask);
+    mask.bits()
 }
 
 /// What of a directory is shown.
@@ -275,7 +305,7 @@ fn show_one(path: &Path, shown: Shown, default: bool) -> io::Result<String> {
 
 /// A directory that is whole; or what new directories in it get, which is nothing in particular.
 fn text_of(shown: Shown, fid: &nacre_types::Fid, default: bool) -> String {
-    let index = if default { -1 } else { 0 };
+    let index = if default { -1 } else { i32::from(fid.mdt_index()) };
     match shown {
         Shown::Count => "0\n".to_owned(),
         Shown::Index => format!("{index}\n"),

@@ -4,8 +4,8 @@ use super::view::LayoutView;
 use nacre_layout::wish::fitting_stripe_size;
 use nacre_layout::{LayoutSpec, user};
 use nacre_types::ioctl::{
-    Advise, FidToPath, FilesOn, LIST_MAX, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers,
-    RemoveFid, ScanDirectory, ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
+    Advise, FidToPath, FilesOn, LIST_MAX, MakeDirectory, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList,
+    PoolMembers, RemoveFid, ScanDirectory, ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
 use nacre_types::lustre::ProjectCall;
@@ -147,6 +147,14 @@ impl Mounted {
     /// Those of ioctl(2).
     pub fn remove_fid(&self, fid: Fid) -> io::Result<()> {
         ask(self.directory.as_fd(), &RemoveFid { fid }).map(drop)
+    }
+
+    /// Makes a directory in the one that this was opened at, with wishes about MDTs.
+    ///
+    /// # Errors
+    /// Those of mkdir(2) and ioctl(2).
+    pub fn make_directory(&self, wish: &MakeDirectory) -> io::Result<()> {
+        ask(self.directory.as_fd(), wish).map(drop)
     }
 
     /// Names of the OST pools, in order.

@@ -3,9 +3,10 @@
 use super::targets::Services;
 use crate::failure::{Failure, Result};
 use crate::instance::random_uuid;
-use nacre_rpc::tcp::{ClientIdentity, TcpMgs, TcpOss};
+use nacre_rpc::tcp::{ClientIdentity, TcpMds, TcpMgs, TcpOss};
 use nacre_rpc::{
-    ClientConfig, LoMgs, LoOss, MgsEndpoint, NoCallbacks, OssEndpoint, OssService, OstEventsFactory, Shape,
+    ClientConfig, LoMds, LoMgs, LoOss, MdsEndpoint, MdsService, MgsEndpoint, NoCallbacks, OssEndpoint,
+    OssService, OstEventsFactory, Shape,
 };
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
@@ -21,6 +22,9 @@ const FIRST_CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const REFUSED_LIMIT: Duration = Duration::from_secs(2);
 /// How long a request to the management server waits while it is away. Whoever needs its answer asks again.
 const MGS_AWAY_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long one metadata server waits for another that is away, before what needs it fails or is left for later.
+const MDT_AWAY_LIMIT: Duration = Duration::from_secs(5);
 
 /// Makes endpoints.
 pub struct Links {
@@ -42,7 +46,7 @@ impl Links {
         is_mount: bool,
         simulate: Option<Shape>,
     ) -> Result<Links> {
-        let identity = ClientIdentity { client, fsname: fsname.to_owned() };
+        let identity = ClientIdentity { client, fsname: fsname.to_owned(), is_server: false };
         if let Some(shape) = &simulate {
             log::warn!("figures of this mount are those of a {shape}");
         }
@@ -141,6 +145,32 @@ impl Links {
             Some((index, self.reach_at(index, service, Some(mdt), &self.identity, Some(events))?))
         })
         .collect()
+    }
+
+    /// The way of one metadata server to another: `service` if that is in this process. `None` if it cannot be reached from here.
+    pub fn mdt_of_server(
+        &self,
+        index: u16,
+        service: Option<Arc<dyn MdsService>>,
+        nids: &[Nid],
+    ) -> Result<Option<Arc<dyn MdsEndpoint>>> {
+        let identity =
+            ClientIdentity { client: ClientUuid(random_uuid()?), is_server: true, ..self.identity.clone() };
+        if let Some(service) = service {
+            let way = LoMds::connect_server(service, identity.client);
+            return match way {
+                Ok(way) => Ok(Some(Arc::new(way))),
+                Err(status) => Err(Failure::new(format!("MDT{index:04x} cannot be reached: {status}"))),
+            };
+        }
+        let rpc = ClientConfig { deadline: Some(MDT_AWAY_LIMIT), ..self.rpc.clone() };
+        match TcpMds::new(index, nids, &identity, &rpc, Arc::new(NoCallbacks)) {
+            Ok(way) => Ok(Some(Arc::new(way))),
+            Err(status) => {
+                log::warn!("MDT{index:04x} cannot be reached from here: {status}");
+                Ok(None)
+            }
+        }
     }
 
     /// OSTs that are in use, and those of this process before their first registration.

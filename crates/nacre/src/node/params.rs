@@ -4,6 +4,7 @@
 //! process applies those that match its parameters when it starts, when they change, and when a target joins.
 
 mod cache;
+mod dne;
 mod dom;
 mod exports;
 mod jobs;
@@ -219,6 +220,7 @@ impl Params {
         let known = mds.clone();
         pools::enter(&self.tree, &lod, fsname, move || known.pools());
         dom::enter(&self.tree, &below, &lod, mds, data);
+        dne::enter(&self.tree, &below, mds);
         lod::enter(&self.tree, &lod, mds);
         let mdd = format!("mdd.{name}");
         lod::enter_append(&self.tree, &mdd, mds);

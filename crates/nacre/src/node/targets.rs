@@ -1,6 +1,6 @@
 //! The targets of a process: formatting, opening, following the configuration, closing.
 
-use super::links::Links;
+use super::links::{Links, remote_nids};
 use super::params::Params;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
@@ -14,7 +14,7 @@ use nacre_rpc::tcp::Targets;
 use nacre_rpc::{LoMds, LoOss, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
 use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{FileStore, FileStoreOptions};
-use nacre_types::{ClientUuid, Cred, Fid, SetAttr, SetAttrValid, TargetId, TargetKind};
+use nacre_types::{ClientUuid, Cred, Fid, Nid, SetAttr, SetAttrValid, TargetId, TargetKind};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::mgs::{FsConfig, PoolConfig};
 use parking_lot::Mutex;
@@ -120,6 +120,9 @@ fn default_layout(config: &FsConfig) -> LayoutSpec {
     }
 }
 
+/// See [`Services`].
+type MdtWays = BTreeMap<(u16, u16), (Vec<Nid>, Arc<dyn MdsEndpoint>)>;
+
 /// Services by target.
 #[derive(Default)]
 pub struct Services {
@@ -128,6 +131,8 @@ pub struct Services {
     osts: BTreeMap<u16, Arc<ObjectServer>>,
     /// Data on metadata targets, by the index that requests name it by.
     mdt_data: BTreeMap<u16, Arc<ObjectServer>>,
+    /// Ways of MDTs of this process to other MDTs, by both indexes, and where those are.
+    mdt_ways: Mutex<MdtWays>,
     /// What MDTs of this process reach OSTs by.
     ost_ways: Mutex<Vec<Weak<dyn OssEndpoint>>>,
 }
@@ -172,6 +177,34 @@ impl Services {
             mds.set_nonrotational(ost_class::is_flash(&instance.target_dir(target)));
             self.open_data(instance, target, &mds)?;
             self.mdts.insert(target.index, mds);
+        }
+        self.introduce_mdts(config, links)
+    }
+
+    /// Tells the metadata targets here of each other and of those elsewhere.
+    fn introduce_mdts(&self, config: &FsConfig, links: &Links) -> Result<()> {
+        let registered = config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt);
+        let mut places: BTreeMap<u16, Vec<Nid>> =
+            registered.map(|mdt| (mdt.target.index, remote_nids(mdt))).collect();
+        // Those of this process before their first registration.
+        for index in self.mdts.keys() {
+            places.entry(*index).or_default();
+        }
+        let mut ways = self.mdt_ways.lock();
+        for (&own, mds) in &self.mdts {
+            let mut peers = BTreeMap::new();
+            for (&other, nids) in places.iter().filter(|(other, _)| **other != own) {
+                let known = ways.get(&(own, other)).filter(|(known, _)| known == nids);
+                let way = match known {
+                    Some((_, way)) => Some(way.clone()),
+                    None => links.mdt_of_server(other, self.mdt(other), nids)?,
+                };
+                if let Some(way) = way {
+                    ways.insert((own, other), (nids.clone(), way.clone()));
+                    peers.insert(other, way);
+                }
+            }
+            mds.set_peers(peers).map_err(Failure::because(format!("tell MDT{own:04x} of other MDTs")))?;
         }
         Ok(())
     }
@@ -264,7 +297,7 @@ impl Services {
             mds.set_osts(self.ways_to_osts(links, config)?)
                 .map_err(Failure::because(format!("tell MDT{index:04x} of new OSTs")))?;
         }
-        Ok(())
+        self.introduce_mdts(config, links)
     }
 
     /// Ends requests that wait for something to happen, so that a server can stop.
@@ -287,6 +320,7 @@ impl Services {
         for (index, data) in &self.mdt_data {
             keep(data.stop(OST_STOP_LIMIT).map_err(|error| error.to_string()), TargetId::ost(*index));
         }
+        self.mdt_ways.lock().clear();
         for (index, mds) in &self.mdts {
             keep(mds.stop().map_err(|error| error.to_string()), TargetId::mdt(*index));
         }

@@ -31,6 +31,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) control: bool,
     /// See [`ConnectFlags::WIDE`].
     pub(crate) wide: bool,
+    /// See [`ConnectFlags::SERVER`].
+    pub(crate) is_server: bool,
 }
 
 /// A connection on which both sides agreed.
@@ -77,6 +79,7 @@ pub(crate) fn connect(
     let mut flags = ConnectFlags::empty();
     flags.set(ConnectFlags::CONTROL, asked.control);
     flags.set(ConnectFlags::WIDE, asked.wide);
+    flags.set(ConnectFlags::SERVER, asked.is_server);
     let connect = Connect {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,

@@ -347,7 +347,7 @@ pub fn nid(addr: SocketAddr) -> Nid {
 }
 
 pub fn identity(number: u8) -> ClientIdentity {
-    ClientIdentity { client: ClientUuid([number; 16]), fsname: "nacre".to_owned() }
+    ClientIdentity { client: ClientUuid([number; 16]), fsname: "nacre".to_owned(), is_server: false }
 }
 
 /// Short times, so that tests are quick.

@@ -1,9 +1,12 @@
 //! Golden bytes, round trips and fuzzing of every message.
 
+mod peer;
+
 use super::*;
 use crate::connect::{Connect, ConnectFlags, Connected, Refusal};
 use crate::lock::{IoLock, LockMessage, LockRequest, ServerMessage};
 use crate::mds::{ClosingData, DirEntry, DirPage, ListedLayout};
+use crate::peer::PeerReply;
 use nacre_layout::{
     Component, ComponentFlags, ComponentSpec, Extent, Layout, LayoutForm, LayoutSpec, Pattern, PoolName,
     StripeObject, Wish,
@@ -203,6 +206,7 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
             update: DataUpdate { size_blocks: Some((9, 8)), mtime: None, atime: None, order: 4 },
             data: ClosingData { object: fid(1), offset: 5, bytes: b"bytes" },
         },
+        MdsRequest::Peer(peer::requests().remove(0)),
     ]
 }
 
@@ -256,6 +260,8 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::OpenLease(LeaseKind::Read),
         MdsReply::Files { fids: vec![fid(1)], next: Some(fid(1)) },
         MdsReply::Path { top: fid(1), path: b"a/b".to_vec() },
+        MdsReply::Peer(PeerReply::Done),
+        MdsReply::Remote { fid: fid(1), public: true, names: Some(3), directory: LockHandle(4) },
     ]
 }
 
@@ -475,6 +481,8 @@ fn golden_text() -> String {
         &[MdsAnswer { transno: TransNo(2), last_committed: TransNo(1), reply: MdsReply::Done }],
         &mut out,
     );
+    golden_lines("peer-request", &peer::requests(), &mut out);
+    golden_lines("peer-reply", &peer::replies(), &mut out);
     golden_lines("oss-request", &oss_requests(), &mut out);
     golden_lines("oss-reply", &oss_replies(), &mut out);
     golden_lines("lock-request", &lock_requests(), &mut out);

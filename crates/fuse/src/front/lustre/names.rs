@@ -125,13 +125,15 @@ impl Front {
             LMV_MAGIC | LMV_MAGIC_SPECIFIC => false,
             _ => return Err(Status::EINVAL),
         };
-        if !is_foreign && !matches!(u32_at(wish, LMV_FIRST_MDT)?, MDT_ANY | 0) {
-            return Err(Status::EINVAL);
-        }
+        let mdt = match u32_at(wish, LMV_FIRST_MDT)? {
+            _ if is_foreign => asked.fid.mdt_index(),
+            MDT_ANY => asked.fid.mdt_index(),
+            first => u16::try_from(first).map_err(|_| Status::EINVAL)?,
+        };
         let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
         let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
         let caller = caller(asked.request);
-        let made = self.client.create(&caller, asked.fid, name, &what)?;
+        let made = self.client.create_on(&caller, (asked.fid, name), &what, mdt)?;
         self.client.forget(made.node, 1);
         if is_foreign
             && let Err(status) = self.client.setxattr(&caller, made.attr.fid, LMV, wish, XattrFlags::CREATE)

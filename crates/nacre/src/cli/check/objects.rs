@@ -24,12 +24,12 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
         let config = nacre_mds::MdsConfig { index: target.index, ..nacre_mds::MdsConfig::default() };
         let found = object_references(&instance.target_dir(target), &config)
             .map_err(Failure::because(format!("read the layouts of {target}")))?;
-        if let Some(report) = report_of(reports, target) {
-            for ((ost, object), file) in &found.shared {
-                report.add(format!("{file}: its object {object} on OST{ost:04x} is also another file's"));
-            }
+        known.merge(found);
+    }
+    for ((ost, object), file) in &known.shared {
+        if let Some(report) = report_of(reports, TargetId::mdt(file.mdt_index())) {
+            report.add(format!("{file}: its object {object} on OST{ost:04x} is also another file's"));
         }
-        known = found;
     }
     for target in instance.targets().into_iter().filter(|target| target.kind == TargetKind::Ost) {
         let Some(report) = report_of(reports, target) else { continue };
@@ -66,8 +66,8 @@ fn compare_ost(
     store.for_each_object(&mut |object| {
         let name = (target.index, object);
         let is_known = known.used.contains_key(&name) || known.destroying.contains(&name);
-        let may_be_new =
-            known.marks.get(&target.index).is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
+        let mark = known.marks.get(&(target.index, object.mdt_index()));
+        let may_be_new = mark.is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
         if !is_known && !may_be_new {
             unused.push(object);
         }
@@ -84,7 +84,7 @@ fn compare_ost(
         }
     }
     for ((ost, object), file) in known.used.iter().filter(|((ost, _), _)| *ost == target.index) {
-        let own = known.marks.get(ost).is_some_and(|(seq, _)| object.seq == *seq);
+        let own = known.marks.get(&(*ost, object.mdt_index())).is_some_and(|(seq, _)| object.seq == *seq);
         if !own {
             report.add(format!("{file}: its object {object} is none of this OST"));
         } else if object.oid > store.last_reserved(object.seq)? {
@@ -112,7 +112,7 @@ mod tests {
         }
         let file = Fid::new(0x2_0000_0401, 1, 0);
         let mut known = ObjectReferences::default();
-        known.marks.insert(3, (sequence, 5));
+        known.marks.insert((3, 0), (sequence, 5));
         known.used.insert((3, object(1)), file);
         known.used.insert((3, object(5)), file);
         known.destroying.insert((3, object(2)));
@@ -126,6 +126,15 @@ mod tests {
         assert!(report.problems[0].contains("of 5000 bytes"), "{:?}", report.problems);
         let report = check(&known, false);
         assert_eq!(report.problem_count, 0, "{:?}", report.problems);
+        // Those of an MDT of which nothing is known, and of one that knows them.
+        let of_other = Fid::new(Fid::first_sequence_of_mdt(7), 1, 0);
+        store.reserve(of_other.seq, 8).expect("reserved");
+        store.write(of_other, 0, b"data").expect("written");
+        assert_eq!(check(&known, true).problem_count, 0);
+        let marks = [((3, 7), (of_other.seq, 1))].into();
+        let used = [((3, of_other), Fid::new(of_other.seq + 1, 1, 0))].into();
+        known.merge(ObjectReferences { marks, used, ..ObjectReferences::default() });
+        assert_eq!(check(&known, true).problem_count, 0);
         for (oid, there) in [(1, true), (2, true), (3, false), (4, false), (5, true), (6, true)] {
             assert_eq!(store.attr(object(oid)).expect("readable").mtime.is_some(), there, "{oid}");
         }

@@ -145,6 +145,36 @@ impl TcpMds {
         config: &ClientConfig,
         events: Arc<dyn MdsEvents>,
     ) -> StatusResult<(TcpMds, LeaseGrant)> {
+        let (peer, calls) = TcpMds::make(index, nids, identity, config, &events)?;
+        peer.conn(Some(Instant::now() + config.first_connect_deadline))?;
+        let grant = peer.lease().ok_or(Status::EPROTO)?;
+        let control = Control::start(&peer, events).map_err(|error| Status::from_io(&error))?;
+        Ok((TcpMds { calls, control }, grant))
+    }
+
+    /// As [`TcpMds::connect`], but does not wait until the server is there: its requests do.
+    ///
+    /// # Errors
+    /// If the thread cannot be started; `EINVAL` without a TCP NID.
+    pub fn new(
+        index: u16,
+        nids: &[Nid],
+        identity: &ClientIdentity,
+        config: &ClientConfig,
+        events: Arc<dyn MdsEvents>,
+    ) -> StatusResult<TcpMds> {
+        let (peer, calls) = TcpMds::make(index, nids, identity, config, &events)?;
+        let control = Control::start(&peer, events).map_err(|error| Status::from_io(&error))?;
+        Ok(TcpMds { calls, control })
+    }
+
+    fn make(
+        index: u16,
+        nids: &[Nid],
+        identity: &ClientIdentity,
+        config: &ClientConfig,
+        events: &Arc<dyn MdsEvents>,
+    ) -> StatusResult<(Arc<Peer>, Arc<MdsCalls>)> {
         let peer = Peer::new(TargetId::mdt(index), nids.to_vec(), identity.clone(), config.clone())?;
         let calls = Arc::new(MdsCalls { peer: peer.clone(), waiting_locks: AtomicU32::new(0) });
         // The hook belongs to the peer, so it must not keep the peer alive.
@@ -153,10 +183,7 @@ impl TcpMds {
             let (Some(calls), Some(grant)) = (weak.upgrade(), lease) else { return Err(Status::ESHUTDOWN) };
             hook_events.reconnected(calls.as_ref(), recovery, grant)
         }));
-        peer.conn(Some(Instant::now() + config.first_connect_deadline))?;
-        let grant = peer.lease().ok_or(Status::EPROTO)?;
-        let control = Control::start(&peer, events).map_err(|error| Status::from_io(&error))?;
-        Ok((TcpMds { calls, control }, grant))
+        Ok((peer, calls))
     }
 
     /// Leaves: the server closes this client's handles and releases its locks. Posted requests are waited for, at most

@@ -31,6 +31,10 @@ pub struct ClientIdentity {
     pub client: ClientUuid,
     /// Name of the file system, checked by servers; empty to take any.
     pub fsname: String,
+    /// It is a metadata server that talks to others: it gets no lease ([`ConnectFlags::SERVER`]).
+    ///
+    /// [`ConnectFlags::SERVER`]: nacre_wire::connect::ConnectFlags::SERVER
+    pub is_server: bool,
 }
 
 /// What a metadata client is told by its connection.
@@ -47,6 +51,13 @@ pub trait MdsEvents: ClientCallbacks {
         recovery: Recovery,
         grant: LeaseGrant,
     ) -> StatusResult<()>;
+}
+
+/// Of a metadata server that talks to another: it has nothing there that could be lost.
+impl MdsEvents for crate::api::NoCallbacks {
+    fn reconnected(&self, _: &dyn MdsEndpoint, _: Recovery, _: LeaseGrant) -> StatusResult<()> {
+        Ok(())
+    }
 }
 
 /// Counters of one endpoint since it was made.

@@ -178,6 +178,15 @@ impl ClientCallbacks for RemoteCallbacks {
     }
 }
 
+/// Who connects.
+pub(super) struct Who {
+    pub(super) uuid: ClientUuid,
+    /// If it is on this host.
+    pub(super) process: Option<ProcessIdentity>,
+    /// See [`nacre_wire::connect::ConnectFlags::SERVER`].
+    pub(super) is_server: bool,
+}
+
 /// All clients of metadata and object targets.
 #[derive(Default)]
 pub(super) struct Clients {
@@ -203,9 +212,9 @@ impl Clients {
         connection: &Arc<Connection>,
         service: &Service,
         target: TargetId,
-        uuid: ClientUuid,
-        process: Option<ProcessIdentity>,
+        who: Who,
     ) -> StatusResult<Attached> {
+        let uuid = who.uuid;
         let now = connection.now_ms();
         let client = {
             let mut known = self.known.lock();
@@ -214,9 +223,9 @@ impl Clients {
                 ended.go();
                 known.remove(&(target, uuid));
             }
-            let client = known.entry((target, uuid)).or_insert_with(|| {
-                Arc::new(new_client(service.clone(), target, uuid, connection.peer(), process))
-            });
+            let client = known
+                .entry((target, uuid))
+                .or_insert_with(|| Arc::new(new_client(service.clone(), target, &who, connection.peer())));
             client.connections.lock().push(Arc::downgrade(connection));
             client.heard(now);
             client.clone()
@@ -295,16 +304,12 @@ impl Clients {
     }
 }
 
-fn new_client(
-    service: Service,
-    target: TargetId,
-    uuid: ClientUuid,
-    peer: SocketAddr,
-    process: Option<ProcessIdentity>,
-) -> Client {
+fn new_client(service: Service, target: TargetId, who: &Who, peer: SocketAddr) -> Client {
     let callbacks = Arc::new(RemoteCallbacks { target, way: Mutex::default() });
+    let export = Export::new(who.uuid, Nid::Tcp(peer), who.process, callbacks.clone());
+    let export = if who.is_server { export.of_server() } else { export };
     Client {
-        export: Arc::new(Export::new(uuid, Nid::Tcp(peer), process, callbacks.clone())),
+        export: Arc::new(export),
         replies: Mutex::default(),
         reply_stored: Condvar::new(),
         callbacks,

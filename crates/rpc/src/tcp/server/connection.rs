@@ -4,7 +4,7 @@
 //! blocking hook is called), the lead goes to an idle thread or a new one. A thread that comes back from a wait takes
 //! the lead if nobody has it, and otherwise becomes idle or ends.
 
-use super::clients::Client;
+use super::clients::{Client, Who};
 use super::dispatch::Work;
 use super::{Service, Shared, service_of};
 use crate::config::ServerConfig;
@@ -400,8 +400,11 @@ impl Connection {
                 self,
                 &session.service,
                 header.target,
-                connect.client,
-                local.then_some(connect.process),
+                Who {
+                    uuid: connect.client,
+                    process: local.then_some(connect.process),
+                    is_server: connect.flags.contains(ConnectFlags::SERVER),
+                },
             )?;
             connected.known = attached.known;
             connected.generation = attached.client.export.generation;

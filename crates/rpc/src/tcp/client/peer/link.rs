@@ -489,6 +489,7 @@ impl Peer {
             instance,
             control,
             wide,
+            is_server: self.identity.is_server,
         };
         handshake::connect(&asked, &self.config, &|| self.may_wait(deadline))
     }

@@ -1,0 +1,283 @@
+//! Operations over several MDTs: what is prepared, what is committed and not yet everywhere, and the thread that sees to it.
+//!
+//! `docs/design/dne.md` has the protocol and what may fail. The coordinator's side of a request is in [`coordinate`], the other
+//! side in [`participate`], what happens after failures and in the background in [`resolve`], and what an update does to the
+//! store in [`update`].
+
+mod coordinate;
+mod participate;
+mod resolve;
+mod update;
+
+pub(crate) use coordinate::Gathered;
+pub(crate) use resolve::resolve;
+
+use crate::error::MdsError;
+use crate::locks::{Kept, LockTable};
+use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key};
+use nacre_rpc::MdsEndpoint;
+use nacre_store::MetaStore;
+use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
+use nacre_wire::mds::{MdsReply, MdsRequest};
+use nacre_wire::peer::{OpId, Operation, PeerReply, PeerRequest};
+use nacre_wire::{Decode, Encode};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Version of the records of operations; see `docs/formats/mdt.md`.
+const RECORD_VERSION: u8 = 1;
+
+/// Who has not decided for so long, in milliseconds, is asked. Guess: far longer than any operation that nothing holds up.
+const PATIENCE_MS: u64 = 2000;
+
+/// Other MDTs, by index.
+pub type Peers = BTreeMap<u16, Arc<dyn MdsEndpoint>>;
+
+/// An operation that another MDT is about to decide.
+struct Prepared {
+    /// What it locks here.
+    _kept: Kept,
+    since: Instant,
+}
+
+/// An operation whose part here is committed, until all parts are durable.
+struct Open {
+    operation: Arc<Operation>,
+    /// Of the part here.
+    transno: TransNo,
+    /// At the coordinator: the participants that have committed theirs.
+    applied: BTreeSet<u16>,
+    /// All parts are durable; it is known only until the coordinator says that nobody needs it.
+    is_durable: bool,
+}
+
+impl Open {
+    fn new(operation: Arc<Operation>, transno: TransNo) -> Open {
+        Open { operation, transno, applied: BTreeSet::new(), is_durable: false }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    prepared: HashMap<OpId, Prepared>,
+    /// Prepared or applied by some thread right now.
+    under_way: HashSet<OpId>,
+    /// Coordinated here and not decided.
+    undecided: HashSet<OpId>,
+    open: BTreeMap<OpId, Open>,
+    /// For each coordinator, the first operation that may not be durable everywhere: none before it is done any more.
+    finished: BTreeMap<u16, OpId>,
+    /// Number of the next operation.
+    next: u64,
+    /// Stamp of the last operation that was done here.
+    clock: u64,
+    /// MDTs that have been asked what is to be done again.
+    greeted: BTreeSet<u16>,
+    /// Who moves a directory to another parent, on MDT 0.
+    tree: Option<OpId>,
+}
+
+/// See the [module documentation](self).
+pub(crate) struct Operations {
+    index: u16,
+    boot: u64,
+    peers: RwLock<Peers>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Operations that lock something here for longer than a thread runs, or are not everywhere yet.
+    busy: AtomicUsize,
+    /// Operations in [`State::open`] that are not durable.
+    open: AtomicUsize,
+    patience_ms: AtomicU64,
+    /// Held while what is finished is noted, so that the store gets the notes in their order.
+    noting: Mutex<()>,
+}
+
+/// Counts an operation in [`Operations::busy`].
+struct Busy<'a>(&'a AtomicUsize);
+
+impl<'a> Busy<'a> {
+    fn new(count: &'a AtomicUsize) -> Busy<'a> {
+        count.fetch_add(1, Ordering::SeqCst);
+        Busy(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl State {
+    /// True if an operation is durable everywhere, or never happens.
+    fn is_finished(&self, op: &OpId) -> bool {
+        self.finished.get(&op.mdt).is_some_and(|below| op < below)
+    }
+
+    /// The first operation coordinated by MDT `index` in start `boot` that may not be durable, if `leaving` are.
+    fn first_unfinished(&self, (index, boot): (u16, u64), leaving: &BTreeSet<OpId>) -> OpId {
+        let open = self.open.keys().filter(|op| op.mdt == index && !leaving.contains(op));
+        let next = OpId { mdt: index, boot, number: self.next };
+        open.chain(&self.undecided).min().copied().unwrap_or(next)
+    }
+}
+
+impl Operations {
+    /// Reads what an earlier run left, and locks again what is prepared.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn open(
+        store: &MetaStore,
+        locks: &Arc<LockTable>,
+        (index, boot): (u16, u64),
+    ) -> Result<Operations, MdsError> {
+        let mut state = State { next: 1, ..State::default() };
+        store.scan(PREPARED, &[], Bound::Unbounded, &mut |key, value| {
+            match (decode_op_key(key), decode_prepared(value)) {
+                (Some(op), Some(fids)) => {
+                    let prepared = Prepared { _kept: locks.keep(&fids), since: Instant::now() };
+                    state.prepared.insert(op, prepared);
+                }
+                _ => log::error!("MDT{index:04x}: the record of a prepared operation is damaged"),
+            }
+            ControlFlow::Continue(())
+        })?;
+        let last = store.last_transno();
+        store.scan(OPERATIONS, &[], Bound::Unbounded, &mut |_, value| {
+            match decode_operation(value) {
+                Some(operation) => {
+                    state.clock = state.clock.max(operation.stamp);
+                    state.open.insert(operation.id, Open::new(Arc::new(operation), last));
+                }
+                None => log::error!("MDT{index:04x}: the record of an operation is damaged"),
+            }
+            ControlFlow::Continue(())
+        })?;
+        store.scan(FINISHED, &[], Bound::Unbounded, &mut |_, value| {
+            match decode_finished(value) {
+                Some(below) => drop(state.finished.insert(below.mdt, below)),
+                None => log::error!("MDT{index:04x}: the record of finished operations is damaged"),
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(Operations {
+            index,
+            boot,
+            peers: RwLock::default(),
+            busy: AtomicUsize::new(state.prepared.len()),
+            open: AtomicUsize::new(state.open.len()),
+            patience_ms: AtomicU64::new(PATIENCE_MS),
+            noting: Mutex::new(()),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Uses these other MDTs from now on.
+    pub fn set_peers(&self, peers: Peers) {
+        *self.peers.write() = peers;
+        self.changed.notify_all();
+    }
+
+    /// Wakes everybody who waits here.
+    pub fn wake(&self) {
+        let _state = self.state.lock();
+        self.changed.notify_all();
+    }
+
+    /// Coordinators that have not decided are asked at once.
+    #[cfg(test)]
+    pub fn be_impatient(&self) {
+        self.patience_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Who has not decided for so long is asked.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience_ms.load(Ordering::Relaxed))
+    }
+
+    /// Are there other MDTs?
+    pub fn has_peers(&self) -> bool {
+        !self.peers.read().is_empty()
+    }
+
+    /// A new operation, which is not decided.
+    fn begin(&self) -> OpId {
+        let mut state = self.state.lock();
+        let op = OpId { mdt: self.index, boot: self.boot, number: state.next };
+        state.next += 1;
+        state.undecided.insert(op);
+        op
+    }
+
+    /// True if an inode may be locked by an operation of which nobody may see half.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) > 0
+    }
+
+    /// What may be called committed, if everything here is up to `synced`: what a part of an operation belongs to that is not
+    /// durable everywhere is not.
+    pub fn committed(&self, synced: TransNo) -> TransNo {
+        if self.open.load(Ordering::Acquire) == 0 {
+            return synced;
+        }
+        let state = self.state.lock();
+        let before = |open: &Open| TransNo(open.transno.0.saturating_sub(1));
+        state.open.values().filter(|open| !open.is_durable).map(before).fold(synced, TransNo::min)
+    }
+
+    /// Asks another MDT.
+    ///
+    /// # Errors
+    /// `ENODEV` without such an MDT; `EPROTO`; what it answers.
+    fn ask(&self, mdt: u16, request: PeerRequest) -> StatusResult<PeerReply> {
+        let peer = self.peers.read().get(&mdt).cloned().ok_or(Status::ENODEV)?;
+        let answer = nacre_env::blocking(|| peer.call(&Cred::system(), &MdsRequest::Peer(request)))?;
+        match answer.reply {
+            MdsReply::Peer(reply) => Ok(reply),
+            _ => Err(Status::EPROTO),
+        }
+    }
+}
+
+/// The record of a prepared operation: what it locks.
+fn encode_prepared(fids: &[Fid]) -> Vec<u8> {
+    let mut bytes = vec![RECORD_VERSION];
+    fids.to_vec().encode(&mut bytes);
+    bytes
+}
+
+fn decode_prepared(bytes: &[u8]) -> Option<Vec<Fid>> {
+    let (&RECORD_VERSION, rest) = bytes.split_first()? else { return None };
+    Vec::<Fid>::from_bytes(rest).ok()
+}
+
+/// The record of a committed operation.
+fn encode_operation(operation: &Operation) -> Vec<u8> {
+    let mut bytes = vec![RECORD_VERSION];
+    operation.encode(&mut bytes);
+    bytes
+}
+
+pub(crate) fn decode_operation(bytes: &[u8]) -> Option<Operation> {
+    let (&RECORD_VERSION, rest) = bytes.split_first()? else { return None };
+    Operation::from_bytes(rest).ok()
+}
+
+/// The record of what is finished: the first operation of a coordinator that may not be.
+fn encode_finished(below: &OpId) -> Vec<u8> {
+    let mut bytes = vec![RECORD_VERSION];
+    below.encode(&mut bytes);
+    bytes
+}
+
+pub(crate) fn decode_finished(bytes: &[u8]) -> Option<OpId> {
+    let (&RECORD_VERSION, rest) = bytes.split_first()? else { return None };
+    OpId::from_bytes(rest).ok()
+}

@@ -1,0 +1,301 @@
+//! The side that is asked by a client.
+
+use super::{Busy, Open, encode_operation};
+use crate::locks::Locked;
+use crate::mds::Mds;
+use crate::service::Caller;
+use crate::tables::{OPERATIONS, op_key};
+use nacre_ondisk::{DirentRecord, InodeRecord};
+use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::peer::{Found, Name, OpId, Operation, Part, PeerReply, PeerRequest, Update};
+use parking_lot::MutexGuard;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Inodes and names of an operation, locked wherever they lie. Dropped without [`Mds::execute`], the operation does not happen.
+pub(crate) struct Gathered<'a> {
+    mds: &'a Mds,
+    op: OpId,
+    /// Other MDTs that have locked something, or may have.
+    remote: BTreeSet<u16>,
+    records: HashMap<Fid, Option<Arc<InodeRecord>>>,
+    names: HashMap<(Fid, Vec<u8>), Option<DirentRecord>>,
+    _locked: Option<Locked<'a>>,
+    _busy: Busy<'a>,
+    is_decided: bool,
+}
+
+impl Gathered<'_> {
+    /// An inode that was asked for.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none.
+    pub fn inode(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
+        self.records.get(fid).cloned().flatten().ok_or(Status::ENOENT)
+    }
+
+    /// The same for a directory.
+    ///
+    /// # Errors
+    /// As [`Gathered::inode`], and `ENOTDIR`.
+    pub fn directory(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
+        let record = self.inode(fid)?;
+        if record.attr.is_dir() { Ok(record) } else { Err(Status::ENOTDIR) }
+    }
+
+    /// True if it was asked for.
+    pub fn has(&self, fid: &Fid) -> bool {
+        self.records.contains_key(fid)
+    }
+
+    /// What a name that was asked for stands for.
+    pub fn name(&self, parent: &Fid, name: &[u8]) -> Option<DirentRecord> {
+        self.names.get(&(*parent, name.to_vec())).copied().flatten()
+    }
+}
+
+impl Drop for Gathered<'_> {
+    fn drop(&mut self) {
+        if !self.is_decided {
+            for &mdt in &self.remote {
+                if let Err(status) = self.mds.operations.ask(mdt, PeerRequest::Abort { op: self.op }) {
+                    log::debug!("MDT{mdt:04x} was not told that {} does not happen: {status}", self.op);
+                }
+            }
+        }
+        self.mds.operations.state.lock().undecided.remove(&self.op);
+    }
+}
+
+/// See [`Mds::still_tree`].
+pub(crate) struct StillTree<'a> {
+    mds: &'a Mds,
+    op: Option<OpId>,
+    _own: MutexGuard<'a, ()>,
+}
+
+impl Drop for StillTree<'_> {
+    fn drop(&mut self) {
+        let Some(op) = self.op else { return };
+        self.mds.operations.state.lock().undecided.remove(&op);
+        if self.mds.index == 0 {
+            self.mds.unlock_tree(&op);
+        } else if let Err(status) = self.mds.operations.ask(0, PeerRequest::UnlockTree { op }) {
+            log::warn!("MDT0000 was not told that no directory moves any more: {status}");
+        }
+    }
+}
+
+impl Mds {
+    /// Locks inodes on any MDT, in the order of MDTs, and reads them and some names.
+    ///
+    /// # Errors
+    /// What another MDT answers; `ENODEV` if there is none with the index of a FID.
+    pub(crate) fn gather(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
+        let operations = &self.operations;
+        let op = operations.begin();
+        let mut gathered = Gathered {
+            mds: self,
+            op,
+            remote: BTreeSet::new(),
+            records: HashMap::new(),
+            names: HashMap::new(),
+            _locked: None,
+            _busy: Busy::new(&operations.busy),
+            is_decided: false,
+        };
+        let mdts: BTreeSet<u16> = fids.iter().map(Fid::mdt_index).collect();
+        for mdt in mdts {
+            let mut fids: Vec<Fid> = fids.iter().copied().filter(|fid| fid.mdt_index() == mdt).collect();
+            fids.sort_unstable();
+            fids.dedup();
+            let names = names.iter().filter(|(parent, _)| parent.mdt_index() == mdt);
+            if mdt == self.index {
+                gathered._locked = Some(self.locks.lock(&fids));
+                for fid in fids {
+                    gathered.records.insert(fid, self.find_inode(&fid)?);
+                }
+                for (parent, name) in names {
+                    let found = self.find_name(parent, self.hash(name), name)?;
+                    gathered.names.insert((*parent, name.to_vec()), found);
+                }
+                continue;
+            }
+            let names: Vec<Name> =
+                names.map(|(parent, name)| Name { parent: *parent, name: name.to_vec() }).collect();
+            // Whatever comes of it, it may have been locked there.
+            gathered.remote.insert(mdt);
+            let request = PeerRequest::Prepare { op, fids, names: names.clone() };
+            let PeerReply::Prepared { found, names: leads, clock } = operations.ask(mdt, request)? else {
+                return Err(Status::EPROTO);
+            };
+            operations.see(clock);
+            for Found { fid, record } in found {
+                let record = record.map(|bytes| InodeRecord::decode(fid, &bytes.0)).transpose();
+                gathered.records.insert(fid, record.map_err(|_| Status::EPROTO)?.map(Arc::new));
+            }
+            for (name, lead) in names.into_iter().zip(leads) {
+                let lead = lead.map(|(fid, kind)| DirentRecord { fid, kind });
+                gathered.names.insert((name.parent, name.name), lead);
+            }
+        }
+        Ok(gathered)
+    }
+
+    /// Does what was decided on what was gathered: from the commit here on it happens, on all MDTs.
+    ///
+    /// # Errors
+    /// If it does not happen.
+    pub(crate) fn execute(
+        &self,
+        caller: &Caller<'_>,
+        mut gathered: Gathered<'_>,
+        updates: Vec<Update>,
+        (now, reply): (Timestamp, MdsReply),
+    ) -> StatusResult<MdsAnswer> {
+        let id = gathered.op;
+        let parts = parts_of(updates, &gathered.remote, self.index);
+        let stamp = self.operations.tick();
+        let operation = Arc::new(Operation { id, stamp, client: caller.client, now, parts });
+        let mut tx = self.begin();
+        if let Some(part) = operation.part(self.index) {
+            self.stage(&mut tx, part, now)?;
+        }
+        tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_operation(&operation));
+        // Before it is committed, so that nobody takes it for durable in between.
+        let transno = TransNo(self.store.last_transno().0 + 1);
+        self.operations.note_open(&operation, transno);
+        let mut answer = match self.finish(caller, tx, reply) {
+            Ok(answer) => answer,
+            Err(status) => {
+                self.operations.retract(&id);
+                return Err(status);
+            }
+        };
+        gathered.is_decided = true;
+        self.operations.state.lock().undecided.remove(&id);
+        self.operations.note_open(&operation, answer.transno);
+        for mdt in gathered.remote.iter().copied() {
+            if let Err(status) = self.apply_at(mdt, &operation) {
+                log::warn!("MDT{mdt:04x} has not committed its part of {id} yet: {status}");
+            }
+        }
+        answer.last_committed = self.committed();
+        Ok(answer)
+    }
+
+    /// Has another MDT commit its part.
+    ///
+    /// # Errors
+    /// If that is not known to have happened.
+    pub(super) fn apply_at(&self, mdt: u16, operation: &Arc<Operation>) -> StatusResult<()> {
+        let request = PeerRequest::Apply { operation: Operation::clone(operation) };
+        match self.operations.ask(mdt, request)? {
+            PeerReply::Done => {
+                self.operations.note_applied(&operation.id, mdt);
+                Ok(())
+            }
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    /// Keeps directories from getting other parents, on all MDTs, until the guard is dropped.
+    ///
+    /// # Errors
+    /// What MDT 0 answers.
+    pub(crate) fn still_tree(&self) -> StatusResult<StillTree<'_>> {
+        let own = self.move_directory.lock();
+        if !self.operations.has_peers() {
+            return Ok(StillTree { mds: self, op: None, _own: own });
+        }
+        // MDT 0 may ask whether it is still needed.
+        let op = self.operations.begin();
+        let still = StillTree { mds: self, op: Some(op), _own: own };
+        match self.index {
+            0 => drop(self.lock_tree(op)?),
+            _ => drop(self.operations.ask(0, PeerRequest::LockTree { op })?),
+        }
+        Ok(still)
+    }
+
+    /// The directory above another one, wherever it lies.
+    ///
+    /// # Errors
+    /// As [`Mds::directory`]; what another MDT answers.
+    pub(crate) fn parent_of(&self, fid: &Fid) -> StatusResult<Fid> {
+        if fid.mdt_index() == self.index {
+            return Ok(self.directory(fid)?.parent);
+        }
+        let PeerReply::Record(found) =
+            self.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })?
+        else {
+            return Err(Status::EPROTO);
+        };
+        let bytes = found.record.ok_or(Status::ENOENT)?;
+        InodeRecord::decode(*fid, &bytes.0).map(|record| record.parent).map_err(|_| Status::EPROTO)
+    }
+}
+
+/// The MDT where an update changes something.
+fn mdt_of(update: &Update) -> u16 {
+    match update {
+        Update::PutName { at, .. } | Update::DeleteName { at } => at.parent.mdt_index(),
+        Update::Directory { fid, .. }
+        | Update::NewInode { fid, .. }
+        | Update::AddName { fid, .. }
+        | Update::MoveName { fid, .. }
+        | Update::DropName { fid, .. } => fid.mdt_index(),
+    }
+}
+
+/// Sorts updates by MDT. Those that have locked something get a part in any case, which ends that.
+fn parts_of(updates: Vec<Update>, remote: &BTreeSet<u16>, own: u16) -> Vec<Part> {
+    let mut parts: BTreeMap<u16, Vec<Update>> = remote.iter().map(|&mdt| (mdt, Vec::new())).collect();
+    parts.entry(own).or_default();
+    for update in updates {
+        parts.entry(mdt_of(&update)).or_default().push(update);
+    }
+    parts.into_iter().map(|(mdt, updates)| Part { mdt, updates }).collect()
+}
+
+impl super::Operations {
+    /// An operation with this stamp was done elsewhere.
+    pub(super) fn see(&self, stamp: u64) {
+        let mut state = self.state.lock();
+        state.clock = state.clock.max(stamp);
+    }
+
+    /// A stamp larger than all seen.
+    fn tick(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        state.clock
+    }
+
+    /// An operation is committed here, or about to be.
+    pub(super) fn note_open(&self, operation: &Arc<Operation>, transno: TransNo) {
+        let mut state = self.state.lock();
+        state.open.insert(operation.id, Open::new(operation.clone(), transno));
+        self.count_open(&state);
+    }
+
+    fn note_applied(&self, op: &OpId, mdt: u16) {
+        if let Some(open) = self.state.lock().open.get_mut(op) {
+            open.applied.insert(mdt);
+        }
+    }
+
+    /// The commit of an operation failed.
+    pub(super) fn retract(&self, op: &OpId) {
+        let mut state = self.state.lock();
+        state.open.remove(op);
+        self.count_open(&state);
+    }
+
+    /// After a change of what is open.
+    pub(super) fn count_open(&self, state: &super::State) {
+        let count = state.open.values().filter(|open| !open.is_durable).count();
+        self.open.store(count, std::sync::atomic::Ordering::Release);
+    }
+}

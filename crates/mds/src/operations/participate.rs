@@ -1,0 +1,242 @@
+//! The side that another MDT asks.
+
+use super::{Prepared, encode_operation, encode_prepared};
+use crate::mds::Mds;
+use crate::tables::{OPERATIONS, PREPARED, op_key};
+use nacre_rpc::Export;
+use nacre_types::{Fid, FileKind, Status, StatusResult, TransNo};
+use nacre_wire::Encode;
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::peer::{Found, Name, OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest, RecordBytes};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Operations in one answer to a greeting take about so many bytes; one always fits.
+const GREETING_BYTES: usize = 256 << 10;
+
+/// How often a wait looks whether the server stops.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Marks an operation that a thread prepares or applies; nobody else does meanwhile.
+struct UnderWay<'a>(&'a Mds, OpId);
+
+impl<'a> UnderWay<'a> {
+    fn begin(mds: &'a Mds, op: OpId) -> StatusResult<UnderWay<'a>> {
+        let operations = &mds.operations;
+        let mut state = operations.state.lock();
+        while !state.under_way.insert(op) {
+            if mds.stopping.load(Ordering::Acquire) {
+                return Err(Status::ESHUTDOWN);
+            }
+            nacre_env::blocking(|| operations.changed.wait_for(&mut state, POLL));
+        }
+        Ok(UnderWay(mds, op))
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.operations.state.lock().under_way.remove(&self.1);
+        self.0.operations.changed.notify_all();
+    }
+}
+
+impl Mds {
+    /// Serves another metadata server.
+    ///
+    /// # Errors
+    /// `EPERM` if it is none.
+    pub(crate) fn serve_peer(&self, export: &Export, request: &PeerRequest) -> StatusResult<MdsAnswer> {
+        if !export.is_server {
+            return Err(Status::EPERM);
+        }
+        let reply = match request {
+            PeerRequest::Hello { mdt, after } => {
+                self.free_tree_of(*mdt);
+                self.operations_of(*mdt, after.as_ref())
+            }
+            PeerRequest::Prepare { op, fids, names } => self.prepare(*op, fids, names)?,
+            PeerRequest::Apply { operation } => self.apply(operation)?,
+            PeerRequest::Abort { op } => self.abort(op)?,
+            PeerRequest::Outcome { op } => self.outcome(op)?,
+            PeerRequest::Sync { op } => self.sync_operation(op)?,
+            PeerRequest::Forget { ops, below } => self.forget_operations(ops, &[*below])?,
+            PeerRequest::Record { fid } => PeerReply::Record(self.found(fid)?),
+            PeerRequest::LockTree { op } => self.lock_tree(*op)?,
+            PeerRequest::UnlockTree { op } => self.unlock_tree(op),
+        };
+        Ok(self.answer(MdsReply::Peer(reply)))
+    }
+
+    fn found(&self, fid: &Fid) -> StatusResult<Found> {
+        let record = self.find_inode(fid)?.map(|record| {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            RecordBytes(bytes)
+        });
+        Ok(Found { fid: *fid, record })
+    }
+
+    fn prepare(&self, op: OpId, fids: &[Fid], names: &[Name]) -> StatusResult<PeerReply> {
+        fids.iter().chain(names.iter().map(|name| &name.parent)).try_for_each(|fid| self.check_local(fid))?;
+        let _under_way = UnderWay::begin(self, op)?;
+        if !self.operations.state.lock().prepared.contains_key(&op) {
+            let kept = self.locks.keep(fids);
+            let mut tx = self.begin();
+            tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_prepared(fids));
+            self.commit(&mut tx)?;
+            self.operations.busy.fetch_add(1, Ordering::SeqCst);
+            let prepared = Prepared { _kept: kept, since: Instant::now() };
+            self.operations.state.lock().prepared.insert(op, prepared);
+        }
+        let found = fids.iter().map(|fid| self.found(fid)).collect::<StatusResult<Vec<Found>>>()?;
+        let lead = |name: &Name| -> StatusResult<Option<(Fid, FileKind)>> {
+            let found = self.find_name(&name.parent, self.hash(&name.name), &name.name)?;
+            Ok(found.map(|found| (found.fid, found.kind)))
+        };
+        let names = names.iter().map(lead).collect::<StatusResult<Vec<_>>>()?;
+        let clock = self.operations.state.lock().clock;
+        Ok(PeerReply::Prepared { found, names, clock })
+    }
+
+    /// Commits the part of an operation that was committed by its coordinator, or of one whose part here was lost.
+    pub(super) fn apply(&self, operation: &Operation) -> StatusResult<PeerReply> {
+        let id = operation.id;
+        let part = operation.part(self.index).ok_or(Status::EPROTO)?;
+        let _under_way = UnderWay::begin(self, id)?;
+        let kept = {
+            let mut state = self.operations.state.lock();
+            if state.open.contains_key(&id) || state.is_finished(&id) {
+                return Ok(PeerReply::Done);
+            }
+            state.clock = state.clock.max(operation.stamp);
+            // What it locks stays locked until it is committed.
+            state.prepared.remove(&id)
+        };
+        let was_prepared = kept.is_some();
+        let outcome = (|| {
+            let mut tx = self.begin();
+            self.stage(&mut tx, part, operation.now)?;
+            tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_operation(operation));
+            tx.batch().delete(PREPARED, op_key(&id).as_slice());
+            let transno = TransNo(self.store.last_transno().0 + 1);
+            self.operations.note_open(&Arc::new(operation.clone()), transno);
+            let export = self.clients.export_of(&operation.client);
+            self.commit_as(export.as_deref(), &mut tx)
+        })();
+        match outcome {
+            Ok(transno) => {
+                self.operations.note_open(&Arc::new(operation.clone()), transno);
+                if was_prepared {
+                    self.operations.busy.fetch_sub(1, Ordering::SeqCst);
+                }
+                Ok(PeerReply::Done)
+            }
+            Err(status) => {
+                self.operations.retract(&id);
+                if let Some(kept) = kept {
+                    self.operations.state.lock().prepared.insert(id, kept);
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// An operation does not happen.
+    pub(super) fn abort(&self, op: &OpId) -> StatusResult<PeerReply> {
+        let _under_way = UnderWay::begin(self, *op)?;
+        let Some(kept) = self.operations.state.lock().prepared.remove(op) else { return Ok(PeerReply::Done) };
+        let mut tx = self.begin();
+        tx.batch().delete(PREPARED, op_key(op).as_slice());
+        if let Err(status) = self.commit(&mut tx) {
+            self.operations.state.lock().prepared.insert(*op, kept);
+            return Err(status);
+        }
+        self.operations.busy.fetch_sub(1, Ordering::SeqCst);
+        Ok(PeerReply::Done)
+    }
+
+    /// Operations that an MDT has a part in, as far as they are not durable everywhere, as many as fit into a message.
+    fn operations_of(&self, mdt: u16, after: Option<&OpId>) -> PeerReply {
+        let state = self.operations.state.lock();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let theirs = state.open.range((from, Bound::Unbounded)).map(|(_, open)| &open.operation);
+        let mut room = GREETING_BYTES;
+        let fits = |operation: &&Arc<Operation>| {
+            let is_first = room == GREETING_BYTES;
+            let left = room.checked_sub(operation.to_bytes().len());
+            room = left.unwrap_or(0);
+            is_first || left.is_some()
+        };
+        let theirs = theirs.filter(|operation| operation.part(mdt).is_some());
+        let operations: Vec<Operation> = theirs
+            .take(OPERATIONS_MAX)
+            .take_while(fits)
+            .map(|operation| Operation::clone(operation))
+            .collect();
+        PeerReply::Greeting { operations, finished: state.finished.values().copied().collect() }
+    }
+
+    fn outcome(&self, op: &OpId) -> StatusResult<PeerReply> {
+        let state = self.operations.state.lock();
+        if state.undecided.contains(op) {
+            return Err(Status::EAGAIN);
+        }
+        let found = state.open.get(op).map(|open| Operation::clone(&open.operation));
+        Ok(PeerReply::Operations(found.into_iter().collect()))
+    }
+
+    pub(super) fn lock_tree(&self, op: OpId) -> StatusResult<PeerReply> {
+        let operations = &self.operations;
+        let mut state = operations.state.lock();
+        let mut asked = Instant::now();
+        while let Some(holder) = state.tree.filter(|holder| *holder != op) {
+            if asked.elapsed() >= operations.patience() {
+                drop(state);
+                self.ask_for_tree(&holder);
+                (state, asked) = (operations.state.lock(), Instant::now());
+                continue;
+            }
+            if self.stopping.load(Ordering::Acquire) {
+                return Err(Status::ESHUTDOWN);
+            }
+            if nacre_env::interrupted() {
+                return Err(Status::EINTR);
+            }
+            nacre_env::blocking(|| operations.changed.wait_for(&mut state, POLL));
+        }
+        state.tree = Some(op);
+        Ok(PeerReply::Done)
+    }
+
+    /// Whoever holds the tree may have given it back without being heard.
+    fn ask_for_tree(&self, holder: &OpId) {
+        let outcome = match holder.mdt == self.index {
+            true => self.outcome(holder),
+            false => self.operations.ask(holder.mdt, PeerRequest::Outcome { op: *holder }),
+        };
+        if outcome.is_ok() {
+            self.unlock_tree(holder);
+        }
+    }
+
+    /// An MDT has started: what it held before it does not know any more.
+    fn free_tree_of(&self, mdt: u16) {
+        let mut state = self.operations.state.lock();
+        if state.tree.is_some_and(|holder| holder.mdt == mdt) {
+            state.tree = None;
+            self.operations.changed.notify_all();
+        }
+    }
+
+    pub(super) fn unlock_tree(&self, op: &OpId) -> PeerReply {
+        let mut state = self.operations.state.lock();
+        if state.tree.as_ref() == Some(op) {
+            state.tree = None;
+            self.operations.changed.notify_all();
+        }
+        PeerReply::Done
+    }
+}

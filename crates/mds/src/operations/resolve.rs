@@ -1,0 +1,317 @@
+//! What happens to operations in the background, after failures, and before something may be called durable.
+
+use super::encode_finished;
+use crate::mds::{Mds, StopSignal};
+
+use crate::tables::{FINISHED, OPERATIONS, op_key};
+use nacre_types::{Status, StatusResult, TransNo};
+use nacre_wire::peer::{OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Time between two looks.
+const TICK: Duration = Duration::from_millis(250);
+/// How long clients wait for what other MDTs know of operations before a restart.
+const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Body of the thread that sees to operations over several MDTs.
+pub(crate) fn resolve(mds: &Weak<Mds>, signal: &StopSignal) {
+    while !signal.wait(TICK) {
+        let Some(mds) = mds.upgrade() else { return };
+        mds.resolve_once();
+    }
+}
+
+impl Mds {
+    /// Does what is due. Failures are tried again the next time.
+    pub(crate) fn resolve_once(&self) {
+        self.greet_peers();
+        self.ask_for_outcomes();
+        self.apply_everywhere();
+        self.forget_what_is_durable();
+    }
+
+    /// Asks the others, once, what this MDT had a part in: its log may have lost that. Done in the order in which it was done the
+    /// first time, as far as those who answer know.
+    fn greet_peers(&self) {
+        let peers: Vec<u16> = self.operations.peers.read().keys().copied().collect();
+        let mut again: BTreeMap<(u64, OpId), Operation> = BTreeMap::new();
+        let mut answered = Vec::new();
+        for mdt in peers {
+            if self.operations.state.lock().greeted.contains(&mdt) {
+                continue;
+            }
+            match self.greet(mdt) {
+                Ok(operations) => {
+                    again.extend(
+                        operations.into_iter().map(|operation| ((operation.stamp, operation.id), operation)),
+                    );
+                    answered.push(mdt);
+                }
+                Err(status) => log::debug!("MDT{mdt:04x} does not tell what is to be done again: {status}"),
+            }
+        }
+        for operation in again.values() {
+            if let Err(status) = self.apply(operation) {
+                log::error!("MDT{:04x}: {} cannot be done again: {status}", self.index, operation.id);
+                return;
+            }
+        }
+        if !answered.is_empty() {
+            self.operations.state.lock().greeted.extend(answered);
+            self.operations.changed.notify_all();
+        }
+    }
+
+    /// All operations that another MDT and this one have a part in.
+    fn greet(&self, mdt: u16) -> StatusResult<Vec<Operation>> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let request = PeerRequest::Hello { mdt: self.index, after };
+            let PeerReply::Greeting { operations, finished } = self.operations.ask(mdt, request)? else {
+                return Err(Status::EPROTO);
+            };
+            self.learn_finished(&finished)?;
+            match operations.last() {
+                Some(last) => after = Some(last.id),
+                None => return Ok(all),
+            }
+            all.extend(operations);
+        }
+    }
+
+    /// Operations before these are durable everywhere: those that are still known here need not be.
+    fn learn_finished(&self, finished: &[OpId]) -> StatusResult<()> {
+        let is_done = |op: &&OpId| finished.iter().any(|below| below.mdt == op.mdt && *op < below);
+        let ops: Vec<OpId> = self.operations.state.lock().open.keys().filter(is_done).copied().collect();
+        self.forget_operations(&ops, finished).map(drop)
+    }
+
+    /// Waits until every other MDT was asked what is to be done again, for a while at most: one that is away may have nothing, and
+    /// clients are not kept out for it.
+    pub(crate) fn await_greetings(&self) {
+        let deadline = Instant::now() + GREETING_PATIENCE;
+        let peers: Vec<u16> = self.operations.peers.read().keys().copied().collect();
+        let mut state = self.operations.state.lock();
+        while !peers.iter().all(|mdt| state.greeted.contains(mdt)) && Instant::now() < deadline {
+            nacre_env::blocking(|| self.operations.changed.wait_for(&mut state, TICK));
+        }
+    }
+
+    pub(crate) fn ask_for_outcomes(&self) {
+        let late: Vec<OpId> = {
+            let state = self.operations.state.lock();
+            let patience = self.operations.patience();
+            let late = state.prepared.iter().filter(|(_, prepared)| prepared.since.elapsed() >= patience);
+            late.map(|(op, _)| *op).collect()
+        };
+        for op in late {
+            if self.stopping.load(Ordering::Acquire) {
+                return;
+            }
+            let reply = self.operations.ask(op.mdt, PeerRequest::Outcome { op });
+            let outcome = match reply {
+                Ok(PeerReply::Operations(found)) => match found.first() {
+                    Some(operation) => self.apply(operation),
+                    None => self.abort(&op),
+                },
+                Ok(_) => Err(Status::EPROTO),
+                Err(status) => Err(status),
+            };
+            if let Err(status) = outcome {
+                log::debug!("MDT{:04x}: {op} is still not decided: {status}", self.index);
+            }
+        }
+    }
+
+    /// Operations that are coordinated here, with the participants that have not committed their parts.
+    fn unapplied(&self) -> Vec<(Arc<Operation>, Vec<u16>)> {
+        let state = self.operations.state.lock();
+        let own = state.open.iter().filter(|(id, _)| id.mdt == self.index && !state.undecided.contains(id));
+        own.map(|(_, open)| {
+            let others = open.operation.parts.iter().map(|part| part.mdt);
+            let missing = others.filter(|mdt| *mdt != self.index && !open.applied.contains(mdt));
+            (open.operation.clone(), missing.collect())
+        })
+        .collect()
+    }
+
+    fn apply_everywhere(&self) {
+        let mut away = BTreeSet::new();
+        for (operation, missing) in self.unapplied() {
+            for mdt in missing {
+                if self.stopping.load(Ordering::Acquire) {
+                    return;
+                }
+                // Each question to one that is away takes its time.
+                if away.contains(&mdt) {
+                    continue;
+                }
+                if let Err(status) = self.apply_at(mdt, &operation) {
+                    log::debug!("MDT{mdt:04x} has not committed its part of {} yet: {status}", operation.id);
+                    away.insert(mdt);
+                }
+            }
+        }
+    }
+
+    /// Operations coordinated here whose parts are all on disk need not be known any more.
+    fn forget_what_is_durable(&self) {
+        let synced = self.store.last_committed();
+        let done: Vec<Arc<Operation>> = {
+            let state = self.operations.state.lock();
+            let own = state.open.iter().filter(|(id, open)| id.mdt == self.index && open.transno <= synced);
+            own.map(|(_, open)| open.operation.clone()).collect()
+        };
+        let mut away = BTreeSet::new();
+        let mut is_durable = |operation: &Arc<Operation>| {
+            let others = || operation.parts.iter().map(|part| part.mdt).filter(|mdt| *mdt != self.index);
+            if self.stopping.load(Ordering::Acquire) || others().any(|mdt| away.contains(&mdt)) {
+                return false;
+            }
+            let synced = self.sync_parts(operation);
+            if synced.is_err() {
+                away.extend(others());
+            }
+            synced.is_ok()
+        };
+        let durable: Vec<Arc<Operation>> =
+            done.into_iter().filter(|operation| is_durable(operation)).collect();
+        if let Err(status) = self.forget_durable(&durable) {
+            log::debug!("MDT{:04x}: operations that are durable are not forgotten yet: {status}", self.index);
+        }
+    }
+
+    fn forget_durable(&self, durable: &[Arc<Operation>]) -> StatusResult<()> {
+        let mut others = BTreeSet::new();
+        for operation in durable {
+            others.extend(operation.parts.iter().map(|part| part.mdt).filter(|mdt| *mdt != self.index));
+        }
+        let leaving = durable.iter().map(|operation| operation.id).collect();
+        let own = (self.index, self.boot_count);
+        let below = self.operations.state.lock().first_unfinished(own, &leaving);
+        for mdt in others {
+            let theirs = durable.iter().filter(|operation| operation.part(mdt).is_some());
+            let ops: Vec<OpId> = theirs.map(|operation| operation.id).collect();
+            for ops in ops.chunks(OPERATIONS_MAX) {
+                self.operations.ask(mdt, PeerRequest::Forget { ops: ops.to_vec(), below })?;
+            }
+        }
+        let ops: Vec<OpId> = leaving.into_iter().collect();
+        if ops.is_empty() { Ok(()) } else { self.forget_operations(&ops, &[below]).map(drop) }
+    }
+
+    /// Removes the records of operations that are durable everywhere, and notes in the same transaction that all before some are: if
+    /// the log loses this, it has the records again.
+    pub(super) fn forget_operations(&self, ops: &[OpId], finished: &[OpId]) -> StatusResult<PeerReply> {
+        if ops.is_empty() && finished.is_empty() {
+            return Ok(PeerReply::Done);
+        }
+        let _noting = self.operations.noting.lock();
+        let mut tx = self.begin();
+        tx.batch().set_releasing(true);
+        for op in ops {
+            tx.batch().delete(OPERATIONS, op_key(op).as_slice());
+        }
+        let finished: Vec<OpId> = {
+            let state = self.operations.state.lock();
+            let is_new = |below: &&OpId| state.finished.get(&below.mdt).is_none_or(|known| known < *below);
+            finished.iter().filter(is_new).copied().collect()
+        };
+        for below in &finished {
+            tx.batch().put(FINISHED, &below.mdt.to_be_bytes(), &encode_finished(below));
+        }
+        self.commit(&mut tx)?;
+        let mut state = self.operations.state.lock();
+        for op in ops {
+            state.open.remove(op);
+        }
+        state.finished.extend(finished.iter().map(|below| (below.mdt, *below)));
+        self.operations.count_open(&state);
+        Ok(PeerReply::Done)
+    }
+
+    /// Makes the part of an operation durable; the coordinator, all parts.
+    pub(super) fn sync_operation(&self, op: &OpId) -> StatusResult<PeerReply> {
+        let open = {
+            let state = self.operations.state.lock();
+            state.open.get(op).map(|open| (open.operation.clone(), open.transno))
+        };
+        // One that is not known is durable.
+        let Some((operation, transno)) = open else { return Ok(PeerReply::Done) };
+        self.sync_store(transno)?;
+        if op.mdt == self.index {
+            self.sync_parts(&operation)?;
+        }
+        Ok(PeerReply::Done)
+    }
+
+    /// Has all other parts of an operation that is coordinated here made durable.
+    fn sync_parts(&self, operation: &Arc<Operation>) -> StatusResult<()> {
+        for part in operation.parts.iter().filter(|part| part.mdt != self.index) {
+            let is_applied = {
+                let state = self.operations.state.lock();
+                state.open.get(&operation.id).is_none_or(|open| open.applied.contains(&part.mdt))
+            };
+            if !is_applied {
+                self.apply_at(part.mdt, operation)?;
+            }
+            self.operations.ask(part.mdt, PeerRequest::Sync { op: operation.id })?;
+        }
+        Ok(())
+    }
+
+    /// Makes the log durable up to a transaction.
+    pub(crate) fn sync_store(&self, upto: TransNo) -> StatusResult<()> {
+        if upto > self.store.last_committed() {
+            nacre_env::blocking(|| self.store.sync(upto)).map_err(|error| self.store_failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Has the operations that have a part here up to a transaction made durable on all their MDTs.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`; what a store says.
+    pub(crate) fn settle_operations(&self, upto: TransNo) -> StatusResult<()> {
+        if self.operations.open.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let ops: Vec<OpId> = {
+            let state = self.operations.state.lock();
+            let concerned = state.open.iter().filter(|(_, open)| open.transno <= upto && !open.is_durable);
+            concerned.map(|(id, _)| *id).collect()
+        };
+        for op in &ops {
+            loop {
+                let settled = match op.mdt == self.index {
+                    true => self.sync_operation(op),
+                    false => self.operations.ask(op.mdt, PeerRequest::Sync { op: *op }),
+                };
+                match settled {
+                    Ok(_) => break,
+                    Err(status @ (Status::EINTR | Status::ESHUTDOWN | Status::EIO)) => return Err(status),
+                    Err(status) => log::debug!("MDT{:04x}: {op} is not durable yet: {status}", self.index),
+                }
+                if nacre_env::interrupted() {
+                    return Err(Status::EINTR);
+                }
+                if self.stopping.load(Ordering::Acquire) {
+                    return Err(Status::ESHUTDOWN);
+                }
+                let operations = &self.operations;
+                nacre_env::blocking(|| operations.changed.wait_for(&mut operations.state.lock(), TICK));
+            }
+        }
+        let mut state = self.operations.state.lock();
+        for op in &ops {
+            if let Some(open) = state.open.get_mut(op) {
+                open.is_durable = true;
+            }
+        }
+        self.operations.count_open(&state);
+        Ok(())
+    }
+}

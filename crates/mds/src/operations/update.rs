@@ -1,0 +1,125 @@
+//! What an update does to the store.
+
+use crate::mds::Mds;
+use crate::names::Place;
+use crate::tables::{ORPHANS, XATTRS, xattr_key};
+use crate::tx::Tx;
+use nacre_ondisk::{InodeRecord, XattrRecord};
+use nacre_types::{AttrFlags, Fid, Status, StatusResult, Timestamp};
+use nacre_wire::peer::{Name, Part, Update};
+use std::collections::BTreeMap;
+
+/// Inodes that a part changes, as they will be.
+#[derive(Default)]
+struct Changed(BTreeMap<Fid, InodeRecord>);
+
+fn place(name: &Name) -> Place<'_> {
+    Place { parent: name.parent, name: &name.name }
+}
+
+impl Mds {
+    /// Puts the changes of a part into a transaction. What they need was checked while the inodes were locked. Only when a part is
+    /// done again after a loss of power something may be missing: then the rest is done.
+    ///
+    /// # Errors
+    /// `EPROTO` for changes of what does not lie here; `EIO` if the store cannot be read.
+    pub(super) fn stage(&self, tx: &mut Tx, part: &Part, now: Timestamp) -> StatusResult<()> {
+        let mut changed = Changed::default();
+        tx.batch().set_releasing(true);
+        for update in &part.updates {
+            self.stage_update(tx, &mut changed, update, now)?;
+        }
+        for record in changed.0.into_values() {
+            tx.put_inode(record);
+        }
+        Ok(())
+    }
+
+    fn stage_update(
+        &self,
+        tx: &mut Tx,
+        changed: &mut Changed,
+        update: &Update,
+        now: Timestamp,
+    ) -> StatusResult<()> {
+        match update {
+            Update::PutName { at, fid, kind } => {
+                self.check_part(&at.parent)?;
+                tx.put_dirent(&at.parent, self.hash(&at.name), &at.name, *fid, *kind);
+            }
+            Update::DeleteName { at } => {
+                self.check_part(&at.parent)?;
+                tx.delete_dirent(&at.parent, self.hash(&at.name), &at.name);
+            }
+            Update::Directory { fid, entries, subdirs } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                record.attr.mtime = now;
+                record.attr.ctime = now;
+                record.attr.size = record.attr.size.saturating_add_signed(*entries);
+                let subdirs = i32::try_from(*subdirs).map_err(|_| Status::EPROTO)?;
+                record.attr.nlink = record.attr.nlink.saturating_add_signed(subdirs);
+            }
+            Update::NewInode { fid, record, xattrs } => {
+                self.check_part(fid)?;
+                let record = InodeRecord::decode(*fid, &record.0).map_err(|_| Status::EPROTO)?;
+                tx.put_new_inode(record);
+                for (name, value) in xattrs {
+                    let (scratch, batch) = tx.scratch();
+                    XattrRecord { value }.encode(scratch);
+                    batch.put(XATTRS, xattr_key(fid, name).as_slice(), scratch);
+                }
+            }
+            Update::AddName { fid, at } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                if record.attr.flags.contains(AttrFlags::ORPHAN) {
+                    record.attr.flags -= AttrFlags::ORPHAN;
+                    tx.batch().delete(ORPHANS, &fid.to_key());
+                }
+                record.attr.ctime = now;
+                self.add_name(tx, record, place(at));
+            }
+            Update::MoveName { fid, from, to } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                record.attr.ctime = now;
+                self.move_name(tx, record, place(from), place(to));
+            }
+            Update::DropName { fid, at } => {
+                if self.part_inode(changed, fid)?.is_none() {
+                    return Ok(());
+                }
+                let Some(record) = changed.0.remove(fid) else { return Ok(()) };
+                match record.attr.is_dir() {
+                    true => self.destroy_inode(tx, &record)?,
+                    false => drop(self.drop_name(tx, record, place(at), now)?),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_part(&self, fid: &Fid) -> StatusResult<()> {
+        self.check_local(fid).map_err(|_| Status::EPROTO)
+    }
+
+    /// An inode that a part changes; `None` if it is gone.
+    fn part_inode<'a>(
+        &self,
+        changed: &'a mut Changed,
+        fid: &Fid,
+    ) -> StatusResult<Option<&'a mut InodeRecord>> {
+        self.check_part(fid)?;
+        if !changed.0.contains_key(fid) {
+            match self.find_inode(fid)? {
+                Some(record) => drop(changed.0.insert(*fid, InodeRecord::clone(&record))),
+                None => {
+                    log::error!(
+                        "MDT{:04x}: {fid} is gone, and an operation over several MDTs changes it",
+                        self.index
+                    );
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(changed.0.get_mut(fid))
+    }
+}

@@ -1,0 +1,248 @@
+//! Names and inodes that do not lie on one MDT: the same operations as on one, with what is needed gathered from several. See
+//! `docs/design/dne.md`.
+
+use super::create::{ACL_DEFAULT, Wanted};
+use super::rename::Move;
+use crate::mds::Mds;
+use crate::names::Place;
+use crate::operations::Gathered;
+use crate::service::Caller;
+use crate::tables::OrphanKind;
+use nacre_ondisk::InodeRecord;
+use nacre_types::perm::{self, Verdict};
+use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, Status, StatusResult};
+use nacre_wire::mds::{MdsAnswer, MdsReply, NewFile, RenameFlags};
+use nacre_wire::peer::{Name, RecordBytes, Update};
+
+/// How often names may change under an operation before it gives up.
+const ATTEMPTS: usize = 100;
+
+fn name_at(place: Place<'_>) -> Name {
+    Name { parent: place.parent, name: place.name.to_vec() }
+}
+
+/// What a program sees of an inode that has lost a name.
+fn without_a_name(record: &InodeRecord, now: nacre_types::Timestamp) -> Attr {
+    let nlink = if record.attr.is_dir() { 0 } else { record.attr.nlink.saturating_sub(1) };
+    Attr { nlink, ctime: now, ..record.shown() }
+}
+
+impl Mds {
+    /// Whether the caller may make something on another MDT than its name is on.
+    pub(super) fn check_elsewhere(&self, caller: &Caller<'_>, new: &NewFile<'_>) -> StatusResult<()> {
+        if *new != NewFile::Directory {
+            return Err(Status::WRONG_TARGET);
+        }
+        let allowed = self.remote_dir_gid();
+        if allowed == -1 {
+            return Ok(());
+        }
+        let verdict = match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
+            Verdict::Denied if allowed != 0 => {
+                u32::try_from(allowed).map_or(Verdict::Denied, |gid| perm::in_group(caller.cred(), gid))
+            }
+            verdict => verdict,
+        };
+        verdict.or(Status::EPERM)
+    }
+
+    /// Gathers inodes and names together with what the names lead to.
+    fn gather_with_leads(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
+        let mut wanted = fids.to_vec();
+        for _ in 0..ATTEMPTS {
+            let gathered = self.gather(&wanted, names)?;
+            let leads = names.iter().filter_map(|(parent, name)| gathered.name(parent, name));
+            let missing: Vec<Fid> = leads.map(|lead| lead.fid).filter(|fid| !gathered.has(fid)).collect();
+            if missing.is_empty() {
+                return Ok(gathered);
+            }
+            drop(gathered);
+            wanted.truncate(fids.len());
+            wanted.extend(missing);
+        }
+        Err(Status::EAGAIN)
+    }
+
+    /// Makes a directory whose inode lies on another MDT.
+    pub(super) fn create_elsewhere(
+        &self,
+        caller: &Caller<'_>,
+        parent: &Fid,
+        name: &[u8],
+        wanted: &Wanted<'_>,
+    ) -> StatusResult<MdsAnswer> {
+        let gathered = self.gather(&[*parent, wanted.fid], &[(*parent, name)])?;
+        let directory = gathered.directory(parent)?;
+        self.check_access(&directory, caller.cred(), perm::WRITE | perm::EXEC)?;
+        if gathered.name(parent, name).is_some() || gathered.inode(&wanted.fid).is_ok() {
+            return Err(Status::EEXIST);
+        }
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        let now = self.now();
+        let mut record = self.new_record(caller, &directory, wanted, now)?;
+        let default_acl = self.inherit(&directory, wanted, &mut record)?;
+        record.parent = *parent;
+        record.name = name.to_vec();
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        let at = Name { parent: *parent, name: name.to_vec() };
+        let xattrs = default_acl.into_iter().map(|value| (ACL_DEFAULT.to_vec(), value)).collect();
+        let updates = vec![
+            Update::NewInode { fid: wanted.fid, record: RecordBytes(bytes), xattrs },
+            Update::PutName { at, fid: wanted.fid, kind: wanted.kind },
+            Update::Directory { fid: *parent, entries: 1, subdirs: 1 },
+        ];
+        let mut parent = directory.shown();
+        (parent.mtime, parent.ctime, parent.nlink) = (now, now, parent.nlink + 1);
+        let reply = MdsReply::Created { attr: record.shown(), created: true, layout: None, parent };
+        self.execute(caller, gathered, updates, (now, reply))
+    }
+
+    /// Removes a name that leads to another MDT.
+    pub(super) fn unlink_elsewhere(
+        &self,
+        caller: &Caller<'_>,
+        parent: &Fid,
+        name: &[u8],
+        directory: bool,
+    ) -> StatusResult<MdsAnswer> {
+        let gathered = self.gather_with_leads(&[*parent], &[(*parent, name)])?;
+        let dir = gathered.directory(parent)?;
+        self.check_access(&dir, caller.cred(), perm::EXEC)?;
+        let lead = gathered.name(parent, name).ok_or(Status::ENOENT)?;
+        let victim = gathered.inode(&lead.fid)?;
+        self.check_removal(caller, &dir, &victim, directory)?;
+        if victim.attr.is_dir() && victim.entries() != 0 {
+            return Err(Status::ENOTEMPTY);
+        }
+        let now = self.now();
+        let at = Name { parent: *parent, name: name.to_vec() };
+        let updates = vec![
+            Update::DeleteName { at: at.clone() },
+            Update::Directory { fid: *parent, entries: -1, subdirs: -i64::from(victim.attr.is_dir()) },
+            Update::DropName { fid: lead.fid, at },
+        ];
+        let reply = MdsReply::Removed { fid: lead.fid, attr: Some(without_a_name(&victim, now)) };
+        self.execute(caller, gathered, updates, (now, reply))
+    }
+
+    /// Gives an inode a name on another MDT.
+    pub(super) fn link_elsewhere(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        parent: &Fid,
+        name: &[u8],
+    ) -> StatusResult<MdsAnswer> {
+        let gathered = self.gather(&[*fid, *parent], &[(*parent, name)])?;
+        let (record, directory) = (gathered.inode(fid)?, gathered.directory(parent)?);
+        let is_there = gathered.name(parent, name).is_some();
+        self.check_link(caller, &directory, &record, is_there)?;
+        if record.attr.flags.contains(AttrFlags::ORPHAN) {
+            // Its own MDT knows whether it never had a name.
+            self.check_local(fid)?;
+            if self.orphan_kind(fid)? != Some(OrphanKind::Unnamed) {
+                return Err(Status::ENOENT);
+            }
+        }
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        let now = self.now();
+        let at = Name { parent: *parent, name: name.to_vec() };
+        let updates = vec![
+            Update::AddName { fid: *fid, at: at.clone() },
+            Update::PutName { at, fid: *fid, kind: record.attr.kind() },
+            Update::Directory { fid: *parent, entries: 1, subdirs: 0 },
+        ];
+        let mut attr = record.shown();
+        attr.flags -= AttrFlags::ORPHAN;
+        (attr.nlink, attr.ctime) = (attr.nlink + 1, now);
+        self.execute(caller, gathered, updates, (now, MdsReply::Attr(attr)))
+    }
+
+    /// Moves a name where directories or inodes lie on several MDTs.
+    pub(super) fn rename_elsewhere(
+        &self,
+        caller: &Caller<'_>,
+        from: (Fid, &[u8]),
+        to: (Fid, &[u8]),
+        flags: RenameFlags,
+    ) -> StatusResult<MdsAnswer> {
+        let mut tree = None;
+        loop {
+            let gathered = self.gather_with_leads(&[from.0, to.0], &[from, to])?;
+            let (from_dir, to_dir) = (gathered.directory(&from.0)?, gathered.directory(&to.0)?);
+            self.check_access(&from_dir, caller.cred(), perm::EXEC)?;
+            self.check_access(&to_dir, caller.cred(), perm::EXEC)?;
+            let source = gathered.name(&from.0, from.1).ok_or(Status::ENOENT)?;
+            let target = gathered.name(&to.0, to.1);
+            let is_dir = |kind: FileKind| kind == FileKind::Directory;
+            let moves_directory = is_dir(source.kind) || target.is_some_and(|target| is_dir(target.kind));
+            if from.0 != to.0 && moves_directory && tree.is_none() {
+                drop(gathered);
+                tree = Some(self.still_tree()?);
+                continue;
+            }
+            let source = gathered.inode(&source.fid)?;
+            let target = target.map(|found| gathered.inode(&found.fid)).transpose()?;
+            let (from, to) = (Place { parent: from.0, name: from.1 }, Place { parent: to.0, name: to.1 });
+            let m = Move { from, to, from_hash: 0, to_hash: 0, from_dir, to_dir, source, target };
+            if !self.check_move(caller, &m, flags)? {
+                return Ok(self.answer(MdsReply::Removed { fid: Fid::ZERO, attr: None }));
+            }
+            let now = self.now();
+            let (updates, reply) = match flags.contains(RenameFlags::EXCHANGE) {
+                true => (exchange_of(&m), MdsReply::Removed { fid: Fid::ZERO, attr: None }),
+                false => {
+                    let removed = m.target.as_ref().map(|target| without_a_name(target, now));
+                    let fid = m.target.as_ref().map_or(Fid::ZERO, |target| target.attr.fid);
+                    (move_of(&m), MdsReply::Removed { fid, attr: removed })
+                }
+            };
+            return self.execute(caller, gathered, updates, (now, reply));
+        }
+    }
+}
+
+/// What a rename changes that may replace something.
+fn move_of(m: &Move<'_>) -> Vec<Update> {
+    let (from, to) = (name_at(m.from), name_at(m.to));
+    let (fid, kind) = (m.source.attr.fid, m.source.attr.kind());
+    let moved = i64::from(m.source.attr.is_dir());
+    let replaced = m.target.as_ref().map_or(0, |target| i64::from(target.attr.is_dir()));
+    let mut updates = Vec::new();
+    if let Some(target) = &m.target {
+        updates.push(Update::DropName { fid: target.attr.fid, at: to.clone() });
+    }
+    updates.extend([
+        Update::MoveName { fid, from: from.clone(), to: to.clone() },
+        Update::DeleteName { at: from },
+        Update::PutName { at: to, fid, kind },
+        Update::Directory { fid: m.from.parent, entries: -1, subdirs: -moved },
+        Update::Directory {
+            fid: m.to.parent,
+            entries: i64::from(m.target.is_none()),
+            subdirs: moved - replaced,
+        },
+    ]);
+    updates
+}
+
+/// What an exchange of two names changes.
+fn exchange_of(m: &Move<'_>) -> Vec<Update> {
+    let Some(target) = &m.target else { return Vec::new() };
+    let (from, to) = (name_at(m.from), name_at(m.to));
+    let (first, second) = (&m.source.attr, &target.attr);
+    let moved = i64::from(second.is_dir()) - i64::from(first.is_dir());
+    vec![
+        Update::MoveName { fid: first.fid, from: from.clone(), to: to.clone() },
+        Update::MoveName { fid: second.fid, from: to.clone(), to: from.clone() },
+        Update::PutName { at: to, fid: first.fid, kind: first.kind() },
+        Update::PutName { at: from, fid: second.fid, kind: second.kind() },
+        Update::Directory { fid: m.from.parent, entries: 0, subdirs: moved },
+        Update::Directory { fid: m.to.parent, entries: 0, subdirs: -moved },
+    ]
+}

@@ -1,0 +1,262 @@
+//! Several metadata targets under one namespace: directories on any of them, and names that lead from one to another.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::identity::Identity;
+use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, program, wait};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have plain names")
+}
+
+fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
+    cluster.lfs(arguments).success().stdout.trim().to_owned()
+}
+
+/// Makes a directory on an MDT.
+fn mkdir(cluster: &Cluster, path: &Path, mdt: u32) {
+    cluster.lfs(&["mkdir", "-i", &mdt.to_string(), text(path)]).success();
+}
+
+/// The MDT of an inode.
+fn mdt_of(cluster: &Cluster, path: &Path) -> String {
+    lfs(cluster, &["getstripe", "-m", "-d", text(path)])
+}
+
+/// Directories `d0`, `d1` and `d2` of a new directory, each on the MDT of its number.
+fn three(cluster: &Cluster, name: &str) -> [PathBuf; 3] {
+    let top = cluster.directory(name);
+    std::array::from_fn(|mdt| {
+        let path = top.join(format!("d{mdt}"));
+        mkdir(cluster, &path, mdt as u32);
+        path
+    })
+}
+
+fn names_in(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).expect("listed");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("plain")).collect();
+    names.sort();
+    names
+}
+
+fn error_of<T: std::fmt::Debug>(outcome: std::io::Result<T>) -> i32 {
+    outcome.expect_err("it fails").raw_os_error().expect("from the system")
+}
+
+#[test]
+fn a_directory_lies_on_the_mdt_that_was_asked_for_and_so_do_its_files() {
+    on_each_shape_with_mdts("dnea", 3, |cluster, fsname| {
+        let dirs = three(cluster, "placed");
+        for (mdt, dir) in dirs.iter().enumerate() {
+            let mdt = mdt.to_string();
+            assert_eq!(lfs(cluster, &["getdirstripe", "-i", text(dir)]), mdt);
+            fs::create_dir(dir.join("sub")).expect("made");
+            fs::write(dir.join("sub/file"), b"data").expect("written");
+            for path in [dir.clone(), dir.join("sub"), dir.join("sub/file")] {
+                assert_eq!(mdt_of(cluster, &path), mdt, "{}", path.display());
+            }
+            assert_eq!(fs::read(dir.join("sub/file")).expect("read"), b"data");
+            assert_eq!(fs::metadata(dir).expect("there").nlink(), 3);
+            assert_eq!(fs::canonicalize(dir.join("sub/..")).expect("there"), *dir);
+        }
+        let top = dirs[0].parent().expect("a parent");
+        assert_eq!(names_in(top), ["d0", "d1", "d2"]);
+        assert_eq!(fs::metadata(top).expect("there").nlink(), 5);
+        let shown = lfs(cluster, &["df", text(cluster.mount())]);
+        for mdt in 0..3 {
+            assert!(shown.contains(&format!("{fsname}-MDT000{mdt}_UUID")), "{shown}");
+        }
+        let found = lfs(cluster, &["find", text(top), "-m", "2", "-type", "f"]);
+        assert_eq!(found, text(&dirs[2].join("sub/file")));
+        fs::remove_dir_all(top).expect("removed");
+    });
+}
+
+#[test]
+fn who_may_not_choose_an_mdt_is_refused_and_nothing_is_made() {
+    on_each_shape_with_mdts("dneb", 2, |cluster, fsname| {
+        let top = cluster.directory("chosen");
+        fs::set_permissions(&top, fs::Permissions::from_mode(0o777)).expect("opened");
+        let path = top.join("there");
+        cluster.lfs(&["mkdir", "-i", "7", text(&path)]).fails_with(libc::EINVAL);
+        let user = Identity::user(12345).with_groups(&[54321]);
+        let path = &path;
+        let as_user = || {
+            let mut command = cluster.command();
+            command.args(["lfs", "mkdir", "-i", "1", text(path)]);
+            user.act(|| program::run_command(command, program::LIMIT))
+        };
+        as_user().fails_with(libc::EPERM);
+        assert!(!path.exists());
+        for allowed in ["-1", "54321"] {
+            let parameter = format!("mdt.{fsname}-MDT0000.enable_remote_dir_gid={allowed}");
+            cluster.lctl(&["set_param", &parameter]).success();
+            as_user().success();
+            assert_eq!(mdt_of(cluster, path), "1");
+            assert_eq!(fs::metadata(path).expect("there").uid(), 12345);
+            fs::remove_dir(path).expect("removed");
+        }
+        let again = || cluster.lfs(&["mkdir", "-i", "1", "-o", "1770", text(path)]);
+        again().success();
+        assert_eq!(fs::metadata(path).expect("there").mode() & 0o7777, 0o1770);
+        again().fails_with(libc::EEXIST);
+    });
+}
+
+#[test]
+fn names_move_between_mdts_as_on_one() {
+    on_each_shape_with_mdts("dnec", 3, |cluster, _| {
+        let [here, there, third] = three(cluster, "moves");
+        fs::write(here.join("file"), b"content").expect("written");
+        let inode = fs::metadata(here.join("file")).expect("there").ino();
+        fs::rename(here.join("file"), there.join("file")).expect("moved");
+        assert_eq!(error_of(fs::metadata(here.join("file"))), libc::ENOENT);
+        let moved = fs::metadata(there.join("file")).expect("there");
+        assert_eq!((moved.ino(), moved.nlink()), (inode, 1));
+        assert_eq!(mdt_of(cluster, &there.join("file")), "0", "files stay where they are");
+
+        fs::hard_link(there.join("file"), third.join("link")).expect("linked");
+        assert_eq!(fs::metadata(third.join("link")).expect("there").nlink(), 2);
+        let fid = lfs(cluster, &["path2fid", text(&third.join("link"))]);
+        let paths = lfs(cluster, &["fid2path", text(cluster.mount()), &fid]);
+        let mut paths: Vec<&str> = paths.lines().map(str::trim).collect();
+        paths.sort_unstable();
+        assert_eq!(paths.len(), 2, "{paths:?}");
+        assert!(paths[0].ends_with("moves/d1/file") && paths[1].ends_with("moves/d2/link"), "{paths:?}");
+        fs::remove_file(there.join("file")).expect("removed");
+        assert_eq!(fs::read(third.join("link")).expect("read"), b"content");
+
+        fs::create_dir_all(there.join("dir/sub")).expect("made");
+        fs::rename(there.join("dir"), third.join("dir")).expect("moved");
+        assert_eq!(fs::canonicalize(third.join("dir/sub/../..")).expect("there"), third);
+        assert_eq!(error_of(fs::rename(&third, third.join("dir/sub/in"))), libc::EINVAL);
+        assert_eq!(error_of(fs::remove_dir(third.join("dir"))), libc::ENOTEMPTY);
+        assert_eq!(error_of(fs::rename(third.join("link"), third.join("dir"))), libc::EISDIR);
+        fs::create_dir(here.join("full")).expect("made");
+        fs::write(here.join("full/x"), b"").expect("written");
+        assert_eq!(error_of(fs::rename(third.join("dir"), here.join("full"))), libc::ENOTEMPTY);
+
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let exchange = |a: &Path, b: &Path| renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE);
+        exchange(&third.join("link"), &here.join("full")).expect("exchanged");
+        assert_eq!(
+            (names_in(&here), names_in(&third)),
+            (vec!["full".to_owned()], vec!["dir".into(), "link".into()])
+        );
+        assert_eq!(fs::read(here.join("full")).expect("read"), b"content");
+        assert_eq!(fs::metadata(&third).expect("there").nlink(), 4);
+        let kept = renameat_with(CWD, here.join("full"), CWD, third.join("dir"), RenameFlags::NOREPLACE);
+        assert_eq!(kept, Err(rustix::io::Errno::EXIST));
+    });
+}
+
+#[test]
+fn what_is_open_stays_readable_after_its_remote_name_is_gone() {
+    use std::io::{Read, Seek, SeekFrom, Write};
+    on_each_shape_with_mdts("dned", 2, |cluster, _| {
+        let top = cluster.directory("open");
+        let (here, there) = (top.join("here"), top.join("there"));
+        mkdir(cluster, &here, 0);
+        mkdir(cluster, &there, 1);
+        fs::write(here.join("file"), b"before").expect("written");
+        fs::rename(here.join("file"), there.join("file")).expect("moved");
+        let path = there.join("file");
+        let mut file = fs::OpenOptions::new().read(true).append(true).open(&path).expect("opened");
+        fs::remove_file(&path).expect("removed");
+        file.write_all(b" and after").expect("written");
+        file.seek(SeekFrom::Start(0)).expect("back");
+        let mut content = String::new();
+        file.read_to_string(&mut content).expect("read");
+        assert_eq!((content.as_str(), file.metadata().expect("there").nlink()), ("before and after", 0));
+        fs::write(here.join("other"), b"other").expect("written");
+        fs::rename(here.join("other"), there.join("other")).expect("moved");
+        let directory = fs::File::open(&there).expect("opened");
+        fs::remove_file(there.join("other")).expect("removed");
+        fs::remove_dir(&there).expect("removed");
+        assert_eq!(directory.metadata().expect("there").nlink(), 0);
+    });
+}
+
+#[test]
+fn a_second_mount_sees_what_moves_between_mdts_at_once() {
+    on_each_shape_with_mdts("dnee", 2, |cluster, _| {
+        if cluster.shape() == Shape::Embedded {
+            return;
+        }
+        let top = cluster.directory("seen");
+        let [here, beside, there] = ["here", "beside", "there"].map(|name| top.join(name));
+        mkdir(cluster, &here, 0);
+        mkdir(cluster, &beside, 0);
+        mkdir(cluster, &there, 1);
+        let other = cluster.add_mount();
+        let of_other = |path: &Path| other.join(path.strip_prefix(cluster.mount()).expect("below the mount"));
+        for round in 0..30 {
+            let there = if round % 2 == 0 { &there } else { &beside };
+            let (from, to) = (here.join("file"), there.join(format!("file{round}")));
+            fs::write(&from, round.to_string()).expect("written");
+            assert_eq!(fs::read_to_string(of_other(&from)).expect("read"), round.to_string());
+            fs::rename(&from, &to).expect("moved");
+            assert_eq!(error_of(fs::metadata(of_other(&from))), libc::ENOENT);
+            assert_eq!(fs::read_to_string(of_other(&to)).expect("read"), round.to_string());
+            fs::rename(of_other(&to), of_other(&there.join("last"))).expect("moved");
+            assert_eq!(names_in(there), ["last"]);
+            assert_eq!(error_of(fs::metadata(&to)), libc::ENOENT);
+        }
+    });
+}
+
+/// Renames a file to and fro between two directories until told to stop; gives the number of the last name.
+fn to_and_fro(here: &Path, there: &Path, name: &str, stop: &AtomicBool, moves: &AtomicUsize) {
+    let mut way = [here.join(name), there.join(name)];
+    while !stop.load(Ordering::Relaxed) {
+        fs::rename(&way[0], &way[1]).expect("moved, when all servers are there again");
+        way.reverse();
+        moves.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn moves_between_mdts_that_are_killed_are_whole() {
+    const MOVERS: usize = 4;
+    let options = Options { mdts: 2, osts: 2, fsname: "dnef".into(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let top = cluster.directory("killed");
+    let (here, there) = (top.join("here"), top.join("there"));
+    mkdir(&cluster, &here, 0);
+    mkdir(&cluster, &there, 1);
+    for mover in 0..MOVERS {
+        fs::write(here.join(format!("f{mover}")), mover.to_string()).expect("written");
+    }
+    let (stop, moves) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for mover in 0..MOVERS {
+            let (here, there, stop, moves) = (&here, &there, &stop, &moves);
+            scope.spawn(move || to_and_fro(here, there, &format!("f{mover}"), stop, moves));
+        }
+        for role in ["mdt0001", "mdt0000", "mdt0001"] {
+            let before = moves.load(Ordering::Relaxed);
+            wait::until(wait::SOON, "files move", || {
+                (moves.load(Ordering::Relaxed) > before + 20).then_some(())
+            });
+            cluster.kill(role);
+            cluster.start_all();
+        }
+        let before = moves.load(Ordering::Relaxed);
+        wait::until(wait::SOON, "files move", || (moves.load(Ordering::Relaxed) > before + 20).then_some(()));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let mut all = [names_in(&here), names_in(&there)].concat();
+    all.sort();
+    let expected: Vec<String> = (0..MOVERS).map(|mover| format!("f{mover}")).collect();
+    assert_eq!(all, expected, "each file has one name");
+    cluster.stop_and_check();
+}

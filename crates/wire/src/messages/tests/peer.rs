@@ -1,0 +1,67 @@
+//! Messages of metadata servers to each other.
+
+use super::*;
+use crate::peer::{Found, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update};
+use nacre_types::Timestamp;
+
+fn op(number: u64) -> OpId {
+    OpId { mdt: 1, boot: 2, number }
+}
+
+fn name() -> Name {
+    Name { parent: Fid::ROOT, name: b"name".to_vec() }
+}
+
+fn operation() -> Operation {
+    let updates = vec![
+        Update::PutName { at: name(), fid: fid(1), kind: FileKind::Regular },
+        Update::DeleteName { at: name() },
+        Update::Directory { fid: Fid::ROOT, entries: -1, subdirs: 1 },
+        Update::NewInode {
+            fid: fid(1),
+            record: RecordBytes(b"record".to_vec()),
+            xattrs: vec![(b"user.a".to_vec(), b"value".to_vec())],
+        },
+        Update::AddName { fid: fid(1), at: name() },
+        Update::MoveName { fid: fid(1), from: name(), to: Name { parent: fid(1), name: b"to".to_vec() } },
+        Update::DropName { fid: fid(1), at: name() },
+    ];
+    let parts = vec![Part { mdt: 0, updates }, Part { mdt: 1, updates: Vec::new() }];
+    Operation { id: op(3), stamp: 4, client: ClientUuid([5; 16]), now: Timestamp { sec: 6, nsec: 7 }, parts }
+}
+
+pub(super) fn requests() -> Vec<PeerRequest> {
+    vec![
+        PeerRequest::Hello { mdt: 1, after: Some(op(3)) },
+        PeerRequest::Prepare { op: op(3), fids: vec![Fid::ROOT, fid(1)], names: vec![name()] },
+        PeerRequest::Apply { operation: operation() },
+        PeerRequest::Abort { op: op(3) },
+        PeerRequest::Outcome { op: op(3) },
+        PeerRequest::Sync { op: op(3) },
+        PeerRequest::Forget { ops: vec![op(3), op(4)], below: op(5) },
+        PeerRequest::Record { fid: fid(1) },
+        PeerRequest::LockTree { op: op(3) },
+        PeerRequest::UnlockTree { op: op(3) },
+    ]
+}
+
+pub(super) fn replies() -> Vec<PeerReply> {
+    let found = Found { fid: fid(1), record: Some(RecordBytes(b"record".to_vec())) };
+    vec![
+        PeerReply::Done,
+        PeerReply::Operations(vec![operation()]),
+        PeerReply::Prepared {
+            found: vec![found.clone(), Found { fid: Fid::ROOT, record: None }],
+            names: vec![None, Some((fid(1), FileKind::Directory))],
+            clock: 9,
+        },
+        PeerReply::Record(found),
+        PeerReply::Greeting { operations: vec![operation()], finished: vec![op(8)] },
+    ]
+}
+
+#[test]
+fn every_message_of_a_peer_survives_the_journey_and_no_cut_one_does() {
+    round_trip(&requests(), &encoded(&requests()));
+    round_trip(&replies(), &encoded(&replies()));
+}

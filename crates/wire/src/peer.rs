@@ -1,0 +1,316 @@
+//! What metadata servers ask each other: operations over several MDTs. See `docs/design/dne.md`.
+
+use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, put_list, wire_enum, wire_struct};
+use nacre_types::{ClientUuid, Fid, FileKind, Timestamp};
+
+/// MDTs that one operation may touch at most: as many as a striped directory may have.
+pub const PARTS_MAX: usize = 2000;
+/// Changes of one operation on one MDT.
+pub const UPDATES_MAX: usize = 64;
+/// Inodes and names that one `Prepare` asks for.
+pub const WANTED_MAX: usize = 64;
+/// Operations in one message.
+pub const OPERATIONS_MAX: usize = 1024;
+/// Largest inode record, with a layout of the largest size in it.
+const RECORD_MAX: usize = 128 << 10;
+
+/// Number of an operation over several MDTs; never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OpId {
+    /// Index of the MDT that coordinates it.
+    pub mdt: u16,
+    /// That MDT's start.
+    pub boot: u64,
+    /// Counts from 1 within the start.
+    pub number: u64,
+}
+
+wire_struct!(OpId { mdt, boot, number });
+
+impl std::fmt::Display for OpId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MDT{:04x}:{}:{}", self.mdt, self.boot, self.number)
+    }
+}
+
+/// An inode's record in its form on disk: longer than other byte strings may be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecordBytes(pub Vec<u8>);
+
+impl Encode for RecordBytes {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, &self.0);
+    }
+}
+
+impl Decode<'_> for RecordBytes {
+    fn decode(reader: &mut Reader<'_>) -> DecodeResult<RecordBytes> {
+        reader.bytes(RECORD_MAX, "inode record").map(|bytes| RecordBytes(bytes.to_vec()))
+    }
+}
+
+/// Place of a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Name {
+    /// The directory.
+    pub parent: Fid,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+wire_struct!(Name { parent, name });
+
+/// One change of an operation, on the MDT where what it changes lies. It says what changes and not what comes out, so that
+/// it can be done again on top of other things.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Update {
+    /// A directory gets a name, or a name leads elsewhere.
+    PutName {
+        /// Where.
+        at: Name,
+        /// What it leads to.
+        fid: Fid,
+        /// Kind of that.
+        kind: FileKind,
+    },
+    /// A directory loses a name.
+    DeleteName {
+        /// Which.
+        at: Name,
+    },
+    /// Times and counts of a directory whose names change.
+    Directory {
+        /// The directory.
+        fid: Fid,
+        /// Names more.
+        entries: i64,
+        /// Subdirectories more.
+        subdirs: i64,
+    },
+    /// A new inode as it is to be stored, with extended attributes (name, value).
+    NewInode {
+        /// FID and record.
+        fid: Fid,
+        /// Its record.
+        record: RecordBytes,
+        /// Names and values.
+        xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    },
+    /// An inode gets one more name.
+    AddName {
+        /// The inode.
+        fid: Fid,
+        /// Its new name.
+        at: Name,
+    },
+    /// A name of an inode moves.
+    MoveName {
+        /// The inode.
+        fid: Fid,
+        /// Old name.
+        from: Name,
+        /// New name.
+        to: Name,
+    },
+    /// An inode loses a name; with the last one it goes, or lives on while it is open.
+    DropName {
+        /// The inode.
+        fid: Fid,
+        /// The name.
+        at: Name,
+    },
+}
+
+/// What changes on one MDT.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Index of the MDT.
+    pub mdt: u16,
+    /// The changes, in order.
+    pub updates: Vec<Update>,
+}
+
+/// An operation over several MDTs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Its number.
+    pub id: OpId,
+    /// Larger than that of every operation that changed one of its inodes before: the order in which they are done again.
+    pub stamp: u64,
+    /// The client that asked for it.
+    pub client: ClientUuid,
+    /// Time of what it changes.
+    pub now: Timestamp,
+    /// One for each MDT, the coordinator included, in the order of indexes.
+    pub parts: Vec<Part>,
+}
+
+impl Operation {
+    /// What changes on an MDT.
+    pub fn part(&self, mdt: u16) -> Option<&Part> {
+        self.parts.iter().find(|part| part.mdt == mdt)
+    }
+}
+
+/// What an inode is found to be by [`PeerRequest::Prepare`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Which inode.
+    pub fid: Fid,
+    /// Its record as it is stored; `None` if there is none.
+    pub record: Option<RecordBytes>,
+}
+
+/// A request of one metadata server to another. All may come twice.
+#[derive(Clone, PartialEq, Debug)]
+pub enum PeerRequest {
+    /// The MDT has (re)started and asks for the operations that both have a part in, in the order of their numbers, as many as fit into
+    /// a message. Reply: `Greeting`.
+    Hello {
+        /// Index of the MDT that asks.
+        mdt: u16,
+        /// Those after this one; `None`: from the first.
+        after: Option<OpId>,
+    },
+    /// Locks inodes for an operation, in the order of the table, and tells what they are, and what names stand for. Reply: `Prepared`.
+    Prepare {
+        /// The operation.
+        op: OpId,
+        /// Inodes to be locked; they need not exist.
+        fids: Vec<Fid>,
+        /// Names in directories among them.
+        names: Vec<Name>,
+    },
+    /// The operation was committed by its coordinator. Reply: `Done`, when the part is committed.
+    Apply {
+        /// All of it.
+        operation: Operation,
+    },
+    /// An operation that was prepared does not happen. Reply: `Done`.
+    Abort {
+        /// Which.
+        op: OpId,
+    },
+    /// What became of an operation that the asked MDT coordinates. Reply: `Operations`, with it if it was committed; an empty list if
+    /// it never will be. `EAGAIN` while it is not decided.
+    Outcome {
+        /// Which.
+        op: OpId,
+    },
+    /// Makes the part of an operation durable. Reply: `Done`.
+    Sync {
+        /// Which.
+        op: OpId,
+    },
+    /// All parts of these are durable: nobody need ask for them again. Reply: `Done`.
+    Forget {
+        /// Which.
+        ops: Vec<OpId>,
+        /// All operations of this coordinator before this one are durable, or never happen: none of them is to be done any more,
+        /// whoever still knows it.
+        below: OpId,
+    },
+    /// An inode's record, for the way up to the root. Reply: `Record`.
+    Record {
+        /// Which inode.
+        fid: Fid,
+    },
+    /// Takes the lock for directories that move to another parent; waits for it. Reply: `Done`.
+    LockTree {
+        /// Who holds it.
+        op: OpId,
+    },
+    /// Gives it back. Reply: `Done`.
+    UnlockTree {
+        /// Who held it.
+        op: OpId,
+    },
+}
+
+/// An answer to a [`PeerRequest`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum PeerReply {
+    /// Nothing to tell.
+    Done,
+    /// Operations.
+    Operations(Vec<Operation>),
+    /// What is to be done again.
+    Greeting {
+        /// Operations; none if there are no more.
+        operations: Vec<Operation>,
+        /// For each coordinator, the first operation that may not be durable everywhere.
+        finished: Vec<OpId>,
+    },
+    /// What was locked.
+    Prepared {
+        /// The inodes, as they were asked for.
+        found: Vec<Found>,
+        /// What the names stand for, as they were asked for.
+        names: Vec<Option<(Fid, FileKind)>>,
+        /// No operation that was done here has a larger stamp.
+        clock: u64,
+    },
+    /// A record.
+    Record(Found),
+}
+
+wire_enum!(Update {
+    1 = PutName { at, fid, kind },
+    2 = DeleteName { at },
+    3 = Directory { fid, entries, subdirs },
+    4 = NewInode { fid, record, xattrs },
+    5 = AddName { fid, at },
+    6 = MoveName { fid, from, to },
+    7 = DropName { fid, at },
+});
+wire_enum!(PeerRequest {
+    1 = Hello { mdt, after },
+    2 = Prepare { op, fids, names },
+    3 = Apply { operation },
+    4 = Abort { op },
+    5 = Outcome { op },
+    6 = Sync { op },
+    7 = Forget { ops, below },
+    8 = Record { fid },
+    9 = LockTree { op },
+    10 = UnlockTree { op },
+});
+wire_enum!(PeerReply {
+    0 = Done,
+    1 = Operations(operations),
+    2 = Prepared { found, names, clock },
+    3 = Record(found),
+    4 = Greeting { operations, finished },
+});
+wire_struct!(Part { mdt, updates });
+wire_struct!(Operation { id, stamp, client, now, parts });
+wire_struct!(Found { fid, record });
+
+macro_rules! lists {
+    ($($item:ty: $max:expr, $bytes:expr, $what:literal;)*) => {
+        $(
+            impl Encode for Vec<$item> {
+                fn encode(&self, out: &mut Vec<u8>) {
+                    put_list(out, self);
+                }
+            }
+            impl Decode<'_> for Vec<$item> {
+                fn decode(reader: &mut Reader<'_>) -> DecodeResult<Vec<$item>> {
+                    reader.list($max, $bytes, $what)
+                }
+            }
+        )*
+    };
+}
+
+// The second number is that of the bytes which an item takes at least.
+lists! {
+    OpId: OPERATIONS_MAX, 18, "operations";
+    Operation: OPERATIONS_MAX, 50, "operations";
+    Part: PARTS_MAX, 6, "parts";
+    Update: UPDATES_MAX, 17, "changes";
+    Name: WANTED_MAX, 20, "names";
+    Found: WANTED_MAX, 17, "inodes";
+    Option<(Fid, FileKind)>: WANTED_MAX, 1, "names";
+    (Vec<u8>, Vec<u8>): UPDATES_MAX, 8, "attributes";
+}
