@@ -16,7 +16,7 @@ use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
 use crate::tx::Tx;
 use nacre_dlm::{LockOwner, LockService, Timer};
-use nacre_layout::{LayoutSpec, user};
+use nacre_layout::{LayoutSpec, Wish, user};
 use nacre_lock::server::ServerConfig;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
 use nacre_rpc::{Export, Hold, OssEndpoint};
@@ -98,6 +98,8 @@ pub struct Mds {
     pub(crate) data: DataPart,
     /// Held by renames that give a directory another parent, so that the check for cycles sees a still tree.
     pub(crate) move_directory: Mutex<()>,
+    /// The default layout of the root, if that is not on this MDT, as it was lately.
+    pub(crate) root_default: RwLock<Wish>,
     /// The group that may make directories on other MDTs; 0: administrators alone, -1: everybody (`mdt.*.enable_remote_dir_gid`).
     pub(crate) remote_dir_gid: AtomicI64,
     /// The MDT record as it is stored.
@@ -245,6 +247,7 @@ impl Mds {
             space: SpaceGuard::new(dir, config.reserve_bytes),
             data: DataPart::open(store.clone(), dir, &config)?,
             move_directory: Mutex::new(()),
+            root_default: RwLock::default(),
             remote_dir_gid: AtomicI64::new(0),
             next_sequence: AtomicU64::new(record.next_sequence),
             default_layout: RwLock::new(config.default_layout.clone()),

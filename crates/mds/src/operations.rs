@@ -79,6 +79,8 @@ struct State {
     greeted: BTreeSet<u16>,
     /// Who moves a directory to another parent, on MDT 0.
     tree: Option<OpId>,
+    /// When the root was looked at, on other MDTs than its own.
+    root_seen: Option<Instant>,
 }
 
 /// See the [module documentation](self).

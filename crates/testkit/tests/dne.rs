@@ -79,6 +79,27 @@ fn a_directory_lies_on_the_mdt_that_was_asked_for_and_so_do_its_files() {
 }
 
 #[test]
+fn what_the_root_says_of_layouts_holds_on_every_mdt() {
+    on_each_shape_with_mdts("dneg", 2, |cluster, _| {
+        let top = cluster.directory("layouts");
+        let there = top.join("there");
+        mkdir(cluster, &there, 1);
+        let small = there.join("small");
+        fs::write(&small, b"small").expect("written");
+        assert_eq!(lfs(cluster, &["getstripe", "--component-flags=init", "-L", text(&small)]), "mdt");
+        lfs(cluster, &["setstripe", "-c", "2", "-S", "1M", text(cluster.mount())]);
+        let mut number = 0;
+        wait::until(wait::SOON, "MDT 1 has heard of it", || {
+            number += 1;
+            let path = there.join(format!("f{number}"));
+            fs::write(&path, b"data").expect("written");
+            let striped = lfs(cluster, &["getstripe", "-c", text(&path)]);
+            (striped == "2" && lfs(cluster, &["getstripe", "-S", text(&path)]) == "1048576").then_some(())
+        });
+    });
+}
+
+#[test]
 fn who_may_not_choose_an_mdt_is_refused_and_nothing_is_made() {
     on_each_shape_with_mdts("dneb", 2, |cluster, fsname| {
         let top = cluster.directory("chosen");

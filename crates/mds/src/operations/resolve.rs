@@ -4,8 +4,9 @@ use super::encode_finished;
 use crate::mds::{Mds, StopSignal};
 
 use crate::tables::{FINISHED, OPERATIONS, op_key};
-use nacre_types::{Status, StatusResult, TransNo};
-use nacre_wire::peer::{OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
+use nacre_ondisk::InodeRecord;
+use nacre_types::{Fid, Status, StatusResult, TransNo};
+use nacre_wire::peer::{Found, OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(250);
+/// What the root says to the whole file system is looked at so often.
+const ROOT_AGE: Duration = Duration::from_secs(1);
 /// How long clients wait for what other MDTs know of operations before a restart.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -27,10 +30,30 @@ pub(crate) fn resolve(mds: &Weak<Mds>, signal: &StopSignal) {
 impl Mds {
     /// Does what is due. Failures are tried again the next time.
     pub(crate) fn resolve_once(&self) {
+        self.look_at_root();
         self.greet_peers();
         self.ask_for_outcomes();
         self.apply_everywhere();
         self.forget_what_is_durable();
+    }
+
+    /// Learns the layout that the root has for the whole file system.
+    fn look_at_root(&self) {
+        let is_due = self.operations.state.lock().root_seen.is_none_or(|seen| seen.elapsed() >= ROOT_AGE);
+        if self.index == 0 || !is_due || !self.operations.has_peers() {
+            return;
+        }
+        let seen = self.operations.ask(0, PeerRequest::Record { fid: Fid::ROOT }).and_then(|reply| {
+            let PeerReply::Record(Found { record: Some(bytes), .. }) = reply else {
+                return Err(Status::EPROTO);
+            };
+            let record = InodeRecord::decode(Fid::ROOT, &bytes.0).map_err(|_| Status::EPROTO)?;
+            self.note_root(&record)
+        });
+        match seen {
+            Ok(()) => self.operations.state.lock().root_seen = Some(Instant::now()),
+            Err(status) => log::debug!("MDT{:04x} does not see the root: {status}", self.index),
+        }
     }
 
     /// Asks the others, once, what this MDT had a part in: its log may have lost that. Done in the order in which it was done the

@@ -101,8 +101,17 @@ impl Mds {
     fn root_wish(&self) -> StatusResult<Wish> {
         match self.index {
             0 => stored_wish(&*self.inode(&Fid::ROOT)?),
-            _ => Ok(Wish::default()),
+            _ => Ok(self.root_default.read().clone()),
         }
+    }
+
+    /// Takes over what the root, which lies on another MDT, has for the whole file system.
+    pub(crate) fn note_root(&self, root: &InodeRecord) -> StatusResult<()> {
+        let wish = stored_wish(root)?;
+        if *self.root_default.read() != wish {
+            *self.root_default.write() = wish;
+        }
+        Ok(())
     }
 
     /// The striping that the root and the file system help out with.
