@@ -73,8 +73,8 @@ fn impossible_shapes_are_refused_before_anything_is_made() {
     let scratch = tempfile::tempdir().expect("a directory");
     let dir = scratch.path().join("fs");
     let cases = [
-        (["--mdts", "2"], "several MDTs are not supported yet"),
-        (["--mdts", "0"], "at least one MDT"),
+        (["--mdts", "32"], "1 to 31 MDTs"),
+        (["--mdts", "0"], "1 to 31 MDTs"),
         (["--osts", "0"], "1 to 65504 OSTs"),
         (["--fsname", "much-too-long"], "1 to 8 letters"),
         (["--fsname", "a/b"], "1 to 8 letters"),
