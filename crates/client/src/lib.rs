@@ -45,6 +45,7 @@ pub use io::parallel::ParallelIo;
 pub use io::write::WriteOptions;
 pub use jobs::{DEFAULT_FORMAT, JobFormat, JobSource, JobVar, Jobs};
 pub use lease::{KernelCaches, Lease};
+pub use locks::cover::LockedAhead;
 pub use locks::{LockCounts, Locks};
 pub use ops::dir::ListedEntry;
 pub use ops::info::{MountInfo, TargetState};

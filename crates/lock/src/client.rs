@@ -351,6 +351,11 @@ impl LockClient {
         self.serving(resource, need).is_some()
     }
 
+    /// What the cached lock that serves `need` was granted for.
+    pub fn cached(&self, resource: &ResourceId, need: &Need) -> Option<Need> {
+        self.serving(resource, need).map(|key| self.locks[key].need)
+    }
+
     /// True if a lock of this client, called back or being given up though it may be, keeps others from what `need` would
     /// let them change. Whoever caches something on this word has to see to it that the flush of that lock drops it.
     pub fn is_still_held(&self, resource: &ResourceId, need: &Need) -> bool {

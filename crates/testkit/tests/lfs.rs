@@ -2,12 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::program::{LIMIT, run_command};
-use nacre_testkit::requirements::have_root;
-use nacre_testkit::{Cluster, binary, on_each_shape_of, on_every_shape, wait};
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, binary, on_each_shape_of, on_every_shape, wait};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("test directories have plain names")
@@ -320,4 +322,64 @@ fn advice_reaches_the_osts_of_the_range() {
         cluster.lfs(&["ladvise", "-a", "willread", text(&root)]).fails_with(libc::EINVAL);
         cluster.lfs(&["ladvise", "-a", "willread", text(&root.join("none"))]).fails_with(libc::ENOENT);
     });
+}
+
+/// Two mounts that write pieces of a file by turns, after each has asked for its pieces and no more, take nothing from each other.
+fn locks_ahead_stay(shape: Shape, fsname: &str) {
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let options = Options { osts: 2, listen: true, fsname: fsname.to_owned(), ..Options::default() };
+    let mut cluster = Cluster::start_with(shape, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let root = cluster.directory("d");
+    let path = root.join("f");
+    lfs(&cluster, &["setstripe", "-c", "2", "-S", "64K", "-i", "0", text(&path)]);
+    fs::write(&path, vec![0; 1 << 20]).expect("write");
+    lfs(&cluster, &["ladvise", "-a", "lockahead", "-m", "WRITE", "-l", "64K", text(&path)]);
+    let stat = |cluster: &Cluster, row: &str| -> u64 {
+        let name = format!("ldlm.namespaces.{fsname}-*-osc-*.lock_stats");
+        let shown = cluster.lctl(&["get_param", "-n", &name]).success().stdout;
+        let rows = shown.lines().filter_map(|line| line.strip_prefix(row));
+        rows.filter_map(|row| row.split_whitespace().next()?.parse::<u64>().ok()).sum()
+    };
+    let other = cluster.add_mount().join("d/f");
+    let mounts = [&path, &other].map(|path| path.to_str().expect("plain").to_owned());
+    // Both are there, so that locks count.
+    assert_eq!(fs::read(&other).expect("read").len(), 1 << 20);
+    fs::write(&path, vec![1; 1 << 20]).expect("write");
+    let ahead = |place: u64, more: &[&str]| {
+        let (start, path) = ((place * 65536).to_string(), &mounts[place as usize % 2]);
+        let line = ["ladvise", "-a", "lockahead", "-m", "WRITE", "-s", &start, "-l", "65536", path];
+        lfs(&cluster, &[&line[..], more].concat());
+    };
+    (0..16).for_each(|place| ahead(place, &[]));
+    let (asked, called) = (stat(&cluster, "enqueued"), stat(&cluster, "callbacks"));
+    let files = mounts.each_ref().map(|path| fs::OpenOptions::new().write(true).open(path).expect("open"));
+    for place in 0..16u64 {
+        let piece = vec![2 + place as u8; 65536];
+        files[place as usize % 2].write_all_at(&piece, place * 65536).expect("write");
+    }
+    assert_eq!(stat(&cluster, "callbacks"), called, "nobody takes anything from the other");
+    assert_eq!(stat(&cluster, "enqueued"), asked, "the locks are there already");
+    // What the other has is left to it.
+    ahead(0, &["-b"]);
+    lfs(&cluster, &["ladvise", "-a", "lockahead", "-m", "WRITE", "-b", "-s", "64K", "-l", "64K", &mounts[0]]);
+    assert_eq!(stat(&cluster, "callbacks"), called);
+    drop(files);
+    let back = fs::read(&path).expect("read");
+    assert!((0..16).all(|place| back[place * 65536..][..65536].iter().all(|byte| *byte == 2 + place as u8)));
+    cluster.stop_and_check();
+}
+
+#[test]
+fn locks_asked_for_ahead_are_for_their_range_and_stay_embedded() {
+    locks_ahead_stay(Shape::Embedded, "lahe");
+}
+
+#[test]
+fn locks_asked_for_ahead_are_for_their_range_and_stay_separate() {
+    locks_ahead_stay(Shape::Separate, "lahs");
 }

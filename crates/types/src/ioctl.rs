@@ -119,11 +119,16 @@ pub struct PoolMembers {
     pub indexes: Vec<u16>,
 }
 
-/// What a program says of a range of the file that the ioctl is called on. `EOPNOTSUPP` for advice that has no effect here.
+/// What a program says of a range of the file that the ioctl is called on. `EOPNOTSUPP` for advice that has no effect here, or on the open
+/// file alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Advise {
-    /// Lustre's number of the advice: 1 will be read, 2 not needed.
-    pub advice: u32,
+    /// Lustre's number of the advice: 1 will be read, 2 not needed, 4 is to be locked.
+    pub advice: u16,
+    /// With 4: 1 to read, 2 to write.
+    pub mode: u16,
+    /// Bit 0: with 4, only what nobody else has.
+    pub flags: u32,
     /// First byte.
     pub start: u64,
     /// One past the last; all ones for the end of the file.
@@ -468,13 +473,15 @@ impl Payload for Advise {
     const SIZE: usize = 24;
 
     fn to_bytes(&self) -> Vec<u8> {
-        let words = [u64::from(self.advice), self.start, self.end];
+        let how = u64::from(self.advice) | u64::from(self.mode) << 16 | u64::from(self.flags) << 32;
+        let words = [how, self.start, self.end];
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Advise> {
-        let advice = u32::try_from(u64_at(bytes, 0)?).ok()?;
-        Some(Advise { advice, start: u64_at(bytes, 8)?, end: u64_at(bytes, 16)? })
+        let how = u64_at(bytes, 0)?;
+        let (advice, mode, flags) = (how as u16, (how >> 16) as u16, (how >> 32) as u32);
+        Some(Advise { advice, mode, flags, start: u64_at(bytes, 8)?, end: u64_at(bytes, 16)? })
     }
 }
 
@@ -666,7 +673,7 @@ mod tests {
         round_trip(TargetList { kind: TargetKind::Ost, from: 1, indexes, inactive: vec![1, 9, 0xffdf] });
         round_trip(PoolList { from: 2, names: vec!["flash".into(), "123456789012345".into()] });
         round_trip(PoolMembers { pool: "flash".into(), from: 0, indexes: vec![3, 0] });
-        round_trip(Advise { advice: 2, start: 1, end: u64::MAX });
+        round_trip(Advise { advice: 4, mode: 2, flags: 1, start: 1, end: u64::MAX });
         round_trip(SizeOnMdt { size: 5, blocks: u64::MAX, source: SizeSource::Objects });
         let wanted = ScanWanted::LAYOUTS;
         round_trip(ScanDirectory { cookie: u64::MAX, wanted, end: true, entries: vec![7; SCAN_BYTES_MAX] });

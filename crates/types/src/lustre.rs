@@ -340,6 +340,8 @@ pub const LADVISE_HEADER: usize = 32;
 pub const LADVISE_BYTES: usize = 32;
 /// Pieces of advice in one call at most.
 pub const LADVISE_MAX: u32 = 1024;
+/// Where in a piece of advice its result is written (`lla_lockahead_result`), 4 bytes.
+pub const LADVISE_RESULT: usize = 24;
 const LADVISE_MAGIC: u32 = 0x1ADF_1CE0;
 /// Flag of a call: it need not be waited for.
 pub const LADVISE_ASYNC: u64 = 1;
@@ -367,6 +369,10 @@ impl LadviseHeader {
 pub struct Ladvise {
     /// Number of the advice.
     pub advice: u16,
+    /// Of locks that are asked for ahead: 1 to read, 2 to write.
+    pub mode: u16,
+    /// Flags of this piece, those of a call among them.
+    pub flags: u32,
     /// First byte.
     pub start: u64,
     /// One past the last.
@@ -376,8 +382,9 @@ pub struct Ladvise {
 impl Ladvise {
     /// The structure in `bytes`; `None` if they are too few.
     pub fn from_bytes(bytes: &[u8]) -> Option<Ladvise> {
-        let advice = u32_at(bytes, 0)? as u16;
-        Some(Ladvise { advice, start: u64_at(bytes, 8)?, end: u64_at(bytes, 16)? })
+        let word = u32_at(bytes, 0)?;
+        let (advice, mode, flags) = (word as u16, (word >> 16) as u16, u32_at(bytes, 4)?);
+        Some(Ladvise { advice, mode, flags, start: u64_at(bytes, 8)?, end: u64_at(bytes, 16)? })
     }
 }
 

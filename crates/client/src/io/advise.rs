@@ -1,7 +1,9 @@
 //! What a program says of data that it will or will not read.
 
 use crate::client::Client;
+use crate::locks::cover::LockedAhead;
 use nacre_layout::object_ranges;
+use nacre_lock::Mode;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::oss::{Advice, OssRequest};
 
@@ -26,5 +28,36 @@ impl Client {
             (range.stripe.ost_index, OssRequest::Advise { object, offset, len, advice })
         });
         self.on_objects(requests).map(drop)
+    }
+
+    /// Asks for locks to read or write `[start, end)` before they are needed, and for no byte more, so that clients that write by turns
+    /// do not take them from each other. With `no_wait` only for what nobody has. A client that is alone needs none, nor does one that has
+    /// the file in a group.
+    ///
+    /// # Errors
+    /// `EINVAL` for an empty range and for what is no regular file; `EINTR`; what an OST answers.
+    pub fn lock_ahead(
+        &self,
+        fid: Fid,
+        (start, end): (u64, u64),
+        write: bool,
+        no_wait: bool,
+    ) -> StatusResult<LockedAhead> {
+        let attr = self.getattr(fid)?;
+        if start >= end || !attr.is_regular() {
+            return Err(Status::EINVAL);
+        }
+        let pin = self.pin(fid);
+        let file = &pin.file;
+        if self.is_alone() || file.is_grouped() {
+            return Ok(LockedAhead::Asked);
+        }
+        let used = self.use_layout(file)?;
+        let Some(layout) = used.layout().filter(|layout| layout.has_objects()) else {
+            return Ok(LockedAhead::Asked);
+        };
+        // Pages of a file that is written may be stored to, which takes a lock for that.
+        let mode = if write || file.lock().writers > 0 { Mode::Pw } else { Mode::Pr };
+        self.lock_exactly(file, layout, (start, end), mode, no_wait)
     }
 }

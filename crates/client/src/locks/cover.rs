@@ -8,7 +8,7 @@ use crate::file::FileState;
 use nacre_layout::object_ranges;
 use nacre_layout::{Layout, StripeObject};
 use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
-use nacre_types::StatusResult;
+use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use std::sync::Arc;
 
@@ -59,6 +59,17 @@ pub(crate) enum Want {
     LockOrServer,
     /// Without waiting, under locks that may be on their way out.
     Now,
+}
+
+/// What became of a wish for locks before they are needed. Source: reference 2.12 (`lockahead_results`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockedAhead {
+    /// They were asked for, or none are needed.
+    Asked,
+    /// There are such that serve, for other bytes too.
+    Different,
+    /// There are just these.
+    Same,
 }
 
 /// A request of the kernel for pages that it keeps locked until it is answered.
@@ -177,6 +188,46 @@ impl Client {
             }
         }
         Ok(Some(cover))
+    }
+
+    /// Locks `[start, end)` of a file as far as it has objects, no more than that and nothing else, and leaves the locks cached.
+    /// With `no_wait` only what nobody else has.
+    ///
+    /// # Errors
+    /// `EINTR`; `ENOLCK`; what an OST answers.
+    pub(crate) fn lock_exactly(
+        &self,
+        file: &FileState,
+        layout: &Arc<Layout>,
+        (start, end): (u64, u64),
+        mode: Mode,
+        no_wait: bool,
+    ) -> StatusResult<LockedAhead> {
+        let locks = &**self.lease.locks();
+        let flags = EnqueueFlags { no_expansion: true, no_wait, ..EnqueueFlags::default() };
+        let mut found = LockedAhead::Asked;
+        for range in object_ranges(layout, start, end).filter(|range| !range.stripe.is_on_mdt()) {
+            let Some(extent) = Extent::new(range.start, range.end - 1) else { continue };
+            let need = Need::extent(mode, extent.aligned_to_pages());
+            let resource = ResourceId::of_fid(&range.stripe.object);
+            let space = locks.space(range.stripe.ost_index);
+            if let Some(cached) = space.cached(&resource, &need) {
+                // Of several objects the one that differs counts.
+                let one = if cached == need { LockedAhead::Same } else { LockedAhead::Different };
+                found = if found == LockedAhead::Different { found } else { one };
+                continue;
+            }
+            let home = || Home { node: file.node, layout: layout.clone() };
+            let endpoint = self.ost(range.stripe.ost_index)?;
+            match space.acquire(locks, endpoint, (&resource, &need), flags, home) {
+                Ok(Use::Held(handle)) => space.release(locks, handle),
+                Ok(Use::Server) => {}
+                // Somebody has it: who did not want to wait gets it when he needs it.
+                Err(Status::EAGAIN) if no_wait => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Ok(found)
     }
 
     /// True if cached locks let `[start, end)` be read right now.

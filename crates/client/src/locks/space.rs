@@ -205,6 +205,11 @@ impl Namespace {
         self.state.lock().engine.is_valid(handle)
     }
 
+    /// What a cached lock that serves `need` is for.
+    pub fn cached(&self, resource: &ResourceId, need: &Need) -> Option<Need> {
+        self.state.lock().engine.cached(resource, need)
+    }
+
     /// True if a cached lock serves `need`.
     pub fn is_covered(&self, resource: &ResourceId, need: &Need) -> bool {
         self.state.lock().engine.is_covered(resource, need)

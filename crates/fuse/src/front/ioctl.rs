@@ -4,13 +4,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nacre_client::{Advice, Created, LeaseKind, NewFile, SeekKind, SwapConditions, VersionFlush};
+use nacre_client::{Created, LeaseKind, NewFile, SeekKind, SwapConditions, VersionFlush};
 use nacre_types::ioctl::{
     Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, LIST_MAX, MakeDirectory, MountInfo,
     PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, RemoveFid, SCAN_BYTES_MAX, ScanDirectory,
     SizeOnMdt, TargetList, TargetStatfs,
 };
-use nacre_types::lustre::ProjectCall;
+use nacre_types::lustre::{Ladvise, ProjectCall};
 use nacre_types::{AttrFlags, Fid, FileKind, SetAttr, SetAttrValid, Status, StatusResult, TargetKind};
 
 use super::{Front, caller};
@@ -129,12 +129,9 @@ impl Front {
             }
             Advise::COMMAND => {
                 let ask: Advise = question(call)?;
-                let advice = match ask.advice {
-                    1 => Advice::WillRead,
-                    2 => Advice::DontNeed,
-                    _ => return Err(Status::EOPNOTSUPP),
-                };
-                self.client.advise(self.fid(request.node_id)?, advice, ask.start, ask.end)?;
+                let Advise { advice, mode, flags, start, end } = ask;
+                let one = Ladvise { advice, mode, flags, start, end };
+                self.advise_one(self.fid(request.node_id)?, &one)?;
                 answer(&ask, call, reply)
             }
             SizeOnMdt::COMMAND => {

@@ -8,10 +8,13 @@ use std::ffi::OsString;
 
 /// What `--help` and a wrong call print.
 pub const USAGE: &str = "\
-usage: lfs ladvise -a ADVICE [-s START] [-e END | -l LENGTH] FILE...
+usage: lfs ladvise -a ADVICE [-s START] [-e END | -l LENGTH] [-m READ|WRITE] [-b] FILE...
   -a, --advice ADVICE   willread: the servers start to read the range into their memory
                         dontneed: they let go of it
-                        (locknoexpand, lockahead, ahead: not supported by the servers)
+                        lockahead: this mount asks for locks on just this range
+                        (locknoexpand says something of an open file, ahead is not supported)
+  -m, --mode MODE       READ or WRITE: what lockahead is for
+  -b, --background      lockahead only of what no other mount has, without waiting
   -s, --start START     first byte, the beginning of the file without it
   -e, --end END         one past the last, the end of the file without it
   -l, --length LENGTH   or so many bytes
@@ -32,7 +35,7 @@ const OPTIONS: &[OptionSpec] = &[
 
 /// Lustre's words for advice; the place of each, from 1, is its number.
 const ADVICE: [&str; 5] = ["willread", "dontneed", "locknoexpand", "lockahead", "ahead"];
-const LOCKAHEAD: u32 = 4;
+const LOCKAHEAD: u16 = 4;
 
 /// Runs the command.
 pub fn run(args: &[OsString]) -> Outcome {
@@ -46,7 +49,7 @@ pub fn run(args: &[OsString]) -> Outcome {
         return Err(wrong(format!("please specify the advice type\n{valid}")));
     };
     let advice = match ADVICE.iter().position(|known| *known == word) {
-        Some(place) => place as u32 + 1,
+        Some(place) => place as u16 + 1,
         None => return Err(wrong(format!("invalid advice type '{word}'\n{valid}"))),
     };
     let bytes = |key: char, what: &str| match parsed.value(key) {
@@ -58,21 +61,33 @@ pub fn run(args: &[OsString]) -> Outcome {
     if end.is_some() && length.is_some() {
         return Err(wrong("can't set both of end offset and length".to_owned()));
     }
+    if ADVICE[advice as usize - 1] == "locknoexpand" {
+        let what = "Lock no expand advice is a per file descriptor advice, so when called from lfs, it does nothing.";
+        return Err(wrong(what.to_owned()));
+    }
     let start = start.unwrap_or(0);
     let end = length.map_or(end.unwrap_or(u64::MAX), |length| start.saturating_add(length));
     if end <= start {
         return Err(wrong(format!("range [{start}, {end}] is invalid")));
     }
-    match parsed.value('m') {
-        None if advice == LOCKAHEAD => return Err(wrong("please specify a mode (READ or WRITE)".to_owned())),
-        Some("READ" | "WRITE") | None => {}
-        Some(mode) => return Err(wrong(format!("bad mode '{mode}', valid are READ and WRITE"))),
-    }
+    let mode = match (parsed.value('m'), advice == LOCKAHEAD) {
+        (None, false) => 0,
+        (Some("READ"), true) => 1,
+        (Some("WRITE"), true) => 2,
+        (None, true) => return Err(wrong("mode is required with lockahead".to_owned())),
+        (Some("READ" | "WRITE"), false) => {
+            return Err(wrong("mode is only valid with lockahead".to_owned()));
+        }
+        (Some(mode), _) => {
+            return Err(wrong(format!("bad mode '{mode}', valid modes are READ or WRITE")));
+        }
+    };
+    let flags = u32::from(parsed.has('b') && advice == LOCKAHEAD);
     if parsed.operands.is_empty() {
         return Err(wrong("please give one or more file names".to_owned()));
     }
     super::for_each(&parsed.operands, |path| {
-        mounted::advise(path, &Advise { advice, start, end }).map_err(|error| {
+        mounted::advise(path, &Advise { advice, mode, flags, start, end }).map_err(|error| {
             let errno = super::errno_of(&error);
             let text = super::error_text(errno);
             Failure::new(
@@ -106,8 +121,13 @@ mod tests {
             ("-a willread -e 1 -l 1 f", "lfs: can't set both of end offset and length"),
             ("-a willread -s 2k -e 1k f", "lfs: range [2048, 1024] is invalid"),
             ("-a willread -l 0 f", "lfs: range [0, 0] is invalid"),
-            ("-a lockahead f", "lfs: please specify a mode (READ or WRITE)"),
-            ("-a lockahead -m X f", "lfs: bad mode 'X', valid are READ and WRITE"),
+            ("-a lockahead f", "lfs: mode is required with lockahead"),
+            ("-a lockahead -m X f", "lfs: bad mode 'X', valid modes are READ or WRITE"),
+            ("-a willread -m READ f", "lfs: mode is only valid with lockahead"),
+            (
+                "-a locknoexpand f",
+                "lfs: Lock no expand advice is a per file descriptor advice, so when called from lfs, it does nothing.",
+            ),
         ] {
             let failure = run(&words_of(line.as_bytes())).expect_err(line);
             assert_eq!((failure.exit, failure.message.as_str()), (4, message), "{line}");

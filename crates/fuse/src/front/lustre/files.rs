@@ -1,9 +1,9 @@
 //! What programs ask about the data of an open file: versions, exchanges, leases, advice; and removal by FID, and projects.
 
-use nacre_client::{Advice, LeaseKind, SwapConditions, VersionFlush};
+use nacre_client::{Advice, LeaseKind, LockedAhead, SwapConditions, VersionFlush};
 use nacre_types::lustre::{
-    self, DataVersionCall, LADVISE_ASYNC, LADVISE_BYTES, LADVISE_HEADER, Ladvise, LadviseHeader, ProjectCall,
-    SwapCall, fid_in,
+    self, DataVersionCall, LADVISE_ASYNC, LADVISE_BYTES, LADVISE_HEADER, LADVISE_RESULT, Ladvise,
+    LadviseHeader, ProjectCall, SwapCall, fid_in,
 };
 use nacre_types::{AttrFlags, Fid, SetAttr, SetAttrValid, Status, StatusResult};
 
@@ -24,7 +24,11 @@ const LEASE_GIVE_UP: u64 = 4;
 /// Numbers of advice; those from 3 on are about locks and read-ahead of the mount.
 const WILL_READ: u16 = 1;
 const DONT_NEED: u16 = 2;
+const LOCK_AHEAD: u16 = 4;
 const ADVICE_LAST: u16 = 5;
+/// For what locks are asked ahead.
+const MODE_READ: u16 = 1;
+const MODE_WRITE: u16 = 2;
 /// Bytes of a FID, and where in it an error is told.
 const FID_BYTES: usize = 16;
 const FID_ERROR: usize = 12;
@@ -164,20 +168,44 @@ impl Front {
         let header = LadviseHeader::from_bytes(&bytes).ok_or(Status::EINVAL)?;
         let start = memory.argument().checked_add(LADVISE_HEADER as u64).ok_or(Status::EFAULT)?;
         let bytes = memory.read_vec(start, LADVISE_BYTES * header.count as usize)?;
-        for one in bytes.chunks_exact(LADVISE_BYTES) {
+        for (place, one) in bytes.chunks_exact(LADVISE_BYTES).enumerate() {
             let one = Ladvise::from_bytes(one).ok_or(Status::EINVAL)?;
-            let advice = match one.advice {
-                WILL_READ => Advice::WillRead,
-                DONT_NEED => Advice::DontNeed,
-                number if number == 0 || number > ADVICE_LAST => return Err(Status::EINVAL),
-                _ => return Err(Status::EOPNOTSUPP),
-            };
             if header.flags & !LADVISE_ASYNC != 0 {
                 return Err(Status::EINVAL);
             }
-            self.client.advise(asked.fid, advice, one.start, one.end)?;
+            let result = self.advise_one(asked.fid, &one)?;
+            if one.advice == LOCK_AHEAD {
+                let at = start + (place * LADVISE_BYTES + LADVISE_RESULT) as u64;
+                memory.write(at, &result.to_le_bytes())?;
+            }
         }
         Ok(0)
+    }
+
+    /// Passes on one piece of advice; what became of locks that were asked for.
+    pub(in crate::front) fn advise_one(&self, fid: Fid, one: &Ladvise) -> StatusResult<u32> {
+        if u64::from(one.flags) & !LADVISE_ASYNC != 0 {
+            return Err(Status::EINVAL);
+        }
+        let no_wait = u64::from(one.flags) & LADVISE_ASYNC != 0;
+        let advice = match (one.advice, one.mode) {
+            (WILL_READ, _) => Advice::WillRead,
+            (DONT_NEED, _) => Advice::DontNeed,
+            (LOCK_AHEAD, MODE_READ | MODE_WRITE) => {
+                let write = one.mode == MODE_WRITE;
+                let found = self.client.lock_ahead(fid, (one.start, one.end), write, no_wait)?;
+                // Who waited has the lock, whatever was there before.
+                return Ok(match found {
+                    LockedAhead::Different if no_wait => 1,
+                    LockedAhead::Same if no_wait => 2,
+                    _ => 0,
+                });
+            }
+            (LOCK_AHEAD, _) => return Err(Status::EINVAL),
+            (number, _) if number == 0 || number > ADVICE_LAST => return Err(Status::EINVAL),
+            _ => return Err(Status::EOPNOTSUPP),
+        };
+        self.client.advise(fid, advice, one.start, one.end).map(|()| 0)
     }
 
     /// Removes files by FID. What became of each is told in the place of its version.
