@@ -50,6 +50,8 @@ pub(crate) struct FileState {
     pub lock_era: AtomicU64,
     /// [`FileInner::group`] is there: so that most operations need not look.
     pub grouped: AtomicBool,
+    /// Opens that want locks on just what they use.
+    pub unexpanded: AtomicU32,
     /// Pages that the kernel asks for or drops.
     pub folios: Mutex<Folios>,
     /// Wakes those who wait for a byte range or for the layout.
@@ -67,6 +69,7 @@ impl FileState {
             dirty: Table::default(),
             lock_era: AtomicU64::new(0),
             grouped: AtomicBool::new(false),
+            unexpanded: AtomicU32::new(0),
             folios: Mutex::default(),
             changed: Condvar::new(),
             job: JobCell::default(),
@@ -358,6 +361,8 @@ pub(crate) struct OpenFile {
     pub closing: AtomicBool,
     /// The group that it belongs to; 0: none.
     pub group: AtomicU64,
+    /// Counted in [`FileState::unexpanded`].
+    pub unexpanded: AtomicBool,
     /// A program has taken a lease, which somebody may have broken since.
     pub leased: AtomicBool,
     /// The file's bytes, if they came with the open.
@@ -380,6 +385,7 @@ impl OpenFile {
             error_seen: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            unexpanded: AtomicBool::new(false),
             group: AtomicU64::new(0),
             leased: AtomicBool::new(false),
             data: None,

@@ -345,6 +345,8 @@ pub const LADVISE_RESULT: usize = 24;
 const LADVISE_MAGIC: u32 = 0x1ADF_1CE0;
 /// Flag of a call: it need not be waited for.
 pub const LADVISE_ASYNC: u64 = 1;
+/// Flag of a piece of advice: what was said before holds no more.
+pub const LADVISE_UNSET: u64 = 2;
 
 /// `llapi_ladvise_hdr`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

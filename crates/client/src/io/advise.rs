@@ -1,11 +1,24 @@
 //! What a program says of data that it will or will not read.
 
 use crate::client::Client;
+use crate::file::OpenFile;
 use crate::locks::cover::LockedAhead;
 use nacre_layout::object_ranges;
 use nacre_lock::Mode;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::oss::{Advice, OssRequest};
+use std::sync::atomic::Ordering;
+
+impl OpenFile {
+    /// See [`Client::expand_locks`].
+    pub(crate) fn expand_locks(&self, expand: bool) {
+        match (self.unexpanded.swap(!expand, Ordering::AcqRel), !expand) {
+            (false, true) => drop(self.file.unexpanded.fetch_add(1, Ordering::AcqRel)),
+            (true, false) => drop(self.file.unexpanded.fetch_sub(1, Ordering::AcqRel)),
+            _ => {}
+        }
+    }
+}
 
 impl Client {
     /// Tells the OSTs of a file what will become of `[start, end)`. What lies behind the end of the file is left out.
@@ -28,6 +41,17 @@ impl Client {
             (range.stripe.ost_index, OssRequest::Advise { object, offset, len, advice })
         });
         self.on_objects(requests).map(drop)
+    }
+
+    /// Says whether locks for what an open reads and writes may be on more than that, so that what comes next needs no other. Without
+    /// it clients that write by turns do not take them from each other. It counts for all opens of the file here, as they share locks,
+    /// until the last open that said so is closed or says otherwise.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn expand_locks(&self, handle: u64, expand: bool) -> StatusResult<()> {
+        self.handles.file(handle)?.expand_locks(expand);
+        Ok(())
     }
 
     /// Asks for locks to read or write `[start, end)` before they are needed, and for no byte more, so that clients that write by turns

@@ -11,6 +11,7 @@ use nacre_lock::{EnqueueFlags, Extent, LockHandle, Mode, Need, ResourceId};
 use nacre_types::{Status, StatusResult};
 use nacre_wire::lock::IoLock;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What keeps other clients away while an operation runs; ends when dropped.
 pub(crate) struct Cover<'a> {
@@ -166,8 +167,11 @@ impl Client {
     ) -> StatusResult<Option<Cover<'_>>> {
         let locks = &**self.lease.locks();
         let mut cover = Cover::new(locks, IoLock::Held);
-        let flags =
-            EnqueueFlags { deny_on_contention: want == Want::LockOrServer, ..EnqueueFlags::default() };
+        let flags = EnqueueFlags {
+            deny_on_contention: want == Want::LockOrServer,
+            no_expansion: file.unexpanded.load(Ordering::Acquire) > 0,
+            ..EnqueueFlags::default()
+        };
         for (stripe, extent) in extents {
             let space = locks.space(stripe.ost_index);
             let group = self.group_need(file, layout, &stripe)?;

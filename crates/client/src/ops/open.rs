@@ -268,6 +268,7 @@ impl Client {
         if open.group.swap(0, Ordering::AcqRel) != 0 {
             self.drop_member(file, open.handle);
         }
+        open.expand_locks(true);
         // Nobody waits for this: the descriptor is closed already. The handle stays the MDT's until the data is where it
         // belongs, so that the size it is told is true and the objects are there.
         let closing = self.data_for_close(&open);

@@ -131,7 +131,7 @@ impl Front {
                 let ask: Advise = question(call)?;
                 let Advise { advice, mode, flags, start, end } = ask;
                 let one = Ladvise { advice, mode, flags, start, end };
-                self.advise_one(self.fid(request.node_id)?, &one)?;
+                self.advise_one((self.fid(request.node_id)?, call.fh), &one)?;
                 answer(&ask, call, reply)
             }
             SizeOnMdt::COMMAND => {

@@ -204,7 +204,9 @@ on_every_shape! {
         for (magic, flags, advice) in wrong {
             assert_eq!(advise(&file, magic, flags, &advice), -libc::EINVAL, "{magic:x} {flags} {}", advice.len());
         }
-        assert_eq!(advise(&file, MAGIC, 0, &[(4, 0, 5)]), -libc::EOPNOTSUPP);
+        assert_eq!(advise(&file, MAGIC, 0, &[(4, 0, 5)]), -libc::EINVAL, "for what the lock is must be said");
+        assert_eq!(advise(&file, MAGIC, 0, &[(5, 0, 5)]), -libc::EOPNOTSUPP);
+        assert_eq!(advise(&file, MAGIC, 0, &[(3, 0, 0)]), 0, "it says something of the open file");
     }
 
     fn files_are_removed_by_fid_with_all_their_names(cluster) {

@@ -2,8 +2,8 @@
 
 use nacre_client::{Advice, LeaseKind, LockedAhead, SwapConditions, VersionFlush};
 use nacre_types::lustre::{
-    self, DataVersionCall, LADVISE_ASYNC, LADVISE_BYTES, LADVISE_HEADER, LADVISE_RESULT, Ladvise,
-    LadviseHeader, ProjectCall, SwapCall, fid_in,
+    self, DataVersionCall, LADVISE_ASYNC, LADVISE_BYTES, LADVISE_HEADER, LADVISE_RESULT, LADVISE_UNSET,
+    Ladvise, LadviseHeader, ProjectCall, SwapCall, fid_in,
 };
 use nacre_types::{AttrFlags, Fid, SetAttr, SetAttrValid, Status, StatusResult};
 
@@ -24,6 +24,7 @@ const LEASE_GIVE_UP: u64 = 4;
 /// Numbers of advice; those from 3 on are about locks and read-ahead of the mount.
 const WILL_READ: u16 = 1;
 const DONT_NEED: u16 = 2;
+const LOCK_NO_EXPAND: u16 = 3;
 const LOCK_AHEAD: u16 = 4;
 const ADVICE_LAST: u16 = 5;
 /// For what locks are asked ahead.
@@ -173,7 +174,7 @@ impl Front {
             if header.flags & !LADVISE_ASYNC != 0 {
                 return Err(Status::EINVAL);
             }
-            let result = self.advise_one(asked.fid, &one)?;
+            let result = self.advise_one((asked.fid, asked.call.fh), &one)?;
             if one.advice == LOCK_AHEAD {
                 let at = start + (place * LADVISE_BYTES + LADVISE_RESULT) as u64;
                 memory.write(at, &result.to_le_bytes())?;
@@ -183,14 +184,19 @@ impl Front {
     }
 
     /// Passes on one piece of advice; what became of locks that were asked for.
-    pub(in crate::front) fn advise_one(&self, fid: Fid, one: &Ladvise) -> StatusResult<u32> {
-        if u64::from(one.flags) & !LADVISE_ASYNC != 0 {
+    pub(in crate::front) fn advise_one(&self, (fid, handle): (Fid, u64), one: &Ladvise) -> StatusResult<u32> {
+        let known = if one.advice == LOCK_NO_EXPAND { LADVISE_ASYNC | LADVISE_UNSET } else { LADVISE_ASYNC };
+        if u64::from(one.flags) & !known != 0 {
             return Err(Status::EINVAL);
         }
         let no_wait = u64::from(one.flags) & LADVISE_ASYNC != 0;
         let advice = match (one.advice, one.mode) {
             (WILL_READ, _) => Advice::WillRead,
             (DONT_NEED, _) => Advice::DontNeed,
+            (LOCK_NO_EXPAND, _) => {
+                let expand = u64::from(one.flags) & LADVISE_UNSET != 0;
+                return self.client.expand_locks(handle, expand).map(|()| 0);
+            }
             (LOCK_AHEAD, MODE_READ | MODE_WRITE) => {
                 let write = one.mode == MODE_WRITE;
                 let found = self.client.lock_ahead(fid, (one.start, one.end), write, no_wait)?;
