@@ -394,7 +394,7 @@ fn locks_ahead_stay(shape: Shape, fsname: &str) {
     ahead(0, &["-b"]);
     lfs(&cluster, &["ladvise", "-a", "lockahead", "-m", "WRITE", "-b", "-s", "64K", "-l", "64K", &mounts[0]]);
     assert_eq!(stat(&cluster, "callbacks"), called);
-    drop(files);
+    drop((files, others));
     let back = fs::read(&path).expect("read");
     assert!((0..16).all(|place| back[place * 65536..][..65536].iter().all(|byte| *byte == 2 + place as u8)));
     cluster.stop_and_check();
