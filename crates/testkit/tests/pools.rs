@@ -188,7 +188,8 @@ fn files_stay_in_the_pool_that_they_or_their_directories_name() {
         assert_eq!(pool_of(cluster, &dir.join("free")), "");
         fs::create_dir(dir.join("none")).expect("mkdir");
         set(&["-p", "ignore"], &dir.join("none"));
-        assert_eq!(pool_of(cluster, &dir.join("none")), "ignore");
+        assert_eq!(pool_of(cluster, &dir.join("none")), "", "the word is no pool");
+        assert_eq!(lfs(cluster, &["getstripe", "-d", "-p", "-R", text(&dir.join("none"))]), "ignore");
         written(cluster, &dir.join("none/f"), &[0]);
         assert_eq!(pool_of(cluster, &dir.join("none/f")), "");
         set(&["-c", "1", "-p", "inherit"], &dir.join("heir"));

@@ -17,6 +17,9 @@ const LIMIT: Duration = Duration::from_secs(150);
 fn with_mounts(shape: Shape, count: usize, case: fn(&mut Cluster, &[PathBuf])) {
     let Some(mut cluster) = Cluster::start_to_share(shape, "sh") else { return };
     let mut mounts = vec![cluster.directory("d")];
+    // On OSTs, small files too, which have suites of their own (`heads`, `dom`).
+    let plain = ["setstripe".as_ref(), "-c".as_ref(), "1".as_ref(), mounts[0].as_os_str()];
+    cluster.lfs(&plain).success();
     for _ in 1..count {
         mounts.push(cluster.add_mount().join("d"));
     }
