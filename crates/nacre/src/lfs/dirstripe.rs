@@ -102,6 +102,8 @@ struct Plan {
     /// As given, without the umask.
     mode: Option<u32>,
     first: i64,
+    /// Names are to be spread over MDTs, if there are several.
+    is_spread: bool,
     paths: Vec<OsString>,
 }
 
@@ -168,21 +170,24 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
             None => return Err(create_usage(format!("bad MODE '{text}'"))),
         },
     };
-    let first = first_of(parsed.value('i'))?;
+    let (first, listed) = first_of(parsed.value('i'))?;
+    let is_many =
+        |key: char| parsed.value(key).and_then(parse_signed).is_some_and(|count| !(0..=1).contains(&count));
+    let is_spread = listed > 1 || ['c', 'T', 'C'].into_iter().any(is_many);
     if parsed.operands.is_empty() {
         return Err(create_usage("DIR must be specified".to_owned()));
     }
-    Ok(Plan { foreign, mode, first, paths: parsed.operands.clone() })
+    Ok(Plan { foreign, mode, first, is_spread, paths: parsed.operands.clone() })
 }
 
-/// The first MDT of a list like `0,2-4`, or -1.
-fn first_of(text: Option<&str>) -> Result<i64, Failure> {
-    let Some(text) = text else { return Ok(-1) };
+/// The first MDT of a list like `0,2-4`, or -1, and how many are in it.
+fn first_of(text: Option<&str>) -> Result<(i64, u64), Failure> {
+    let Some(text) = text else { return Ok((-1, 0)) };
     let wrong = || create_usage(format!("invalid MDT target(s) '{text}'"));
     if text == "-1" {
-        return Ok(-1);
+        return Ok((-1, 0));
     }
-    let mut first = None;
+    let (mut first, mut listed) = (None, 0);
     for word in text.split(',') {
         let (from, to) = word.split_once('-').unwrap_or((word, word));
         let (from, to) = parse_unsigned(from).zip(parse_unsigned(to)).ok_or_else(wrong)?;
@@ -190,8 +195,9 @@ fn first_of(text: Option<&str>) -> Result<i64, Failure> {
             return Err(wrong());
         }
         first.get_or_insert(from as i64);
+        listed += to - from + 1;
     }
-    first.ok_or_else(wrong)
+    first.map(|first| (first, listed)).ok_or_else(wrong)
 }
 
 fn make(path: &Path, plan: &Plan) -> io::Result<()> {
@@ -199,6 +205,11 @@ fn make(path: &Path, plan: &Plan) -> io::Result<()> {
     let is_there = |row: &mounted::TargetRow| row.target == nacre_types::TargetId::mdt(plan.first as u16);
     if plan.first >= 0 && !parent.targets()?.iter().any(is_there) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // With one MDT there is nothing to spread over, as in Lustre.
+    let is_mdt = |row: &&mounted::TargetRow| row.target.kind == nacre_types::TargetKind::Mdt;
+    if plan.is_spread && parent.targets()?.iter().filter(is_mdt).count() > 1 {
+        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
     match u16::try_from(plan.first) {
         Ok(mdt) => make_on(&parent, path, plan.mode, mdt)?,

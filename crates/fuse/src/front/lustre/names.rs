@@ -3,7 +3,7 @@
 use nacre_client::{Created, NewFile, XattrFlags};
 use nacre_types::attr::{FileKind, S_ISVTX};
 use nacre_types::lustre::{self, fid_in, name_in};
-use nacre_types::{Status, StatusResult};
+use nacre_types::{Status, StatusResult, TargetId, TargetKind};
 
 use super::Asked;
 use crate::front::{Front, caller};
@@ -130,6 +130,12 @@ impl Front {
             MDT_ANY => asked.fid.mdt_index(),
             first => u16::try_from(first).map_err(|_| Status::EINVAL)?,
         };
+        // With one MDT there is nothing to spread over.
+        let is_mdt = |target: &&TargetId| target.kind == TargetKind::Mdt;
+        let is_spread = !is_foreign && !matches!(u32_at(wish, LMV_COUNT)?, 0 | 1);
+        if is_spread && self.client.targets().iter().filter(is_mdt).count() > 1 {
+            return Err(Status::EOPNOTSUPP);
+        }
         let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
         let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
         let caller = caller(asked.request);

@@ -1,8 +1,8 @@
-//! `lfs migrate -m`: directories moved to another MDT. There is one MDT so far, so what can be asked for is there already.
+//! `lfs migrate -m`: directories moved to another MDT. Only those that are there already can be asked for so far.
 
 use super::{NAME, wrong};
 use crate::lfs::getopt::Parsed;
-use crate::lfs::mounted::Mounted;
+use crate::lfs::mounted::{self, Mounted};
 use crate::lfs::number::parse_signed;
 use crate::lfs::{Failure, Outcome, errno_of, error_text};
 use crate::ost_list;
@@ -66,5 +66,12 @@ pub fn migrate(mdts: &[u16], path: &Path) -> Outcome {
     let exists = |index: &u16| {
         targets.iter().any(|row| row.target.kind == TargetKind::Mdt && row.target.index == *index)
     };
-    if mdts.iter().all(exists) { Ok(()) } else { Err(errno(libc::ENODEV)) }
+    if !mdts.iter().all(exists) {
+        return Err(errno(libc::ENODEV));
+    }
+    let fid = mounted::fid_of(path, false).map_err(failed)?;
+    match mdts.first() == Some(&fid.mdt_index()) && mdts.len() == 1 {
+        true => Ok(()),
+        false => Err(errno(libc::EOPNOTSUPP)),
+    }
 }
