@@ -49,16 +49,20 @@ impl Mds {
     /// Gathers inodes and names together with what the names lead to.
     fn gather_with_leads(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
         let mut wanted = fids.to_vec();
+        // What the names here lead to can be told without asking anybody; if that is not so any more, it is found out below.
+        for (parent, name) in names.iter().filter(|(parent, _)| parent.mdt_index() == self.index) {
+            wanted.extend(self.find_name(parent, self.hash(name), name)?.map(|found| found.fid));
+        }
         for _ in 0..ATTEMPTS {
             let gathered = self.gather(&wanted, names)?;
             let leads = names.iter().filter_map(|(parent, name)| gathered.name(parent, name));
-            let missing: Vec<Fid> = leads.map(|lead| lead.fid).filter(|fid| !gathered.has(fid)).collect();
-            if missing.is_empty() {
+            let leads: Vec<Fid> = leads.map(|lead| lead.fid).collect();
+            if leads.iter().all(|fid| gathered.has(fid)) {
                 return Ok(gathered);
             }
             drop(gathered);
             wanted.truncate(fids.len());
-            wanted.extend(missing);
+            wanted.extend(leads);
         }
         Err(Status::EAGAIN)
     }
