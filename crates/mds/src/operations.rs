@@ -55,12 +55,6 @@ struct Open {
     is_durable: bool,
 }
 
-impl Open {
-    fn new(operation: Arc<Operation>, transno: TransNo) -> Open {
-        Open { operation, transno, applied: BTreeSet::new(), is_durable: false }
-    }
-}
-
 #[derive(Default)]
 struct State {
     prepared: HashMap<OpId, Prepared>,
@@ -68,7 +62,10 @@ struct State {
     under_way: HashSet<OpId>,
     /// Coordinated here and not decided.
     undecided: HashSet<OpId>,
+    /// Changed by [`State::open`], [`State::close`] and [`State::settle`] alone.
     open: BTreeMap<OpId, Open>,
+    /// Those in `open` that are not durable, in the order of their transactions.
+    unsettled: BTreeSet<(TransNo, OpId)>,
     /// For each coordinator, the first operation that may not be durable everywhere: none before it is done any more.
     finished: BTreeMap<u16, OpId>,
     /// Number of the next operation.
@@ -92,8 +89,8 @@ pub(crate) struct Operations {
     changed: Condvar,
     /// Operations that lock something here for longer than a thread runs, or are not everywhere yet.
     busy: AtomicUsize,
-    /// Operations in [`State::open`] that are not durable.
-    open: AtomicUsize,
+    /// Length of [`State::unsettled`].
+    unsettled: AtomicUsize,
     patience_ms: AtomicU64,
     /// Held while what is finished is noted, so that the store gets the notes in their order.
     noting: Mutex<()>,
@@ -116,6 +113,30 @@ impl Drop for Busy<'_> {
 }
 
 impl State {
+    /// An operation is committed here with a transaction, or about to be.
+    fn open(&mut self, operation: &Arc<Operation>, transno: TransNo) {
+        self.close(&operation.id);
+        let open =
+            Open { operation: operation.clone(), transno, applied: BTreeSet::new(), is_durable: false };
+        self.open.insert(operation.id, open);
+        self.unsettled.insert((transno, operation.id));
+    }
+
+    /// Nothing need be known of an operation any more.
+    fn close(&mut self, op: &OpId) {
+        if let Some(open) = self.open.remove(op) {
+            self.unsettled.remove(&(open.transno, *op));
+        }
+    }
+
+    /// All parts of an operation are durable.
+    fn settle(&mut self, op: &OpId) {
+        if let Some(open) = self.open.get_mut(op) {
+            open.is_durable = true;
+            self.unsettled.remove(&(open.transno, *op));
+        }
+    }
+
     /// True if an operation is durable everywhere, or never happens.
     fn is_finished(&self, op: &OpId) -> bool {
         self.finished.get(&op.mdt).is_some_and(|below| op < below)
@@ -141,7 +162,7 @@ impl Operations {
     ) -> Result<Operations, MdsError> {
         let mut state = State { next: 1, ..State::default() };
         store.scan(PREPARED, &[], Bound::Unbounded, &mut |key, value| {
-            match (decode_op_key(key), decode_prepared(value)) {
+            match (decode_op_key(key), decode_record::<Vec<Fid>>(value)) {
                 (Some(op), Some(fids)) => {
                     let prepared = Prepared { _kept: locks.keep(&fids), since: Instant::now() };
                     state.prepared.insert(op, prepared);
@@ -152,17 +173,17 @@ impl Operations {
         })?;
         let last = store.last_transno();
         store.scan(OPERATIONS, &[], Bound::Unbounded, &mut |_, value| {
-            match decode_operation(value) {
+            match decode_record::<Operation>(value) {
                 Some(operation) => {
                     state.clock = state.clock.max(operation.stamp);
-                    state.open.insert(operation.id, Open::new(Arc::new(operation), last));
+                    state.open(&Arc::new(operation), last);
                 }
                 None => log::error!("MDT{index:04x}: the record of an operation is damaged"),
             }
             ControlFlow::Continue(())
         })?;
         store.scan(FINISHED, &[], Bound::Unbounded, &mut |_, value| {
-            match decode_finished(value) {
+            match decode_record::<OpId>(value) {
                 Some(below) => drop(state.finished.insert(below.mdt, below)),
                 None => log::error!("MDT{index:04x}: the record of finished operations is damaged"),
             }
@@ -173,7 +194,7 @@ impl Operations {
             boot,
             peers: RwLock::default(),
             busy: AtomicUsize::new(state.prepared.len()),
-            open: AtomicUsize::new(state.open.len()),
+            unsettled: AtomicUsize::new(state.unsettled.len()),
             patience_ms: AtomicU64::new(PATIENCE_MS),
             noting: Mutex::new(()),
             state: Mutex::new(state),
@@ -226,12 +247,18 @@ impl Operations {
     /// What may be called committed, if everything here is up to `synced`: what a part of an operation belongs to that is not
     /// durable everywhere is not.
     pub fn committed(&self, synced: TransNo) -> TransNo {
-        if self.open.load(Ordering::Acquire) == 0 {
+        if self.unsettled.load(Ordering::Acquire) == 0 {
             return synced;
         }
         let state = self.state.lock();
-        let before = |open: &Open| TransNo(open.transno.0.saturating_sub(1));
-        state.open.values().filter(|open| !open.is_durable).map(before).fold(synced, TransNo::min)
+        state.unsettled.first().map_or(synced, |(first, _)| synced.min(TransNo(first.0.saturating_sub(1))))
+    }
+
+    /// Changes what is open.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        self.unsettled.store(state.unsettled.len(), Ordering::Release);
     }
 
     /// Asks another MDT.
@@ -248,38 +275,15 @@ impl Operations {
     }
 }
 
-/// The record of a prepared operation: what it locks.
-fn encode_prepared(fids: &[Fid]) -> Vec<u8> {
+/// A record of this part of the store: what a prepared operation locks, a committed operation, or the first operation of a
+/// coordinator that may not be finished.
+fn encode_record(content: &impl Encode) -> Vec<u8> {
     let mut bytes = vec![RECORD_VERSION];
-    fids.to_vec().encode(&mut bytes);
+    content.encode(&mut bytes);
     bytes
 }
 
-fn decode_prepared(bytes: &[u8]) -> Option<Vec<Fid>> {
+pub(crate) fn decode_record<T: for<'a> Decode<'a>>(bytes: &[u8]) -> Option<T> {
     let (&RECORD_VERSION, rest) = bytes.split_first()? else { return None };
-    Vec::<Fid>::from_bytes(rest).ok()
-}
-
-/// The record of a committed operation.
-fn encode_operation(operation: &Operation) -> Vec<u8> {
-    let mut bytes = vec![RECORD_VERSION];
-    operation.encode(&mut bytes);
-    bytes
-}
-
-pub(crate) fn decode_operation(bytes: &[u8]) -> Option<Operation> {
-    let (&RECORD_VERSION, rest) = bytes.split_first()? else { return None };
-    Operation::from_bytes(rest).ok()
-}
-
-/// The record of what is finished: the first operation of a coordinator that may not be.
-fn encode_finished(below: &OpId) -> Vec<u8> {
-    let mut bytes = vec![RECORD_VERSION];
-    below.encode(&mut bytes);
-    bytes
-}
-
-pub(crate) fn decode_finished(bytes: &[u8]) -> Option<OpId> {
-    let (&RECORD_VERSION, rest) = bytes.split_first()? else { return None };
-    OpId::from_bytes(rest).ok()
+    T::from_bytes(rest).ok()
 }

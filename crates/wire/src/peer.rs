@@ -197,7 +197,8 @@ pub enum PeerRequest {
         /// Which.
         op: OpId,
     },
-    /// Makes the part of an operation durable. Reply: `Done`.
+    /// Makes all that is committed durable, the part of an operation among it; who coordinates it, all its parts. Reply: `Done`.
+    /// `EAGAIN` while the asked MDT does not know what it has to do again.
     Sync {
         /// Which.
         op: OpId,

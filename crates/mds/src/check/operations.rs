@@ -2,7 +2,7 @@
 
 use super::Problem;
 use crate::error::MdsError;
-use crate::operations::{decode_finished, decode_operation};
+use crate::operations::decode_record;
 use crate::tables::{FINISHED, OPERATIONS};
 use nacre_store::MetaStore;
 use nacre_types::Fid;
@@ -34,14 +34,14 @@ pub fn unfinished(stores: &[(&MetaStore, u16)]) -> Result<Vec<Problem>, MdsError
     for (store, index) in stores {
         let known = known.entry(*index).or_default();
         store.scan(OPERATIONS, &[], Bound::Unbounded, &mut |_, value| {
-            if let Some(operation) = decode_operation(value) {
+            if let Some(operation) = decode_record::<Operation>(value) {
                 known.done.insert(operation.id);
                 operations.insert(operation.id, operation);
             }
             ControlFlow::Continue(())
         })?;
         store.scan(FINISHED, &[], Bound::Unbounded, &mut |_, value| {
-            known.finished.extend(decode_finished(value).map(|below| (below.mdt, below)));
+            known.finished.extend(decode_record::<OpId>(value).map(|below| (below.mdt, below)));
             ControlFlow::Continue(())
         })?;
     }

@@ -1,6 +1,6 @@
 //! The side that is asked by a client.
 
-use super::{Busy, Open, encode_operation};
+use super::{Busy, encode_record};
 use crate::locks::Locked;
 use crate::mds::Mds;
 use crate::service::Caller;
@@ -162,7 +162,7 @@ impl Mds {
         if let Some(part) = operation.part(self.index) {
             self.stage(&mut tx, part, now)?;
         }
-        tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_operation(&operation));
+        tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(&*operation));
         // Before it is committed, so that nobody takes it for durable in between.
         let transno = TransNo(self.store.last_transno().0 + 1);
         self.operations.note_open(&operation, transno);
@@ -275,9 +275,7 @@ impl super::Operations {
 
     /// An operation is committed here, or about to be.
     pub(super) fn note_open(&self, operation: &Arc<Operation>, transno: TransNo) {
-        let mut state = self.state.lock();
-        state.open.insert(operation.id, Open::new(operation.clone(), transno));
-        self.count_open(&state);
+        self.change(|state| state.open(operation, transno));
     }
 
     fn note_applied(&self, op: &OpId, mdt: u16) {
@@ -288,14 +286,21 @@ impl super::Operations {
 
     /// The commit of an operation failed.
     pub(super) fn retract(&self, op: &OpId) {
-        let mut state = self.state.lock();
-        state.open.remove(op);
-        self.count_open(&state);
+        self.change(|state| state.close(op));
     }
 
-    /// After a change of what is open.
-    pub(super) fn count_open(&self, state: &super::State) {
-        let count = state.open.values().filter(|open| !open.is_durable).count();
-        self.open.store(count, std::sync::atomic::Ordering::Release);
+    /// Notes an operation as [`Mds::execute`] does before the commit, which may wait for long.
+    #[cfg(test)]
+    pub fn be_about_to_commit(&self, parts: Vec<Part>) -> Operation {
+        let (id, stamp) = (self.begin(), self.tick());
+        let operation = Operation {
+            id,
+            stamp,
+            client: nacre_types::ClientUuid([7; 16]),
+            now: Timestamp::default(),
+            parts,
+        };
+        self.note_open(&Arc::new(operation.clone()), TransNo(0));
+        operation
     }
 }

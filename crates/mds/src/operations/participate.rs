@@ -1,6 +1,6 @@
 //! The side that another MDT asks.
 
-use super::{Prepared, encode_operation, encode_prepared};
+use super::{Prepared, encode_record};
 use crate::mds::Mds;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use nacre_rpc::Export;
@@ -85,7 +85,7 @@ impl Mds {
         if !self.operations.state.lock().prepared.contains_key(&op) {
             let kept = self.locks.keep(fids);
             let mut tx = self.begin();
-            tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_prepared(fids));
+            tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_record(&fids.to_vec()));
             self.commit(&mut tx)?;
             self.operations.busy.fetch_add(1, Ordering::SeqCst);
             let prepared = Prepared { _kept: kept, since: Instant::now() };
@@ -116,19 +116,20 @@ impl Mds {
             state.prepared.remove(&id)
         };
         let was_prepared = kept.is_some();
+        let noted = Arc::new(operation.clone());
         let outcome = (|| {
             let mut tx = self.begin();
             self.stage(&mut tx, part, operation.now)?;
-            tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_operation(operation));
+            tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(operation));
             tx.batch().delete(PREPARED, op_key(&id).as_slice());
             let transno = TransNo(self.store.last_transno().0 + 1);
-            self.operations.note_open(&Arc::new(operation.clone()), transno);
+            self.operations.note_open(&noted, transno);
             let export = self.clients.export_of(&operation.client);
             self.commit_as(export.as_deref(), &mut tx)
         })();
         match outcome {
             Ok(transno) => {
-                self.operations.note_open(&Arc::new(operation.clone()), transno);
+                self.operations.note_open(&noted, transno);
                 if was_prepared {
                     self.operations.busy.fetch_sub(1, Ordering::SeqCst);
                 }
@@ -162,7 +163,10 @@ impl Mds {
     fn operations_of(&self, mdt: u16, after: Option<&OpId>) -> PeerReply {
         let state = self.operations.state.lock();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let theirs = state.open.range((from, Bound::Unbounded)).map(|(_, open)| &open.operation);
+        // What waits for its commit may still not happen.
+        let decided =
+            state.open.range((from, Bound::Unbounded)).filter(|(id, _)| !state.undecided.contains(id));
+        let theirs = decided.map(|(_, open)| &open.operation);
         let mut room = GREETING_BYTES;
         let fits = |operation: &&Arc<Operation>| {
             let is_first = room == GREETING_BYTES;

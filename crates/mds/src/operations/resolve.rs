@@ -1,6 +1,6 @@
 //! What happens to operations in the background, after failures, and before something may be called durable.
 
-use super::encode_finished;
+use super::{Open, encode_record};
 use crate::mds::{Mds, StopSignal};
 
 use crate::tables::{FINISHED, OPERATIONS, op_key};
@@ -153,12 +153,18 @@ impl Mds {
     fn unapplied(&self) -> Vec<(Arc<Operation>, Vec<u16>)> {
         let state = self.operations.state.lock();
         let own = state.open.iter().filter(|(id, _)| id.mdt == self.index && !state.undecided.contains(id));
-        own.map(|(_, open)| {
-            let others = open.operation.parts.iter().map(|part| part.mdt);
-            let missing = others.filter(|mdt| *mdt != self.index && !open.applied.contains(mdt));
-            (open.operation.clone(), missing.collect())
-        })
-        .collect()
+        own.map(|(_, open)| (open.operation.clone(), self.missing_parts(open))).collect()
+    }
+
+    /// The other MDTs that an operation has a part on.
+    fn others<'a>(&self, operation: &'a Operation) -> impl Iterator<Item = u16> + use<'a> {
+        let own = self.index;
+        operation.parts.iter().map(|part| part.mdt).filter(move |mdt| *mdt != own)
+    }
+
+    /// Other MDTs that have not committed their parts of an operation that is coordinated here.
+    fn missing_parts(&self, open: &Open) -> Vec<u16> {
+        self.others(&open.operation).filter(|mdt| !open.applied.contains(mdt)).collect()
     }
 
     fn apply_everywhere(&self) {
@@ -185,20 +191,22 @@ impl Mds {
         let synced = self.store.last_committed();
         let done: Vec<Arc<Operation>> = {
             let state = self.operations.state.lock();
-            let own = state.open.iter().filter(|(id, open)| id.mdt == self.index && open.transno <= synced);
-            own.map(|(_, open)| open.operation.clone()).collect()
+            // What waits for its commit may still not happen, and has no transaction yet.
+            let is_decided = |id: &OpId| id.mdt == self.index && !state.undecided.contains(id);
+            let own = state.open.iter().filter(|(id, open)| is_decided(id) && open.transno <= synced);
+            own.filter(|(_, open)| self.missing_parts(open).is_empty())
+                .map(|(_, open)| open.operation.clone())
+                .collect()
         };
-        let mut away = BTreeSet::new();
+        // One sync makes all durable that an MDT has committed, and one that is away is asked once.
+        let mut synced: BTreeMap<u16, bool> = BTreeMap::new();
         let mut is_durable = |operation: &Arc<Operation>| {
-            let others = || operation.parts.iter().map(|part| part.mdt).filter(|mdt| *mdt != self.index);
-            if self.stopping.load(Ordering::Acquire) || others().any(|mdt| away.contains(&mdt)) {
-                return false;
-            }
-            let synced = self.sync_parts(operation);
-            if synced.is_err() {
-                away.extend(others());
-            }
-            synced.is_ok()
+            self.others(operation).all(|mdt| {
+                *synced.entry(mdt).or_insert_with(|| {
+                    let sync = PeerRequest::Sync { op: operation.id };
+                    !self.stopping.load(Ordering::Acquire) && self.operations.ask(mdt, sync).is_ok()
+                })
+            })
         };
         let durable: Vec<Arc<Operation>> =
             done.into_iter().filter(|operation| is_durable(operation)).collect();
@@ -210,7 +218,7 @@ impl Mds {
     fn forget_durable(&self, durable: &[Arc<Operation>]) -> StatusResult<()> {
         let mut others = BTreeSet::new();
         for operation in durable {
-            others.extend(operation.parts.iter().map(|part| part.mdt).filter(|mdt| *mdt != self.index));
+            others.extend(self.others(operation));
         }
         let leaving = durable.iter().map(|operation| operation.id).collect();
         let own = (self.index, self.boot_count);
@@ -244,28 +252,31 @@ impl Mds {
             finished.iter().filter(is_new).copied().collect()
         };
         for below in &finished {
-            tx.batch().put(FINISHED, &below.mdt.to_be_bytes(), &encode_finished(below));
+            tx.batch().put(FINISHED, &below.mdt.to_be_bytes(), &encode_record(below));
         }
         self.commit(&mut tx)?;
-        let mut state = self.operations.state.lock();
-        for op in ops {
-            state.open.remove(op);
-        }
-        state.finished.extend(finished.iter().map(|below| (below.mdt, *below)));
-        self.operations.count_open(&state);
+        self.operations.change(|state| {
+            ops.iter().for_each(|op| state.close(op));
+            state.finished.extend(finished.iter().map(|below| (below.mdt, *below)));
+        });
         Ok(PeerReply::Done)
     }
 
-    /// Makes the part of an operation durable; the coordinator, all parts.
+    /// Makes what is committed here durable, the part of an operation among it; the coordinator, all its parts.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the coordinator was not asked yet what is to be done again; what a store or another MDT says.
     pub(super) fn sync_operation(&self, op: &OpId) -> StatusResult<PeerReply> {
         let open = {
             let state = self.operations.state.lock();
-            state.open.get(op).map(|open| (open.operation.clone(), open.transno))
+            if op.mdt != self.index && !state.greeted.contains(&op.mdt) {
+                return Err(Status::EAGAIN);
+            }
+            state.open.get(op).map(|open| open.operation.clone())
         };
-        // One that is not known is durable.
-        let Some((operation, transno)) = open else { return Ok(PeerReply::Done) };
-        self.sync_store(transno)?;
-        if op.mdt == self.index {
+        self.sync_store(self.store.last_transno())?;
+        // One that is not known any more is durable everywhere.
+        if let Some(operation) = open.filter(|_| op.mdt == self.index) {
             self.sync_parts(&operation)?;
         }
         Ok(PeerReply::Done)
@@ -273,15 +284,15 @@ impl Mds {
 
     /// Has all other parts of an operation that is coordinated here made durable.
     fn sync_parts(&self, operation: &Arc<Operation>) -> StatusResult<()> {
-        for part in operation.parts.iter().filter(|part| part.mdt != self.index) {
+        for mdt in self.others(operation) {
             let is_applied = {
                 let state = self.operations.state.lock();
-                state.open.get(&operation.id).is_none_or(|open| open.applied.contains(&part.mdt))
+                state.open.get(&operation.id).is_none_or(|open| open.applied.contains(&mdt))
             };
             if !is_applied {
-                self.apply_at(part.mdt, operation)?;
+                self.apply_at(mdt, operation)?;
             }
-            self.operations.ask(part.mdt, PeerRequest::Sync { op: operation.id })?;
+            self.operations.ask(mdt, PeerRequest::Sync { op: operation.id })?;
         }
         Ok(())
     }
@@ -299,13 +310,12 @@ impl Mds {
     /// # Errors
     /// `EINTR`, `ESHUTDOWN`; what a store says.
     pub(crate) fn settle_operations(&self, upto: TransNo) -> StatusResult<()> {
-        if self.operations.open.load(Ordering::Acquire) == 0 {
+        if self.operations.unsettled.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
         let ops: Vec<OpId> = {
             let state = self.operations.state.lock();
-            let concerned = state.open.iter().filter(|(_, open)| open.transno <= upto && !open.is_durable);
-            concerned.map(|(id, _)| *id).collect()
+            state.unsettled.iter().take_while(|(transno, _)| *transno <= upto).map(|(_, op)| *op).collect()
         };
         for op in &ops {
             loop {
@@ -328,13 +338,7 @@ impl Mds {
                 nacre_env::blocking(|| operations.changed.wait_for(&mut operations.state.lock(), TICK));
             }
         }
-        let mut state = self.operations.state.lock();
-        for op in &ops {
-            if let Some(open) = state.open.get_mut(op) {
-                open.is_durable = true;
-            }
-        }
-        self.operations.count_open(&state);
+        self.operations.change(|state| ops.iter().for_each(|op| state.settle(op)));
         Ok(())
     }
 }

@@ -71,6 +71,19 @@ impl Mds {
         }
     }
 
+    /// Whether a FID may be that of a new inode, which somebody else than this MDT may have chosen.
+    fn check_new_fid(&self, caller: &Caller<'_>, fid: &Fid, new: &NewFile<'_>) -> StatusResult<()> {
+        if fid.mdt_index() != self.index {
+            // Only a directory may lie elsewhere than its name; that MDT knows whether the FID is free.
+            return self.check_elsewhere(caller, new);
+        }
+        let given_out = self.next_sequence.load(std::sync::atomic::Ordering::Acquire);
+        match fid.seq < SEQ_NORMAL || fid.seq >= given_out || fid.oid == 0 || fid.ver != 0 {
+            true => Err(Status::EINVAL),
+            false => Ok(()),
+        }
+    }
+
     fn check_wanted<'a>(
         &self,
         caller: &Caller<'_>,
@@ -79,26 +92,7 @@ impl Mds {
         mode: u32,
         umask: u32,
     ) -> StatusResult<Wanted<'a>> {
-        if fid.mdt_index() != self.index {
-            // Only a directory may lie elsewhere than its name; that MDT knows whether the FID is free.
-            self.check_elsewhere(caller, new)?;
-            return self.wanted_of(caller, fid, new, mode, umask);
-        }
-        let given_out = self.next_sequence.load(std::sync::atomic::Ordering::Acquire);
-        if fid.seq < SEQ_NORMAL || fid.seq >= given_out || fid.oid == 0 || fid.ver != 0 {
-            return Err(Status::EINVAL);
-        }
-        self.wanted_of(caller, fid, new, mode, umask)
-    }
-
-    fn wanted_of<'a>(
-        &self,
-        caller: &Caller<'_>,
-        fid: &Fid,
-        new: &NewFile<'a>,
-        mode: u32,
-        umask: u32,
-    ) -> StatusResult<Wanted<'a>> {
+        self.check_new_fid(caller, fid, new)?;
         let by_mode = match mode & nacre_types::attr::S_IFMT {
             0 => FileKind::Regular,
             _ => FileKind::from_mode(mode).ok_or(Status::EINVAL)?,

@@ -10,7 +10,7 @@ use crate::mds::{read_record, store_path};
 use nacre_rpc::{LoMds, MdsEndpoint};
 use nacre_types::TransNo;
 use nacre_wire::mds::RenameFlags;
-use nacre_wire::peer::PeerRequest;
+use nacre_wire::peer::{Name, Part, PeerRequest, Update};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
@@ -638,6 +638,32 @@ fn a_part_that_was_lost_with_the_power_is_done_again() {
         assert_eq!(world.tree(), expected, "MDT {lost} lost its end");
         world.check();
     }
+}
+
+/// A commit may wait for clients, and fail. Until then an MDT that has just restarted must not hear of the operation, nor may its
+/// coordinator take it for done.
+#[test]
+fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
+    let world = World::new(2, 4);
+    let fid = world.fid(1);
+    world.make(Fid::ROOT, "there", fid, true).expect("made");
+    world.recover();
+    let at = Name { parent: fid, name: b"not yet".to_vec() };
+    let name = Update::PutName { at, fid: Fid::ROOT, kind: FileKind::Directory };
+    let parts = vec![Part { mdt: 0, updates: Vec::new() }, Part { mdt: 1, updates: vec![name] }];
+    let coordinator = world.net.get(0).expect("alive");
+    let id = coordinator.operations.be_about_to_commit(parts).id;
+
+    coordinator.resolve_once();
+    world.net.kill(1);
+    world.start(1);
+    world.meet();
+    let lookup = MdsRequest::Lookup { parent: fid, name: b"not yet" };
+    let found = world.run(1, &lookup);
+    assert!(matches!(found, Ok(MdsReply::Entry { attr: None, .. })), "{found:?}");
+    let way = Way { net: world.net.clone(), from: 1, to: 0 };
+    let asked = way.call(&Cred::system(), &MdsRequest::Peer(PeerRequest::Outcome { op: id }));
+    assert_eq!(asked.map(|answer| answer.reply), Err(Status::EAGAIN), "it is still known, and not decided");
 }
 
 /// Each question to one that does not answer takes seconds, and a server that stops waits for them.
