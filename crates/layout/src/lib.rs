@@ -7,7 +7,13 @@
 //! A layout is a list of components. Plain (RAID-0) files have exactly one that covers the whole file; composite layouts
 //! have several, each for a part of the file, which get their objects when somebody first writes there. Some of them [grow] as
 //! far as their OSTs have room.
+//!
+//! [`dir_layout`] is the same for directories whose names are spread over MDTs, [`dir_hash`] how, and [`dir_default`] what new
+//! directories get.
 
+pub mod dir_default;
+pub mod dir_hash;
+pub mod dir_layout;
 pub mod grow;
 pub mod layout;
 pub mod pool;
@@ -17,6 +23,9 @@ pub mod stripe;
 pub mod user;
 pub mod wish;
 
+pub use dir_default::{DirDefault, Inherit, InheritInTurn};
+pub use dir_hash::DirHash;
+pub use dir_layout::{DirChange, DirError, DirFlags, DirLayout, UserDir};
 pub use grow::{Grown, Space};
 pub use layout::{Component, ComponentFlags, Extent, Layout, LayoutForm, Pattern, StripeObject};
 pub use pool::{PoolName, PoolNameError};
