@@ -5,7 +5,7 @@
 //! ```text
 //!  0 magic u32      4 shards u32     8 MDT of the master u32 (in a shard: its place in the list)
 //! 12 hash u16       14 flags u16    16 version u32    20 migrate offset u32    24 migrate hash u32
-//! 28 zeros          40 pool, zeros  56 FIDs of the shards, 16 bytes each
+//! 28 zeros          40 pool, zeros  56 FIDs of the shards, 16 bytes each; a shard stores none
 //! ```
 //!
 //! While names move, the list has two layouts. A migration has the new shards before the migrate offset and the old ones from there on;
@@ -145,7 +145,9 @@ impl DirLayout {
 
     /// What the directory stores.
     pub fn encode(&self) -> Vec<u8> {
-        self.encode_as(MAGIC_DIRECTORY, self.master_mdt.into())
+        let mut out = self.encode_as(MAGIC_DIRECTORY, self.master_mdt.into());
+        self.shards.iter().for_each(|fid| out.extend_from_slice(&fid.to_le_bytes()));
+        out
     }
 
     /// What the shard in this place of the list stores.
@@ -161,42 +163,26 @@ impl DirLayout {
             out.extend_from_slice(&field.to_le_bytes());
         }
         out.resize(HEADER, 0);
-        self.shards.iter().for_each(|fid| out.extend_from_slice(&fid.to_le_bytes()));
         out
     }
 
     /// What a directory has stored.
+    ///
+    /// # Errors
+    /// If these are not the bytes of such a list.
     pub fn decode(bytes: &[u8]) -> Result<DirLayout, DirError> {
-        let (mut layout, third) = DirLayout::decode_as(bytes, MAGIC_DIRECTORY)?;
-        layout.master_mdt = u16::try_from(third)
-            .ok()
-            .filter(|index| *index < TARGET_INDEX_MAX)
-            .ok_or(DirError::Field("master"))?;
-        Ok(layout)
-    }
-
-    /// What a shard has stored, and its place in the list. The MDT of the directory is not in it, and 0.
-    pub fn decode_shard(bytes: &[u8]) -> Result<(DirLayout, u32), DirError> {
-        let (layout, place) = DirLayout::decode_as(bytes, MAGIC_SHARD)?;
-        match (place as usize) < layout.shards.len() {
-            true => Ok((layout, place)),
-            false => Err(DirError::Field("place")),
-        }
-    }
-
-    fn decode_as(bytes: &[u8], magic: u32) -> Result<(DirLayout, u32), DirError> {
-        let header: &[u8; HEADER] = bytes.first_chunk().ok_or(DirError::Length(bytes.len()))?;
-        let field = |index: usize| u32_at(header, 4 * index);
-        if field(0) != magic {
-            return Err(DirError::Magic(field(0)));
-        }
-        let count = field(1) as usize;
-        if count == 0 || count > SHARDS_MAX {
-            return Err(DirError::Field("count"));
-        }
-        if bytes.len() != HEADER + FID_BYTES * count {
+        let (header, rows) = split_header(bytes, MAGIC_DIRECTORY)?;
+        let count = count_of(header)?;
+        if rows.len() != FID_BYTES * count {
             return Err(DirError::Length(bytes.len()));
         }
+        let master_mdt = u16::try_from(u32_at(header, 8)).ok().filter(|index| *index < TARGET_INDEX_MAX);
+        let master_mdt = master_mdt.ok_or(DirError::Field("master"))?;
+        DirLayout::read(header, master_mdt, fids(rows)?)
+    }
+
+    fn read(header: &[u8; HEADER], master_mdt: u16, shards: Vec<Fid>) -> Result<DirLayout, DirError> {
+        let field = |index: usize| u32_at(header, 4 * index);
         if header[28..].iter().any(|byte| *byte != 0) {
             return Err(DirError::Field("padding"));
         }
@@ -205,13 +191,13 @@ impl DirLayout {
             hash: (field(3) & HASH_MASK) as u16,
             flags,
             version: field(4),
-            master_mdt: 0,
+            master_mdt,
             migrate_offset: field(5),
             migrate_hash: field(6),
-            shards: fids(&bytes[HEADER..])?,
+            shards,
         };
         layout.check()?;
-        Ok((layout, field(2)))
+        Ok(layout)
     }
 
     fn check(&self) -> Result<(), DirError> {
@@ -229,6 +215,54 @@ impl DirLayout {
         }
         Ok(())
     }
+}
+
+/// What a shard has stored of the list that it is in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirShard {
+    /// Its place in the list.
+    pub place: u32,
+    /// The list, with zeros for FIDs and the MDT of the directory.
+    layout: DirLayout,
+}
+
+impl DirShard {
+    /// What a shard has stored.
+    ///
+    /// # Errors
+    /// If these are not the bytes of such a place.
+    pub fn decode(bytes: &[u8]) -> Result<DirShard, DirError> {
+        let (header, rest) = split_header(bytes, MAGIC_SHARD)?;
+        if !rest.is_empty() {
+            return Err(DirError::Length(bytes.len()));
+        }
+        let layout = DirLayout::read(header, 0, vec![Fid::ZERO; count_of(header)?])?;
+        let place = u32_at(header, 8);
+        match (place as usize) < layout.shards.len() {
+            true => Ok(DirShard { place, layout }),
+            false => Err(DirError::Field("place")),
+        }
+    }
+
+    /// True if a name may lie in this shard.
+    pub fn may_have(&self, name: &[u8]) -> bool {
+        let is_here = |place: Option<usize>| place.is_none_or(|place| place == self.place as usize);
+        is_here(self.layout.shard_of(name))
+            || self.layout.old_shard_of(name).is_some_and(|place| place == self.place as usize)
+    }
+}
+
+fn split_header(bytes: &[u8], magic: u32) -> Result<(&[u8; HEADER], &[u8]), DirError> {
+    let (header, rest) = bytes.split_first_chunk().ok_or(DirError::Length(bytes.len()))?;
+    match u32_at(header, 0) {
+        found if found == magic => Ok((header, rest)),
+        other => Err(DirError::Magic(other)),
+    }
+}
+
+fn count_of(header: &[u8; HEADER]) -> Result<usize, DirError> {
+    let count = u32_at(header, 4) as usize;
+    if count == 0 || count > SHARDS_MAX { Err(DirError::Field("count")) } else { Ok(count) }
 }
 
 fn change_of(flags: DirFlags) -> Result<Option<DirChange>, DirError> {
@@ -435,7 +469,7 @@ pub(crate) mod tests {
         assert_eq!(two().encode(), expected);
         expected[..4].copy_from_slice(&[0xd0, 0x0c, 0xd4, 0x0c]);
         expected[8] = 1;
-        assert_eq!(two().encode_shard(1), expected);
+        assert_eq!(two().encode_shard(1), expected[..56]);
         let moving = changing(DirFlags::SPLIT, 2, DirHash::Fnv1a64, 4).encode();
         assert_eq!(&moving[8..28], &[1, 0, 0, 0, 3, 0, 0, 0x88, 7, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0]);
     }
@@ -444,8 +478,10 @@ pub(crate) mod tests {
     fn what_is_stored_is_read_back() {
         for layout in samples() {
             assert_eq!(DirLayout::decode(&layout.encode()).as_ref(), Ok(&layout));
-            let shard = DirLayout::decode_shard(&layout.encode_shard(0));
-            assert_eq!(shard, Ok((DirLayout { master_mdt: 0, ..layout }, 0)));
+            let shard = DirShard::decode(&layout.encode_shard(0)).expect("a shard");
+            assert_eq!(shard.place, 0);
+            let shards = vec![Fid::ZERO; layout.shards.len()];
+            assert_eq!(shard.layout, DirLayout { master_mdt: 0, shards, ..layout });
         }
         let largest = DirLayout::new(DirHash::Crush2, 0, shards(2000));
         assert_eq!(DirLayout::decode(&largest.encode()), Ok(largest));
@@ -479,7 +515,8 @@ pub(crate) mod tests {
             [same, none].map(|layout| DirLayout::decode(&layout.encode())),
             [(); 2].map(|()| field("shards"))
         );
-        assert_eq!(DirLayout::decode_shard(&two().encode_shard(2)), Err(DirError::Field("place")));
+        assert_eq!(DirShard::decode(&two().encode_shard(2)), Err(DirError::Field("place")));
+        assert_eq!(DirShard::decode(&two().encode()), Err(DirError::Magic(MAGIC_DIRECTORY)));
         assert_eq!(DirLayout::decode(&[]), Err(DirError::Length(0)));
     }
 
@@ -488,12 +525,15 @@ pub(crate) mod tests {
         let bytes: Vec<_> =
             samples().iter().flat_map(|layout| [layout.encode(), layout.encode_shard(0)]).collect();
         mutate(&bytes, |bytes| {
-            let shard = DirLayout::decode_shard(bytes).map(|(layout, _)| layout);
-            for layout in [DirLayout::decode(bytes), shard].into_iter().flatten() {
+            let whole = DirLayout::decode(bytes);
+            if let Ok(layout) = &whole {
+                assert_eq!(DirLayout::decode(&layout.encode()).as_ref(), Ok(layout));
+            }
+            let shard = DirShard::decode(bytes).map(|shard| shard.layout);
+            for layout in [whole, shard].into_iter().flatten() {
                 let count = layout.shards.len();
                 let places = [layout.shard_of(b"name"), layout.old_shard_of(b"name")];
                 assert!(places.into_iter().flatten().all(|place| place < count), "{layout:?}");
-                assert_eq!(DirLayout::decode(&layout.encode()), Ok(layout));
             }
         });
     }
@@ -527,6 +567,27 @@ pub(crate) mod tests {
             check(changing(DirFlags::MERGE, 2, old, 5), of(old, 2), of(new, 5));
             check(changing(DirFlags::empty(), 2, old, 5), of(new, 2), 2 + of(old, 3));
             check(changing(DirFlags::empty(), 1, old, 2), 0, 1);
+        }
+    }
+
+    #[test]
+    fn each_name_may_lie_in_one_shard_and_while_names_move_in_two() {
+        for layout in samples() {
+            let bytes: Vec<_> =
+                (0..layout.shards.len() as u32).map(|place| layout.encode_shard(place)).collect();
+            let shards = bytes.iter().map(|bytes| DirShard::decode(bytes).expect("a shard"));
+            let shards: Vec<DirShard> = shards.collect();
+            for name in NAMES {
+                let having =
+                    shards.iter().filter(|shard| shard.may_have(name)).map(|shard| shard.place as usize);
+                let mut expected: Vec<usize> =
+                    layout.shard_of(name).into_iter().chain(layout.old_shard_of(name)).collect();
+                if layout.shard_of(name).is_none() {
+                    expected = (0..layout.shards.len()).collect();
+                }
+                expected.sort_unstable();
+                assert_eq!(having.collect::<Vec<_>>(), expected, "{layout:?}");
+            }
         }
     }
 

@@ -4,10 +4,14 @@ use crate::codec::{DecodeError, Reader};
 use nacre_types::limits::{NAME_MAX, SYMLINK_MAX};
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Timestamp};
 
-/// Format version that is written.
+/// Format version of most inodes.
 pub const INODE_VERSION: u8 = 1;
+/// Format version of directories with something beyond that: shards, or a default for new directories.
+pub const INODE_VERSION_DIRECTORY: u8 = 2;
 /// Bytes before the variable part.
 pub const INODE_HEADER_LEN: usize = 128;
+/// Longest `lmv` and `default_lmv` in bytes (2000 shards of 16 bytes and a header).
+const LMV_LEN_MAX: usize = 48 << 10;
 /// Longest access ACL in bytes (8188 entries of 8 bytes and a header).
 const ACL_LEN_MAX: usize = 4 + 8 * nacre_types::limits::ACL_ENTRIES_MAX;
 /// Longest layout in bytes (2000 stripes of 24 bytes and a header, with room for composite ones).
@@ -28,6 +32,11 @@ pub struct InodeRecord {
     pub data_generation: u32,
     /// Target of a symlink; layout of a file or default layout of a directory as `lov_user_md`; otherwise empty.
     pub body: Vec<u8>,
+    /// Of a directory whose names lie in shards: which these are; of a shard: which of them it is. As `lmv_mds_md_v1`; otherwise
+    /// empty.
+    pub lmv: Vec<u8>,
+    /// Where directories that are made in this directory go, as `lmv_user_md`; empty if it says nothing.
+    pub default_lmv: Vec<u8>,
 }
 
 /// Size that directories show, in bytes.
@@ -56,6 +65,11 @@ impl InodeRecord {
         self.parent == *parent && self.name == name
     }
 
+    /// True for records that need [`INODE_VERSION_DIRECTORY`].
+    fn has_directory_part(&self) -> bool {
+        !self.lmv.is_empty() || !self.default_lmv.is_empty()
+    }
+
     /// Appends the record to `out`.
     ///
     /// # Panics
@@ -66,7 +80,7 @@ impl InodeRecord {
         assert!(self.body.len() <= BODY_LEN_MAX, "a layout with too many stripes reached the disk");
         let attr = &self.attr;
         let mut head = [0u8; INODE_HEADER_LEN];
-        head[0] = INODE_VERSION;
+        head[0] = if self.has_directory_part() { INODE_VERSION_DIRECTORY } else { INODE_VERSION };
         head[1] = attr.size_source as u8;
         head[2..4].copy_from_slice(&(attr.flags.bits() as u16).to_le_bytes());
         let words = [attr.mode, attr.uid, attr.gid, attr.projid, attr.nlink, attr.rdev];
@@ -95,6 +109,13 @@ impl InodeRecord {
         out.extend_from_slice(&self.name);
         out.extend_from_slice(&self.acl);
         out.extend_from_slice(&self.body);
+        if self.has_directory_part() {
+            for part in [&self.lmv, &self.default_lmv] {
+                assert!(part.len() <= LMV_LEN_MAX, "a directory with too many shards reached the disk");
+                out.extend_from_slice(&(part.len() as u32).to_le_bytes());
+                out.extend_from_slice(part);
+            }
+        }
     }
 
     /// Reads the record of inode `fid`.
@@ -102,7 +123,9 @@ impl InodeRecord {
     /// # Errors
     /// If the bytes are not a record of this version.
     pub fn decode(fid: Fid, bytes: &[u8]) -> Result<InodeRecord, DecodeError> {
-        let mut reader = Reader::new(bytes, INODE_VERSION)?;
+        let has_directory_part = bytes.first() == Some(&INODE_VERSION_DIRECTORY);
+        let version = if has_directory_part { INODE_VERSION_DIRECTORY } else { INODE_VERSION };
+        let mut reader = Reader::new(bytes, version)?;
         let size_source = match reader.u8()? {
             0 => SizeSource::Exact,
             1 => SizeSource::Objects,
@@ -131,7 +154,20 @@ impl InodeRecord {
         let name = reader.bytes(name_len)?.to_vec();
         let acl = reader.bytes(acl_len)?.to_vec();
         let body = reader.bytes(body_len)?.to_vec();
+        let (mut lmv, mut default_lmv) = (Vec::new(), Vec::new());
+        if has_directory_part {
+            lmv = decode_lmv(&mut reader)?;
+            default_lmv = decode_lmv(&mut reader)?;
+            if kind != FileKind::Directory || lmv.is_empty() && default_lmv.is_empty() {
+                return Err(DecodeError::Field("directory part"));
+            }
+        }
         reader.end()?;
+        if default_lmv.is_empty() == flags.contains(AttrFlags::HAS_DIR_DEFAULT)
+            || lmv.is_empty() && flags.contains(AttrFlags::STRIPED)
+        {
+            return Err(DecodeError::Field("attribute flags"));
+        }
         if acl.is_empty() == flags.contains(AttrFlags::HAS_ACL) || acl_len > ACL_LEN_MAX {
             return Err(DecodeError::Field("ACL length"));
         }
@@ -153,8 +189,16 @@ impl InodeRecord {
             size_source,
             version,
         };
-        Ok(InodeRecord { attr, parent, name, acl, data_generation, body })
+        Ok(InodeRecord { attr, parent, name, acl, data_generation, body, lmv, default_lmv })
     }
+}
+
+fn decode_lmv(reader: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
+    let len = reader.u32()? as usize;
+    if len > LMV_LEN_MAX {
+        return Err(DecodeError::Field("length of shards"));
+    }
+    Ok(reader.bytes(len)?.to_vec())
 }
 
 fn decode_times(reader: &mut Reader<'_>) -> Result<[Timestamp; 4], DecodeError> {
@@ -196,7 +240,39 @@ mod tests {
             version: 99,
         };
         let (name, body) = (b"file".to_vec(), vec![1, 2, 3]);
-        InodeRecord { attr, parent: Fid::ROOT, name, acl: Vec::new(), data_generation: 9, body }
+        let record = InodeRecord { attr, parent: Fid::ROOT, name, body, ..InodeRecord::default() };
+        InodeRecord { data_generation: 9, ..record }
+    }
+
+    fn directory() -> InodeRecord {
+        let mut record = sample();
+        record.attr.mode = FileKind::Directory.mode_bits() | 0o750;
+        record.attr.flags |= AttrFlags::STRIPED | AttrFlags::HAS_DIR_DEFAULT;
+        InodeRecord { lmv: vec![7, 8, 9], default_lmv: vec![5], ..record }
+    }
+
+    #[test]
+    fn directories_with_shards_or_a_default_have_bytes_of_version_2() {
+        let mut plain = Vec::new();
+        InodeRecord { lmv: Vec::new(), default_lmv: Vec::new(), ..directory() }.encode(&mut plain);
+        let mut bytes = Vec::new();
+        directory().encode(&mut bytes);
+        plain[0] = 2;
+        let expected = [&plain[..], &[3, 0, 0, 0, 7, 8, 9, 1, 0, 0, 0, 5]].concat();
+        assert_eq!(bytes, expected);
+        assert_eq!(InodeRecord::decode(directory().attr.fid, &bytes), Ok(directory()));
+        // Flags and what they speak of belong together, and only directories have them.
+        for change in [
+            |record: &mut InodeRecord| record.default_lmv.clear(),
+            |record: &mut InodeRecord| record.attr.flags -= AttrFlags::HAS_DIR_DEFAULT,
+            |record: &mut InodeRecord| record.lmv.clear(),
+            |record: &mut InodeRecord| record.attr.mode = FileKind::Regular.mode_bits(),
+        ] {
+            let (mut record, mut bytes) = (directory(), Vec::new());
+            change(&mut record);
+            record.encode(&mut bytes);
+            assert!(matches!(InodeRecord::decode(record.attr.fid, &bytes), Err(DecodeError::Field(_))));
+        }
     }
 
     #[test]
@@ -239,9 +315,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damaged_records_never_panic(place in 0usize..135, value in 0u8..=255, cut in 0usize..140) {
+        fn damaged_records_never_panic(place in 0usize..147, value in 0u8..=255, cut in 0usize..152, dir: bool) {
             let mut bytes = Vec::new();
-            sample().encode(&mut bytes);
+            if dir { directory() } else { sample() }.encode(&mut bytes);
             if let Some(byte) = bytes.get_mut(place) {
                 *byte = value;
             }

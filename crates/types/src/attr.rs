@@ -79,6 +79,10 @@ bitflags! {
         const ORPHAN = 64;
         /// What is made in this directory gets its project, and directories this flag (`FS_PROJINHERIT_FL`).
         const PROJECT_INHERIT = 128;
+        /// The names of this directory lie in shards.
+        const STRIPED = 256;
+        /// A default for directories that are made in this directory is stored.
+        const HAS_DIR_DEFAULT = 512;
     }
 }
 
