@@ -114,33 +114,29 @@ impl DirLayout {
         }
     }
 
+    fn spread(&self) -> Spread {
+        Spread {
+            hash: self.hash,
+            flags: self.flags,
+            migrate_offset: self.migrate_offset,
+            migrate_hash: self.migrate_hash,
+            count: self.shards.len() as u32,
+        }
+    }
+
     /// How names move, if they do.
     pub fn change(&self) -> Option<DirChange> {
-        change_of(self.flags).ok().flatten()
+        self.spread().change()
     }
 
     /// Which of the shards has the name; while names move, will have it. `None`: the hash is not known, so any.
     pub fn shard_of(&self, name: &[u8]) -> Option<usize> {
-        let all = self.shards.len() as u32;
-        match self.change() {
-            None | Some(DirChange::Split) => place(self.hash.into(), name, all),
-            Some(DirChange::Merge) => place(self.migrate_hash, name, self.migrate_offset),
-            Some(DirChange::Migration) => place(self.hash.into(), name, self.migrate_offset),
-        }
+        self.spread().shard_of(name)
     }
 
     /// The shard that the name moves from, if that is another one: what is not found in the first is to be looked for there.
     pub fn old_shard_of(&self, name: &[u8]) -> Option<usize> {
-        let all = self.shards.len() as u32;
-        let old = match self.change()? {
-            DirChange::Split => place(self.migrate_hash, name, self.migrate_offset),
-            DirChange::Merge => place(self.hash.into(), name, all),
-            DirChange::Migration => {
-                let count = all.saturating_sub(self.migrate_offset);
-                place(self.migrate_hash, name, count).map(|index| index + self.migrate_offset as usize)
-            }
-        };
-        old.filter(|old| self.shard_of(name) != Some(*old))
+        self.spread().old_shard_of(name)
     }
 
     /// What the directory stores.
@@ -178,31 +174,50 @@ impl DirLayout {
         }
         let master_mdt = u16::try_from(u32_at(header, 8)).ok().filter(|index| *index < TARGET_INDEX_MAX);
         let master_mdt = master_mdt.ok_or(DirError::Field("master"))?;
-        DirLayout::read(header, master_mdt, fids(rows)?)
+        let (Spread { hash, flags, migrate_offset, migrate_hash, count: _ }, version) = Spread::read(header)?;
+        let shards = fids(rows)?;
+        Ok(DirLayout { hash, flags, version, master_mdt, migrate_offset, migrate_hash, shards })
+    }
+}
+
+/// All of a layout that says where a name lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Spread {
+    hash: u16,
+    flags: DirFlags,
+    migrate_offset: u32,
+    migrate_hash: u32,
+    count: u32,
+}
+
+impl Spread {
+    fn change(&self) -> Option<DirChange> {
+        change_of(self.flags).ok().flatten()
     }
 
-    fn read(header: &[u8; HEADER], master_mdt: u16, shards: Vec<Fid>) -> Result<DirLayout, DirError> {
-        let field = |index: usize| u32_at(header, 4 * index);
-        if header[28..].iter().any(|byte| *byte != 0) {
-            return Err(DirError::Field("padding"));
+    fn shard_of(&self, name: &[u8]) -> Option<usize> {
+        match self.change() {
+            None | Some(DirChange::Split) => place(self.hash.into(), name, self.count),
+            Some(DirChange::Merge) => place(self.migrate_hash, name, self.migrate_offset),
+            Some(DirChange::Migration) => place(self.hash.into(), name, self.migrate_offset),
         }
-        let flags = DirFlags::from_bits(field(3) & !HASH_MASK).ok_or(DirError::Field("flags"))?;
-        let layout = DirLayout {
-            hash: (field(3) & HASH_MASK) as u16,
-            flags,
-            version: field(4),
-            master_mdt,
-            migrate_offset: field(5),
-            migrate_hash: field(6),
-            shards,
+    }
+
+    fn old_shard_of(&self, name: &[u8]) -> Option<usize> {
+        let old = match self.change()? {
+            DirChange::Split => place(self.migrate_hash, name, self.migrate_offset),
+            DirChange::Merge => place(self.hash.into(), name, self.count),
+            DirChange::Migration => {
+                let count = self.count.saturating_sub(self.migrate_offset);
+                place(self.migrate_hash, name, count).map(|index| index + self.migrate_offset as usize)
+            }
         };
-        layout.check()?;
-        Ok(layout)
+        old.filter(|old| self.shard_of(name) != Some(*old))
     }
 
     fn check(&self) -> Result<(), DirError> {
         let is_changing = change_of(self.flags)?.is_some();
-        let can_cut = (1..self.shards.len() as u32).contains(&self.migrate_offset);
+        let can_cut = (1..self.count).contains(&self.migrate_offset);
         if is_changing != can_cut || (!is_changing && self.migrate_offset != 0) {
             return Err(DirError::Field("migrate offset"));
         }
@@ -215,15 +230,28 @@ impl DirLayout {
         }
         Ok(())
     }
+
+    /// What a header says, and its version.
+    fn read(header: &[u8; HEADER]) -> Result<(Spread, u32), DirError> {
+        let field = |index: usize| u32_at(header, 4 * index);
+        if header[28..].iter().any(|byte| *byte != 0) {
+            return Err(DirError::Field("padding"));
+        }
+        let count = count_of(header)? as u32;
+        let flags = DirFlags::from_bits(field(3) & !HASH_MASK).ok_or(DirError::Field("flags"))?;
+        let hash = (field(3) & HASH_MASK) as u16;
+        let spread = Spread { hash, flags, migrate_offset: field(5), migrate_hash: field(6), count };
+        spread.check()?;
+        Ok((spread, field(4)))
+    }
 }
 
 /// What a shard has stored of the list that it is in.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirShard {
     /// Its place in the list.
     pub place: u32,
-    /// The list, with zeros for FIDs and the MDT of the directory.
-    layout: DirLayout,
+    spread: Spread,
 }
 
 impl DirShard {
@@ -236,10 +264,10 @@ impl DirShard {
         if !rest.is_empty() {
             return Err(DirError::Length(bytes.len()));
         }
-        let layout = DirLayout::read(header, 0, vec![Fid::ZERO; count_of(header)?])?;
+        let (spread, _) = Spread::read(header)?;
         let place = u32_at(header, 8);
-        match (place as usize) < layout.shards.len() {
-            true => Ok(DirShard { place, layout }),
+        match place < spread.count {
+            true => Ok(DirShard { place, spread }),
             false => Err(DirError::Field("place")),
         }
     }
@@ -247,8 +275,8 @@ impl DirShard {
     /// True if a name may lie in this shard.
     pub fn may_have(&self, name: &[u8]) -> bool {
         let is_here = |place: Option<usize>| place.is_none_or(|place| place == self.place as usize);
-        is_here(self.layout.shard_of(name))
-            || self.layout.old_shard_of(name).is_some_and(|place| place == self.place as usize)
+        is_here(self.spread.shard_of(name))
+            || self.spread.old_shard_of(name).is_some_and(|place| place == self.place as usize)
     }
 }
 
@@ -479,9 +507,7 @@ pub(crate) mod tests {
         for layout in samples() {
             assert_eq!(DirLayout::decode(&layout.encode()).as_ref(), Ok(&layout));
             let shard = DirShard::decode(&layout.encode_shard(0)).expect("a shard");
-            assert_eq!(shard.place, 0);
-            let shards = vec![Fid::ZERO; layout.shards.len()];
-            assert_eq!(shard.layout, DirLayout { master_mdt: 0, shards, ..layout });
+            assert_eq!(shard, DirShard { place: 0, spread: layout.spread() });
         }
         let largest = DirLayout::new(DirHash::Crush2, 0, shards(2000));
         assert_eq!(DirLayout::decode(&largest.encode()), Ok(largest));
@@ -529,11 +555,10 @@ pub(crate) mod tests {
             if let Ok(layout) = &whole {
                 assert_eq!(DirLayout::decode(&layout.encode()).as_ref(), Ok(layout));
             }
-            let shard = DirShard::decode(bytes).map(|shard| shard.layout);
-            for layout in [whole, shard].into_iter().flatten() {
-                let count = layout.shards.len();
-                let places = [layout.shard_of(b"name"), layout.old_shard_of(b"name")];
-                assert!(places.into_iter().flatten().all(|place| place < count), "{layout:?}");
+            let shard = DirShard::decode(bytes).map(|shard| shard.spread);
+            for spread in [whole.map(|layout| layout.spread()), shard].into_iter().flatten() {
+                let places = [spread.shard_of(b"name"), spread.old_shard_of(b"name")];
+                assert!(places.into_iter().flatten().all(|place| place < spread.count as usize), "{spread:?}");
             }
         });
     }

@@ -89,6 +89,7 @@ errnos! {
     EVICTED = 10004, "the server has dropped this client: connect again";
     BAD_VERSION = 10005, "the peer speaks another protocol version";
     WRONG_FSNAME = 10006, "the server serves a file system of another name";
+    WRONG_SHARD = 10007, "names of this directory lie in shards: fetch the list again";
 }
 
 impl Status {

@@ -72,6 +72,11 @@ pub enum NewFile<'a> {
     },
     /// A regular file without a name (`O_TMPFILE`): an orphan until it is linked. The name of the request is empty.
     Unnamed,
+    /// A directory whose names lie in shards.
+    Striped {
+        /// Which these are, as `lmv_mds_md_v1`: FIDs that nobody has.
+        lmv: &'a [u8],
+    },
 }
 
 /// What the client knows of a file's data when it closes or syncs it.

@@ -52,6 +52,7 @@ wire_enum!(NewFile<'a> {
     1 = Directory,
     2 = Symlink { target },
     3 = Unnamed,
+    4 = Striped { lmv },
 });
 
 wire_enum!(MdsRequest<'a> {

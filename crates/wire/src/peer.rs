@@ -119,6 +119,20 @@ pub enum Update {
         /// The name.
         at: Name,
     },
+    /// A shard of a directory goes with it.
+    DropShard {
+        /// The shard.
+        fid: Fid,
+    },
+    /// Owner, rights, times, project, access ACL and defaults of a directory or a shard of it are those of this record.
+    Mirror {
+        /// The directory or shard.
+        fid: Fid,
+        /// The record of the directory.
+        record: RecordBytes,
+        /// Extended attributes that change too; an empty value takes one away.
+        xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    },
 }
 
 /// What changes on one MDT.
@@ -226,6 +240,8 @@ pub enum PeerRequest {
         /// Who held it.
         op: OpId,
     },
+    /// What MDT 0 hashes names with: so do all, and names keep their positions when they move between shards. Reply: `HashSeed`.
+    HashSeed,
 }
 
 /// An answer to a [`PeerRequest`].
@@ -253,6 +269,8 @@ pub enum PeerReply {
     },
     /// A record.
     Record(Found),
+    /// Seed of the hash of names.
+    HashSeed(u64),
 }
 
 wire_enum!(Update {
@@ -263,6 +281,8 @@ wire_enum!(Update {
     5 = AddName { fid, at },
     6 = MoveName { fid, from, to },
     7 = DropName { fid, at },
+    8 = DropShard { fid },
+    9 = Mirror { fid, record, xattrs },
 });
 wire_enum!(PeerRequest {
     1 = Hello { mdt, after },
@@ -275,6 +295,7 @@ wire_enum!(PeerRequest {
     8 = Record { fid },
     9 = LockTree { op },
     10 = UnlockTree { op },
+    11 = HashSeed,
 });
 wire_enum!(PeerReply {
     0 = Done,
@@ -282,6 +303,7 @@ wire_enum!(PeerReply {
     2 = Prepared { found, names, clock },
     3 = Record(found),
     4 = Greeting { operations, finished },
+    5 = HashSeed(seed),
 });
 wire_struct!(Part { mdt, updates });
 wire_struct!(Operation { id, stamp, client, now, parts });

@@ -139,6 +139,7 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         create(NewFile::Directory),
         create(NewFile::Symlink { target: b"../else" }),
         create(NewFile::Unnamed),
+        create(NewFile::Striped { lmv: &[1, 2, 3] }),
         MdsRequest::Link { fid: fid(1), parent: Fid::ROOT, name: b"l" },
         MdsRequest::Unlink { parent: Fid::ROOT, name: b"u", directory: true },
         MdsRequest::Rename {

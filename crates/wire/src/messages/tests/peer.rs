@@ -30,6 +30,15 @@ fn operation() -> Operation {
     Operation { id: op(3), stamp: 4, client: ClientUuid([5; 16]), now: Timestamp { sec: 6, nsec: 7 }, parts }
 }
 
+/// What changes shards of directories.
+fn striped_operation() -> Operation {
+    let xattrs = vec![(b"system.posix_acl_default".to_vec(), Vec::new())];
+    let record = RecordBytes(b"record".to_vec());
+    let updates =
+        vec![Update::DropShard { fid: fid(1) }, Update::Mirror { fid: fid(2), record, xattrs }];
+    Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
+}
+
 pub(super) fn requests() -> Vec<PeerRequest> {
     vec![
         PeerRequest::Hello { mdt: 1, after: Some(op(3)) },
@@ -42,6 +51,8 @@ pub(super) fn requests() -> Vec<PeerRequest> {
         PeerRequest::Record { fid: fid(1) },
         PeerRequest::LockTree { op: op(3) },
         PeerRequest::UnlockTree { op: op(3) },
+        PeerRequest::Apply { operation: striped_operation() },
+        PeerRequest::HashSeed,
     ]
 }
 
@@ -57,6 +68,7 @@ pub(super) fn replies() -> Vec<PeerReply> {
         },
         PeerReply::Record(found),
         PeerReply::Greeting { operations: vec![operation()], finished: vec![op(8)] },
+        PeerReply::HashSeed(0x0102_0304_0506_0708),
     ]
 }
 
