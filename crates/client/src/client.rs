@@ -13,6 +13,7 @@ use crate::locks::inodes::RETRY;
 use crate::node::{self, NodeTable};
 use crate::ops::absent::Absences;
 use crate::ops::statahead::Statahead;
+use crate::ops::striped::ShardLists;
 use crate::targets::OstTable;
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
@@ -50,6 +51,7 @@ pub struct Client {
     pub(crate) ahead: Ahead,
     pub(crate) statahead: Statahead,
     pub(crate) absences: Absences,
+    pub(crate) shard_lists: ShardLists,
     /// How long large reads take.
     pub(crate) read_pace: Pace,
     pub(crate) tasks: Arc<Tasks>,
@@ -159,6 +161,7 @@ impl Client {
             ahead: Ahead::default(),
             statahead: Statahead::default(),
             absences: Absences::default(),
+            shard_lists: ShardLists::default(),
             read_pace: Pace::default(),
             tasks: Tasks::of_process(),
             me: OnceLock::new(),

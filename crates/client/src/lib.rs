@@ -52,6 +52,7 @@ pub use ops::info::{MountInfo, TargetState};
 pub use ops::namespace::{Absent, Created, Found, Keep};
 pub use ops::open::OpenedFile;
 pub use ops::relayout::{SwapConditions, VersionFlush};
+pub use ops::striped::Striping;
 pub use tunables::Tunables;
 
 // The words of requests that a front door speaks, so that it need not know how they travel.

@@ -13,4 +13,5 @@ pub(crate) mod patience;
 pub mod relayout;
 pub(crate) mod removed;
 pub(crate) mod statahead;
+pub mod striped;
 pub(crate) mod xattr;

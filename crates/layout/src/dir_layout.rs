@@ -558,7 +558,10 @@ pub(crate) mod tests {
             let shard = DirShard::decode(bytes).map(|shard| shard.spread);
             for spread in [whole.map(|layout| layout.spread()), shard].into_iter().flatten() {
                 let places = [spread.shard_of(b"name"), spread.old_shard_of(b"name")];
-                assert!(places.into_iter().flatten().all(|place| place < spread.count as usize), "{spread:?}");
+                assert!(
+                    places.into_iter().flatten().all(|place| place < spread.count as usize),
+                    "{spread:?}"
+                );
             }
         });
     }

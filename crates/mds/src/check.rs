@@ -17,6 +17,7 @@ use crate::config::MdsConfig;
 use crate::data::DataPart;
 use crate::error::MdsError;
 use crate::mds::{read_record, store_path};
+use crate::shards::{check_home, is_shard, shards_of};
 use crate::tables::OrphanKind;
 use collect::Inventory;
 use nacre_ondisk::InodeRecord;
@@ -196,6 +197,10 @@ impl Checker<'_> {
                     self.report(name.fid, true, text);
                     continue;
                 }
+                Some(parent) if check_home(&parent.record, &name.name).is_err() => {
+                    let text = format!("name '{shown}' in {} belongs into another shard", name.parent);
+                    self.report(name.fid, false, text);
+                }
                 Some(_) => {}
             }
             if !name.hash_is_right {
@@ -226,9 +231,7 @@ impl Checker<'_> {
             let record = &inode.record;
             let attr = &record.attr;
             let listed = inventory.orphans.get(fid);
-            let parents = inode.extra_links.iter().map(|(parent, _)| parent).chain([&record.parent]);
-            if parents.into_iter().any(|parent| !parent.is_zero() && !inventory.covers(parent)) {
-                // Only the MDTs of those directories know whether the names are there.
+            if inventory.has_names_elsewhere(inode) {
                 continue;
             }
             let names = inode.names.len() as u32;
@@ -236,6 +239,8 @@ impl Checker<'_> {
                 if names != 0 {
                     self.report(*fid, false, "the root directory has a name".to_owned());
                 }
+            } else if is_shard(record) {
+                self.check_shard(fid, record, names);
             } else if names == 0 {
                 self.check_nameless(fid, record, listed.copied());
                 continue;
@@ -254,7 +259,48 @@ impl Checker<'_> {
                 let text = format!("says {} entries, has {}", record.entries(), inode.entries);
                 self.report(*fid, true, text);
             }
+            self.check_shards(fid, record);
             self.check_links(fid, inode);
+        }
+    }
+
+    /// A shard has no name, is in the list of its directory, and has its owner and rights.
+    fn check_shard(&mut self, fid: &Fid, record: &InodeRecord, names: u32) {
+        if names != 0 {
+            self.report(*fid, false, "is a shard of a directory and has a name".to_owned());
+        }
+        let master = self.inventory.inodes.get(&record.parent).map(|inode| &inode.record);
+        let lists = |master: &&InodeRecord| {
+            shards_of(master).ok().flatten().is_some_and(|layout| layout.shards.contains(fid))
+        };
+        let Some(master) = master.filter(lists) else {
+            let text = format!("is no shard of {}, as it says", record.parent);
+            return self.report(*fid, false, text);
+        };
+        let of = |record: &InodeRecord| {
+            let attr = &record.attr;
+            (attr.mode, attr.uid, attr.gid, attr.projid, record.acl.clone(), record.body.clone())
+        };
+        if of(master) != of(record) {
+            let text =
+                format!("has not the owner, rights and default of {}, of which it is a shard", record.parent);
+            self.report(*fid, false, text);
+        }
+    }
+
+    /// The shards of a directory are there, and know it.
+    fn check_shards(&mut self, fid: &Fid, record: &InodeRecord) {
+        let layout = match shards_of(record) {
+            Ok(None) => return,
+            Ok(Some(layout)) => layout,
+            Err(_) => return self.report(*fid, false, "its list of shards is damaged".to_owned()),
+        };
+        for shard in &layout.shards {
+            let found = self.inventory.inodes.get(shard).map(|inode| &inode.record);
+            let is_ours = found.is_some_and(|found| is_shard(found) && found.parent == *fid);
+            if !is_ours && self.inventory.covers(shard) {
+                self.report(*fid, false, format!("has lost its shard {shard}"));
+            }
         }
     }
 
@@ -272,7 +318,7 @@ impl Checker<'_> {
 
     /// The first name and the extra ones are exactly the names that there are.
     fn check_links(&mut self, fid: &Fid, inode: &collect::Inode) {
-        if *fid == Fid::ROOT {
+        if *fid == Fid::ROOT || is_shard(&inode.record) {
             return;
         }
         let mut known = inode.extra_links.clone();

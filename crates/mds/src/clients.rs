@@ -142,6 +142,7 @@ impl Mds {
             self.remember_client(export)?;
         }
         self.await_greetings();
+        self.begin_names();
         self.step(|lease, effects| lease.on_connect(Instant::now(), client, effects));
         let patience = self.config.recovery_window + (self.release_timeout() + FENCE_PATIENCE) * 2;
         match self.await_grant(&client, Instant::now() + patience) {

@@ -10,6 +10,8 @@
 //! | `ops/*` | one file per group of requests |
 //! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
 //! | `names` | first links, extra links, losing the last name |
+//! | `shards` | directories whose names lie in shards |
+//! | `operations/*` | operations over several MDTs |
 //! | `opens` | open handles and who writes |
 //! | `data` | data of files on this MDT, and how large it may be |
 //! | `flocks` | file locks that programs take |
@@ -20,8 +22,7 @@
 //! Invariants: every change of an inode happens under its lock; a batch that failed to commit leaves no trace in memory;
 //! nothing is sent to an OST for a transaction that is not durable yet, except that ids are reserved.
 //!
-//! Several MDTs: names hold FIDs of any MDT and no format assumes that parent and child are neighbours; operations that
-//! would need another MDT answer `WRONG_TARGET` for now.
+//! Several MDTs: names hold FIDs of any MDT and no format assumes that parent and child are neighbours. `docs/design/dne.md`.
 
 mod cache;
 pub mod check;
@@ -39,6 +40,7 @@ mod operations;
 mod ops;
 mod osts;
 mod service;
+mod shards;
 mod space;
 mod stats;
 mod tables;

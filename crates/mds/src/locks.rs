@@ -12,8 +12,9 @@ use std::time::Duration;
 
 /// Locks in the table; a power of two. Collisions only cost waiting. Guess: many times the threads of a server.
 const LOCKS: usize = 2048;
-/// Most locks that one operation holds: rename has two directories, what is moved and what it replaces.
-const HELD_MAX: usize = 6;
+/// Most locks that one operation holds: rename has two directories, what is moved and what it replaces, which may be a directory with
+/// five shards here.
+const HELD_MAX: usize = 16;
 
 /// Operations that wait for nobody outside are over by then: they take tens of microseconds.
 const SHORT: Duration = Duration::from_micros(200);
@@ -76,8 +77,12 @@ impl LockTable {
         LockTable { slots: (0..LOCKS).map(|_| Slot(RawMutex::INIT)).collect() }
     }
 
-    /// Locks all of `fids`, at most six.
+    /// Locks all of `fids`.
+    ///
+    /// # Panics
+    /// If they are more than an operation may need.
     pub fn lock(&self, fids: &[Fid]) -> Locked<'_> {
+        assert!(fids.len() <= HELD_MAX, "an operation wants {} inodes", fids.len());
         let mut wanted = [usize::MAX; HELD_MAX];
         for (slot, fid) in wanted.iter_mut().zip(fids) {
             *slot = slot_of(fid);

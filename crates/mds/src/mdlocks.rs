@@ -121,7 +121,7 @@ impl Mds {
         let (hash, mut child) = (self.hash(name), *directory);
         loop {
             let mut locked = self.locks.lock(&[*directory, child]);
-            let record = self.directory(directory)?;
+            let record = self.home_of(directory, name)?;
             self.check_access(&record, caller.cred(), perm::EXEC)?;
             let Some(found) = self.find_name(directory, hash, name)? else {
                 return Ok((locked, record, Lead::Nowhere));

@@ -109,7 +109,9 @@ pub struct Mds {
     /// Striping where neither a file nor its directories say anything; the configuration may change it at any time.
     default_layout: RwLock<LayoutSpec>,
     append_layout: Mutex<AppendLayout>,
-    hash_seed: u64,
+    hash_seed: AtomicU64,
+    /// Names are hashed with the seed from now on, so it stays.
+    has_names: Mutex<bool>,
     stats: MdsStats,
     pub(crate) boot_count: u64,
     /// Newest transno when this run began: everything in stored replies is at most this.
@@ -251,7 +253,8 @@ impl Mds {
             remote_dir_gid: AtomicI64::new(0),
             next_sequence: AtomicU64::new(record.next_sequence),
             default_layout: RwLock::new(config.default_layout.clone()),
-            hash_seed: record.hash_seed,
+            hash_seed: AtomicU64::new(record.hash_seed),
+            has_names: Mutex::new(false),
             stats: MdsStats::new(),
             boot_count: record.boot_count,
             record: Mutex::new(record),
@@ -576,9 +579,58 @@ impl Mds {
         if user::is_foreign_directory(&record.body) { Err(Status::ENODATA) } else { Ok(record) }
     }
 
+    /// The record of the directory or shard that a name is, or would be, stored with.
+    ///
+    /// # Errors
+    /// As [`Mds::directory`], and `WRONG_SHARD` if it is with another shard.
+    pub(crate) fn home_of(&self, fid: &Fid, name: &[u8]) -> StatusResult<Arc<InodeRecord>> {
+        let record = self.directory(fid)?;
+        crate::shards::check_home(&record, name)?;
+        Ok(record)
+    }
+
+    /// What names are hashed with.
+    pub(crate) fn hash_seed(&self) -> u64 {
+        self.hash_seed.load(Ordering::Relaxed)
+    }
+
+    /// Somebody may put a name here from now on.
+    pub(crate) fn begin_names(&self) {
+        *self.has_names.lock() = true;
+    }
+
+    /// Hashes names with this seed, if there are none yet.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) fn adopt_seed(&self, seed: u64) -> StatusResult<()> {
+        let mut has_names = self.has_names.lock();
+        if *has_names || seed == self.hash_seed() {
+            return Ok(());
+        }
+        self.store
+            .scan(DIRENTS, &[], Bound::Unbounded, &mut |_, _| {
+                *has_names = true;
+                ControlFlow::Break(())
+            })
+            .map_err(|error| self.store_failed(&error))?;
+        if *has_names {
+            return Ok(());
+        }
+        let mut record = self.record.lock();
+        let next = MdtRecord { hash_seed: seed, ..*record };
+        let mut tx = self.begin();
+        tx.batch().put(META, META_KEY, &next.encode());
+        let transno = self.commit(&mut tx)?;
+        self.sync_store(transno)?;
+        *record = next;
+        self.hash_seed.store(seed, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Position of a name in its directory.
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
-        nacre_types::name::name_hash(self.hash_seed, name)
+        nacre_types::name::name_hash(self.hash_seed(), name)
     }
 
     /// What a name stands for.

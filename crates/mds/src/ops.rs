@@ -14,6 +14,7 @@ pub(crate) mod readdir;
 pub(crate) mod relayout;
 mod rename;
 mod setattr;
+mod striped;
 mod unlink;
 mod xattr;
 mod xattr_acl;

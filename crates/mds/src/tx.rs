@@ -35,6 +35,8 @@ pub struct Tx {
     pub is_replay: bool,
     /// Handle that the request opens, to be stored with its answer.
     pub opened: Option<OpenedRecord>,
+    /// The default ACL that a directory gets, or that it loses, if that is changed.
+    pub default_acl: Option<Option<Vec<u8>>>,
 }
 
 impl Tx {
@@ -49,6 +51,7 @@ impl Tx {
             inode_change: 0,
             is_replay: false,
             opened: None,
+            default_acl: None,
         }
     }
 

@@ -75,6 +75,11 @@ impl DirPage {
         DirEntries { reader: Reader::new(&self.bytes) }
     }
 
+    /// The entry that begins with these bytes of a page; `None` if they are not those of one.
+    pub fn entry_at(bytes: &[u8]) -> Option<DirEntry<'_>> {
+        decode_entry(&mut Reader::new(bytes)).ok()
+    }
+
     /// True if the page holds no entry.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()

@@ -308,7 +308,7 @@ impl Client {
     /// Attributes as a program is to see them: with the size that this client or the objects know better.
     pub(crate) fn complete_attr(&self, mut attr: Attr, lease: u64) -> StatusResult<Attr> {
         if !attr.is_regular() {
-            return Ok(attr);
+            return self.with_shards(attr);
         }
         if let Some(file) = self.nodes.file(attr.fid.inode_number()) {
             self.overlay(&file, &mut attr, lease)?;

@@ -102,8 +102,11 @@ impl Client {
     /// # Errors
     /// What the MDT answers.
     pub fn sync_namespace(&self, fid: Fid) -> StatusResult<()> {
-        let upto = TransNo(self.mdt(fid)?.last_transno.load(Ordering::Relaxed));
-        self.commit(fid, upto)
+        for part in self.parts_of(fid) {
+            let upto = TransNo(self.mdt(part)?.last_transno.load(Ordering::Relaxed));
+            self.commit(part, upto)?;
+        }
+        Ok(())
     }
 
     /// Makes the whole file system durable: all OSTs, then all MDTs.

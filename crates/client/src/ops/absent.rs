@@ -139,6 +139,11 @@ fn enter(dirs: &mut VecDeque<Known>, dir: Fid, warrant: Warrant) {
 }
 
 impl Client {
+    /// Who may search a directory has changed, or it is gone.
+    pub(crate) fn forget_absences(&self, dir: Fid) {
+        self.parts_of(dir).into_iter().for_each(|part| self.absences.forget(part));
+    }
+
     /// True if the name is surely not there, in a directory that everybody may search. Then the kernel may remember that, until
     /// it is told otherwise.
     pub(crate) fn is_absent(&self, dir: Fid, name: &[u8]) -> bool {

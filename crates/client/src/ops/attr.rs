@@ -29,7 +29,8 @@ impl Client {
             return match self.ask_with_locks(None, fid, None) {
                 Ok(answered) => {
                     let attr = answered.attr.ok_or(Status::EPROTO)?;
-                    Ok((self.complete_attr(attr, 0)?, answered.held.inode.is_some()))
+                    let keeps = answered.keeps_attr();
+                    Ok((self.complete_attr(attr, 0)?, keeps))
                 }
                 Err(status) => Ok((self.removed(fid, status)?, false)),
             };
@@ -98,7 +99,7 @@ impl Client {
         drop(turn);
         let is_public = nacre_types::perm::searchable_by_all(&attr);
         if attr.is_dir() && !is_public {
-            self.absences.forget(fid);
+            self.forget_absences(fid);
         }
         let closed = attr.is_dir() && was_public && !is_public;
         Ok((self.complete_attr(attr, lease)?, closed))

@@ -1,15 +1,18 @@
 //! Directories read.
 
 mod ahead;
+mod merge;
 mod scan;
 
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::node::node_of;
 use crate::ops::namespace::Keep;
-use ahead::{PageAhead, Wanted};
+use ahead::{Page, PageAhead, Wanted};
+use merge::Merge;
 use nacre_types::{Attr, Fid, FileKind, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Position behind `.`.
@@ -21,6 +24,14 @@ const AFTER_DOT_DOT: u64 = 2;
 pub(crate) struct OpenDir {
     pub fid: Fid,
     ahead: PageAhead,
+    /// Of a directory with shards.
+    merge: Mutex<Option<Merge>>,
+}
+
+impl OpenDir {
+    fn new(fid: Fid) -> OpenDir {
+        OpenDir { fid, ahead: PageAhead::default(), merge: Mutex::new(None) }
+    }
 }
 
 /// One name of a listing.
@@ -69,7 +80,7 @@ impl Client {
 
     fn insert_dir(&self, fid: Fid) -> u64 {
         let handle = self.handles.fresh().0;
-        self.handles.insert_dir(handle, Arc::new(OpenDir { fid, ahead: PageAhead::default() }));
+        self.handles.insert_dir(handle, Arc::new(OpenDir::new(fid)));
         handle
     }
 
@@ -109,7 +120,7 @@ impl Client {
         let cookie = if offset <= AFTER_DOT_DOT { 0 } else { offset };
         let plus = plus && self.tunables.statahead_max() > 0;
         let wanted = Wanted { cookie, max_bytes: size, plus };
-        let page = self.dir_page(&dir, &wanted)?;
+        let page = self.page_of(&dir, &wanted)?;
         if !plus && self.tunables.statahead_max() > 0 && page.lease != 0 && !self.is_embedded() {
             self.statahead.on_listed(fid, page.lease, cookie, &page.page);
         }
@@ -118,6 +129,14 @@ impl Client {
             self.page_handed_out(&dir, &page, Wanted { cookie, ..wanted }, whole);
         }
         Ok(())
+    }
+
+    /// A page of a directory, with shards or without.
+    fn page_of(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Page> {
+        self.at_home(dir.fid, b"", |_| match self.shard_lists.get(dir.fid) {
+            Some(layout) => self.merged_page(dir, &layout, wanted),
+            None => self.dir_page(dir, wanted),
+        })
     }
 
     /// Hands a page out. Gives the position behind the last entry that was taken, and whether all were.

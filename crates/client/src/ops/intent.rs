@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::locks::inodes::{Granted, Held, InodeSpace};
 use crate::node::{Warrant, node_of};
 use nacre_lock::LockHandle;
-use nacre_types::{Attr, Fid, Status, StatusResult};
+use nacre_types::{Attr, AttrFlags, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use std::sync::Arc;
 
@@ -20,6 +20,12 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
+    /// True if the kernel may keep the attributes. Those of a directory with shards change without its own lock.
+    pub fn keeps_attr(&self) -> bool {
+        let is_striped = self.attr.is_some_and(|attr| attr.flags.contains(AttrFlags::STRIPED));
+        self.held.inode.is_some() && !is_striped
+    }
+
     /// True if the kernel may keep the name, or its absence, in this directory; it is dropped there with the lock.
     pub fn keeps_name(&self, client: &Client, directory: Fid) -> bool {
         let space = client.inode_space(directory);

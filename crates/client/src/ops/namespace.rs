@@ -55,16 +55,26 @@ impl Client {
     /// # Errors
     /// `EACCES` without search permission; `ENOTDIR`.
     pub fn lookup(&self, caller: &Caller, parent: Fid, name: &[u8]) -> StatusResult<Result<Found, Absent>> {
-        if self.is_absent(parent, name) {
+        self.at_home(parent, name, |home| self.lookup_at(caller, (parent, home), name))
+    }
+
+    /// Looks a name up that is stored with `home`: the directory or a shard of it.
+    fn lookup_at(
+        &self,
+        caller: &Caller,
+        (parent, home): (Fid, Fid),
+        name: &[u8],
+    ) -> StatusResult<Result<Found, Absent>> {
+        if self.is_absent(home, name) {
             return Ok(Err(Absent { public: true, keep: true }));
         }
         if let Some(found) = self.lookup_ahead(parent, name)? {
             return Ok(Ok(found));
         }
         if self.asks_with_locks() && name != b".." {
-            return self.lookup_with_locks(caller, parent, name);
+            return self.lookup_with_locks(caller, home, name);
         }
-        let answer = self.call(caller, parent, &MdsRequest::Lookup { parent, name })?;
+        let answer = self.call(caller, home, &MdsRequest::Lookup { parent: home, name })?;
         let lease = answer.lease;
         let (attr, public) = match answer.reply {
             MdsReply::Entry { attr, public } => (attr, public),
@@ -117,7 +127,7 @@ impl Client {
         };
         let node = attr.fid.inode_number();
         let attr = self.complete_attr(attr, 0).inspect_err(|_| self.nodes.forget(node, 1))?;
-        let keep = Keep { name: answered.keeps_name(self, parent), attr: answered.held.inode.is_some() };
+        let keep = Keep { name: answered.keeps_name(self, parent), attr: answered.keeps_attr() };
         Ok(Ok(Found { node, attr, public: answered.public, keep }))
     }
 
@@ -150,10 +160,10 @@ impl Client {
         name: &[u8],
         what: &Created<'_>,
     ) -> StatusResult<Found> {
-        self.create_on(caller, (parent, name), what, parent.mdt_index())
+        self.create_on(caller, (parent, name), what, None)
     }
 
-    /// As [`Client::create`], with the inode on a certain MDT: only a directory may lie on another one than its name.
+    /// As [`Client::create`], with the inode on a certain MDT instead of that of its name: only a directory may lie on another one.
     ///
     /// # Errors
     /// As [`Client::create`]; `EPERM` without the right to choose; `EINVAL` if there is no such MDT.
@@ -162,12 +172,22 @@ impl Client {
         caller: &Caller,
         (parent, name): (Fid, &[u8]),
         what: &Created<'_>,
-        mdt: u16,
+        mdt: Option<u16>,
     ) -> StatusResult<Found> {
-        if usize::from(mdt) >= self.mdts.len() {
+        if mdt.is_some_and(|mdt| usize::from(mdt) >= self.mdts.len()) {
             return Err(Status::EINVAL);
         }
-        let fid = self.fresh_fid(mdt)?;
+        self.at_home(parent, name, |home| self.create_at(caller, (home, name), what, mdt))
+    }
+
+    fn create_at(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        what: &Created<'_>,
+        mdt: Option<u16>,
+    ) -> StatusResult<Found> {
+        let fid = self.fresh_fid(mdt.unwrap_or(parent.mdt_index()))?;
         let request = MdsRequest::Create {
             parent,
             name,
@@ -182,7 +202,7 @@ impl Client {
         let _putting = self.absences.putting(parent, name);
         let answer = self.call(caller, parent, &request)?;
         let MdsReply::Created { attr, parent, .. } = answer.reply else { return Err(Status::EPROTO) };
-        if perm::searchable_by_all(&attr) {
+        if perm::searchable_by_all(&attr) && !attr.flags.contains(AttrFlags::STRIPED) {
             self.absences.on_empty(attr.fid, answer.lease.into());
         }
         self.nodes.note(parent.fid.inode_number(), &parent, answer.lease.into());
@@ -196,13 +216,15 @@ impl Client {
     /// # Errors
     /// `EPERM` for directories, `EEXIST`, `EMLINK`, `EXDEV`, `EACCES`.
     pub fn link(&self, caller: &Caller, fid: Fid, parent: Fid, name: &[u8]) -> StatusResult<Found> {
-        let watch = self.watch_names(parent);
-        let _putting = self.absences.putting(parent, name);
-        let answer = self.call(caller, parent, &MdsRequest::Link { fid, parent, name })?;
-        let lease = answer.lease;
-        let mut found = self.found(answer.attr()?, lease, self.is_public(parent))?;
-        found.keep.name |= found.public && watch.still();
-        Ok(found)
+        self.at_home(parent, name, |home| {
+            let watch = self.watch_names(home);
+            let _putting = self.absences.putting(home, name);
+            let answer = self.call(caller, home, &MdsRequest::Link { fid, parent: home, name })?;
+            let lease = answer.lease;
+            let mut found = self.found(answer.attr()?, lease, self.is_public(parent))?;
+            found.keep.name |= found.public && watch.still();
+            Ok(found)
+        })
     }
 
     /// Removes a name; `directory` for `rmdir`. What the kernel still holds of an inode without names stays readable.
@@ -210,8 +232,8 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EACCES`, `EPERM`.
     pub fn unlink(&self, caller: &Caller, parent: Fid, name: &[u8], directory: bool) -> StatusResult<()> {
-        let answer = self.call(caller, parent, &MdsRequest::Unlink { parent, name, directory })?;
-        self.note_removed(answer)
+        let ask = |home| self.call(caller, home, &MdsRequest::Unlink { parent: home, name, directory });
+        self.note_removed(self.at_home(parent, name, ask)?)
     }
 
     /// Moves a name. The kernel moves what it knows of it too, with the promise that was given where it was: false if that does not hold
@@ -226,18 +248,36 @@ impl Client {
         to: (Fid, &[u8]),
         flags: RenameFlags,
     ) -> StatusResult<bool> {
+        // Whichever of the two lists is old, both are fetched again.
+        self.at_home(from.0, from.1, |from_home| {
+            let to_home = self.home(to.0, to.1);
+            let outcome = self.rename_at(caller, (from, from_home), (to, to_home), flags);
+            if outcome == Err(Status::WRONG_SHARD) && from.0 != to.0 {
+                self.learn_shards(to.0)?;
+            }
+            outcome
+        })
+    }
+
+    fn rename_at(
+        &self,
+        caller: &Caller,
+        (from, from_home): ((Fid, &[u8]), Fid),
+        (to, to_home): ((Fid, &[u8]), Fid),
+        flags: RenameFlags,
+    ) -> StatusResult<bool> {
         let request = MdsRequest::Rename {
-            from_parent: from.0,
+            from_parent: from_home,
             from_name: from.1,
-            to_parent: to.0,
+            to_parent: to_home,
             to_name: to.1,
             flags,
         };
-        let watched = [(from.0, self.watch_names(from.0)), (to.0, self.watch_names(to.0))];
-        let _putting = self.absences.putting(to.0, to.1);
-        let answer = self.call(caller, from.0, &request)?;
+        let watched = [(from.0, self.watch_names(from_home)), (to.0, self.watch_names(to_home))];
+        let _putting = self.absences.putting(to_home, to.1);
+        let answer = self.call(caller, from_home, &request)?;
         self.note_removed(answer)?;
-        if from.0 == to.0 {
+        if from_home == to_home {
             return Ok(true);
         }
         let keeps = |(directory, watch): &(Fid, Watch)| {
@@ -263,7 +303,8 @@ impl Client {
         if let Some(attr) = attr {
             self.note(&attr, answer.lease);
             if attr.nlink == 0 {
-                self.absences.forget(attr.fid);
+                self.forget_absences(attr.fid);
+                self.shard_lists.forget(attr.fid);
                 self.nodes.note_removed(attr.fid.inode_number(), &self.with_own_size(attr));
                 if self.asks_with_locks() {
                     self.inode_space(attr.fid).on_removed(attr.fid);

@@ -75,6 +75,17 @@ impl Client {
             let what = Created { new: NewFile::Unnamed, ..*what };
             return self.create_open(caller, parent, b"", &what, open, true);
         }
+        self.at_home(parent, name, |home| self.create_open_at(caller, (home, name), what, open, exclusive))
+    }
+
+    fn create_open_at(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        what: &Created<'_>,
+        open: (OpenFlags, bool),
+        exclusive: bool,
+    ) -> StatusResult<(Found, OpenedFile)> {
         let fid = self.fresh_fid(parent.mdt_index())?;
         let changes = self.layout_changes();
         let (flags, sync) = open;

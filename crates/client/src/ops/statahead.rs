@@ -256,29 +256,53 @@ impl Client {
         }
     }
 
+    /// Fetches a batch from a directory that everybody may search, with the lease under which it is true: a page of each shard.
+    fn fetch_pages(&self, parent: Fid, batch: &Batch) -> Option<(Vec<DirPage>, u64)> {
+        let shards = self.parts_of(parent);
+        let (mut pages, mut lease) = (Vec::with_capacity(shards.len()), None);
+        for fid in shards.iter().copied() {
+            let mut own = Vec::new();
+            let request = match batch {
+                Batch::Page { cookie, entries } => {
+                    let max_bytes = (entries / shards.len() as u32).max(1).saturating_mul(ENTRY_BYTES);
+                    MdsRequest::ReadDir { fid, cookie: *cookie, max_bytes, plus: true }
+                }
+                Batch::Names(names) if fid == parent => MdsRequest::LookupMany { parent, names },
+                Batch::Names(names) => {
+                    for name in names.split_inclusive(|&byte| byte == 0) {
+                        if self.home(parent, &name[..name.len() - 1]) == fid {
+                            own.extend_from_slice(name);
+                        }
+                    }
+                    if own.is_empty() {
+                        continue;
+                    }
+                    MdsRequest::LookupMany { parent: fid, names: &own }
+                }
+            };
+            // A failure is the lookup's to find.
+            let answer = self.call_system(fid, &request).ok()?;
+            let MdsReply::Directory(page) = answer.reply else { return None };
+            if answer.lease == 0 || !page.public || lease.is_some_and(|lease| lease != answer.lease) {
+                return None;
+            }
+            lease = Some(answer.lease);
+            pages.push(page);
+        }
+        Some((pages, lease?))
+    }
+
     /// Fetches a batch, keeps it, and gives the one called `name` if it is among them, with the lease of the request.
     fn fetch_batch(&self, parent: Fid, name: &[u8], batch: &Batch) -> Option<(Attr, u64)> {
         let ahead = &self.statahead;
         let changes = self.changes.load(Ordering::Acquire);
-        let request = match batch {
-            Batch::Page { cookie, entries } => {
-                let max_bytes = entries.saturating_mul(ENTRY_BYTES);
-                MdsRequest::ReadDir { fid: parent, cookie: *cookie, max_bytes, plus: true }
-            }
-            Batch::Names(names) => MdsRequest::LookupMany { parent, names },
-        };
-        // A failure is the lookup's to find.
-        let answer = self.call_system(parent, &request).ok()?;
-        let (MdsReply::Directory(page), lease) = (answer.reply, answer.lease) else { return None };
-        if lease == 0 || !page.public {
-            return None;
-        }
+        let (pages, lease) = self.fetch_pages(parent, batch)?;
         let mut wanted = None;
         let mut dirs = ahead.dirs.lock();
         let listing = dirs.iter_mut().find(|listing| listing.node == parent.inode_number());
         let listing = listing.filter(|listing| listing.lease == lease)?;
         let room = self.tunables.statahead_max() as usize;
-        for entry in page.entries() {
+        for entry in pages.iter().flat_map(DirPage::entries) {
             let exact = |attr: &Attr| attr.size_source == SizeSource::Exact;
             let Some(attr) = entry.attr.filter(exact) else { continue };
             if entry.name == name {

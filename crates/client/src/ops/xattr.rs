@@ -143,7 +143,7 @@ impl Client {
         self.note(&attr, lease);
         let is_public = perm::searchable_by_all(&attr);
         if attr.is_dir() && !is_public {
-            self.absences.forget(fid);
+            self.forget_absences(fid);
         }
         Ok(attr.is_dir() && was_public && !is_public)
     }

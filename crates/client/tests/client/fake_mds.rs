@@ -313,7 +313,7 @@ impl FakeMds {
         match new {
             NewFile::Symlink { target } => inode.target = target.to_vec(),
             NewFile::Node { rdev } => inode.attr.rdev = *rdev,
-            NewFile::Directory => inode.attr.nlink = 2,
+            NewFile::Directory | NewFile::Striped { .. } => inode.attr.nlink = 2,
             NewFile::Unnamed => {}
         }
         if let Some((handle, flags)) = open {

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nacre_client::{Created, LeaseKind, NewFile, SeekKind, SwapConditions, VersionFlush};
+use nacre_client::{Created, LeaseKind, NewFile, SeekKind, Striping, SwapConditions, VersionFlush};
 use nacre_types::ioctl::{
     Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, LIST_MAX, MakeDirectory, MountInfo,
     PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, RemoveFid, SCAN_BYTES_MAX, ScanDirectory,
@@ -215,9 +215,18 @@ impl Front {
         }
         let parent = self.fid(request.node_id)?;
         let mode = FileKind::Directory.mode_bits() | ask.mode & MODE_BITS;
-        let what = Created { new: NewFile::Directory, mode, umask: ask.umask };
-        let mdt = ask.mdts.first().copied().unwrap_or(parent.mdt_index());
-        let made = self.client.create_on(&caller(request), (parent, &ask.name), &what, mdt)?;
+        let made = match self.client.mdts_of_shards(ask.count, &ask.mdts)? {
+            mdts if mdts.len() > 1 => {
+                let striping = Striping { hash: ask.hash, mdts: &mdts, is_fixed: false };
+                let name = (parent, &ask.name[..]);
+                self.client.create_striped(&caller(request), name, (mode, ask.umask), &striping)?
+            }
+            mdts => {
+                let what = Created { new: NewFile::Directory, mode, umask: ask.umask };
+                let mdt = mdts.first().copied();
+                self.client.create_on(&caller(request), (parent, &ask.name), &what, mdt)?
+            }
+        };
         self.client.forget(made.node, 1);
         // The kernel may know that the name does not exist.
         self.expire_names();

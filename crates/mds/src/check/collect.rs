@@ -2,6 +2,7 @@
 
 use super::Problem;
 use crate::error::MdsError;
+use crate::shards::named_in;
 use crate::tables::{
     DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS,
     split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
@@ -288,15 +289,23 @@ impl Inventory {
         self.covered.contains(&fid.mdt_index())
     }
 
+    /// True if only other MDTs than those that were read know all names of an inode.
+    pub fn has_names_elsewhere(&self, inode: &Inode) -> bool {
+        let extra = inode.extra_links.iter().map(|(parent, _)| parent);
+        extra.chain([&inode.record.parent]).any(|parent| !parent.is_zero() && !self.covers(parent))
+    }
+
     /// What can be known only when everything was read: who has which names.
     pub fn connect(&mut self) {
         for name in &self.dirents {
+            let mut parent = name.parent;
             if let Some(directory) = self.inodes.get_mut(&name.parent) {
                 directory.entries += 1;
                 directory.subdirs += u32::from(name.kind == FileKind::Directory);
+                parent = named_in(&directory.record);
             }
             if let Some(inode) = self.inodes.get_mut(&name.fid) {
-                inode.names.push((name.parent, name.name.clone()));
+                inode.names.push((parent, name.name.clone()));
             }
         }
     }

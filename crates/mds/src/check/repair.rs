@@ -3,6 +3,7 @@
 use super::collect::{Inode, Inventory};
 use super::{CheckReport, LOST_AND_FOUND, check};
 use crate::error::MdsError;
+use crate::shards::is_shard;
 use crate::tables::{
     DATA, DIRENTS, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS, dirent_key, link_key,
     split_link_key, split_xattr_key,
@@ -102,7 +103,9 @@ impl Repair<'_> {
         let mut lost = Vec::new();
         for (fid, inode) in &inventory.inodes {
             let mut record = inode.record.clone();
-            if *fid == Fid::ROOT || !inode.names.is_empty() {
+            if inventory.has_names_elsewhere(inode) || is_shard(&record) {
+                correct_counts(inode, &mut record);
+            } else if *fid == Fid::ROOT || !inode.names.is_empty() {
                 self.correct_named(inventory, fid, inode, &mut record);
             } else if record.attr.flags.contains(AttrFlags::ORPHAN) && !record.attr.is_dir() {
                 // Destroyed at the next start, as nobody has it open.
@@ -127,10 +130,8 @@ impl Repair<'_> {
 
     /// Counts and links of an inode that has names.
     fn correct_named(&mut self, inventory: &Inventory, fid: &Fid, inode: &Inode, record: &mut InodeRecord) {
-        if record.attr.is_dir() {
-            record.attr.nlink = 2 + inode.subdirs;
-            record.attr.size = inode.entries;
-        } else {
+        correct_counts(inode, record);
+        if !record.attr.is_dir() {
             record.attr.nlink = inode.names.len() as u32;
         }
         if *fid == Fid::ROOT {
@@ -280,5 +281,13 @@ impl Repair<'_> {
             self.commit_if_full()?;
         }
         self.commit()
+    }
+}
+
+/// What the names in a directory say of it.
+fn correct_counts(inode: &Inode, record: &mut InodeRecord) {
+    if record.attr.is_dir() {
+        record.attr.nlink = 2 + inode.subdirs;
+        record.attr.size = inode.entries;
     }
 }

@@ -4,6 +4,7 @@ use super::{Busy, encode_record};
 use crate::locks::Locked;
 use crate::mds::Mds;
 use crate::service::Caller;
+use crate::shards::check_home;
 use crate::tables::{OPERATIONS, op_key};
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
@@ -35,16 +36,20 @@ impl Gathered<'_> {
         self.records.get(fid).cloned().flatten().ok_or(Status::ENOENT)
     }
 
-    /// The same for a directory.
+    /// The same for a directory or shard that a name is, or would be, stored with.
     ///
     /// # Errors
-    /// As [`Gathered::inode`], and `ENOTDIR`.
-    pub fn directory(&self, fid: &Fid) -> StatusResult<Arc<InodeRecord>> {
+    /// As [`Gathered::inode`]; `ENOTDIR`; `WRONG_SHARD` if it is with another one.
+    pub fn home(&self, fid: &Fid, name: &[u8]) -> StatusResult<Arc<InodeRecord>> {
         let record = self.inode(fid)?;
-        if record.attr.is_dir() { Ok(record) } else { Err(Status::ENOTDIR) }
+        if !record.attr.is_dir() {
+            return Err(Status::ENOTDIR);
+        }
+        check_home(&record, name)?;
+        Ok(record)
     }
 
-    /// True if it was asked for.
+    /// True if it was asked for, whether it is there or not.
     pub fn has(&self, fid: &Fid) -> bool {
         self.records.contains_key(fid)
     }
@@ -245,7 +250,9 @@ fn mdt_of(update: &Update) -> u16 {
         | Update::NewInode { fid, .. }
         | Update::AddName { fid, .. }
         | Update::MoveName { fid, .. }
-        | Update::DropName { fid, .. } => fid.mdt_index(),
+        | Update::DropName { fid, .. }
+        | Update::DropShard { fid }
+        | Update::Mirror { fid, .. } => fid.mdt_index(),
     }
 }
 

@@ -66,6 +66,7 @@ impl Mds {
             PeerRequest::Record { fid } => PeerReply::Record(self.found(fid)?),
             PeerRequest::LockTree { op } => self.lock_tree(*op)?,
             PeerRequest::UnlockTree { op } => self.unlock_tree(op),
+            PeerRequest::HashSeed => PeerReply::HashSeed(self.hash_seed()),
         };
         Ok(self.answer(MdsReply::Peer(reply)))
     }
@@ -116,6 +117,7 @@ impl Mds {
             state.prepared.remove(&id)
         };
         let was_prepared = kept.is_some();
+        self.begin_names();
         let noted = Arc::new(operation.clone());
         let outcome = (|| {
             let mut tx = self.begin();

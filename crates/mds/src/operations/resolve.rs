@@ -31,6 +31,7 @@ impl Mds {
     /// Does what is due. Failures are tried again the next time.
     pub(crate) fn resolve_once(&self) {
         self.look_at_root();
+        self.learn_seed();
         self.greet_peers();
         self.ask_for_outcomes();
         self.apply_everywhere();
@@ -53,6 +54,20 @@ impl Mds {
         match seen {
             Ok(()) => self.operations.state.lock().root_seen = Some(Instant::now()),
             Err(status) => log::debug!("MDT{:04x} does not see the root: {status}", self.index),
+        }
+    }
+
+    /// Learns, before the first name is put here, with what the file system hashes names.
+    fn learn_seed(&self) {
+        if self.index == 0 || self.operations.state.lock().greeted.contains(&0) {
+            return;
+        }
+        let learned = self.operations.ask(0, PeerRequest::HashSeed).and_then(|reply| match reply {
+            PeerReply::HashSeed(seed) => self.adopt_seed(seed),
+            _ => Err(Status::EPROTO),
+        });
+        if let Err(status) = learned {
+            log::debug!("MDT{:04x} does not learn the seed of names: {status}", self.index);
         }
     }
 

@@ -13,6 +13,33 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 struct Changed(BTreeMap<Fid, InodeRecord>);
 
+/// Flags of a directory that its shards have too.
+const MIRRORED: AttrFlags = AttrFlags::HAS_ACL
+    .union(AttrFlags::HAS_DEFAULT_ACL)
+    .union(AttrFlags::HAS_LAYOUT)
+    .union(AttrFlags::PROJECT_INHERIT)
+    .union(AttrFlags::HAS_DIR_DEFAULT);
+
+/// Gives a directory, or a shard of it, what `master` says of it.
+fn mirror(record: &mut InodeRecord, master: InodeRecord) {
+    let (attr, from) = (&mut record.attr, &master.attr);
+    (attr.mode, attr.uid, attr.gid, attr.projid) = (from.mode, from.uid, from.gid, from.projid);
+    (attr.atime, attr.mtime, attr.ctime) = (from.atime, from.mtime, from.ctime);
+    attr.flags = (attr.flags - MIRRORED) | (from.flags & MIRRORED);
+    (record.acl, record.body, record.default_lmv) = (master.acl, master.body, master.default_lmv);
+}
+
+/// Sets an extended attribute; an empty value takes it away.
+fn stage_xattr(tx: &mut Tx, fid: &Fid, name: &[u8], value: &[u8]) {
+    let key = xattr_key(fid, name);
+    if value.is_empty() {
+        return tx.batch().delete(XATTRS, key.as_slice());
+    }
+    let (scratch, batch) = tx.scratch();
+    XattrRecord { value }.encode(scratch);
+    batch.put(XATTRS, key.as_slice(), scratch);
+}
+
 fn place(name: &Name) -> Place<'_> {
     Place { parent: name.parent, name: &name.name }
 }
@@ -64,9 +91,7 @@ impl Mds {
                 let record = InodeRecord::decode(*fid, &record.0).map_err(|_| Status::EPROTO)?;
                 tx.put_new_inode(record);
                 for (name, value) in xattrs {
-                    let (scratch, batch) = tx.scratch();
-                    XattrRecord { value }.encode(scratch);
-                    batch.put(XATTRS, xattr_key(fid, name).as_slice(), scratch);
+                    stage_xattr(tx, fid, name, value);
                 }
             }
             Update::AddName { fid, at } => {
@@ -91,6 +116,21 @@ impl Mds {
                 match record.attr.is_dir() {
                     true => self.destroy_inode(tx, &record)?,
                     false => drop(self.drop_name(tx, record, place(at), now)?),
+                }
+            }
+            Update::DropShard { fid } => {
+                if self.part_inode(changed, fid)?.is_none() {
+                    return Ok(());
+                }
+                let Some(record) = changed.0.remove(fid) else { return Ok(()) };
+                self.destroy_inode(tx, &record)?;
+            }
+            Update::Mirror { fid, record: master, xattrs } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                let master = InodeRecord::decode(*fid, &master.0).map_err(|_| Status::EPROTO)?;
+                mirror(record, master);
+                for (name, value) in xattrs {
+                    stage_xattr(tx, fid, name, value);
                 }
             }
         }

@@ -4,7 +4,9 @@ use super::layout::stored_wish;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
+use crate::shards::named_in;
 use crate::tables::{INODES, ORPHANS, OrphanKind, XATTRS, xattr_key};
+use nacre_layout::dir_layout::DirLayout;
 use nacre_layout::user;
 use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_types::acl::Acl;
@@ -29,6 +31,8 @@ pub(super) struct Wanted<'a> {
     umask: u32,
     rdev: u32,
     target: &'a [u8],
+    /// Of a directory whose names are to lie in shards.
+    pub shards: Option<DirLayout>,
 }
 
 impl Mds {
@@ -46,7 +50,7 @@ impl Mds {
         let mut child = *parent;
         loop {
             let mut locked = self.locks.lock(&[*parent, child]);
-            let directory = self.directory(parent)?;
+            let directory = if named { self.home_of(parent, name)? } else { self.directory(parent)? };
             self.check_access(&directory, caller.cred(), perm::EXEC)?;
             let hash = if named { self.hash(name) } else { 0 };
             if named && let Some(found) = self.find_name(parent, hash, name)? {
@@ -62,11 +66,11 @@ impl Mds {
                 return self.open_existing(caller, &directory, &found.fid, handle, flags);
             }
             self.check_access(&directory, caller.cred(), perm::WRITE)?;
-            if wanted.fid.mdt_index() != self.index {
+            if wanted.fid.mdt_index() != self.index || wanted.shards.is_some() {
                 drop(locked);
                 return self.create_elsewhere(caller, parent, name, &wanted);
             }
-            let place = named.then_some((Place { parent: *parent, name }, hash));
+            let place = named.then_some((Place { parent: named_in(&directory), name }, hash));
             return self.create_new(caller, &directory, place, &wanted, *open);
         }
     }
@@ -77,6 +81,11 @@ impl Mds {
             // Only a directory may lie elsewhere than its name; that MDT knows whether the FID is free.
             return self.check_elsewhere(caller, new);
         }
+        self.check_own_fid(fid)
+    }
+
+    /// Whether a FID of this MDT may be that of a new inode.
+    pub(super) fn check_own_fid(&self, fid: &Fid) -> StatusResult<()> {
         let given_out = self.next_sequence.load(std::sync::atomic::Ordering::Acquire);
         match fid.seq < SEQ_NORMAL || fid.seq >= given_out || fid.oid == 0 || fid.ver != 0 {
             true => Err(Status::EINVAL),
@@ -104,7 +113,7 @@ impl Mds {
                 FileKind::BlockDevice | FileKind::CharDevice => (by_mode, *rdev, &b""[..]),
                 _ => (by_mode, 0, &b""[..]),
             },
-            NewFile::Directory => (FileKind::Directory, 0, &b""[..]),
+            NewFile::Directory | NewFile::Striped { .. } => (FileKind::Directory, 0, &b""[..]),
             NewFile::Unnamed => (FileKind::Regular, 0, &b""[..]),
             NewFile::Symlink { target } => (FileKind::Symlink, 0, *target),
         };
@@ -118,7 +127,11 @@ impl Mds {
             perm::capable(caller.cred(), Caps::MKNOD).or(Status::EPERM)?;
         }
         let mode = if kind == FileKind::Symlink { 0o777 } else { mode & 0o7777 };
-        Ok(Wanted { fid: *fid, kind, mode, umask: umask & 0o777, rdev, target })
+        let shards = match new {
+            NewFile::Striped { lmv } => Some(self.check_new_shards(caller, fid, lmv)?),
+            _ => None,
+        };
+        Ok(Wanted { fid: *fid, kind, mode, umask: umask & 0o777, rdev, target, shards })
     }
 
     fn open_existing(
@@ -194,7 +207,7 @@ impl Mds {
             Some((place, hash)) => {
                 record.parent = place.parent;
                 record.name = place.name.to_vec();
-                tx.put_dirent(&place.parent, hash, place.name, wanted.fid, wanted.kind);
+                tx.put_dirent(&directory.attr.fid, hash, place.name, wanted.fid, wanted.kind);
                 let mut parent = InodeRecord::clone(directory);
                 parent.attr.mtime = now;
                 parent.attr.ctime = now;

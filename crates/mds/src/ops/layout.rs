@@ -311,7 +311,7 @@ impl Mds {
         if !self.can_be_met(wish) {
             return Err(Status::EINVAL);
         }
-        let _locked = self.locks.lock(&[*fid]);
+        let held = self.lock_alike(fid)?;
         let record = self.inode(fid)?;
         if !record.attr.is_regular() && !record.attr.is_dir() {
             return Err(Status::EINVAL);
@@ -346,7 +346,7 @@ impl Mds {
         }
         let store = |changed: InodeRecord, mut tx: Tx| {
             let record = tx.put_inode(changed);
-            self.finish(caller, tx, MdsReply::Attr(record.shown()))
+            self.finish_held(caller, held, tx, MdsReply::Attr(record.shown()))
         };
         if changed.attr.is_regular() && !wish.is_empty() {
             let layout = self.wished_layout(&changed)?;

@@ -4,6 +4,7 @@ use super::create::check_same_project;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
+use crate::shards::named_in;
 use crate::tables::{ORPHANS, OrphanKind};
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::LINK_MAX;
@@ -28,7 +29,7 @@ impl Mds {
         }
         let _locked = self.locks.lock(&[*fid, *parent]);
         let record = self.inode(fid)?;
-        let directory = self.directory(parent)?;
+        let directory = self.home_of(parent, name)?;
         let hash = self.hash(name);
         let is_there = self.find_name(parent, hash, name)?.is_some();
         self.check_link(caller, &directory, &record, is_there)?;
@@ -47,7 +48,7 @@ impl Mds {
             tx.batch().delete(ORPHANS, &fid.to_key());
         }
         record.attr.ctime = now;
-        self.add_name(&mut tx, &mut record, Place { parent: *parent, name });
+        self.add_name(&mut tx, &mut record, Place { parent: named_in(&directory), name });
         tx.put_dirent(parent, hash, name, *fid, record.attr.kind());
         let mut directory = InodeRecord::clone(&directory);
         directory.attr.mtime = now;

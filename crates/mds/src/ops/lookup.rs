@@ -2,6 +2,7 @@
 
 use crate::mds::Mds;
 use crate::service::Caller;
+use crate::shards::check_home;
 use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::NAME_MAX;
@@ -56,6 +57,7 @@ impl Mds {
             if matches!(name, b"" | b"." | b"..") || name.len() > NAME_MAX {
                 continue;
             }
+            check_home(&directory, name)?;
             let cookie = self.hash(name);
             let Some(found) = self.find_name(&directory.attr.fid, cookie, name)? else { continue };
             let is_here = found.fid.mdt_index() == self.index;
@@ -87,6 +89,7 @@ impl Mds {
             b".." => return Ok(Lead::Elsewhere(directory.parent)),
             _ => {}
         }
+        check_home(directory, name)?;
         let hash = self.hash(name);
         for _ in 0..ATTEMPTS {
             self.await_decision(&directory.attr.fid);

@@ -3,6 +3,7 @@
 use super::xattr_system::System;
 use crate::mds::Mds;
 use crate::service::Caller;
+use crate::shards::check_has_names;
 use crate::tables::{DIRENTS, split_dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::name::COOKIE_MAX;
@@ -76,6 +77,7 @@ impl Mds {
         details: Details,
     ) -> StatusResult<MdsAnswer> {
         let directory = self.directory(fid)?;
+        check_has_names(&directory)?;
         let public = perm::searchable_by_all(&directory.attr);
         if cookie == 0 {
             self.touch_directory(&directory)?;

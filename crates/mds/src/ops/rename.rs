@@ -4,6 +4,7 @@ use super::create::check_same_project;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
+use crate::shards::{is_striped, named_in};
 use crate::tx::Tx;
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::limits::NAME_MAX;
@@ -16,10 +17,12 @@ const DEPTH_MAX: usize = 1 << 20;
 
 /// Everything a rename has looked up under its locks.
 pub(super) struct Move<'a> {
+    /// Name and directory, of which `from_dir` may be a shard.
     pub from: Place<'a>,
     pub to: Place<'a>,
     pub from_hash: u64,
     pub to_hash: u64,
+    /// What the names are stored with.
     pub from_dir: Arc<InodeRecord>,
     pub to_dir: Arc<InodeRecord>,
     pub source: Arc<InodeRecord>,
@@ -58,11 +61,11 @@ impl Mds {
                 found.as_ref().is_some_and(|found| found.kind == nacre_types::FileKind::Directory)
             };
             let changes_tree = from.0 != to.0 && (moves_directory(&source) || moves_directory(&target));
-            let _still = if changes_tree { Some(self.still_tree()?) } else { None };
+            let still = if changes_tree { Some(self.still_tree()?) } else { None };
             let fid_of = |found: &Option<DirentRecord>| found.as_ref().map_or(from.0, |found| found.fid);
-            let _locked = self.locks.lock(&[from.0, to.0, fid_of(&source), fid_of(&target)]);
-            let from_dir = self.directory(&from.0)?;
-            let to_dir = self.directory(&to.0)?;
+            let locked = self.locks.lock(&[from.0, to.0, fid_of(&source), fid_of(&target)]);
+            let from_dir = self.home_of(&from.0, from.1)?;
+            let to_dir = self.home_of(&to.0, to.1)?;
             self.check_access(&from_dir, caller.cred(), perm::EXEC)?;
             self.check_access(&to_dir, caller.cred(), perm::EXEC)?;
             if self.find_name(&from.0, from_hash, from.1)? != source
@@ -72,7 +75,13 @@ impl Mds {
             }
             let source = self.inode(&source.ok_or(Status::ENOENT)?.fid)?;
             let target = target.map(|found| self.inode(&found.fid)).transpose()?;
-            let (from, to) = (Place { parent: from.0, name: from.1 }, Place { parent: to.0, name: to.1 });
+            if target.as_ref().is_some_and(|target| is_striped(target)) {
+                drop(locked);
+                drop(still);
+                return self.rename_elsewhere(caller, from, to, flags);
+            }
+            let from = Place { parent: named_in(&from_dir), name: from.1 };
+            let to = Place { parent: named_in(&to_dir), name: to.1 };
             let wanted = Move { from, to, from_hash, to_hash, from_dir, to_dir, source, target };
             return self.rename_locked(caller, wanted, flags);
         }
@@ -188,8 +197,8 @@ impl Mds {
         let mut source = InodeRecord::clone(&m.source);
         source.attr.ctime = now;
         self.move_name(tx, &mut source, m.from, m.to);
-        tx.delete_dirent(&m.from.parent, m.from_hash, m.from.name);
-        tx.put_dirent(&m.to.parent, m.to_hash, m.to.name, source.attr.fid, source.attr.kind());
+        tx.delete_dirent(&m.from_dir.attr.fid, m.from_hash, m.from.name);
+        tx.put_dirent(&m.to_dir.attr.fid, m.to_hash, m.to.name, source.attr.fid, source.attr.kind());
         tx.put_inode(source);
         let replaces_dir = m.target.as_ref().is_some_and(|target| target.attr.is_dir());
         let from_change = Change { entries: -1, subdirs: -i64::from(source_is_dir) };
@@ -210,8 +219,8 @@ impl Mds {
         second.attr.ctime = now;
         self.move_name(tx, &mut first, m.from, m.to);
         self.move_name(tx, &mut second, m.to, m.from);
-        tx.put_dirent(&m.to.parent, m.to_hash, m.to.name, first.attr.fid, first.attr.kind());
-        tx.put_dirent(&m.from.parent, m.from_hash, m.from.name, second.attr.fid, second.attr.kind());
+        tx.put_dirent(&m.to_dir.attr.fid, m.to_hash, m.to.name, first.attr.fid, first.attr.kind());
+        tx.put_dirent(&m.from_dir.attr.fid, m.from_hash, m.from.name, second.attr.fid, second.attr.kind());
         let moved = i64::from(second.attr.is_dir()) - i64::from(first.attr.is_dir());
         tx.put_inode(first);
         tx.put_inode(second);
@@ -237,7 +246,7 @@ fn put_directories(tx: &mut Tx, m: &Move<'_>, from: Change, to: Change, now: Tim
         dir.attr.nlink = dir.attr.nlink.saturating_add_signed(change.subdirs as i32);
         dir
     };
-    if m.from.parent == m.to.parent {
+    if m.from_dir.attr.fid == m.to_dir.attr.fid {
         let both = Change { entries: from.entries + to.entries, subdirs: from.subdirs + to.subdirs };
         tx.put_inode(changed(&m.from_dir, both));
     } else {

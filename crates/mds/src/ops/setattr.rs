@@ -20,7 +20,7 @@ const S_IXGRP: u32 = 0o010;
 
 impl Mds {
     pub(crate) fn set_attr(&self, caller: &Caller<'_>, fid: &Fid, set: &SetAttr) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*fid]);
+        let held = self.lock_alike(fid)?;
         let record = self.settled(&self.inode(fid)?)?;
         if set.valid.is_empty() {
             return Ok(self.answer(MdsReply::Attr(record.shown())));
@@ -31,7 +31,7 @@ impl Mds {
         let mut changed = InodeRecord::clone(&record);
         self.apply_set_attr(caller, &mut tx, &mut changed, set, now)?;
         let record = tx.put_inode(changed);
-        let answer = self.finish(caller, tx, MdsReply::Attr(record.shown()))?;
+        let answer = self.finish_held(caller, held, tx, MdsReply::Attr(record.shown()))?;
         if set.valid.contains(SetAttrValid::SIZE) {
             self.opens.break_leases(fid);
             self.opens.note_unsure(fid);

@@ -3,6 +3,7 @@
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
+use crate::shards::{is_striped, named_in, shards_of};
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::NAME_MAX;
 use nacre_types::{Fid, Status, StatusResult, perm};
@@ -22,7 +23,7 @@ impl Mds {
         let mut child = *parent;
         loop {
             let mut locked = self.locks.lock(&[*parent, child]);
-            let dir = self.directory(parent)?;
+            let dir = self.home_of(parent, name)?;
             self.check_access(&dir, caller.cred(), perm::EXEC)?;
             let found = self.find_name(parent, hash, name)?.ok_or(Status::ENOENT)?;
             if found.fid.mdt_index() != self.index {
@@ -35,7 +36,11 @@ impl Mds {
             }
             let victim = self.inode(&found.fid)?;
             self.check_removal(caller, &dir, &victim, directory)?;
-            return self.remove(caller, &dir, &victim, Place { parent: *parent, name }, hash);
+            if is_striped(&victim) {
+                drop(locked);
+                return self.unlink_elsewhere(caller, parent, name, directory);
+            }
+            return self.remove(caller, &dir, &victim, name, hash);
         }
     }
 
@@ -45,24 +50,29 @@ impl Mds {
             return Err(Status::EBUSY);
         }
         loop {
-            let parent = self.inode(fid)?.parent;
-            let _locked = self.locks.lock(&[parent, *fid]);
-            let victim = self.inode(fid)?;
-            if victim.attr.is_dir() {
+            let seen = self.inode(fid)?;
+            if seen.attr.is_dir() {
                 return Err(Status::EISDIR);
             }
-            if victim.name.is_empty() {
+            if seen.name.is_empty() {
                 return Err(Status::ENOENT);
             }
-            if victim.parent != parent {
+            // Whoever asks goes on by name where the name lies elsewhere.
+            let dir = self.directory(&seen.parent)?;
+            let home = match shards_of(&dir)? {
+                Some(shards) => shards.shard_of(&seen.name).map_or(Fid::ZERO, |place| shards.shards[place]),
+                None => seen.parent,
+            };
+            self.check_local(&home)?;
+            let _locked = self.locks.lock(&[home, *fid]);
+            let victim = self.inode(fid)?;
+            if (victim.parent, &victim.name) != (seen.parent, &seen.name) {
                 continue;
             }
-            let dir = self.directory(&parent)?;
+            let dir = self.home_of(&home, &victim.name)?;
             self.check_access(&dir, caller.cred(), perm::EXEC)?;
             self.check_removal(caller, &dir, &victim, false)?;
-            let name = victim.name.clone();
-            let place = Place { parent, name: &name };
-            return self.remove(caller, &dir, &victim, place, self.hash(&name));
+            return self.remove(caller, &dir, &victim, &victim.name, self.hash(&victim.name));
         }
     }
 
@@ -88,17 +98,18 @@ impl Mds {
         caller: &Caller<'_>,
         dir: &Arc<InodeRecord>,
         victim: &Arc<InodeRecord>,
-        place: Place<'_>,
+        name: &[u8],
         hash: u64,
     ) -> StatusResult<MdsAnswer> {
         let now = self.now();
+        let place = Place { parent: named_in(dir), name };
         let mut tx = self.begin();
         tx.batch().set_releasing(true);
         let mut parent = InodeRecord::clone(dir);
         parent.attr.mtime = now;
         parent.attr.ctime = now;
         parent.attr.size = parent.attr.size.saturating_sub(1);
-        tx.delete_dirent(&place.parent, hash, place.name);
+        tx.delete_dirent(&dir.attr.fid, hash, place.name);
         let mut attr = if victim.attr.is_dir() {
             if victim.entries() != 0 {
                 return Err(Status::ENOTEMPTY);

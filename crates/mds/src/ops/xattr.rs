@@ -161,12 +161,12 @@ impl Mds {
             self.check_write(caller, &*self.inode(fid)?, class)?;
             return self.set_system_xattr(caller, fid, system, value, flags);
         }
+        if let Class::Acl { default } = class {
+            return self.set_acl(caller, fid, default, Some(value), flags);
+        }
         let _locked = self.locks.lock(&[*fid]);
         let record = self.inode(fid)?;
         self.check_write(caller, &record, class)?;
-        if let Class::Acl { default } = class {
-            return self.set_acl(caller, &record, default, Some(value), flags);
-        }
         let old = self.stored_xattr(fid, name)?;
         if flags.contains(XattrFlags::CREATE) && old.is_some() {
             return Err(Status::EEXIST);
@@ -203,12 +203,12 @@ impl Mds {
             self.check_write(caller, &*self.inode(fid)?, class)?;
             return self.remove_system_xattr(caller, fid, system);
         }
+        if let Class::Acl { default } = class {
+            return self.set_acl(caller, fid, default, None, XattrFlags::empty());
+        }
         let _locked = self.locks.lock(&[*fid]);
         let record = self.inode(fid)?;
         self.check_write(caller, &record, class)?;
-        if let Class::Acl { default } = class {
-            return self.set_acl(caller, &record, default, None, XattrFlags::empty());
-        }
         self.stored_xattr(fid, name)?.ok_or(Status::ENODATA)?;
         let mut changed = InodeRecord::clone(&record);
         changed.attr.ctime = self.now();

@@ -7,22 +7,24 @@ use crate::tables::{XATTRS, xattr_key};
 use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_types::acl::Acl;
 use nacre_types::attr::S_ISGID;
-use nacre_types::{AttrFlags, FileKind, Status, StatusResult, perm};
+use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsAnswer, MdsReply, XattrFlags};
 
 /// Name of the attribute that shows the access ACL.
 pub(super) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
 impl Mds {
-    /// Sets or removes an ACL of a locked inode.
+    /// Sets or removes an ACL.
     pub(super) fn set_acl(
         &self,
         caller: &Caller<'_>,
-        record: &InodeRecord,
+        fid: &Fid,
         default: bool,
         value: Option<&[u8]>,
         flags: XattrFlags,
     ) -> StatusResult<MdsAnswer> {
+        let held = self.lock_alike(fid)?;
+        let record = self.inode(fid)?;
         let attr = &record.attr;
         if attr.kind() == FileKind::Symlink {
             return Err(Status::EOPNOTSUPP);
@@ -44,7 +46,7 @@ impl Mds {
         if flags.contains(XattrFlags::REPLACE) && !exists {
             return Err(Status::ENODATA);
         }
-        let mut changed = record.clone();
+        let mut changed = InodeRecord::clone(&record);
         changed.attr.ctime = self.now();
         let mut tx = self.begin();
         if default {
@@ -55,10 +57,12 @@ impl Mds {
                     let (scratch, batch) = tx.scratch();
                     XattrRecord { value: &value }.encode(scratch);
                     batch.put(XATTRS, key.as_slice(), scratch);
+                    tx.default_acl = Some(Some(value));
                     changed.attr.flags |= AttrFlags::HAS_DEFAULT_ACL;
                 }
                 None => {
                     tx.batch().delete(XATTRS, key.as_slice());
+                    tx.default_acl = Some(None);
                     changed.attr.flags -= AttrFlags::HAS_DEFAULT_ACL;
                 }
             }
@@ -66,7 +70,7 @@ impl Mds {
             apply_access_acl(caller, &mut changed, acl, flags)?;
         }
         let record = tx.put_inode(changed);
-        self.finish(caller, tx, MdsReply::Attr(record.shown()))
+        self.finish_held(caller, held, tx, MdsReply::Attr(record.shown()))
     }
 }
 

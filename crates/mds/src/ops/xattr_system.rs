@@ -101,7 +101,10 @@ impl Mds {
                 value.extend_from_slice(&attr.fid.to_le_bytes());
                 Ok(Some(value))
             }
-            System::Lmv | System::TrustedLmv => Ok(is_foreign_directory(record).then(|| record.body.clone())),
+            System::Lmv | System::TrustedLmv => Ok(match is_foreign_directory(record) {
+                true => Some(record.body.clone()),
+                false => Some(record.lmv.clone()).filter(|lmv| !lmv.is_empty()),
+            }),
             System::Link => has_links(record).then(|| self.link_xattr(record)).transpose(),
             System::Internal | System::LovAdd | System::LovDel | System::LovSetFlags | System::LovUnknown => {
                 Ok(None)
@@ -191,7 +194,8 @@ impl Mds {
                 false => Ok(self.answer(MdsReply::Attr(record.shown()))),
             };
         }
-        if record.entries() != 0 {
+        // What lies in shards cannot be seen from here.
+        if record.entries() != 0 || !record.lmv.is_empty() {
             return Err(Status::ENOTEMPTY);
         }
         if *fid == Fid::ROOT {

@@ -3,14 +3,18 @@
 //! One thread runs everything, so a seed gives the same run each time. After each operation whose outcome is not known the whole
 //! namespace is read back: it must be that of before or that of after.
 
+mod single;
+
 use super::concurrency::Dice;
 use super::*;
 use crate::check::check_together;
 use crate::mds::{read_record, store_path};
+use nacre_layout::dir_hash::DirHash;
+use nacre_layout::dir_layout::DirLayout;
 use nacre_rpc::{LoMds, MdsEndpoint};
 use nacre_types::TransNo;
 use nacre_wire::mds::RenameFlags;
-use nacre_wire::peer::{Name, Part, PeerRequest, Update};
+use nacre_wire::peer::PeerRequest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
@@ -151,6 +155,8 @@ struct World {
     dirs: Vec<tempfile::TempDir>,
     sequences: Vec<u64>,
     next_oid: AtomicU32,
+    /// Of directories with shards, also of those that were never made.
+    layouts: Mutex<BTreeMap<Fid, DirLayout>>,
 }
 
 fn config_of(index: u16) -> MdsConfig {
@@ -170,7 +176,13 @@ impl World {
         for (index, dir) in dirs.iter().enumerate() {
             Mds::format(dir.path(), &config_of(index as u16)).expect("formats");
         }
-        let mut world = World { net, dirs, sequences: Vec::new(), next_oid: AtomicU32::new(1) };
+        let mut world = World {
+            net,
+            dirs,
+            sequences: Vec::new(),
+            next_oid: AtomicU32::new(1),
+            layouts: Mutex::default(),
+        };
         (0..count).for_each(|index| world.start(index));
         world.meet();
         for index in 0..count {
@@ -263,10 +275,34 @@ impl World {
         Fid::new(self.sequences[usize::from(mdt)], self.next_oid.fetch_add(1, Ordering::Relaxed), 0)
     }
 
+    /// FIDs for a directory on an MDT, and for its shards.
+    fn striped(&self, mdt: u16, mdts: &[u16], hash: DirHash) -> Fid {
+        let fid = self.fid(mdt);
+        let shards = mdts.iter().map(|mdt| self.fid(*mdt)).collect();
+        self.layouts.lock().insert(fid, DirLayout::new(hash, mdt, shards));
+        fid
+    }
+
+    /// The shards of a directory, or itself.
+    fn parts(&self, fid: Fid) -> Vec<Fid> {
+        self.layouts.lock().get(&fid).map_or_else(|| vec![fid], |layout| layout.shards.clone())
+    }
+
+    /// Where a name of a directory is stored.
+    fn home(&self, fid: Fid, name: &str) -> Fid {
+        let layouts = self.layouts.lock();
+        layouts
+            .get(&fid)
+            .map_or(fid, |layout| layout.shards[layout.shard_of(name.as_bytes()).expect("a hash")])
+    }
+
     fn make(&self, parent: Fid, name: &str, fid: Fid, is_dir: bool) -> StatusResult<MdsReply> {
-        let (new, mode) = match is_dir {
-            true => (NewFile::Directory, 0o755),
-            false => (NewFile::Node { rdev: 0 }, FileKind::Regular.mode_bits() | 0o644),
+        let parent = self.home(parent, name);
+        let lmv = self.layouts.lock().get(&fid).map(DirLayout::encode);
+        let (new, mode) = match (is_dir, &lmv) {
+            (true, Some(lmv)) => (NewFile::Striped { lmv }, 0o755),
+            (true, None) => (NewFile::Directory, 0o755),
+            (false, _) => (NewFile::Node { rdev: 0 }, FileKind::Regular.mode_bits() | 0o644),
         };
         let name = name.as_bytes();
         let (open, exclusive) = (None, true);
@@ -280,26 +316,28 @@ impl World {
         let mut links: BTreeMap<Fid, u32> = BTreeMap::new();
         let mut open = vec![Fid::ROOT];
         while let Some(fid) = open.pop() {
-            let request = MdsRequest::ReadDir { fid, cookie: 0, max_bytes: 1 << 20, plus: true };
-            let Ok(MdsReply::Directory(page)) = self.run(fid.mdt_index(), &request) else {
-                panic!("{fid} cannot be listed")
-            };
             let mut names = BTreeMap::new();
-            for entry in page.entries() {
-                let is_dir = entry.kind == FileKind::Directory;
-                names.insert(
-                    String::from_utf8_lossy(entry.name).into_owned(),
-                    Entry { fid: entry.fid, is_dir },
-                );
-                if is_dir {
-                    open.push(entry.fid);
-                } else {
-                    *links.entry(entry.fid).or_default() += 1;
+            for part in self.parts(fid) {
+                let request = MdsRequest::ReadDir { fid: part, cookie: 0, max_bytes: 1 << 20, plus: true };
+                let Ok(MdsReply::Directory(page)) = self.run(part.mdt_index(), &request) else {
+                    panic!("{part} of {fid} cannot be listed")
+                };
+                let mut subdirs = 0;
+                for entry in page.entries() {
+                    let is_dir = entry.kind == FileKind::Directory;
+                    let name = String::from_utf8_lossy(entry.name).into_owned();
+                    assert_eq!(names.insert(name, Entry { fid: entry.fid, is_dir }), None, "twice");
+                    if is_dir {
+                        subdirs += 1;
+                        open.push(entry.fid);
+                    } else {
+                        *links.entry(entry.fid).or_default() += 1;
+                    }
                 }
+                let request = MdsRequest::GetAttr { fid: part };
+                let attr = attr_of(self.run(part.mdt_index(), &request).expect("there"));
+                assert_eq!(attr.expect("attributes").nlink, 2 + subdirs, "{part} of {fid}");
             }
-            let subdirs = names.values().filter(|entry| entry.is_dir).count() as u32;
-            let attr = attr_of(self.run(fid.mdt_index(), &MdsRequest::GetAttr { fid }).expect("there"));
-            assert_eq!(attr.expect("attributes").nlink, 2 + subdirs, "{fid}");
             tree.insert(fid, names);
         }
         for (fid, expected) in links {
@@ -309,28 +347,36 @@ impl World {
         tree
     }
 
-    /// The stores agree with themselves and with each other. Consumes the servers, since the check is offline.
-    fn check(self) {
+    /// Stops the servers; gives the directories of their stores.
+    fn stop(self) -> Vec<tempfile::TempDir> {
         for index in 0..self.count() {
             self.net.get(index).expect("alive").stop().expect("stops");
         }
-        let World { net, dirs, .. } = self;
-        drop(net);
-        let mut stores = Vec::new();
-        for dir in &dirs {
-            let mut store = None;
-            eventually("the store is free", || {
-                store = MetaStore::open(&store_path(dir.path()), config().store).ok();
-                store.is_some()
-            });
-            let store = store.expect("opened");
-            let index = read_record(&store, dir.path()).expect("a record").index;
-            stores.push((store, index));
-        }
-        let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
-        let report = check_together(&stores, &mut |_| {}).expect("checks");
-        assert!(report.problems.is_empty(), "{:#?}", report.problems);
+        self.dirs
     }
+
+    /// The stores agree with themselves and with each other. Consumes the servers, since the check is offline.
+    fn check(self) {
+        check_dirs_of(&self.stop());
+    }
+}
+
+/// Checks the stores of all MDTs together.
+fn check_dirs_of(dirs: &[tempfile::TempDir]) {
+    let mut stores = Vec::new();
+    for dir in dirs {
+        let mut store = None;
+        eventually("the store is free", || {
+            store = MetaStore::open(&store_path(dir.path()), config().store).ok();
+            store.is_some()
+        });
+        let store = store.expect("opened");
+        let index = read_record(&store, dir.path()).expect("a record").index;
+        stores.push((store, index));
+    }
+    let stores: Vec<(&MetaStore, u16)> = stores.iter().map(|(store, index)| (store, *index)).collect();
+    let report = check_together(&stores, &mut |_| {}).expect("checks");
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
 }
 
 /// One operation of the namespace.
@@ -351,9 +397,21 @@ impl Step {
         match pick(dice, 10) {
             0 | 1 => {
                 let mdt = pick(dice, usize::from(world.count())) as u16;
-                Step::Make { parent, name: name(dice), fid: world.fid(mdt), is_dir: true }
+                let fid = match pick(dice, 3) {
+                    0 => {
+                        let mdts: Vec<u16> =
+                            (0..2 + pick(dice, 3) as u16).map(|i| (mdt + i) % world.count()).collect();
+                        world.striped(mdt, &mdts, DirHash::ALL[pick(dice, 4)])
+                    }
+                    _ => world.fid(mdt),
+                };
+                Step::Make { parent, name: name(dice), fid, is_dir: true }
             }
-            2 => Step::Make { parent, name: name(dice), fid: world.fid(parent.mdt_index()), is_dir: false },
+            2 => {
+                let name = name(dice);
+                let fid = world.fid(world.home(parent, &name).mdt_index());
+                Step::Make { parent, name, fid, is_dir: false }
+            }
             3 => {
                 let files: Vec<Fid> = tree
                     .values()
@@ -361,14 +419,13 @@ impl Step {
                     .filter(|entry| !entry.is_dir)
                     .map(|entry| entry.fid)
                     .collect();
+                let name = name(dice);
                 match files.is_empty() {
-                    true => Step::Make {
-                        parent,
-                        name: name(dice),
-                        fid: world.fid(parent.mdt_index()),
-                        is_dir: false,
-                    },
-                    false => Step::Link { fid: files[pick(dice, files.len())], parent, name: name(dice) },
+                    true => {
+                        let fid = world.fid(world.home(parent, &name).mdt_index());
+                        Step::Make { parent, name, fid, is_dir: false }
+                    }
+                    false => Step::Link { fid: files[pick(dice, files.len())], parent, name },
                 }
             }
             4 => Step::Unlink { parent, name: name(dice), is_dir: false },
@@ -388,34 +445,46 @@ impl Step {
         match self {
             Step::Make { parent, name, fid, is_dir } => world.make(*parent, name, *fid, *is_dir).map(drop),
             Step::Link { fid, parent, name } => {
-                let request = MdsRequest::Link { fid: *fid, parent: *parent, name: name.as_bytes() };
+                let parent = world.home(*parent, name);
+                let request = MdsRequest::Link { fid: *fid, parent, name: name.as_bytes() };
                 world.run(parent.mdt_index(), &request).map(drop)
             }
             Step::Unlink { parent, name, is_dir } => {
-                let request =
-                    MdsRequest::Unlink { parent: *parent, name: name.as_bytes(), directory: *is_dir };
+                let parent = world.home(*parent, name);
+                let request = MdsRequest::Unlink { parent, name: name.as_bytes(), directory: *is_dir };
                 world.run(parent.mdt_index(), &request).map(drop)
             }
             Step::Rename { from, to, flags } => {
+                let from_parent = world.home(from.0, &from.1);
                 let request = MdsRequest::Rename {
-                    from_parent: from.0,
+                    from_parent,
                     from_name: from.1.as_bytes(),
-                    to_parent: to.0,
+                    to_parent: world.home(to.0, &to.1),
                     to_name: to.1.as_bytes(),
                     flags: *flags,
                 };
-                world.run(from.0.mdt_index(), &request).map(drop)
+                world.run(from_parent.mdt_index(), &request).map(drop)
             }
         }
     }
 
     /// The MDTs of what it touches.
-    fn mdts(&self, tree: &Tree) -> BTreeSet<u16> {
+    fn mdts(&self, world: &World, tree: &Tree) -> BTreeSet<u16> {
         let lead = |parent: &Fid, name: &str| tree[parent].get(name).map_or(*parent, |entry| entry.fid);
+        let with_parts = |fid: Fid| [vec![fid], world.parts(fid)].concat();
         let fids = match self {
-            Step::Make { parent, fid, .. } | Step::Link { parent, fid, .. } => vec![*parent, *fid],
-            Step::Unlink { parent, name, .. } => vec![*parent, lead(parent, name)],
-            Step::Rename { from, to, .. } => vec![from.0, lead(&from.0, &from.1), to.0, lead(&to.0, &to.1)],
+            Step::Make { parent, name, fid, .. } => {
+                [vec![world.home(*parent, name)], with_parts(*fid)].concat()
+            }
+            Step::Link { parent, name, fid } => vec![world.home(*parent, name), *fid],
+            Step::Unlink { parent, name, .. } => {
+                [vec![world.home(*parent, name)], with_parts(lead(parent, name))].concat()
+            }
+            Step::Rename { from, to, .. } => [
+                vec![world.home(from.0, &from.1), lead(&from.0, &from.1), world.home(to.0, &to.1)],
+                with_parts(lead(&to.0, &to.1)),
+            ]
+            .concat(),
         };
         fids.iter().map(Fid::mdt_index).collect()
     }
@@ -534,7 +603,7 @@ fn run(seed: u64, steps: usize, one_in: u64) -> String {
         let outcome = step.run(&world);
         world.net.one_in.store(0, Ordering::Relaxed);
         let disturbed = world.net.disturbed.load(Ordering::Relaxed);
-        let was_one = step.mdts(&tree).len() == 1;
+        let was_one = step.mdts(&world, &tree).len() == 1;
         let dark = image.is_some_and(|image| world.lose_power(image));
         writeln!(told, "{number} {step:?} {outcome:?} {disturbed} {dark}").expect("a text");
         if !disturbed && !dark {
@@ -604,108 +673,4 @@ fn copy_of(dir: &std::path::Path) -> tempfile::TempDir {
     let copied = tempfile::tempdir().expect("a directory");
     copy(dir, copied.path());
     copied
-}
-
-/// The log of a server that loses power may lose its end. What others have a part in comes back from them, whoever coordinated it.
-#[test]
-fn a_part_that_was_lost_with_the_power_is_done_again() {
-    for lost in [0u16, 1] {
-        let mut world = World::new(2, 3);
-        let (here, there) = (world.fid(0), world.fid(1));
-        world.make(Fid::ROOT, "here", here, true).expect("made");
-        world.make(Fid::ROOT, "there", there, true).expect("made");
-        let (file, other) = (world.fid(0), world.fid(1));
-        world.make(here, "file", file, false).expect("made");
-        world.make(there, "other", other, false).expect("made");
-        world.recover();
-        let old = world.image(lost);
-
-        let rename = |from: (Fid, &str), to: (Fid, &str)| MdsRequest::Rename {
-            from_parent: from.0,
-            from_name: Box::leak(from.1.to_owned().into_boxed_str()).as_bytes(),
-            to_parent: to.0,
-            to_name: Box::leak(to.1.to_owned().into_boxed_str()).as_bytes(),
-            flags: RenameFlags::empty(),
-        };
-        world.run(0, &rename((here, "file"), (there, "moved"))).expect("moved");
-        world.run(1, &rename((there, "other"), (here, "came"))).expect("moved");
-        let link = MdsRequest::Link { fid: other, parent: Fid::ROOT, name: b"link" };
-        world.run(0, &link).expect("linked");
-        let expected = world.tree();
-
-        assert!(world.lose_power(old), "something was synced");
-        world.recover();
-        assert_eq!(world.tree(), expected, "MDT {lost} lost its end");
-        world.check();
-    }
-}
-
-/// A commit may wait for clients, and fail. Until then an MDT that has just restarted must not hear of the operation, nor may its
-/// coordinator take it for done.
-#[test]
-fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
-    let world = World::new(2, 4);
-    let fid = world.fid(1);
-    world.make(Fid::ROOT, "there", fid, true).expect("made");
-    world.recover();
-    let at = Name { parent: fid, name: b"not yet".to_vec() };
-    let name = Update::PutName { at, fid: Fid::ROOT, kind: FileKind::Directory };
-    let parts = vec![Part { mdt: 0, updates: Vec::new() }, Part { mdt: 1, updates: vec![name] }];
-    let coordinator = world.net.get(0).expect("alive");
-    let id = coordinator.operations.be_about_to_commit(parts).id;
-
-    coordinator.resolve_once();
-    world.net.kill(1);
-    world.start(1);
-    world.meet();
-    let lookup = MdsRequest::Lookup { parent: fid, name: b"not yet" };
-    let found = world.run(1, &lookup);
-    assert!(matches!(found, Ok(MdsReply::Entry { attr: None, .. })), "{found:?}");
-    let way = Way { net: world.net.clone(), from: 1, to: 0 };
-    let asked = way.call(&Cred::system(), &MdsRequest::Peer(PeerRequest::Outcome { op: id }));
-    assert_eq!(asked.map(|answer| answer.reply), Err(Status::EAGAIN), "it is still known, and not decided");
-}
-
-/// Each question to one that does not answer takes seconds, and a server that stops waits for them.
-#[test]
-fn an_mdt_that_is_away_is_not_asked_for_each_operation() {
-    let world = World::new(2, 1);
-    for number in 0..20 {
-        world.make(Fid::ROOT, &format!("d{number}"), world.fid(1), true).expect("made");
-    }
-    let mds = world.net.get(0).expect("alive");
-    mds.sync_store(mds.store.last_transno()).expect("synced");
-    world.net.kill(1);
-    let before = world.net.messages.load(Ordering::Relaxed);
-    mds.resolve_once();
-    let asked = world.net.messages.load(Ordering::Relaxed) - before;
-    assert!(asked <= 3, "{asked} questions");
-    drop(mds);
-    world.recover();
-    world.check();
-}
-
-#[test]
-fn a_name_on_another_mdt_is_told_to_be_there() {
-    let world = World::new(2, 1);
-    let fid = world.fid(1);
-    world.make(Fid::ROOT, "there", fid, true).expect("made");
-    let lookup = MdsRequest::Lookup { parent: Fid::ROOT, name: b"there" };
-    match world.run(0, &lookup).expect("looked up") {
-        MdsReply::Remote { fid: found, public, .. } => assert_eq!((found, public), (fid, true)),
-        other => panic!("{other:?}"),
-    }
-    let up = world.run(1, &MdsRequest::Lookup { parent: fid, name: b".." }).expect("looked up");
-    assert!(matches!(up, MdsReply::Remote { fid: Fid::ROOT, .. }), "{up:?}");
-    let path = world.run(1, &MdsRequest::FidToPath { fid, index: 0 }).expect("a path");
-    assert_eq!(path, MdsReply::Path { top: Fid::ROOT, path: b"there".to_vec() });
-    let inner = world.fid(1);
-    world.make(fid, "inner", inner, true).expect("made");
-    let path = world.run(1, &MdsRequest::FidToPath { fid: inner, index: 0 }).expect("a path");
-    assert_eq!(path, MdsReply::Path { top: Fid::ROOT, path: b"there/inner".to_vec() });
-    let (middle, last) = (world.fid(0), world.fid(0));
-    world.make(inner, "middle", middle, true).expect("made");
-    world.make(middle, "last", last, true).expect("made");
-    let path = world.run(0, &MdsRequest::FidToPath { fid: last, index: 0 }).expect("a path");
-    assert_eq!(path, MdsReply::Path { top: inner, path: b"middle/last".to_vec() });
 }

@@ -102,8 +102,12 @@ struct Plan {
     /// As given, without the umask.
     mode: Option<u32>,
     first: i64,
-    /// Names are to be spread over MDTs, if there are several.
-    is_spread: bool,
+    /// MDTs to spread names over, if there are several; negative: all.
+    count: i32,
+    /// Number of the hash; 0: as usual.
+    hash: u32,
+    /// As they were given.
+    mdts: Vec<u16>,
     paths: Vec<OsString>,
 }
 
@@ -170,34 +174,36 @@ fn plan(parsed: &Parsed) -> Result<Plan, Failure> {
             None => return Err(create_usage(format!("bad MODE '{text}'"))),
         },
     };
-    let (first, listed) = first_of(parsed.value('i'))?;
-    let is_many =
-        |key: char| parsed.value(key).and_then(parse_signed).is_some_and(|count| !(0..=1).contains(&count));
-    let is_spread = listed > 1 || ['c', 'T', 'C'].into_iter().any(is_many);
+    let (first, mdts) = first_of(parsed.value('i'))?;
+    let count = ['c', 'T', 'C'].into_iter().find_map(|key| parsed.value(key)).and_then(parse_signed);
+    let count = count.map_or(mdts.len() as i32, |count| count as i32);
+    let hash = parsed.value('H').map_or(0, |hash| match HASHES.iter().position(|name| *name == hash) {
+        Some(place) => place as u32 + 1,
+        None => parse_unsigned(hash).unwrap_or(0) as u32,
+    });
     if parsed.operands.is_empty() {
         return Err(create_usage("DIR must be specified".to_owned()));
     }
-    Ok(Plan { foreign, mode, first, is_spread, paths: parsed.operands.clone() })
+    Ok(Plan { foreign, mode, first, count, hash, mdts, paths: parsed.operands.clone() })
 }
 
-/// The first MDT of a list like `0,2-4`, or -1, and how many are in it.
-fn first_of(text: Option<&str>) -> Result<(i64, u64), Failure> {
-    let Some(text) = text else { return Ok((-1, 0)) };
+/// The first MDT of a list like `0,2-4`, or -1, and all of them.
+fn first_of(text: Option<&str>) -> Result<(i64, Vec<u16>), Failure> {
+    let Some(text) = text else { return Ok((-1, Vec::new())) };
     let wrong = || create_usage(format!("invalid MDT target(s) '{text}'"));
     if text == "-1" {
-        return Ok((-1, 0));
+        return Ok((-1, Vec::new()));
     }
-    let (mut first, mut listed) = (None, 0);
+    let mut listed = Vec::new();
     for word in text.split(',') {
         let (from, to) = word.split_once('-').unwrap_or((word, word));
         let (from, to) = parse_unsigned(from).zip(parse_unsigned(to)).ok_or_else(wrong)?;
         if from > to || to >= nacre_types::limits::TARGET_INDEX_MAX.into() {
             return Err(wrong());
         }
-        first.get_or_insert(from as i64);
-        listed += to - from + 1;
+        listed.extend(from as u16..=to as u16);
     }
-    first.map(|first| (first, listed)).ok_or_else(wrong)
+    listed.first().map(|first| (i64::from(*first), listed.clone())).ok_or_else(wrong)
 }
 
 fn make(path: &Path, plan: &Plan) -> io::Result<()> {
@@ -206,14 +212,9 @@ fn make(path: &Path, plan: &Plan) -> io::Result<()> {
     if plan.first >= 0 && !parent.targets()?.iter().any(is_there) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // With one MDT there is nothing to spread over, as in Lustre.
-    let is_mdt = |row: &&mounted::TargetRow| row.target.kind == nacre_types::TargetKind::Mdt;
-    if plan.is_spread && parent.targets()?.iter().filter(is_mdt).count() > 1 {
-        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
-    }
-    match u16::try_from(plan.first) {
-        Ok(mdt) => make_on(&parent, path, plan.mode, mdt)?,
-        Err(_) => fs::DirBuilder::new().mode(plan.mode.unwrap_or(MODE_DEFAULT)).create(path)?,
+    match plan.mdts.is_empty() && (0..=1).contains(&plan.count) {
+        false => make_on(&parent, path, plan)?,
+        true => fs::DirBuilder::new().mode(plan.mode.unwrap_or(MODE_DEFAULT)).create(path)?,
     }
     let finish = || {
         if let Some(mode) = plan.mode {
@@ -227,19 +228,20 @@ fn make(path: &Path, plan: &Plan) -> io::Result<()> {
     finish().inspect_err(|_| drop(fs::remove_dir(path)))
 }
 
-/// Makes a directory on a certain MDT.
-fn make_on(parent: &mounted::Mounted, path: &Path, mode: Option<u32>, mdt: u16) -> io::Result<()> {
+/// Makes a directory on certain MDTs, or on several.
+fn make_on(parent: &mounted::Mounted, path: &Path, plan: &Plan) -> io::Result<()> {
     let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EEXIST))?;
-    let umask = match mode {
+    let umask = match plan.mode {
         Some(_) => 0,
         None => umask(),
     };
     parent.make_directory(&MakeDirectory {
         name: name.as_bytes().to_vec(),
-        mode: mode.unwrap_or(MODE_DEFAULT),
+        mode: plan.mode.unwrap_or(MODE_DEFAULT),
         umask,
-        mdts: vec![mdt],
-        ..MakeDirectory::default()
+        count: plan.count,
+        hash: plan.hash,
+        mdts: plan.mdts.clone(),
     })
 }
 

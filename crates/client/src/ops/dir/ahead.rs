@@ -201,6 +201,16 @@ impl Client {
         if whole && page.page.end {
             return dir.ahead.note_end(next, page);
         }
+        if self.shard_lists.get(dir.fid).is_none() {
+            self.fetch_ahead(dir, next);
+        }
+    }
+
+    /// Has a page fetched by another thread.
+    pub(super) fn fetch_ahead(&self, dir: &Arc<OpenDir>, next: Wanted) {
+        if self.is_embedded() || !self.lease.exclusive() || self.tunables.statahead_max() == 0 {
+            return;
+        }
         let Some(place) = Place::take(&self.statahead.pages) else { return };
         let Some(me) = self.me.get().filter(|_| dir.ahead.queue(next, place)) else { return };
         let (me, dir) = (me.clone(), dir.clone());

@@ -139,7 +139,7 @@ impl Front {
         let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
         let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
         let caller = caller(asked.request);
-        let made = self.client.create_on(&caller, (asked.fid, name), &what, mdt)?;
+        let made = self.client.create_on(&caller, (asked.fid, name), &what, Some(mdt))?;
         self.client.forget(made.node, 1);
         if is_foreign
             && let Err(status) = self.client.setxattr(&caller, made.attr.fid, LMV, wish, XattrFlags::CREATE)

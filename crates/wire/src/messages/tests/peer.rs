@@ -34,8 +34,7 @@ fn operation() -> Operation {
 fn striped_operation() -> Operation {
     let xattrs = vec![(b"system.posix_acl_default".to_vec(), Vec::new())];
     let record = RecordBytes(b"record".to_vec());
-    let updates =
-        vec![Update::DropShard { fid: fid(1) }, Update::Mirror { fid: fid(2), record, xattrs }];
+    let updates = vec![Update::DropShard { fid: fid(1) }, Update::Mirror { fid: fid(2), record, xattrs }];
     Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
 }
 

@@ -1,0 +1,112 @@
+//! Directories whose names lie in shards: made, and kept alike with their shards.
+
+use super::create::ACL_DEFAULT;
+use crate::locks::Locked;
+use crate::mds::Mds;
+use crate::operations::Gathered;
+use crate::service::Caller;
+use crate::shards::{is_striped, shards_of};
+use crate::tx::Tx;
+use nacre_layout::dir_default::PER_MDT_MAX;
+use nacre_layout::dir_hash::DirHash;
+use nacre_layout::dir_layout::{DirFlags, DirLayout};
+use nacre_types::{Fid, Status, StatusResult};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::peer::{RecordBytes, Update};
+use std::collections::BTreeMap;
+
+/// What is locked while owner, rights, times or defaults of an inode are changed: of a directory, its shards too.
+pub(super) enum Held<'a> {
+    /// The inode alone.
+    Alone(#[allow(dead_code, reason = "held until it is dropped")] Locked<'a>),
+    /// A directory and its shards.
+    Everywhere(Fid, Gathered<'a>),
+}
+
+impl Mds {
+    /// Whether these can be the shards of a new directory.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to spread directories over MDTs; `EINVAL`.
+    pub(super) fn check_new_shards(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        lmv: &[u8],
+    ) -> StatusResult<DirLayout> {
+        self.check_may_spread(caller)?;
+        let layout = DirLayout::decode(lmv).map_err(|_| Status::EINVAL)?;
+        let impossible = DirFlags::all() - DirFlags::OVERSTRIPED - DirFlags::FIXED;
+        if layout.flags.intersects(impossible)
+            || DirHash::from_number(layout.hash).is_none()
+            || layout.master_mdt != fid.mdt_index()
+            || layout.shards.contains(fid)
+        {
+            return Err(Status::EINVAL);
+        }
+        let mut counts: BTreeMap<u16, i32> = BTreeMap::new();
+        for shard in &layout.shards {
+            if shard.mdt_index() == self.index {
+                self.check_own_fid(shard)?;
+            }
+            let count = counts.entry(shard.mdt_index()).or_default();
+            *count += 1;
+            if *count > PER_MDT_MAX {
+                return Err(Status::EINVAL);
+            }
+        }
+        Ok(layout)
+    }
+
+    /// Locks an inode to change owner, rights, times or defaults.
+    ///
+    /// # Errors
+    /// `ENOENT`; what other MDTs answer.
+    pub(super) fn lock_alike(&self, fid: &Fid) -> StatusResult<Held<'_>> {
+        loop {
+            let seen = self.inode(fid)?;
+            let Some(layout) = shards_of(&seen)? else {
+                let locked = self.locks.lock(&[*fid]);
+                if is_striped(&*self.inode(fid)?) {
+                    continue;
+                }
+                return Ok(Held::Alone(locked));
+            };
+            let mut fids = layout.shards;
+            fids.push(*fid);
+            let gathered = self.gather(&fids, &[])?;
+            if gathered.inode(fid)?.lmv == seen.lmv {
+                return Ok(Held::Everywhere(*fid, gathered));
+            }
+        }
+    }
+
+    /// Commits what was staged for an inode that is held: of a directory, on all MDTs.
+    ///
+    /// # Errors
+    /// If it does not happen.
+    pub(super) fn finish_held(
+        &self,
+        caller: &Caller<'_>,
+        held: Held<'_>,
+        tx: Tx,
+        reply: MdsReply,
+    ) -> StatusResult<MdsAnswer> {
+        let Held::Everywhere(fid, gathered) = held else { return self.finish(caller, tx, reply) };
+        let changed =
+            tx.cached().iter().find_map(|(changed, record)| record.as_ref().filter(|_| *changed == fid));
+        let Some(changed) = changed else { return Ok(self.answer(reply)) };
+        let mut bytes = Vec::new();
+        changed.encode(&mut bytes);
+        let xattrs: Vec<_> = tx
+            .default_acl
+            .iter()
+            .map(|acl| (ACL_DEFAULT.to_vec(), acl.clone().unwrap_or_default()))
+            .collect();
+        let mirror =
+            |fid: Fid| Update::Mirror { fid, record: RecordBytes(bytes.clone()), xattrs: xattrs.clone() };
+        let shards = shards_of(changed)?.map(|layout| layout.shards).unwrap_or_default();
+        let updates = shards.into_iter().chain([fid]).map(mirror).collect();
+        self.execute(caller, gathered, updates, (changed.attr.ctime, reply))
+    }
+}

@@ -1,0 +1,150 @@
+//! Single events: what one test each is about.
+
+use super::*;
+use crate::check::check_dir;
+use crate::tables::INODES;
+use nacre_ondisk::InodeRecord;
+use nacre_wire::peer::{Name, Part, Update};
+
+/// The log of a server that loses power may lose its end. What others have a part in comes back from them, whoever coordinated it.
+#[test]
+fn a_part_that_was_lost_with_the_power_is_done_again() {
+    for lost in [0u16, 1] {
+        let mut world = World::new(2, 3);
+        let (here, there) = (world.fid(0), world.fid(1));
+        world.make(Fid::ROOT, "here", here, true).expect("made");
+        world.make(Fid::ROOT, "there", there, true).expect("made");
+        let (file, other) = (world.fid(0), world.fid(1));
+        world.make(here, "file", file, false).expect("made");
+        world.make(there, "other", other, false).expect("made");
+        world.recover();
+        let old = world.image(lost);
+
+        let rename = |from: (Fid, &str), to: (Fid, &str)| MdsRequest::Rename {
+            from_parent: from.0,
+            from_name: Box::leak(from.1.to_owned().into_boxed_str()).as_bytes(),
+            to_parent: to.0,
+            to_name: Box::leak(to.1.to_owned().into_boxed_str()).as_bytes(),
+            flags: RenameFlags::empty(),
+        };
+        world.run(0, &rename((here, "file"), (there, "moved"))).expect("moved");
+        world.run(1, &rename((there, "other"), (here, "came"))).expect("moved");
+        let link = MdsRequest::Link { fid: other, parent: Fid::ROOT, name: b"link" };
+        world.run(0, &link).expect("linked");
+        let expected = world.tree();
+
+        assert!(world.lose_power(old), "something was synced");
+        world.recover();
+        assert_eq!(world.tree(), expected, "MDT {lost} lost its end");
+        world.check();
+    }
+}
+
+/// A commit may wait for clients, and fail. Until then an MDT that has just restarted must not hear of the operation, nor may its
+/// coordinator take it for done.
+#[test]
+fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
+    let world = World::new(2, 4);
+    let fid = world.fid(1);
+    world.make(Fid::ROOT, "there", fid, true).expect("made");
+    world.recover();
+    let at = Name { parent: fid, name: b"not yet".to_vec() };
+    let name = Update::PutName { at, fid: Fid::ROOT, kind: FileKind::Directory };
+    let parts = vec![Part { mdt: 0, updates: Vec::new() }, Part { mdt: 1, updates: vec![name] }];
+    let coordinator = world.net.get(0).expect("alive");
+    let id = coordinator.operations.be_about_to_commit(parts).id;
+
+    coordinator.resolve_once();
+    world.net.kill(1);
+    world.start(1);
+    world.meet();
+    let lookup = MdsRequest::Lookup { parent: fid, name: b"not yet" };
+    let found = world.run(1, &lookup);
+    assert!(matches!(found, Ok(MdsReply::Entry { attr: None, .. })), "{found:?}");
+    let way = Way { net: world.net.clone(), from: 1, to: 0 };
+    let asked = way.call(&Cred::system(), &MdsRequest::Peer(PeerRequest::Outcome { op: id }));
+    assert_eq!(asked.map(|answer| answer.reply), Err(Status::EAGAIN), "it is still known, and not decided");
+}
+
+/// Each question to one that does not answer takes seconds, and a server that stops waits for them.
+#[test]
+fn an_mdt_that_is_away_is_not_asked_for_each_operation() {
+    let world = World::new(2, 1);
+    for number in 0..20 {
+        world.make(Fid::ROOT, &format!("d{number}"), world.fid(1), true).expect("made");
+    }
+    let mds = world.net.get(0).expect("alive");
+    mds.sync_store(mds.store.last_transno()).expect("synced");
+    world.net.kill(1);
+    let before = world.net.messages.load(Ordering::Relaxed);
+    mds.resolve_once();
+    let asked = world.net.messages.load(Ordering::Relaxed) - before;
+    assert!(asked <= 3, "{asked} questions");
+    drop(mds);
+    world.recover();
+    world.check();
+}
+
+/// What an MDT cannot know of names on others is not taken for damage when something else is repaired.
+#[test]
+fn a_repair_of_one_mdt_leaves_inodes_alone_whose_names_lie_on_others() {
+    let world = World::new(2, 6);
+    let (there, striped) = (world.fid(1), world.striped(0, &[0, 1], DirHash::Fnv1a64));
+    world.make(Fid::ROOT, "there", there, true).expect("made");
+    world.make(there, "striped", striped, true).expect("made");
+    let file = world.fid(0);
+    world.make(Fid::ROOT, "file", file, false).expect("made");
+    let link = MdsRequest::Link { fid: file, parent: there, name: b"link" };
+    world.run(1, &link).expect("linked");
+    let rename = MdsRequest::Rename {
+        from_parent: Fid::ROOT,
+        from_name: b"file",
+        to_parent: there,
+        to_name: b"moved",
+        flags: RenameFlags::empty(),
+    };
+    world.run(0, &rename).expect("moved");
+    world.recover();
+    let dirs = world.stop();
+    {
+        let store = MetaStore::open(&store_path(dirs[0].path()), config().store).expect("opened");
+        let root = store
+            .get(INODES, &Fid::ROOT.to_key(), |value| InodeRecord::decode(Fid::ROOT, value.expect("there")));
+        let mut root = root.expect("read").expect("a record");
+        root.attr.nlink += 5;
+        let (mut bytes, mut batch) = (Vec::new(), nacre_store::Batch::default());
+        root.encode(&mut bytes);
+        batch.put(INODES, &Fid::ROOT.to_key(), &bytes);
+        let transno = store.commit(&mut batch).expect("stored");
+        store.sync(transno).expect("synced");
+        store.close().expect("closed");
+    }
+    let report = check_dir(dirs[0].path(), &config_of(0), true, &mut |_| {}).expect("repaired");
+    assert_eq!(report.repaired, 1, "{:#?}", report.problems);
+    check_dirs_of(&dirs);
+}
+
+#[test]
+fn a_name_on_another_mdt_is_told_to_be_there() {
+    let world = World::new(2, 1);
+    let fid = world.fid(1);
+    world.make(Fid::ROOT, "there", fid, true).expect("made");
+    let lookup = MdsRequest::Lookup { parent: Fid::ROOT, name: b"there" };
+    match world.run(0, &lookup).expect("looked up") {
+        MdsReply::Remote { fid: found, public, .. } => assert_eq!((found, public), (fid, true)),
+        other => panic!("{other:?}"),
+    }
+    let up = world.run(1, &MdsRequest::Lookup { parent: fid, name: b".." }).expect("looked up");
+    assert!(matches!(up, MdsReply::Remote { fid: Fid::ROOT, .. }), "{up:?}");
+    let path = world.run(1, &MdsRequest::FidToPath { fid, index: 0 }).expect("a path");
+    assert_eq!(path, MdsReply::Path { top: Fid::ROOT, path: b"there".to_vec() });
+    let inner = world.fid(1);
+    world.make(fid, "inner", inner, true).expect("made");
+    let path = world.run(1, &MdsRequest::FidToPath { fid: inner, index: 0 }).expect("a path");
+    assert_eq!(path, MdsReply::Path { top: Fid::ROOT, path: b"there/inner".to_vec() });
+    let (middle, last) = (world.fid(0), world.fid(0));
+    world.make(inner, "middle", middle, true).expect("made");
+    world.make(middle, "last", last, true).expect("made");
+    let path = world.run(0, &MdsRequest::FidToPath { fid: last, index: 0 }).expect("a path");
+    assert_eq!(path, MdsReply::Path { top: inner, path: b"middle/last".to_vec() });
+}
