@@ -106,10 +106,6 @@ fn who_may_not_choose_an_mdt_is_refused_and_nothing_is_made() {
         fs::set_permissions(&top, fs::Permissions::from_mode(0o777)).expect("opened");
         let path = top.join("there");
         cluster.lfs(&["mkdir", "-i", "7", text(&path)]).fails_with(libc::EINVAL);
-        // What is not there is not done by halves.
-        for spread in [["-c", "2"], ["-C", "-1"], ["-i", "0,1"]] {
-            cluster.lfs(&["mkdir", spread[0], spread[1], text(&path)]).fails_with(libc::EOPNOTSUPP);
-        }
         cluster.lfs(&["migrate", "-m", "1", text(&top)]).fails_with(libc::EOPNOTSUPP);
         cluster.lfs(&["migrate", "-m", "0", text(&top)]).success();
         let user = Identity::user(12345).with_groups(&[54321]);

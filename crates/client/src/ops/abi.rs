@@ -1,7 +1,7 @@
 //! What only programs that were made for Lustre ask.
 
 use crate::caller::Caller;
-use crate::client::Client;
+use crate::client::{Answer, Client};
 use nacre_layout::{LayoutForm, user};
 use nacre_types::{Caps, Fid, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, MdsReply, MdsRequest, OpenFlags};
@@ -59,6 +59,23 @@ impl Client {
         self.open_lease(caller, handle, Some(LeaseKind::None))
     }
 
+    /// Removes the first name of a file by that name. Who moves another file there at the same instant loses that one, as with `rm`.
+    fn remove_named(&self, caller: &Caller, fid: Fid) -> StatusResult<Answer> {
+        let (parent, name) = self.parent_of(caller, fid, 0)?;
+        self.at_home(parent, &name, |home| {
+            let found =
+                match self.call(caller, home, &MdsRequest::Lookup { parent: home, name: &name })?.reply {
+                    MdsReply::Entry { attr, .. } => attr.map(|attr| attr.fid),
+                    MdsReply::Remote { fid, .. } => Some(fid),
+                    _ => return Err(Status::EPROTO),
+                };
+            if found != Some(fid) {
+                return Err(Status::ENOENT);
+            }
+            self.call(caller, home, &MdsRequest::Unlink { parent: home, name: &name, directory: false })
+        })
+    }
+
     /// Removes all names of a file that is known by its FID, each only if it is the file's.
     ///
     /// # Errors
@@ -70,7 +87,11 @@ impl Client {
         }
         loop {
             let parent = self.parent_of(caller, fid, 0);
-            let answer = self.call(caller, fid, &MdsRequest::RemoveFid { fid })?;
+            let answer = match self.call(caller, fid, &MdsRequest::RemoveFid { fid }) {
+                // The name lies on another MDT.
+                Err(Status::WRONG_TARGET) => self.remove_named(caller, fid)?,
+                answer => answer?,
+            };
             let MdsReply::Removed { attr, .. } = &answer.reply else { return Err(Status::EPROTO) };
             let is_last = attr.as_ref().is_none_or(|attr| attr.nlink == 0);
             self.note_removed(answer)?;

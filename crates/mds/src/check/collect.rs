@@ -2,7 +2,7 @@
 
 use super::Problem;
 use crate::error::MdsError;
-use crate::shards::named_in;
+use crate::shards::{named_in, shards_of};
 use crate::tables::{
     DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS,
     split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
@@ -292,7 +292,15 @@ impl Inventory {
     /// True if only other MDTs than those that were read know all names of an inode.
     pub fn has_names_elsewhere(&self, inode: &Inode) -> bool {
         let extra = inode.extra_links.iter().map(|(parent, _)| parent);
-        extra.chain([&inode.record.parent]).any(|parent| !parent.is_zero() && !self.covers(parent))
+        extra.chain([&inode.record.parent]).any(|parent| !parent.is_zero() && !self.covers_names_of(parent))
+    }
+
+    /// True if everything was read that may have names of a directory.
+    fn covers_names_of(&self, directory: &Fid) -> bool {
+        let record = self.inodes.get(directory).map(|inode| &inode.record);
+        let layout = record.and_then(|record| shards_of(record).ok().flatten());
+        self.covers(directory)
+            && layout.is_none_or(|layout| layout.shards.iter().all(|shard| self.covers(shard)))
     }
 
     /// What can be known only when everything was read: who has which names.

@@ -470,18 +470,18 @@ impl Step {
 
     /// The MDTs of what it touches.
     fn mdts(&self, world: &World, tree: &Tree) -> BTreeSet<u16> {
-        let lead = |parent: &Fid, name: &str| tree[parent].get(name).map_or(*parent, |entry| entry.fid);
+        let home = |parent: &Fid, name: &str| world.home(*parent, name);
+        let lead =
+            |parent: &Fid, name: &str| tree[parent].get(name).map_or(home(parent, name), |entry| entry.fid);
         let with_parts = |fid: Fid| [vec![fid], world.parts(fid)].concat();
         let fids = match self {
-            Step::Make { parent, name, fid, .. } => {
-                [vec![world.home(*parent, name)], with_parts(*fid)].concat()
-            }
-            Step::Link { parent, name, fid } => vec![world.home(*parent, name), *fid],
+            Step::Make { parent, name, fid, .. } => [vec![home(parent, name)], with_parts(*fid)].concat(),
+            Step::Link { parent, name, fid } => vec![home(parent, name), *fid],
             Step::Unlink { parent, name, .. } => {
-                [vec![world.home(*parent, name)], with_parts(lead(parent, name))].concat()
+                [vec![home(parent, name)], with_parts(lead(parent, name))].concat()
             }
             Step::Rename { from, to, .. } => [
-                vec![world.home(from.0, &from.1), lead(&from.0, &from.1), world.home(to.0, &to.1)],
+                vec![home(&from.0, &from.1), lead(&from.0, &from.1), home(&to.0, &to.1)],
                 with_parts(lead(&to.0, &to.1)),
             ]
             .concat(),

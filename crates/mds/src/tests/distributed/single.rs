@@ -115,7 +115,7 @@ fn a_repair_of_one_mdt_leaves_inodes_alone_whose_names_lie_on_others() {
         let (mut bytes, mut batch) = (Vec::new(), nacre_store::Batch::default());
         root.encode(&mut bytes);
         batch.put(INODES, &Fid::ROOT.to_key(), &bytes);
-        let transno = store.commit(&mut batch).expect("stored");
+        let transno = store.commit(&batch).expect("stored");
         store.sync(transno).expect("synced");
         store.close().expect("closed");
     }
