@@ -10,6 +10,7 @@
 //! | `ops/*` | one file per group of requests |
 //! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
 //! | `names` | first links, extra links, losing the last name |
+//! | `hash` | positions of names |
 //! | `shards` | directories whose names lie in shards |
 //! | `operations/*` | operations over several MDTs |
 //! | `opens` | open handles and who writes |
@@ -31,6 +32,7 @@ mod config;
 mod data;
 mod error;
 mod flocks;
+mod hash;
 mod locks;
 mod mdlocks;
 mod mds;

@@ -103,15 +103,15 @@ pub struct Mds {
     /// The group that may make directories on other MDTs; 0: administrators alone, -1: everybody (`mdt.*.enable_remote_dir_gid`).
     pub(crate) remote_dir_gid: AtomicI64,
     /// The MDT record as it is stored.
-    record: Mutex<MdtRecord>,
+    pub(crate) record: Mutex<MdtRecord>,
     /// First sequence not given out; a copy of the one in `record`.
     pub(crate) next_sequence: AtomicU64,
     /// Striping where neither a file nor its directories say anything; the configuration may change it at any time.
     default_layout: RwLock<LayoutSpec>,
     append_layout: Mutex<AppendLayout>,
-    hash_seed: AtomicU64,
+    pub(crate) hash_seed: AtomicU64,
     /// Names are hashed with the seed from now on, so it stays.
-    has_names: Mutex<bool>,
+    pub(crate) has_names: Mutex<bool>,
     stats: MdsStats,
     pub(crate) boot_count: u64,
     /// Newest transno when this run began: everything in stored replies is at most this.
@@ -577,60 +577,6 @@ impl Mds {
             return Err(Status::ENOTDIR);
         }
         if user::is_foreign_directory(&record.body) { Err(Status::ENODATA) } else { Ok(record) }
-    }
-
-    /// The record of the directory or shard that a name is, or would be, stored with.
-    ///
-    /// # Errors
-    /// As [`Mds::directory`], and `WRONG_SHARD` if it is with another shard.
-    pub(crate) fn home_of(&self, fid: &Fid, name: &[u8]) -> StatusResult<Arc<InodeRecord>> {
-        let record = self.directory(fid)?;
-        crate::shards::check_home(&record, name)?;
-        Ok(record)
-    }
-
-    /// What names are hashed with.
-    pub(crate) fn hash_seed(&self) -> u64 {
-        self.hash_seed.load(Ordering::Relaxed)
-    }
-
-    /// Somebody may put a name here from now on.
-    pub(crate) fn begin_names(&self) {
-        *self.has_names.lock() = true;
-    }
-
-    /// Hashes names with this seed, if there are none yet.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub(crate) fn adopt_seed(&self, seed: u64) -> StatusResult<()> {
-        let mut has_names = self.has_names.lock();
-        if *has_names || seed == self.hash_seed() {
-            return Ok(());
-        }
-        self.store
-            .scan(DIRENTS, &[], Bound::Unbounded, &mut |_, _| {
-                *has_names = true;
-                ControlFlow::Break(())
-            })
-            .map_err(|error| self.store_failed(&error))?;
-        if *has_names {
-            return Ok(());
-        }
-        let mut record = self.record.lock();
-        let next = MdtRecord { hash_seed: seed, ..*record };
-        let mut tx = self.begin();
-        tx.batch().put(META, META_KEY, &next.encode());
-        let transno = self.commit(&mut tx)?;
-        self.sync_store(transno)?;
-        *record = next;
-        self.hash_seed.store(seed, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Position of a name in its directory.
-    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
-        nacre_types::name::name_hash(self.hash_seed(), name)
     }
 
     /// What a name stands for.

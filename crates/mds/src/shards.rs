@@ -4,9 +4,11 @@
 //! some MDT; its parent is the master, and owner, rights and defaults are kept as the master's ([`crate::ops`]'s `striped`). Inodes know
 //! the master as the directory of their names, so nothing of theirs changes when names move between shards.
 
+use crate::mds::Mds;
 use nacre_layout::dir_layout::{DirLayout, DirShard};
 use nacre_ondisk::InodeRecord;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult};
+use std::sync::Arc;
 
 /// True for a directory whose names lie in shards.
 pub(crate) fn is_striped(record: &InodeRecord) -> bool {
@@ -59,4 +61,16 @@ pub(crate) fn check_home(record: &InodeRecord, name: &[u8]) -> StatusResult<()> 
         Status::EUCLEAN
     })?;
     if shard.may_have(name) { Ok(()) } else { Err(Status::WRONG_SHARD) }
+}
+
+impl Mds {
+    /// The record of the directory or shard that a name is, or would be, stored with.
+    ///
+    /// # Errors
+    /// As [`Mds::directory`], and `WRONG_SHARD` if it is with another shard.
+    pub(crate) fn home_of(&self, fid: &Fid, name: &[u8]) -> StatusResult<Arc<InodeRecord>> {
+        let record = self.directory(fid)?;
+        check_home(&record, name)?;
+        Ok(record)
+    }
 }

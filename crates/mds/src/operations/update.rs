@@ -109,21 +109,16 @@ impl Mds {
                 self.move_name(tx, record, place(from), place(to));
             }
             Update::DropName { fid, at } => {
-                if self.part_inode(changed, fid)?.is_none() {
-                    return Ok(());
-                }
-                let Some(record) = changed.0.remove(fid) else { return Ok(()) };
+                let Some(record) = self.take_part_inode(changed, fid)? else { return Ok(()) };
                 match record.attr.is_dir() {
                     true => self.destroy_inode(tx, &record)?,
                     false => drop(self.drop_name(tx, record, place(at), now)?),
                 }
             }
             Update::DropShard { fid } => {
-                if self.part_inode(changed, fid)?.is_none() {
-                    return Ok(());
+                if let Some(record) = self.take_part_inode(changed, fid)? {
+                    self.destroy_inode(tx, &record)?;
                 }
-                let Some(record) = changed.0.remove(fid) else { return Ok(()) };
-                self.destroy_inode(tx, &record)?;
             }
             Update::Mirror { fid, record: master, xattrs } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
@@ -139,6 +134,12 @@ impl Mds {
 
     fn check_part(&self, fid: &Fid) -> StatusResult<()> {
         self.check_local(fid).map_err(|_| Status::EPROTO)
+    }
+
+    /// An inode that a part removes, as it is; `None` if it is gone.
+    fn take_part_inode(&self, changed: &mut Changed, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
+        self.part_inode(changed, fid)?;
+        Ok(changed.0.remove(fid))
     }
 
     /// An inode that a part changes; `None` if it is gone.
