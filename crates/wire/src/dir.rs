@@ -9,6 +9,7 @@ use crate::mds::{DirEntry, DirPage, ListedLayout};
 use nacre_types::limits::{NAME_MAX, XATTR_VALUE_MAX};
 use nacre_types::name::COOKIE_FIRST;
 use nacre_types::{Attr, Fid, FileKind};
+use std::ops::Range;
 
 /// Largest page in bytes; `max_bytes` of a request is cut to it.
 pub const DIR_PAGE_MAX: usize = 1 << 20;
@@ -41,6 +42,17 @@ impl DirEntry<'_> {
             ListedLayout::TooLong => LAYOUT_TOO_LONG,
         }
     }
+}
+
+/// Where an entry is in a page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Its position in the directory.
+    pub cookie: u64,
+    /// Bytes of its name.
+    pub name_len: usize,
+    /// Its bytes.
+    pub bytes: Range<usize>,
 }
 
 impl DirPage {
@@ -78,6 +90,25 @@ impl DirPage {
     /// The entry that begins with these bytes of a page; `None` if they are not those of one.
     pub fn entry_at(bytes: &[u8]) -> Option<DirEntry<'_>> {
         decode_entry(&mut Reader::new(bytes)).ok()
+    }
+
+    /// Position, length of the name, and bytes of each entry of a page that was checked.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let rest = self.bytes.get(at..)?;
+            let head: &[u8; ENTRY_HEAD_BYTES] = rest.first_chunk()?;
+            let name_len = usize::from(u16::from_le_bytes([head[26], head[27]]));
+            let mut len = ENTRY_HEAD_BYTES + name_len + if head[25] & HAS_ATTR != 0 { ATTR_BYTES } else { 0 };
+            if head[25] & HAS_LAYOUT != 0 {
+                let layout: &[u8; LAYOUT_LEN_BYTES] = rest.get(len..)?.first_chunk()?;
+                len += LAYOUT_LEN_BYTES + u32::from_le_bytes(*layout) as usize;
+            }
+            let cookie = u64::from_le_bytes(*head.first_chunk()?);
+            let place = Place { cookie, name_len, bytes: at..at + len };
+            at += len;
+            (at <= self.bytes.len()).then_some(place)
+        })
     }
 
     /// True if the page holds no entry.
@@ -204,6 +235,12 @@ mod tests {
         ];
         let mut page = DirPage::default();
         assert!(entries.iter().all(|entry| page.push(entry, 4096)));
+        let places: Vec<Place> = page.places().collect();
+        assert_eq!(places.len(), entries.len());
+        for (place, entry) in places.iter().zip(&entries) {
+            assert_eq!((place.cookie, place.name_len), (entry.cookie, entry.name.len()));
+            assert_eq!(DirPage::entry_at(&page.bytes[place.bytes.clone()]), Some(*entry));
+        }
         assert_eq!(page.bytes.len(), entries.iter().map(DirEntry::encoded_len).sum::<usize>());
         assert_eq!(page.entries().collect::<Vec<_>>(), entries);
         assert_eq!(DirPage::from_bytes(&page.to_bytes()), Ok(page.clone()));

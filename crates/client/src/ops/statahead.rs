@@ -20,7 +20,8 @@
 //!
 //! # Bounds
 //!
-//! Directories: [`DIRS_MAX`], the oldest goes. Names remembered: see [`names`]. Attributes kept: `statahead_max` for each.
+//! Directories: [`DIRS_MAX`], the oldest goes. Names remembered: see [`names`]. Attributes kept: `statahead_max` for each, or for each of its
+//! shards.
 //! Batches begin at 8 entries, double while they are used, and stop (reference 4.26) after 32 lookups in a row that found
 //! nothing ready, or when fewer than four of five do.
 
@@ -264,7 +265,7 @@ impl Client {
             let mut own = Vec::new();
             let request = match batch {
                 Batch::Page { cookie, entries } => {
-                    let max_bytes = (entries / shards.len() as u32).max(1).saturating_mul(ENTRY_BYTES);
+                    let max_bytes = entries.saturating_mul(ENTRY_BYTES);
                     MdsRequest::ReadDir { fid, cookie: *cookie, max_bytes, plus: true }
                 }
                 Batch::Names(names) if fid == parent => MdsRequest::LookupMany { parent, names },
@@ -301,7 +302,8 @@ impl Client {
         let mut dirs = ahead.dirs.lock();
         let listing = dirs.iter_mut().find(|listing| listing.node == parent.inode_number());
         let listing = listing.filter(|listing| listing.lease == lease)?;
-        let room = self.tunables.statahead_max() as usize;
+        // Of each shard.
+        let room = self.tunables.statahead_max() as usize * pages.len();
         for entry in pages.iter().flat_map(DirPage::entries) {
             let exact = |attr: &Attr| attr.size_source == SizeSource::Exact;
             let Some(attr) = entry.attr.filter(exact) else { continue };

@@ -9,9 +9,8 @@ use super::ahead::{Page, Wanted};
 use crate::client::Client;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_types::{Fid, Status, StatusResult};
-use nacre_wire::dir::DIR_PAGE_MAX;
+use nacre_wire::dir::{DIR_PAGE_MAX, Place};
 use nacre_wire::mds::{DirEntry, DirPage};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,18 +19,19 @@ struct Cursor {
     dir: Arc<OpenDir>,
     /// What was fetched last.
     page: Option<Page>,
-    /// Position and bytes of its entries.
-    entries: Vec<(u64, Range<usize>)>,
+    entries: Vec<Place>,
     /// The next one of them.
     next: usize,
-    /// Position of the last entry of the page.
+    /// Position behind which the page begins, and that of its last entry.
+    began: u64,
     cookie: u64,
 }
 
 /// Where a listing is.
 pub(super) struct Merge {
     shards: Vec<Fid>,
-    /// Position up to which names were given out.
+    /// Positions behind which the last page began, and at which it ended.
+    began: u64,
     cookie: u64,
     plus: bool,
     cursors: Vec<Cursor>,
@@ -40,45 +40,94 @@ pub(super) struct Merge {
 impl Cursor {
     fn new(fid: Fid, cookie: u64) -> Cursor {
         let dir = Arc::new(OpenDir::new(fid));
-        Cursor { dir, page: None, entries: Vec::new(), next: 0, cookie }
+        Cursor { dir, page: None, entries: Vec::new(), next: 0, began: cookie, cookie }
     }
 
-    fn is_at_end(&self) -> bool {
-        self.next == self.entries.len() && self.page.as_ref().is_some_and(|page| page.page.end)
+    /// There is something to fetch before the next entry is known.
+    fn is_due(&self) -> bool {
+        self.next == self.entries.len() && self.page.as_ref().is_none_or(|page| !page.page.end)
     }
 
     /// Takes a page in.
     fn take(&mut self, page: Page) {
+        self.began = self.cookie;
         self.entries.clear();
-        let mut at = 0;
-        for entry in page.page.entries() {
-            let end = at + entry.encoded_len();
-            self.entries.push((entry.cookie, at..end));
-            at = end;
-        }
-        if let Some((cookie, _)) = self.entries.last() {
-            self.cookie = *cookie;
+        self.entries.extend(page.page.places());
+        if let Some(last) = self.entries.last() {
+            self.cookie = last.cookie;
         }
         (self.next, self.page) = (0, Some(page));
     }
 
-    fn next_cookie(&self) -> Option<u64> {
-        self.entries.get(self.next).map(|(cookie, _)| *cookie)
+    /// Goes back to a position: the reader has stopped before the end of a page.
+    fn rewind(&mut self, cookie: u64) {
+        if self.began <= cookie {
+            self.next = self.entries.partition_point(|entry| entry.cookie <= cookie);
+        } else {
+            // What came before the page that is here has to be fetched again.
+            *self = Cursor::new(self.dir.fid, cookie);
+        }
     }
 
-    /// The entries of the page with a position, from the next one on.
-    fn group(&self, cookie: u64) -> impl Iterator<Item = DirEntry<'_>> {
-        let bytes = self.page.as_ref().map_or(&[][..], |page| &page.page.bytes);
-        let same = self.entries[self.next..].iter().take_while(move |(found, _)| *found == cookie);
-        same.filter_map(|(_, range)| DirPage::entry_at(&bytes[range.clone()]))
+    fn next_cookie(&self) -> Option<u64> {
+        self.entries.get(self.next).map(|entry| entry.cookie)
     }
+
+    /// Adds the entries with a position to a page, from the next one on; gives the room that they need. False if there is more than a
+    /// page can hold.
+    fn put_group(&self, cookie: u64, page: &mut DirPage, (is_true, plus): (bool, bool)) -> (usize, bool) {
+        let (mut needed, mut fits) = (0, true);
+        let bytes = self.page.as_ref().map_or(&[][..], |page| &page.page.bytes);
+        for entry in self.entries[self.next..].iter().take_while(|entry| entry.cookie == cookie) {
+            needed += room_of(entry.name_len, plus);
+            let bytes = &bytes[entry.bytes.clone()];
+            if is_true {
+                fits &= page.bytes.len() + bytes.len() <= DIR_PAGE_MAX;
+                page.bytes.extend_from_slice(bytes);
+            } else if let Some(entry) = DirPage::entry_at(bytes) {
+                fits &= page.push(&DirEntry { attr: None, ..entry }, DIR_PAGE_MAX as u32);
+            }
+        }
+        (needed, fits)
+    }
+
+    /// True if attributes in the page are still those of their inodes.
+    fn is_true(&self, lease: u64, changes: u64) -> bool {
+        let is_true = |page: &Page| page.lease == lease && page.changes == changes;
+        lease != 0 && self.page.as_ref().is_some_and(is_true)
+    }
+}
+
+impl Merge {
+    fn new(layout: &DirLayout, wanted: &Wanted) -> Merge {
+        let cursor = |fid: &Fid| Cursor::new(*fid, wanted.cookie);
+        Merge {
+            shards: layout.shards.clone(),
+            began: wanted.cookie,
+            cookie: wanted.cookie,
+            plus: wanted.plus,
+            cursors: layout.shards.iter().map(cursor).collect(),
+        }
+    }
+
+    /// True if the page that is wanted begins where the last one did, or where the reader has stopped in it.
+    fn leads_to(&self, layout: &DirLayout, wanted: &Wanted) -> bool {
+        let is_near = (self.began..=self.cookie).contains(&wanted.cookie);
+        is_near && self.shards == layout.shards && (self.plus || !wanted.plus)
+    }
+}
+
+/// Bytes that a name takes at the reader, with or without attributes: what the kernel's listings have. More would be fetched in vain.
+fn room_of(name_len: usize, plus: bool) -> usize {
+    let head = if plus { 152 } else { 24 };
+    head + name_len.next_multiple_of(8)
 }
 
 impl Client {
     /// A page of a directory with shards.
     ///
     /// # Errors
-    /// What MDTs answer; `EINTR`; `EINVAL` if not even one name fits.
+    /// What MDTs answer; `EINTR`; `EINVAL` for more names of one position than fit into any page.
     pub(super) fn merged_page(
         &self,
         dir: &OpenDir,
@@ -86,79 +135,70 @@ impl Client {
         wanted: &Wanted,
     ) -> StatusResult<Page> {
         let mut held = dir.merge.lock();
-        let goes_on = held.take().filter(|merge| {
-            merge.cookie == wanted.cookie && merge.shards == layout.shards && (merge.plus || !wanted.plus)
-        });
-        let mut merge = goes_on.unwrap_or_else(|| Merge {
-            shards: layout.shards.clone(),
-            cookie: wanted.cookie,
-            plus: wanted.plus,
-            cursors: layout.shards.iter().map(|fid| Cursor::new(*fid, wanted.cookie)).collect(),
-        });
+        let goes_on = held.take().filter(|merge| merge.leads_to(layout, wanted));
+        let mut merge = goes_on.unwrap_or_else(|| Merge::new(layout, wanted));
+        if wanted.cookie < merge.cookie {
+            merge.cursors.iter_mut().for_each(|cursor| cursor.rewind(wanted.cookie));
+        }
+        (merge.began, merge.cookie) = (wanted.cookie, wanted.cookie);
         let page = self.merge_page(&mut merge, wanted)?;
         *held = Some(merge);
         Ok(page)
     }
 
     fn merge_page(&self, merge: &mut Merge, wanted: &Wanted) -> StatusResult<Page> {
-        let limit = (wanted.max_bytes as usize).min(DIR_PAGE_MAX) as u32;
-        let mut page = DirPage { bytes: Vec::with_capacity(limit as usize), end: false, public: true };
-        let lease = self.lease.number();
-        let changes = self.changes.load(Ordering::Acquire);
+        let limit = (wanted.max_bytes as usize).min(DIR_PAGE_MAX);
+        let mut page = DirPage { bytes: Vec::with_capacity(limit), end: false, public: true };
+        let (lease, changes) = (self.lease.number(), self.changes.load(Ordering::Acquire));
         self.fill(merge, wanted)?;
+        let mut room = limit;
         loop {
             let Some(cookie) = merge.cursors.iter().filter_map(Cursor::next_cookie).min() else {
                 page.end = true;
                 break;
             };
-            // Names of one position are never parted.
-            let before = page.bytes.len();
-            // One that grows beyond the wish: all names so far have one position.
-            let room = if before == 0 { DIR_PAGE_MAX as u32 } else { limit };
-            let mut fits = true;
-            for cursor in &merge.cursors {
-                let is_true = cursor
-                    .page
-                    .as_ref()
-                    .is_some_and(|page| page.lease != 0 && page.lease == lease && page.changes == changes);
-                for entry in cursor.group(cookie) {
-                    let attr = entry.attr.filter(|_| is_true || lease == 0);
-                    fits &= page.push(&DirEntry { attr, ..entry }, room);
+            // Names of one position are never parted: the first ones are given out however many they are.
+            let (before, mut needed) = (page.bytes.len(), 0);
+            for cursor in merge.cursors.iter().filter(|cursor| cursor.next_cookie() == Some(cookie)) {
+                // Names alone are true as long as they were when they were fetched.
+                let is_true = !merge.plus || cursor.is_true(lease, changes);
+                let (more, fits) = cursor.put_group(cookie, &mut page, (is_true, wanted.plus));
+                if !fits {
+                    return Err(Status::EINVAL);
                 }
+                needed += more;
             }
-            if !fits {
+            if needed > room && before > 0 {
                 page.bytes.truncate(before);
                 break;
             }
+            room = room.saturating_sub(needed);
             merge.cookie = cookie;
+            let mut is_due = false;
             for cursor in &mut merge.cursors {
                 while cursor.next_cookie() == Some(cookie) {
                     cursor.next += 1;
+                    is_due |= cursor.is_due();
                 }
             }
-            if page.bytes.len() >= limit as usize {
-                break;
+            if is_due {
+                self.fill(merge, wanted)?;
             }
-            self.fill(merge, wanted)?;
         }
-        page.public =
-            merge.cursors.iter().all(|cursor| cursor.page.as_ref().is_some_and(|page| page.page.public));
-        if page.is_empty() && !page.end {
-            return Err(Status::EINVAL);
-        }
+        let is_public = |cursor: &Cursor| cursor.page.as_ref().is_some_and(|page| page.page.public);
+        page.public = merge.cursors.iter().all(is_public);
         Ok(Page { page, lease, changes })
     }
 
-    /// Fetches of each shard of which nothing is left; of all but one in the background.
+    /// Fetches of each shard of which nothing is left; at the beginning of all but one in the background.
     fn fill(&self, merge: &mut Merge, wanted: &Wanted) -> StatusResult<()> {
         let plus = merge.plus;
-        let is_due = |cursor: &Cursor| cursor.next == cursor.entries.len() && !cursor.is_at_end();
         let ask = |cursor: &Cursor| Wanted { cookie: cursor.cookie, max_bytes: wanted.max_bytes, plus };
-        let due = merge.cursors.iter().filter(|cursor| is_due(cursor));
+        let due = merge.cursors.iter().filter(|cursor| cursor.is_due());
         for cursor in due.skip(1).filter(|cursor| cursor.page.is_none()) {
             self.fetch_ahead(&cursor.dir, ask(cursor));
         }
-        for cursor in merge.cursors.iter_mut().filter(|cursor| is_due(cursor)) {
+        for cursor in merge.cursors.iter_mut().filter(|cursor| cursor.is_due()) {
             let page = self.dir_page(&cursor.dir, &ask(cursor))?;
             let ended = page.page.end;
             cursor.take(page);
