@@ -17,8 +17,9 @@ use std::sync::atomic::Ordering;
 /// Where the listing of one shard is.
 struct Cursor {
     dir: Arc<OpenDir>,
-    /// What was fetched last.
+    /// What was fetched last, with attributes or without.
     page: Option<Page>,
+    plus: bool,
     entries: Vec<Place>,
     /// The next one of them.
     next: usize,
@@ -33,14 +34,13 @@ pub(super) struct Merge {
     /// Positions behind which the last page began, and at which it ended.
     began: u64,
     cookie: u64,
-    plus: bool,
     cursors: Vec<Cursor>,
 }
 
 impl Cursor {
     fn new(fid: Fid, cookie: u64) -> Cursor {
         let dir = Arc::new(OpenDir::new(fid));
-        Cursor { dir, page: None, entries: Vec::new(), next: 0, began: cookie, cookie }
+        Cursor { dir, page: None, plus: false, entries: Vec::new(), next: 0, began: cookie, cookie }
     }
 
     /// There is something to fetch before the next entry is known.
@@ -49,7 +49,8 @@ impl Cursor {
     }
 
     /// Takes a page in.
-    fn take(&mut self, page: Page) {
+    fn take(&mut self, page: Page, plus: bool) {
+        self.plus = plus;
         self.began = self.cookie;
         self.entries.clear();
         self.entries.extend(page.page.places());
@@ -91,10 +92,10 @@ impl Cursor {
         (needed, fits)
     }
 
-    /// True if attributes in the page are still those of their inodes.
+    /// True if attributes in the page, if there are any, are still those of their inodes.
     fn is_true(&self, lease: u64, changes: u64) -> bool {
         let is_true = |page: &Page| page.lease == lease && page.changes == changes;
-        lease != 0 && self.page.as_ref().is_some_and(is_true)
+        !self.plus || lease != 0 && self.page.as_ref().is_some_and(is_true)
     }
 }
 
@@ -105,7 +106,6 @@ impl Merge {
             shards: layout.shards.clone(),
             began: wanted.cookie,
             cookie: wanted.cookie,
-            plus: wanted.plus,
             cursors: layout.shards.iter().map(cursor).collect(),
         }
     }
@@ -113,7 +113,7 @@ impl Merge {
     /// True if the page that is wanted begins where the last one did, or where the reader has stopped in it.
     fn leads_to(&self, layout: &DirLayout, wanted: &Wanted) -> bool {
         let is_near = (self.began..=self.cookie).contains(&wanted.cookie);
-        is_near && self.shards == layout.shards && (self.plus || !wanted.plus)
+        is_near && self.shards == layout.shards
     }
 }
 
@@ -160,8 +160,7 @@ impl Client {
             // Names of one position are never parted: the first ones are given out however many they are.
             let (before, mut needed) = (page.bytes.len(), 0);
             for cursor in merge.cursors.iter().filter(|cursor| cursor.next_cookie() == Some(cookie)) {
-                // Names alone are true as long as they were when they were fetched.
-                let is_true = !merge.plus || cursor.is_true(lease, changes);
+                let is_true = cursor.is_true(lease, changes);
                 let (more, fits) = cursor.put_group(cookie, &mut page, (is_true, wanted.plus));
                 if !fits {
                     return Err(Status::EINVAL);
@@ -192,8 +191,8 @@ impl Client {
 
     /// Fetches of each shard of which nothing is left; at the beginning of all but one in the background.
     fn fill(&self, merge: &mut Merge, wanted: &Wanted) -> StatusResult<()> {
-        let plus = merge.plus;
-        let ask = |cursor: &Cursor| Wanted { cookie: cursor.cookie, max_bytes: wanted.max_bytes, plus };
+        // Readers change from one to the other on the way; who wants attributes does without where they were not fetched.
+        let ask = |cursor: &Cursor| Wanted { cookie: cursor.cookie, ..*wanted };
         let due = merge.cursors.iter().filter(|cursor| cursor.is_due());
         for cursor in due.skip(1).filter(|cursor| cursor.page.is_none()) {
             self.fetch_ahead(&cursor.dir, ask(cursor));
@@ -201,7 +200,7 @@ impl Client {
         for cursor in merge.cursors.iter_mut().filter(|cursor| cursor.is_due()) {
             let page = self.dir_page(&cursor.dir, &ask(cursor))?;
             let ended = page.page.end;
-            cursor.take(page);
+            cursor.take(page, wanted.plus);
             if !ended {
                 self.fetch_ahead(&cursor.dir, ask(cursor));
             }
