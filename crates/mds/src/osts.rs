@@ -323,29 +323,45 @@ impl OstSet {
 
     /// What objects are on their OSTs, with the versions of their data, in their order.
     ///
+    /// One that is out of use for new objects is asked too: its objects can be read, so they can be moved away.
+    ///
     /// # Errors
-    /// `EIO` for an OST that is not known; what an OST answers.
+    /// `EIO` for an OST that is not known, or is out of use and does not answer; `EINTR`; what an OST answers.
     pub fn ask<'a>(
         &self,
         objects: impl Iterator<Item = &'a StripeObject>,
     ) -> StatusResult<Vec<(ObjectAttr, u64)>> {
         let all = self.osts.read().clone();
-        let mut asked = Vec::new();
+        let (mut asked, mut heard) = (Vec::new(), Vec::new());
         for object in objects {
             let ost = all.iter().find(|ost| ost.index == object.ost_index).ok_or(Status::EIO)?;
-            asked.push((ost.endpoint(), OssRequest::DataVersion { object: object.object }));
+            if !heard.contains(&ost.index) {
+                ost.hear_evictions()?;
+                heard.push(ost.index);
+            }
+            asked.push((ost, OssRequest::DataVersion { object: object.object }));
         }
-        let calls = asked.iter().map(|(endpoint, request)| IoCall {
-            endpoint: &**endpoint,
-            request: request.clone(),
-            bulk: Bulk::None,
-        });
         let known = |reply| match reply {
             Ok(OssReply::Version { attr, version }) => Ok((attr, version)),
             Ok(_) => Err(Status::EPROTO),
             Err(status) => Err(status),
         };
-        nacre_rpc::run_all(calls.collect()).into_iter().map(known).collect()
+        // One that does not answer is enough to know, so they are asked in turn and first.
+        let is_out = |ost: &Ost| ost.state.lock().inactive;
+        let mut answers = Vec::with_capacity(asked.len());
+        for (ost, request) in &asked {
+            let answer = is_out(ost).then(|| known(ost.endpoint().call_out_of_use(request)));
+            answers.push(answer.transpose()?);
+        }
+        let missing = asked.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
+        let endpoints: Vec<_> = missing.map(|((ost, request), _)| (ost.endpoint(), request)).collect();
+        let calls = endpoints.iter().map(|(endpoint, request)| IoCall {
+            endpoint: &**endpoint,
+            request: (*request).clone(),
+            bulk: Bulk::None,
+        });
+        let mut others = nacre_rpc::run_all(calls.collect()).into_iter().map(known);
+        answers.into_iter().map(|known| known.map_or_else(|| others.next().ok_or(Status::EIO)?, Ok)).collect()
     }
 
     /// Picks OSTs and object ids for each of `wanted`, on other OSTs than `used` and each other's as far as there are enough, and

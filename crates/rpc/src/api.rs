@@ -313,6 +313,15 @@ pub trait OssEndpoint: Send + Sync {
     unsafe fn start<'a>(&'a self, request: &'a OssRequest, bulk: Bulk<'a>) -> Started<'a> {
         Started::Finished(self.call(request, bulk))
     }
+    /// Runs a request without data even if the target is out of use ([`OssEndpoint::set_active`]). One that is in use is waited
+    /// for as by [`OssEndpoint::call`]; from one that is not, the answer comes soon or not at all.
+    ///
+    /// # Errors
+    /// `EIO` if the target is out of use and does not answer; `EINTR`; what the target answers.
+    fn call_out_of_use(&self, request: &OssRequest) -> StatusResult<OssReply> {
+        self.call(request, Bulk::None)
+    }
+
     /// What may be changed while the endpoint is in use; `osc.*` of one target.
     fn tunables(&self) -> Option<&Arc<Tunables>> {
         None

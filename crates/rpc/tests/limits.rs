@@ -315,3 +315,35 @@ fn closing_an_endpoint_ends_calls_that_wait() {
         services.oss.gate.set_closed(false);
     });
 }
+
+#[test]
+fn a_target_out_of_use_is_asked_once_and_nobody_waits_for_a_dead_one() {
+    let services = Services::default();
+    let server = services.serve(any_port(), ServerConfig::default());
+    let addr = server.addrs()[0];
+    let oss = TcpOss::new(0, &[nid(addr)], &identity(1), &quick()).expect("oss");
+    let ask = || oss.call_out_of_use(&OssRequest::Ping);
+    assert!(ask().is_ok(), "it is in use");
+    oss.set_active(false).expect("set");
+    for _ in 0..2 {
+        assert_eq!(oss.call(&OssRequest::Ping, Bulk::None), Err(Status::EIO));
+        assert!(ask().is_ok());
+    }
+    drop(server);
+    let begin = Instant::now();
+    assert_eq!(ask(), Err(Status::EIO));
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    // One that takes connections and says nothing.
+    let silent = std::net::TcpListener::bind(any_port()).expect("bind");
+    let oss =
+        TcpOss::new(0, &[nid(silent.local_addr().expect("bound"))], &identity(1), &quick()).expect("oss");
+    oss.set_active(false).expect("set");
+    let begin = Instant::now();
+    assert_eq!(oss.call_out_of_use(&OssRequest::Ping), Err(Status::EIO));
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    let waits = ClientConfig { handshake_timeout: Duration::from_secs(600), ..quick() };
+    let silent_one = nid(silent.local_addr().expect("bound"));
+    let oss = TcpOss::new(0, &[silent_one], &identity(1), &waits).expect("oss");
+    oss.set_active(false).expect("set");
+    assert_eq!(oss.call_out_of_use(&OssRequest::Ping), Err(Status::EIO), "by its own deadline");
+}

@@ -111,3 +111,13 @@ fn a_recovery_that_fails_is_tried_again_in_a_new_life() {
     assert_eq!(run(endpoint.as_ref(), &write_of_life(2, 3)), WRITTEN);
     assert_eq!(oss.exports.lock().unwrap().len(), 1);
 }
+
+#[test]
+fn a_target_out_of_use_can_be_asked_without_taking_it_into_use() {
+    let oss = Arc::new(FakeOss::default());
+    let endpoint = LoOss::connect(oss, identity(1).client, Arc::new(Events::default())).expect("endpoint");
+    endpoint.set_active(false).expect("set");
+    assert_eq!(endpoint.call(&OssRequest::Ping, Bulk::None), Err(Status::EIO));
+    assert!(endpoint.call_out_of_use(&OssRequest::Ping).is_ok());
+    assert_eq!(endpoint.call(&OssRequest::Ping, Bulk::None), Err(Status::EIO));
+}

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
@@ -237,6 +237,45 @@ fn two_mounts_go_on_without_an_ost(shape: Shape, fsname: &str) {
     }
     drop(files);
     cluster.stop_and_check();
+}
+
+/// Files of 1 MiB on OST 1, some on two OSTs, with their contents.
+fn on_the_second(cluster: &Cluster, root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let make = |number: usize| {
+        let path = root.join(format!("f{number}"));
+        let stripes: &[&str] =
+            if number.is_multiple_of(2) { &["-i", "1"] } else { &["-o", "1,2", "-S", "64K"] };
+        let arguments: Vec<&str> =
+            ["setstripe"].iter().chain(stripes).copied().chain([text(&path)]).collect();
+        lfs(cluster, &arguments);
+        let bytes: Vec<u8> = (0..1 << 20).map(|at| (at / 64 * (number + 3) % 253) as u8).collect();
+        fs::write(&path, &bytes).expect("write");
+        (path, bytes)
+    };
+    (0..8).map(make).collect()
+}
+
+/// Out of use on the MDT alone, an OST gets no new objects, while clients read what is on it: so it is emptied.
+#[test]
+fn an_ost_that_is_out_of_use_on_the_mdt_alone_is_emptied() {
+    on_each_shape_of("inadr", 3, |cluster, fs| {
+        cluster.set_default(&["-c", "1"]);
+        let root = cluster.directory("d");
+        let files = on_the_second(cluster, &root);
+        let device = format!("osp.{fs}-OST0001-osc-MDT0000");
+        cluster.lctl(&["set_param", &format!("{device}.active=0")]).success();
+        let drained = cluster.nacre(&["rebalance", text(cluster.mount()), "--drain", "1"]).success();
+        assert!(drained.stdout.contains("moved 8 files"), "{drained:?}");
+        for (path, bytes) in &files {
+            assert!(fs::read(path).expect("read") == *bytes, "{}", path.display());
+            let on = lfs(cluster, &["getstripe", "-y", text(path)]);
+            assert!(!on.contains("l_ost_idx: 1"), "{on}");
+        }
+        assert_eq!(get(cluster, &format!("{device}.active")), "0", "it stays out of use");
+        assert!(placed(cluster, &root, "new", 6).iter().all(|index| index != "1"));
+        cluster.lctl(&["set_param", &format!("{device}.active=1")]).success();
+        cluster.stop_and_check();
+    });
 }
 
 #[test]

@@ -24,6 +24,8 @@ const PENDING_MAX: usize = 64 << 10;
 const STATE_REFUSES: u32 = 2 | 4;
 const STATE_FULL: u32 = 0x20 | 0x40;
 const STATE_DEGRADED: u32 = 1;
+/// How often who waits until an OST has heard of evictions looks whether he is interrupted.
+const EVICTION_TICK: Duration = Duration::from_millis(100);
 /// Age up to which space is not asked for again when all OSTs seem full.
 pub const LOOKED_AGE: Duration = Duration::from_millis(500);
 
@@ -445,12 +447,45 @@ impl Ost {
         state.evictions.is_empty() || state.inactive
     }
 
+    /// Sees to it that the OST has heard of all evictions before it is asked about objects, as far as it can be reached now.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`; `EIO` if it is out of use and does not answer.
+    pub fn hear_evictions(&self) -> StatusResult<()> {
+        loop {
+            let (is_told, inactive, stopped) = {
+                let state = self.state.lock();
+                (state.evictions.is_empty(), state.inactive, state.stopped)
+            };
+            if is_told {
+                return Ok(());
+            }
+            if inactive {
+                return self.tell_evictions_by(|request| self.endpoint().call_out_of_use(request));
+            }
+            if stopped {
+                return Err(Status::ESHUTDOWN);
+            }
+            if nacre_env::interrupted() {
+                return Err(Status::EINTR);
+            }
+            nacre_env::blocking(|| self.wait_evicted(Instant::now() + EVICTION_TICK));
+        }
+    }
+
     /// Tells the OST which clients to drop, as far as it does not know yet.
     pub fn tell_evictions(&self) -> StatusResult<()> {
+        self.tell_evictions_by(|request| self.call(request))
+    }
+
+    fn tell_evictions_by(&self, call: impl Fn(&OssRequest) -> StatusResult<OssReply>) -> StatusResult<()> {
+        if self.state.lock().evictions.is_empty() {
+            return Ok(());
+        }
         let _in_order = self.telling.lock();
         loop {
             let Some(client) = self.state.lock().evictions.front().copied() else { return Ok(()) };
-            match self.call(&OssRequest::Evict { client }) {
+            match call(&OssRequest::Evict { client }) {
                 // It has nothing that could be taken from a client.
                 Ok(_) | Err(Status::EOPNOTSUPP) => {}
                 Err(status) => return Err(status),

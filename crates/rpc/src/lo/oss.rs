@@ -95,6 +95,29 @@ impl LoOss {
         self.service.handle(&life.export, &call, request, bulk)
     }
 
+    /// Runs a request in the life that it belongs to.
+    fn run(&self, request: &OssRequest, mut bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        let _counted = self.stats.begin_request(request, &bulk);
+        let mut life = self.life.read().clone();
+        let mut status = Status::EVICTED;
+        for _ in 0..=EVICTIONS_MAX {
+            if belongs(request, &life) {
+                match self.call_in(&life, request, again(&mut bulk)) {
+                    Err(Status::EVICTED) => {}
+                    result => return result,
+                }
+            } else if life.incarnation == self.incarnation() {
+                return Err(Status::EVICTED);
+            }
+            // What is left of an earlier life fails when the next one is there; what belongs to that one goes on in it.
+            match self.revive(&life) {
+                Ok(next) => life = next,
+                Err(error) => status = error,
+            }
+        }
+        Err(if status == Status::EVICTED { Status::EIO } else { status })
+    }
+
     /// The life that follows one that was ended by an eviction. Whoever comes first connects and restores; others wait.
     #[cold]
     fn revive(&self, ended: &Life) -> StatusResult<Arc<Life>> {
@@ -147,29 +170,15 @@ fn again<'a>(bulk: &'a mut Bulk<'_>) -> Bulk<'a> {
 }
 
 impl OssEndpoint for LoOss {
-    fn call(&self, request: &OssRequest, mut bulk: Bulk<'_>) -> StatusResult<OssReply> {
+    fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
         if !self.tunables.is_active() {
             return Err(Status::EIO);
         }
-        let _counted = self.stats.begin_request(request, &bulk);
-        let mut life = self.life.read().clone();
-        let mut status = Status::EVICTED;
-        for _ in 0..=EVICTIONS_MAX {
-            if belongs(request, &life) {
-                match self.call_in(&life, request, again(&mut bulk)) {
-                    Err(Status::EVICTED) => {}
-                    result => return result,
-                }
-            } else if life.incarnation == self.incarnation() {
-                return Err(Status::EVICTED);
-            }
-            // What is left of an earlier life fails when the next one is there; what belongs to that one goes on in it.
-            match self.revive(&life) {
-                Ok(next) => life = next,
-                Err(error) => status = error,
-            }
-        }
-        Err(if status == Status::EVICTED { Status::EIO } else { status })
+        self.run(request, bulk)
+    }
+
+    fn call_out_of_use(&self, request: &OssRequest) -> StatusResult<OssReply> {
+        self.run(request, Bulk::None)
     }
 
     fn tunables(&self) -> Option<&Arc<Tunables>> {

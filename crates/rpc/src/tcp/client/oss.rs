@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 const WAY_BACK_MAX: Duration = Duration::from_secs(1);
 /// How long the target is told that the client leaves when the endpoint is dropped.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
+/// How long a target that is out of use has to answer. One that nobody listens at is known not to at once.
+const OUT_OF_USE_MAX: Duration = Duration::from_secs(5);
 
 /// An object target over TCP. Connects when first used; dropping it tells the target that the client leaves.
 ///
@@ -150,6 +152,18 @@ impl OssEndpoint for TcpOss {
         unsafe { self.calls.start(request, bulk) }
     }
 
+    fn call_out_of_use(&self, request: &OssRequest) -> StatusResult<OssReply> {
+        if self.calls.peer.tunables.is_active() {
+            return self.call(request, Bulk::None);
+        }
+        match self.calls.call_until(request, Bulk::None, Some(Instant::now() + OUT_OF_USE_MAX)) {
+            // Interrupted by its deadline.
+            Err(Status::EINTR) if !nacre_env::interrupted() => Err(Status::EIO),
+            Err(Status::ETIMEDOUT) => Err(Status::EIO),
+            result => result,
+        }
+    }
+
     fn tunables(&self) -> Option<&Arc<Tunables>> {
         self.calls.tunables()
     }
@@ -269,6 +283,16 @@ impl OssEndpoint for OssCalls {
 
 impl OssCalls {
     fn call_whole(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        self.call_until(request, bulk, None)
+    }
+
+    /// As [`OssCalls::call_whole`], but with an end to all waiting ([`Request::until`]).
+    fn call_until(
+        &self,
+        request: &OssRequest,
+        bulk: Bulk<'_>,
+        until: Option<Instant>,
+    ) -> StatusResult<OssReply> {
         let body = encode_request(request);
         let _counted = self.stats.begin_request(request, &bulk);
         let (send, destination) = parts(request, bulk);
@@ -276,7 +300,7 @@ impl OssCalls {
         let result = {
             let is_urgent = matches!(request, OssRequest::Locks { .. });
             let request = Request::new(ticket, body.as_body(), send, destination).in_life(life_of(request));
-            nacre_env::blocking(|| self.peer.run(request.urgent(is_urgent), None))
+            nacre_env::blocking(|| self.peer.run(request.urgent(is_urgent).until(until), None))
         };
         self.finish(request, result)
     }

@@ -98,6 +98,8 @@ pub(crate) struct Request<'a> {
     incarnation: u64,
     /// Does not wait for room on its connection.
     is_urgent: bool,
+    /// It is answered by then or fails, whatever is configured.
+    until: Option<Instant>,
     damaged: u32,
     evictions: u32,
 }
@@ -110,8 +112,14 @@ impl<'a> Request<'a> {
         destination: Destination<'a>,
     ) -> Request<'a> {
         let (resent, is_urgent) = (false, false);
-        let (incarnation, damaged, evictions) = (0, 0, 0);
-        Request { ticket, body, send, destination, resent, incarnation, is_urgent, damaged, evictions }
+        let (incarnation, damaged, evictions, until) = (0, 0, 0, None);
+        Request { ticket, body, send, destination, resent, incarnation, is_urgent, until, damaged, evictions }
+    }
+
+    /// Waits no longer than until then, for the server or for its answer. Also a server that is out of use is asked then, with
+    /// one try to connect.
+    pub(crate) fn until(self, until: Option<Instant>) -> Request<'a> {
+        Request { until, ..self }
     }
 
     /// Others of this client may wait at the server for what it says: it goes out although as many are under way as may be. The
@@ -526,7 +534,8 @@ impl Peer {
             let sent = match flight.take() {
                 Some(flight) => Ok(flight),
                 None => {
-                    let deadline = self.config.deadline.map(|limit| Instant::now() + limit);
+                    let configured = self.config.deadline.map(|limit| Instant::now() + limit);
+                    let deadline = request.until.or(configured);
                     // SAFETY: the flight is waited for right below, on this stack frame.
                     match unsafe { self.submit(&request, Way::Near, deadline) } {
                         Ok(sent) => sent,
@@ -537,7 +546,7 @@ impl Peer {
             let (outcome, conn) = match sent {
                 Ok(flight) => {
                     let conn = flight.conn().clone();
-                    (flight.wait(), conn)
+                    (flight.wait_until(request.until), conn)
                 }
                 Err((why, conn)) => (Err(why), conn),
             };

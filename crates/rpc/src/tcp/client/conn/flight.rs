@@ -21,12 +21,8 @@ impl InFlight {
 
     /// Waits for the reply, reading the connection if nobody does.
     ///
-    /// An interrupt tells the server to end the request and waits a little for what became of it.
-    pub(crate) fn wait(self) -> Result<Reply, NoReply> {
-        self.wait_until(None)
-    }
-
-    /// As [`InFlight::wait`], but gives up at `deadline` as if interrupted.
+    /// An interrupt tells the server to end the request and waits a little for what became of it; the deadline gives up at once
+    /// as if interrupted.
     pub(crate) fn wait_until(mut self, deadline: Option<Instant>) -> Result<Reply, NoReply> {
         let late = || deadline.is_some_and(|at| Instant::now() >= at);
         let (conn, waiter) = (self.conn.clone(), self.waiter.clone());

@@ -346,6 +346,12 @@ impl Peer {
                 self.link_changed.notify_all();
                 return Err(error);
             }
+            if !self.tunables.is_active() {
+                // Nobody waits for what is out of use.
+                link.on_abandoned();
+                self.link_changed.notify_all();
+                return Err(Status::EIO);
+            }
             let (pause, report) = link.on_failed();
             if report {
                 log::warn!("{} cannot be reached ({error}); operations using it will wait", self.name());
