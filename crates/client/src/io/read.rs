@@ -35,7 +35,16 @@ impl Client {
     /// `EBADF`; `EINTR`; what an OST answers, when nothing could be read.
     pub fn read(&self, handle: u64, offset: u64, buffer: &mut [u8]) -> StatusResult<usize> {
         let open = self.handles.file(handle)?;
-        self.read_open(&open, offset, buffer, false)
+        self.read_open(&open, offset, buffer, Who::Open(open.handle))
+    }
+
+    /// As [`Client::read`], but does not wait for a group of this mount that has the file.
+    ///
+    /// # Errors
+    /// As [`Client::read`]; `EAGAIN` for such a group.
+    pub fn read_hurried(&self, handle: u64, offset: u64, buffer: &mut [u8]) -> StatusResult<usize> {
+        let open = self.handles.file(handle)?;
+        self.read_open(&open, offset, buffer, Who::Hurried(open.handle))
     }
 
     /// As [`Client::read`], for pages that the kernel keeps, and has locked until this is answered.
@@ -44,7 +53,7 @@ impl Client {
     /// As [`Client::read`]; `EAGAIN` if several pages cannot be had together right now, but would be one by one.
     pub fn read_pages(&self, handle: u64, offset: u64, buffer: &mut [u8]) -> StatusResult<usize> {
         let open = self.handles.file(handle)?;
-        self.read_open(&open, offset, buffer, true)
+        self.read_open(&open, offset, buffer, Who::Pages)
     }
 
     pub(crate) fn read_open(
@@ -52,8 +61,9 @@ impl Client {
         open: &OpenFile,
         offset: u64,
         buffer: &mut [u8],
-        for_pages: bool,
+        who: Who,
     ) -> StatusResult<usize> {
+        let for_pages = who == Who::Pages;
         if let Some(frozen) = open.file.frozen_by(open) {
             let how = (self.server_lock(&open.file), false);
             return self.read_known(open, frozen.layout, (offset, frozen.seen.size), buffer, how);
@@ -64,7 +74,7 @@ impl Client {
         }
         let range = (offset, offset.saturating_add(buffer.len() as u64));
         let outcome = match self.read_alone(open, offset, buffer) {
-            Ok(None) => self.read_shared(open, offset, buffer, for_pages),
+            Ok(None) => self.read_shared(open, offset, buffer, who),
             Ok(Some(bytes)) => Ok(bytes),
             Err(status) => Err(status),
         };
@@ -108,13 +118,8 @@ impl Client {
     }
 
     /// Reads beside other clients, under locks.
-    fn read_shared(
-        &self,
-        open: &OpenFile,
-        offset: u64,
-        buffer: &mut [u8],
-        for_pages: bool,
-    ) -> StatusResult<usize> {
+    fn read_shared(&self, open: &OpenFile, offset: u64, buffer: &mut [u8], who: Who) -> StatusResult<usize> {
+        let for_pages = who == Who::Pages;
         let file = &*open.file;
         let end = offset.saturating_add(buffer.len() as u64);
         let fill = for_pages.then(|| Fill::begin(file, (offset, end), Pages::Touched));
@@ -123,7 +128,6 @@ impl Client {
             let range = if urgent {
                 file.try_range(offset, end, Use::Shared)
             } else {
-                let who = if for_pages { Who::Pages } else { Who::Open(open.handle) };
                 Some(file.take_range(who, Use::Shared, |_| (offset, end, ()))?.0)
             };
             // Who is urgent waits for nothing, and what he gets is dropped again before the layout is given up.

@@ -136,7 +136,7 @@ impl FileState {
     /// frozen, or a group has it that does not admit `who`.
     ///
     /// # Errors
-    /// `EBUSY` if the group's members would wait for this one; `EINTR`.
+    /// `EBUSY` if the group's members would wait for this one; `EAGAIN` for who does not wait for groups; `EINTR`.
     pub fn take_range<R>(
         &self,
         who: Who,
@@ -150,7 +150,7 @@ impl FileState {
             match inner.admission(who, mode) {
                 Admission::Granted => {}
                 Admission::Waits => return None,
-                Admission::Refused => return Some(Err(Status::EBUSY)),
+                Admission::Refused(status) => return Some(Err(status)),
             }
             let (start, end, more) = choose(inner);
             Some(Ok((inner.ranges.try_take(start, end, mode)?, more)))

@@ -301,7 +301,7 @@ impl Client {
         while copied < len && !(copied > 0 && nacre_env::interrupted()) {
             let want = buffer.len().min((len - copied) as usize);
             let piece = (|| {
-                let got = self.read_open(&source, from, &mut buffer[..want], false)?;
+                let got = self.read_open(&source, from, &mut buffer[..want], Who::Open(source.handle))?;
                 self.write_open(caller, &target, to, &buffer[..got], options)
             })();
             match piece {

@@ -40,12 +40,14 @@ pub struct WriteOptions {
     pub through_cache: bool,
     /// Around all caches (`O_DIRECT`): on its OSTs when it returns.
     pub direct: bool,
+    /// `EAGAIN` rather than wait for a group of this mount that has the file (`O_NONBLOCK`).
+    pub hurried: bool,
 }
 
 impl WriteOptions {
     /// Who writes.
     fn who(&self, open: &OpenFile) -> Who {
-        if self.from_cache { Who::Pages } else { Who::Open(open.handle) }
+        if self.from_cache { Who::Pages } else { Who::of(open.handle, self.hurried) }
     }
 
     /// What the kernel has locked until the answer.
@@ -108,7 +110,8 @@ impl Client {
     /// only with [`WriteOptions::sync`].
     ///
     /// # Errors
-    /// `EBADF`; `EFBIG` beyond the largest size; `EINTR`; what an OST answers, when nothing could be written.
+    /// `EBADF`; `EFBIG` beyond the largest size; `EINTR`; `EBUSY` or `EAGAIN` because of a group; what an OST answers, when
+    /// nothing could be written.
     pub fn write(
         &self,
         caller: &Caller,

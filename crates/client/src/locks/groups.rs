@@ -8,9 +8,10 @@
 //!
 //! # Others in the same mount
 //!
-//! They wait, as those of other mounts do at the OSTs, with two exceptions that come from the kernel. It holds the inode while a
-//! write, a truncation or an allocation waits, so that a member could not write any more: they end with `EBUSY`. And it
-//! has pages locked that it fills, which a member may want to read: they are filled.
+//! They wait, as those of other mounts do at the OSTs; whose descriptor has `O_NONBLOCK` gets `EAGAIN`. Two exceptions come from the
+//! kernel. It holds the inode while a write, a truncation or an allocation waits, so that a member could not write any more:
+//! they end with `EBUSY`, as long as a member's descriptor is open for writing. And it has pages locked that it fills, which a
+//! member may want to read: they are filled.
 //!
 //! When the file's objects are replaced the locks on the old ones end, and the next operation of a member takes those on
 //! the new ones.
@@ -35,8 +36,8 @@ struct Held {
 /// The group that has a file in this mount.
 pub(crate) struct Group {
     gid: u64,
-    /// Descriptors that belong to it; none while the first of them waits for its locks.
-    members: Vec<OpenHandle>,
+    /// Descriptors that belong to it, and whether they may write; none while the first of them waits for its locks.
+    members: Vec<(OpenHandle, bool)>,
     /// How many threads are taking its locks.
     joining: usize,
     held: Vec<Held>,
@@ -47,6 +48,8 @@ pub(crate) struct Group {
 pub(crate) enum Who {
     /// A program, through this handle.
     Open(OpenHandle),
+    /// The same with `O_NONBLOCK`: it does not wait for groups.
+    Hurried(OpenHandle),
     /// A program, by name.
     Name,
     /// The kernel, for pages of its cache.
@@ -60,8 +63,15 @@ pub(crate) enum Admission {
     Granted,
     /// Wait until it changes.
     Waits,
-    /// Do not wait: members would wait for whoever waits.
-    Refused,
+    /// Do not wait, but fail with this.
+    Refused(Status),
+}
+
+impl Who {
+    /// A program that uses this handle.
+    pub fn of(handle: OpenHandle, hurried: bool) -> Who {
+        if hurried { Who::Hurried(handle) } else { Who::Open(handle) }
+    }
 }
 
 impl Group {
@@ -70,12 +80,19 @@ impl Group {
     }
 
     fn admits(&self, who: Who, mode: ranges::Use) -> Admission {
+        // The kernel keeps them out while somebody waits to write.
+        let may_write = || self.members.iter().any(|(_, writes)| *writes);
         match who {
             Who::Pages => Admission::Granted,
-            Who::Open(handle) if self.members.contains(&handle) => Admission::Granted,
-            _ if !self.is_taken() || mode == ranges::Use::Shared => Admission::Waits,
-            _ => Admission::Refused,
+            Who::Open(handle) | Who::Hurried(handle) if self.has_member(handle) => Admission::Granted,
+            Who::Hurried(_) => Admission::Refused(Status::EAGAIN),
+            _ if mode == ranges::Use::Exclusive && may_write() => Admission::Refused(Status::EBUSY),
+            _ => Admission::Waits,
         }
+    }
+
+    fn has_member(&self, handle: OpenHandle) -> bool {
+        self.members.iter().any(|(member, _)| *member == handle)
     }
 
     fn has(&self, resource: &ResourceId) -> bool {
@@ -101,7 +118,7 @@ impl FileInner {
         }
         let new = || Group { gid, members: Vec::new(), joining: 0, held: Vec::new() };
         let group = self.group.get_or_insert_with(new);
-        if group.members.contains(&handle) {
+        if group.has_member(handle) {
             return Some(Err(Status::EINVAL));
         }
         if group.gid != gid {
@@ -112,15 +129,19 @@ impl FileInner {
     }
 
     /// A thread has the locks, or could not get them.
-    fn end_joining(&mut self, handle: OpenHandle, outcome: StatusResult<()>) -> StatusResult<()> {
+    fn end_joining(
+        &mut self,
+        (handle, writes): (OpenHandle, bool),
+        outcome: StatusResult<()>,
+    ) -> StatusResult<()> {
         let Some(group) = &mut self.group else { return Err(Status::EINVAL) };
         group.joining -= 1;
         outcome?;
         // The same descriptor, by two threads at once.
-        if group.members.contains(&handle) {
+        if group.has_member(handle) {
             return Err(Status::EINVAL);
         }
-        group.members.push(handle);
+        group.members.push((handle, writes));
         Ok(())
     }
 
@@ -162,7 +183,7 @@ impl Client {
         file.wait_for(begin)??;
         file.grouped.store(true, Ordering::Release);
         let outcome = self.lock_for_group(file, gid, no_wait);
-        let outcome = file.lock().end_joining(open.handle, outcome);
+        let outcome = file.lock().end_joining((open.handle, open.writable()), outcome);
         if outcome.is_err() {
             self.end_unused_group(file);
         } else {
@@ -200,7 +221,7 @@ impl Client {
             log::warn!("data of {} could not be written: {status}", file.fid);
         }
         if let Some(group) = &mut file.lock().group {
-            group.members.retain(|member| *member != handle);
+            group.members.retain(|(member, _)| *member != handle);
         }
         self.end_unused_group(file);
         file.changed.notify_all();
@@ -328,7 +349,7 @@ mod tests {
             assert_eq!(inner.admission(who, write), Admission::Waits, "its locks are on their way");
         }
         assert_eq!(inner.begin_joining(OpenHandle(2), 8), None, "another group waits");
-        assert_eq!(inner.end_joining(OpenHandle(1), Ok(())), Ok(()));
+        assert_eq!(inner.end_joining((OpenHandle(1), true), Ok(())), Ok(()));
         assert_eq!(inner.group_in_force(), Some(7));
         assert_eq!(
             (inner.admission(member, read), inner.admission(member, write)),
@@ -336,20 +357,36 @@ mod tests {
         );
         assert_eq!(
             (inner.admission(other, read), inner.admission(other, write)),
-            (Admission::Waits, Admission::Refused)
+            (Admission::Waits, Admission::Refused(Status::EBUSY))
         );
         assert_eq!(
             (inner.admission(Who::Name, write), inner.admission(Who::Pages, write)),
-            (Admission::Refused, Admission::Granted)
+            (Admission::Refused(Status::EBUSY), Admission::Granted)
         );
+        let hurried = Who::of(OpenHandle(2), true);
+        assert_eq!(inner.admission(hurried, read), Admission::Refused(Status::EAGAIN));
+        assert_eq!(inner.admission(Who::of(OpenHandle(1), true), write), Admission::Granted);
         assert_eq!(inner.begin_joining(OpenHandle(1), 7), Some(Err(Status::EINVAL)), "it belongs to one");
         // A second thread gives up; the group stays.
         assert_eq!(inner.begin_joining(OpenHandle(2), 7), Some(Ok(())));
-        assert_eq!(inner.end_joining(OpenHandle(2), Err(Status::EINTR)), Err(Status::EINTR));
+        assert_eq!(inner.end_joining((OpenHandle(2), false), Err(Status::EINTR)), Err(Status::EINTR));
         inner.end_group();
         assert_eq!(inner.group_in_force(), Some(7));
         inner.group.as_mut().expect("there").members.clear();
         inner.end_group();
         assert!(inner.group.is_none());
+    }
+
+    #[test]
+    fn others_wait_to_write_as_long_as_no_member_can() {
+        let (reader, writer, other) = (OpenHandle(1), OpenHandle(2), OpenHandle(3));
+        let mut inner = FileInner::default();
+        let mut join = |handle, writes| {
+            assert_eq!(inner.begin_joining(handle, 7), Some(Ok(())));
+            assert_eq!(inner.end_joining((handle, writes), Ok(())), Ok(()));
+            inner.admission(Who::Open(other), ranges::Use::Exclusive)
+        };
+        assert_eq!(join(reader, false), Admission::Waits);
+        assert_eq!(join(writer, true), Admission::Refused(Status::EBUSY), "who waits now, too");
     }
 }

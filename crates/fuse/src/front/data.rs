@@ -46,10 +46,13 @@ fn to_fallocate(mode: u32) -> StatusResult<FallocateKind> {
 impl Front {
     pub(super) fn file_operation(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
         match request.op {
-            Operation::Read { fh, offset, size, lock_owner, .. } => {
+            Operation::Read { fh, offset, size, flags, lock_owner } => {
                 let buffer = reply.read_buffer(size as usize);
                 // The kernel names an owner when a program reads around the page cache; otherwise it fills pages.
                 let bytes = match lock_owner {
+                    Some(_) if flags as i32 & libc::O_NONBLOCK != 0 => {
+                        self.client.read_hurried(fh, offset, buffer)?
+                    }
                     Some(_) => self.client.read(fh, offset, buffer)?,
                     None => self.client.read_pages(fh, offset, buffer)?,
                 };
@@ -65,6 +68,7 @@ impl Front {
                     from_cache: write.from_cache,
                     through_cache: write.lock_owner.is_none() && !write.from_cache,
                     direct: flags & libc::O_DIRECT != 0,
+                    hurried: flags & libc::O_NONBLOCK != 0,
                 };
                 let bytes =
                     self.client.write(&caller(request), write.fh, write.offset, write.data, options)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use nacre_testkit::{Cluster, Shape, errno};
+use nacre_testkit::{Cluster, Shape, errno, wait};
 
 use super::ioctls::{ioctl, put, u32_at};
 use super::{lfs, text};
@@ -42,6 +42,15 @@ fn open(path: &Path) -> File {
 /// Whose calls do not wait.
 fn open_impatient(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).expect("open")
+}
+
+/// A page around the kernel's cache, by a descriptor that does not wait.
+fn hurried_read(path: &Path) -> std::io::Result<usize> {
+    let flags = libc::O_DIRECT | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut page = vec![0u8; 8192];
+    let skip = page.as_ptr().align_offset(4096);
+    file.read_at(&mut page[skip..skip + 4096], 0)
 }
 
 /// What a thread does; its result comes when it is done.
@@ -147,6 +156,10 @@ fn one_mount(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     let mut text = [0; 10];
     member.read_exact_at(&mut text, 10).expect("read");
     assert_eq!((text, member.metadata().expect("stat").len()), ([1; 10], 60_000));
+    // Who does not wait is told so.
+    let hurried = open_impatient(&path);
+    assert_eq!(errno(hurried.write_at(b"x", 0)), libc::EAGAIN);
+    assert_eq!(errno(hurried_read(&path)), libc::EAGAIN);
     // The kernel would let nobody write while others wait to.
     assert_eq!(errno(other.write_at(b"x", 0)), libc::EBUSY);
     assert_eq!(errno(other.set_len(0)), libc::EBUSY);
@@ -167,9 +180,47 @@ fn one_mount(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     assert!(waits(&reading));
     drop(second);
     assert_eq!(end(&reading).expect("read"), 3, "a close ends it, too");
-    other.write_all_at(&[4], 0).expect("write");
+    hurried.write_all_at(&[4], 0).expect("write");
+    assert_eq!(hurried_read(&path).expect("read"), 4096);
     assert_eq!(lock(&other, 9), 0);
     assert_eq!(unlock(&other, 9), 0);
+}
+
+/// A group of readers keeps writers of its mount waiting: it has nothing to write itself.
+fn readers(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
+    let path = first.join("f");
+    fs::write(&path, [1; 5000]).expect("write");
+    let member = File::open(&path).expect("open");
+    assert_eq!(lock(&member, 7), 0);
+    let (writer, shortener) = (open(&path), path.clone());
+    let writing = begin(move || writer.write_all_at(&[2; 10], 0).map(|()| writer));
+    assert!(waits(&writing));
+    // Nothing else waits with it.
+    let mut byte = [0];
+    member.read_exact_at(&mut byte, 0).expect("read");
+    assert_eq!((byte, fs::metadata(&path).expect("stat").len()), ([1], 5000));
+    fs::write(first.join("g"), b"x").expect("write of another file");
+    assert_eq!(unlock(&member, 7), 0);
+    let writer = end(&writing).expect("write");
+    assert_eq!(lock(&member, 7), 0);
+    let shortening = begin(move || OpenOptions::new().write(true).open(shortener)?.set_len(100));
+    assert!(waits(&shortening));
+    // A member that may write, too: it would wait for those who wait.
+    assert_eq!(lock(&writer, 7), 0);
+    assert_eq!(errno(end(&shortening)), libc::EBUSY);
+    writer.write_all_at(&[3], 0).expect("write");
+    assert_eq!((unlock(&member, 7), unlock(&writer, 7)), (0, 0));
+    assert_eq!(fs::read(&path).expect("read")[..2], [3, 2]);
+    // Who waits can be interrupted.
+    assert_eq!(lock(&member, 7), 0);
+    let mut blocked = std::process::Command::new("sh");
+    let mut blocked = blocked.args(["-c", "printf x >>\"$0\""]).arg(&path).spawn().expect("sh");
+    std::thread::sleep(A_WHILE);
+    assert!(blocked.try_wait().expect("a child").is_none(), "it waits");
+    cluster.signal(blocked.id(), libc::SIGTERM);
+    wait::until(LONG, "it ends", || blocked.try_wait().expect("a child").map(drop));
+    assert_eq!(fs::metadata(&path).expect("stat").len(), 5000);
+    assert_eq!(unlock(&member, 7), 0);
 }
 
 /// Whoever has a group lock and dies leaves nothing behind that keeps others away.
@@ -225,6 +276,7 @@ macro_rules! cases {
 cases! {
     members_of_a_group_write_beside_each_other_and_others_wait: two_mounts,
     others_of_the_same_mount_do_not_hold_a_member_up: one_mount,
+    writers_of_a_mount_wait_for_a_group_that_only_reads: readers,
     a_group_lock_ends_with_its_client: death,
     a_group_follows_its_file_to_other_objects: replaced,
 }
