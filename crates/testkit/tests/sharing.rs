@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,6 +70,22 @@ fn read(file: &File, offset: u64, length: usize) -> Vec<u8> {
     }
     bytes.truncate(done);
     bytes
+}
+
+/// Sets it when it ends, also by a panic.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Has the kernel begin to write back what is dirty in its cache, without waiting for the end.
+fn write_back(file: &File) {
+    // SAFETY: the call takes numbers only, and the descriptor is open.
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    assert_eq!(result, 0);
 }
 
 /// Lays a file over four OSTs in pieces of 64 KiB.
@@ -255,6 +272,28 @@ with_mounts! {
             there.write_all_at(&(round * 1000).to_le_bytes(), offset as u64).expect("write");
             assert_eq!(load(&map, offset), round * 1000, "round {round}");
         }
+    }
+
+    fn mapped_pages_go_with_their_lock_while_they_are_written_back(_cluster, [first, second]) {
+        let (here, there) = (open(&first.join("f")), open(&second.join("f")));
+        here.set_len(65536).expect("ftruncate");
+        let mut map = Map::new(&here, 65536).expect("mmap");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let over = Until(&is_over);
+            // The kernel's own write-back, all the time.
+            scope.spawn(|| while !is_over.load(Ordering::Relaxed) { write_back(&here) });
+            for round in 1..500u64 {
+                let offset = (round as usize * 4_104) % 65_000 / 8 * 8;
+                store(&mut map, offset, round);
+                // It may be on its way when the other wants the page.
+                if round % 2 == 0 { write_back(&here) }
+                assert_eq!(read(&there, offset as u64, 8), round.to_le_bytes(), "round {round}");
+                there.write_all_at(&(round * 1000).to_le_bytes(), offset as u64).expect("write");
+                assert_eq!(load(&map, offset), round * 1000, "round {round}");
+            }
+            drop(over);
+        });
     }
 
     fn counters_in_mapped_pages_lose_no_increment(_cluster, [first, second, third]) {

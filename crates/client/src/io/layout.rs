@@ -84,31 +84,43 @@ impl Client {
     /// The layout that is known here if it is true as a whole, or `enough` with what stays true of it; otherwise the MDT's.
     fn use_layout_that(&self, file: &FileState, enough: impl Fn(&Layout) -> bool) -> StatusResult<LayoutUse> {
         loop {
-            let (layout, warrant) = {
-                let inner = file.lock();
-                (inner.layout.clone(), inner.layout_warrant)
-            };
-            let is_enough = layout.as_ref().is_some_and(|layout| layout.has_objects() && enough(layout));
-            match warrant {
-                Warrant::Lease(number) if number == self.lease.number() => {
-                    return Ok(LayoutUse { layout, lock: None });
-                }
-                Warrant::Lock(handle) => {
-                    let space = self.layout_space(file.fid);
-                    if let Some(bits) = space.hold(handle) {
-                        let held = LayoutUse { layout, lock: Some((space, handle)) };
-                        if is_enough || bits.contains(InodeBits::COMPONENTS) {
-                            return Ok(held);
-                        }
-                    }
-                }
-                _ => {}
+            if let Some(known) = self.known_layout(file, &enough) {
+                return Ok(known);
             }
             match self.ask_layout(file, None)? {
                 Tried::Done(held) => return Ok(held),
                 Tried::Again(after) => pause(after)?,
             }
         }
+    }
+
+    /// The same as far as it is known here.
+    fn known_layout(&self, file: &FileState, enough: &impl Fn(&Layout) -> bool) -> Option<LayoutUse> {
+        let (layout, warrant) = {
+            let inner = file.lock();
+            (inner.layout.clone(), inner.layout_warrant)
+        };
+        let is_enough = layout.as_ref().is_some_and(|layout| layout.has_objects() && enough(layout));
+        match warrant {
+            Warrant::Lease(number) if number == self.lease.number() => Some(LayoutUse { layout, lock: None }),
+            Warrant::Lock(handle) => {
+                let space = self.layout_space(file.fid);
+                let bits = space.hold(handle)?;
+                let held = LayoutUse { layout, lock: Some((space, handle)) };
+                (is_enough || bits.contains(InodeBits::COMPONENTS)).then_some(held)
+            }
+            _ => None,
+        }
+    }
+
+    /// The layout that is known here, if it is `ready`; nobody is asked.
+    pub(crate) fn layout_in_hand(
+        &self,
+        file: &FileState,
+        ready: impl Fn(&Layout) -> bool,
+    ) -> Option<LayoutUse> {
+        let known = self.known_layout(file, &ready)?;
+        known.layout.as_ref().is_some_and(|layout| ready(layout)).then_some(known)
     }
 
     /// A layout that has objects for `[start, end)` as far as the file can reach; asks the MDT for them if need be. Several

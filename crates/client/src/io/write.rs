@@ -53,7 +53,7 @@ impl WriteOptions {
     /// What the kernel has locked until the answer.
     fn pages(&self) -> Option<Pages> {
         match (self.from_cache, self.through_cache) {
-            (true, _) => Some(Pages::Touched),
+            (true, _) => Some(Pages::WrittenBack),
             (_, true) => Some(Pages::PerhapsLast),
             _ => None,
         }
@@ -139,7 +139,8 @@ impl Client {
         if options.kill_priv && open.file.lock().privileged {
             // The MDT may be waiting for somebody who waits for the pages of this request.
             let end = offset.saturating_add(data.len() as u64);
-            let _waiting = options.pages().map(|pages| Fill::begin(&open.file, (offset, end), pages));
+            let waiting = options.pages().map(|pages| Fill::begin(&open.file, (offset, end), pages));
+            let _ = waiting.as_ref().filter(|_| options.from_cache).map(Fill::waits);
             self.drop_privileges(caller, open.file.fid)?;
         }
         if data.is_empty() {
@@ -232,16 +233,24 @@ impl Client {
         let end = offset.saturating_add(data.len() as u64);
         self.close_head(file, end)?;
         let fill = options.pages().map(|pages| Fill::begin(file, (offset, end), pages));
-        let urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
+        let mut urgent = fill.as_ref().is_some_and(|fill| fill.urgent);
+        let in_hand = match options.from_cache && !urgent {
+            true => self.in_hand(file, (offset, end))?,
+            false => None,
+        };
+        if options.from_cache && in_hand.is_none() && !urgent {
+            urgent = fill.as_ref().is_some_and(Fill::waits);
+        }
         let who = options.who(open);
         let range = match (urgent || options.from_cache, options.append) {
             (true, _) => file.try_range(offset, end, Use::Exclusive),
             (false, true) => Some(file.take_range(who, Use::Exclusive, |_| (0, u64::MAX, ()))?.0),
             (false, false) => Some(file.take_range(who, Use::Exclusive, |_| (offset, end, ()))?.0),
         };
-        let (at, used, cover) = match options.append {
-            true => self.cover_append(file, data.len() as u64)?,
-            false => {
+        let (at, used, cover) = match (options.append, in_hand) {
+            (true, _) => self.cover_append(file, data.len() as u64)?,
+            (false, Some((used, cover))) => (offset, used, Some(cover)),
+            (false, None) => {
                 let end = offset + writable_bytes(offset, data.len() as u64)? as u64;
                 let ready = |layout: &Arc<Layout>| has_room(layout, offset, end);
                 // As for reads: who is urgent waits for nothing.
@@ -277,6 +286,22 @@ impl Client {
         let written = outcome?;
         self.drop_pages(open, options, at, written as u64);
         Ok(Some(written))
+    }
+
+    /// What a page is written back with that was stored to under a lock, if all of that is still here: nothing is waited for.
+    fn in_hand(
+        &self,
+        file: &FileState,
+        (start, end): (u64, u64),
+    ) -> StatusResult<Option<(LayoutUse, Cover<'_>)>> {
+        if file.is_grouped() || end > FILE_SIZE_MAX {
+            return Ok(None);
+        }
+        let Some(used) = self.layout_in_hand(file, |layout| has_room(layout, start, end)) else {
+            return Ok(None);
+        };
+        let cover = self.cover(file, used.for_writing()?, (start, end), Mode::Pw, Want::Now)?;
+        Ok(cover.map(|cover| (used, cover)))
     }
 
     /// The locks of a write. `None` if it has to do without: its pages are being dropped under a lock that is on its way out,

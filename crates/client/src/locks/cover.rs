@@ -88,6 +88,11 @@ impl<'a> Fill<'a> {
         Fill { file, id, urgent }
     }
 
+    /// A request that writes back is about to wait for something. True if it must not, as it is urgent by now.
+    pub fn waits(&self) -> bool {
+        self.file.folios.lock().waits(self.id)
+    }
+
     /// It waits for nothing any more but its data.
     pub fn goes_on(&self) {
         self.file.folios.lock().goes_on(self.id);

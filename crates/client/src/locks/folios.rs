@@ -10,6 +10,10 @@
 //!   up, without waiting for anything, and its pages are dropped once more;
 //! - the lock is given up only after a round in which no urgent request came.
 //!
+//! Pages that are written back are different: they hold what was stored, under a lock that is still there. Such a request does without
+//! waiting where it can, so its pages are dropped, which waits for it. One that cannot begins to wait as a step of its own: if its pages
+//! are being dropped then it is urgent, and if not they are in doubt from there on, as below.
+//!
 //! What counts are pages, though requests name bytes: the kernel drops a page as a whole, and waits for it if it is locked. A write that goes
 //! through the cache keeps only one page locked, its last, and only if it writes a part of it and the rest is not known. Nobody tells
 //! which is the case, so that page is *in doubt*: it is dropped by a thread of its own. If it is not locked that is done at once, and
@@ -24,8 +28,10 @@ const PAGE_BYTES: u64 = 4096;
 /// What the kernel has locked for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pages {
-    /// All pages that it touches: it reads them, or writes them back.
+    /// All pages that it touches, which hold nothing yet: it reads them.
     Touched,
+    /// All pages that it touches, which hold what it writes back.
+    WrittenBack,
     /// Perhaps the last one, if it writes only a part of that.
     PerhapsLast,
 }
@@ -34,8 +40,11 @@ impl Pages {
     /// Pages that need not be dropped while the request waits, and the one that is in doubt.
     fn of(self, range: Range) -> (Range, Option<Range>) {
         let (inside, touched) = ((page_after(range.0), page_of(range.1)), touched(range));
-        if self == Pages::Touched || range.0 >= range.1 {
-            return (touched, None);
+        match self {
+            Pages::WrittenBack => return ((0, 0), Some(touched)),
+            Pages::Touched => return (touched, None),
+            Pages::PerhapsLast if range.0 >= range.1 => return (touched, None),
+            Pages::PerhapsLast => {}
         }
         let last = page_of(range.1 - 1);
         let is_partial = !range.1.is_multiple_of(PAGE_BYTES) || range.0 > last;
@@ -59,6 +68,8 @@ fn touched((start, end): Range) -> Range {
 #[derive(Debug)]
 struct Request {
     id: u64,
+    /// All pages that it touches.
+    touched: Range,
     /// Is left out of drops while the request waits.
     held: Range,
     /// See the [module documentation](self).
@@ -105,19 +116,35 @@ impl Folios {
         self.next
     }
 
-    /// A request for pages has come; says its number, and whether it is urgent. One that is not counts as waiting.
+    /// A request for pages has come; says its number, and whether it is urgent. One that is not counts as waiting, unless it writes
+    /// back: then [`Folios::waits`] is called before it does.
     pub fn enter(&mut self, range: Range, pages: Pages) -> (u64, bool) {
         let id = self.fresh();
         let (held, in_doubt) = pages.of(range);
         let range = touched(range);
         self.hull = Some(self.hull.map_or(range, |hull| (hull.0.min(range.0), hull.1.max(range.1))));
-        let mut urgent = false;
+        let urgent = self.joins_drops(range);
+        let waiting = !urgent && pages != Pages::WrittenBack;
+        self.requests.push(Request { id, touched: range, held, in_doubt, waiting });
+        (id, urgent)
+    }
+
+    /// True if any of these pages are being dropped; then they are dropped once more.
+    fn joins_drops(&mut self, range: Range) -> bool {
+        let mut any = false;
         for drop in self.drops.iter_mut().filter(|drop| drop.ranges.iter().any(|&own| overlap(own, range))) {
             drop.served.push(range);
-            urgent = true;
+            any = true;
         }
-        self.requests.push(Request { id, held, in_doubt, waiting: !urgent });
-        (id, urgent)
+        any
+    }
+
+    /// A request that writes back is about to wait for something. True if it must not, as it is urgent by now.
+    pub fn waits(&mut self, id: u64) -> bool {
+        let Some(place) = self.requests.iter().position(|request| request.id == id) else { return false };
+        let urgent = self.joins_drops(self.requests[place].touched);
+        self.requests[place].waiting = !urgent;
+        urgent
     }
 
     /// A request has all that it waited for.
@@ -184,7 +211,7 @@ fn without(range: Range, hole: Range) -> impl Iterator<Item = Range> {
 
 #[cfg(test)]
 mod tests {
-    use super::Pages::{PerhapsLast, Touched};
+    use super::Pages::{PerhapsLast, Touched, WrittenBack};
     use super::*;
 
     /// Pages from `start` to `end`.
@@ -244,7 +271,7 @@ mod tests {
         let mut folios = Folios::default();
         let (cached, _) = folios.enter(pages(0, 10), Touched);
         folios.leave(cached);
-        // The end of a file, written back: its last page is locked as a whole.
+        // The end of a file, read: its last page is locked as a whole.
         let (back, _) = folios.enter((2 * PAGE_BYTES, 3 * PAGE_BYTES + 77), Touched);
         let round = begin(&mut folios, &[(0, u64::MAX)]);
         assert_eq!((round.ranges, round.in_doubt), (vec![pages(0, 2), pages(4, 10)], vec![]));
@@ -272,5 +299,29 @@ mod tests {
         folios.enter((10, 20), PerhapsLast);
         let round = begin(&mut folios, &[(0, u64::MAX)]);
         assert_eq!((round.ranges, round.in_doubt), (vec![], vec![pages(0, 1)]));
+    }
+
+    #[test]
+    fn pages_that_are_written_back_are_dropped_with_the_lock_that_they_were_stored_to_under() {
+        let mut folios = Folios::default();
+        let (back, urgent) = folios.enter((4096, 8000), WrittenBack);
+        assert!(!urgent, "it goes on by itself, and dropping waits for it");
+        let round = begin(&mut folios, &[(0, u64::MAX)]);
+        assert_eq!((round.ranges, round.in_doubt), (vec![pages(1, 2)], vec![]));
+        assert!(folios.waits(back), "now it must not wait any more");
+        assert_eq!(folios.end_drop(round.id), [pages(1, 2)]);
+        // Urgent, it is waited for.
+        let round = begin(&mut folios, &[(0, u64::MAX)]);
+        assert_eq!(round.ranges, [pages(1, 2)]);
+        folios.end_drop(round.id);
+        folios.leave(back);
+        // One that has begun to wait may have to for long; its pages go when it has ended.
+        let (waits, _) = folios.enter((4096, 8000), WrittenBack);
+        assert!(!folios.waits(waits));
+        let round = begin(&mut folios, &[(0, u64::MAX)]);
+        assert_eq!((round.ranges, round.in_doubt), (vec![], vec![pages(1, 2)]));
+        folios.end_drop(round.id);
+        folios.goes_on(waits);
+        assert_eq!(begin(&mut folios, &[(0, u64::MAX)]).ranges, [pages(1, 2)]);
     }
 }
