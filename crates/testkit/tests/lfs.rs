@@ -409,3 +409,44 @@ fn locks_asked_for_ahead_are_for_their_range_and_stay_embedded() {
 fn locks_asked_for_ahead_are_for_their_range_and_stay_separate() {
     locks_ahead_stay(Shape::Separate, "lahs");
 }
+
+#[test]
+fn a_file_that_is_exchanged_with_itself_stays_as_it_is() {
+    on_each_shape_of("swself", 2, |cluster, _| {
+        let path = cluster.directory("d").join("f");
+        lfs(cluster, &["setstripe", "-c", "2", text(&path)]);
+        fs::write(&path, b"content").expect("write");
+        let before = lfs(cluster, &["getstripe", text(&path)]);
+        // Alone, the mount would wait for itself.
+        for arguments in [["swap_layouts", "-n"], ["swap_layouts", "--"]] {
+            lfs(cluster, &[arguments[0], arguments[1], text(&path), text(&path)]);
+        }
+        assert_eq!(lfs(cluster, &["getstripe", text(&path)]), before);
+        assert_eq!(fs::read(&path).expect("read"), b"content");
+    });
+}
+
+/// Its own project, and one that its directory would have given it.
+#[test]
+fn a_file_of_another_project_than_its_directory_is_migrated() {
+    on_each_shape_of("mgproj", 2, |cluster, _| {
+        let directory = cluster.directory("d");
+        lfs(cluster, &["setstripe", "-c", "1", text(&directory)]);
+        let paths = [directory.join("own"), directory.join("none")];
+        fs::write(&paths[0], b"content").expect("write");
+        lfs(cluster, &["project", "-p", "7", text(&paths[0])]);
+        lfs(cluster, &["project", "-s", "-p", "9", text(&directory)]);
+        fs::write(&paths[1], b"content").expect("write");
+        lfs(cluster, &["project", "-p", "0", text(&paths[1])]);
+        for (path, project) in paths.iter().zip(["7 -", "0 -"]) {
+            for how in ["-b", "-n"] {
+                let count = if how == "-b" { "2" } else { "1" };
+                lfs(cluster, &["migrate", how, "-c", count, text(path)]);
+                assert_eq!(lfs(cluster, &["getstripe", "-c", text(path)]).trim(), count);
+            }
+            let shown = lfs(cluster, &["project", text(path)]);
+            assert!(shown.trim_start().starts_with(project), "{shown}");
+            assert_eq!(fs::read(path).expect("read"), b"content");
+        }
+    });
+}

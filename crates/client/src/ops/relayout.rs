@@ -114,10 +114,10 @@ impl Client {
         })
     }
 
-    /// Exchanges the objects of two files, durably and at once for everybody.
+    /// Exchanges the objects of two files, durably and at once for everybody. With one and the same file there is nothing to do.
     ///
     /// # Errors
-    /// `EINVAL` for one and the same file and for what is no regular file, `EISDIR`; `EACCES`; `EPERM` for files of different
+    /// `EINVAL` for what is no regular file, `EISDIR`; `EACCES`; `EPERM` for files of different
     /// owners; `EAGAIN` if a version is another one; `EBUSY` if the lease is gone; what an OST answers.
     pub fn swap_layouts(
         &self,
@@ -130,6 +130,9 @@ impl Client {
             Some(handle) => Some(self.handles.file(handle)?.handle),
             None => None,
         };
+        if first == second {
+            return Ok(());
+        }
         let SwapConditions { versions, keep_times, .. } = *conditions;
         let request = MdsRequest::SwapLayouts { first, second, versions, keep_times, lease };
         self.replacing(&[first, second], || self.call(caller, first, &request).map(drop))?;

@@ -49,13 +49,8 @@ impl Front {
             Operation::Read { fh, offset, size, flags, lock_owner } => {
                 let buffer = reply.read_buffer(size as usize);
                 // The kernel names an owner when a program reads around the page cache; otherwise it fills pages.
-                let bytes = match lock_owner {
-                    Some(_) if flags as i32 & libc::O_NONBLOCK != 0 => {
-                        self.client.read_hurried(fh, offset, buffer)?
-                    }
-                    Some(_) => self.client.read(fh, offset, buffer)?,
-                    None => self.client.read_pages(fh, offset, buffer)?,
-                };
+                let hurried = flags as i32 & libc::O_NONBLOCK != 0;
+                let bytes = self.read(fh, offset, buffer, lock_owner.map(|_| hurried))?;
                 reply.read_done(bytes);
             }
             Operation::Write(write) => {
@@ -117,6 +112,15 @@ impl Front {
             _ => return Err(Status::ENOSYS),
         }
         Ok(())
+    }
+
+    /// Reads for a program, `hurried` if it has `O_NONBLOCK`, or fills pages (`None`).
+    fn read(&self, fh: u64, offset: u64, buffer: &mut [u8], hurried: Option<bool>) -> StatusResult<usize> {
+        match hurried {
+            Some(true) => self.client.read_hurried(fh, offset, buffer),
+            Some(false) => self.client.read(fh, offset, buffer),
+            None => self.client.read_pages(fh, offset, buffer),
+        }
     }
 
     /// What the kernel is told about an open file.

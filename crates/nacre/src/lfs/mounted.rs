@@ -402,13 +402,16 @@ const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const XFLAG_PROJECT_INHERIT: u32 = 0x200;
 
-fn fsxattr(path: &Path) -> io::Result<(OwnedFd, Fsxattr)> {
+fn open_for_attributes(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
-    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+fn fsxattr(file: &OwnedFd) -> io::Result<Fsxattr> {
     let mut attributes: Fsxattr = [0; 7];
     // SAFETY: the ioctl writes 28 bytes, which the array has.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR as _, attributes.as_mut_ptr()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok((file, attributes)) }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
 }
 
 /// True for what can be opened without an effect of its own: files and directories.
@@ -435,7 +438,15 @@ pub fn project_of(path: &Path) -> io::Result<Project> {
         let call = by_name(path, ProjectCall::GET, Project { id: 0, inherited: false })?;
         return Ok(Project { id: call.id, inherited: call.xflags & XFLAG_PROJECT_INHERIT != 0 });
     }
-    let (_, attributes) = fsxattr(path)?;
+    project_of_open(&open_for_attributes(path)?)
+}
+
+/// The project of an open file or directory.
+///
+/// # Errors
+/// Those of ioctl(2).
+pub fn project_of_open(file: &OwnedFd) -> io::Result<Project> {
+    let attributes = fsxattr(file)?;
     let inherited = attributes[FSX_FLAGS] & XFLAG_PROJECT_INHERIT != 0;
     Ok(Project { id: attributes[FSX_PROJECT], inherited })
 }
@@ -448,7 +459,15 @@ pub fn set_project(path: &Path, project: Project) -> io::Result<()> {
     if !can_be_opened(path)? {
         return by_name(path, ProjectCall::SET, project).map(drop);
     }
-    let (file, mut attributes) = fsxattr(path)?;
+    set_project_of_open(&open_for_attributes(path)?, project)
+}
+
+/// Changes the project of an open file or directory.
+///
+/// # Errors
+/// Those of ioctl(2).
+pub fn set_project_of_open(file: &OwnedFd, project: Project) -> io::Result<()> {
+    let mut attributes = fsxattr(file)?;
     attributes[FSX_PROJECT] = project.id;
     attributes[FSX_FLAGS] &= !XFLAG_PROJECT_INHERIT;
     if project.inherited {

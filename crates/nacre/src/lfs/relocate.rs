@@ -4,7 +4,7 @@
 //! has changed the data meanwhile, which its version tells. The file without a name then has the old objects and goes with its
 //! descriptor, so that nothing is left behind however this process ends.
 
-use super::mounted::ask_file;
+use super::mounted::{ask_file, project_of_open, set_project_of_open};
 use nacre_types::Fid;
 use nacre_types::ioctl::{FileCall, FileOperation, PathToFid};
 use rustix::fs::{Mode, OFlags, XattrFlags};
@@ -90,7 +90,7 @@ pub fn relocate(path: &Path, order: &mut Order<'_>) -> Result<u64, Stopped> {
         return Err(Stopped { action: "migrate", error: io::Error::from_raw_os_error(libc::EINVAL) });
     }
     let source = OwnedFd::from(file);
-    let target = make_target(path, &metadata, order)?;
+    let target = make_target(path, (&source, &metadata), order)?;
     let target_fid = ask_file(&target, &PathToFid::default()).map_err(Stopped::at("ask for the FID"))?.fid;
     let mut moving = Move { source, target, target_fid, order, began: Instant::now(), paid_bytes: 0 };
     match moving.order.manner {
@@ -101,7 +101,11 @@ pub fn relocate(path: &Path, order: &mut Order<'_>) -> Result<u64, Stopped> {
 }
 
 /// Makes the file without a name beside the one that is moved.
-fn make_target(path: &Path, metadata: &std::fs::Metadata, order: &Order<'_>) -> Result<OwnedFd, Stopped> {
+fn make_target(
+    path: &Path,
+    (source, metadata): (&OwnedFd, &std::fs::Metadata),
+    order: &Order<'_>,
+) -> Result<OwnedFd, Stopped> {
     let failed = Stopped::at("create a volatile file");
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -112,6 +116,11 @@ fn make_target(path: &Path, metadata: &std::fs::Metadata, order: &Order<'_>) -> 
     if (own.st_uid, own.st_gid) != (metadata.uid(), metadata.gid()) {
         std::os::unix::fs::fchown(&target, Some(metadata.uid()), Some(metadata.gid()))
             .map_err(Stopped::at("change the owner of the volatile file"))?;
+    }
+    // It inherits that of the directory, and files of different projects are not exchanged.
+    let project = project_of_open(source).map_err(Stopped::at("ask for the project"))?;
+    if project_of_open(&target).map_err(&failed)? != project {
+        set_project_of_open(&target, project).map_err(Stopped::at("set the project of the volatile file"))?;
     }
     // Who may not have a layout of his own for it gets none that he did not ask for.
     rustix::fs::fsetxattr(&target, "lustre.lov", order.layout, XattrFlags::empty())
