@@ -34,6 +34,9 @@ const RECORD_VERSION: u8 = 1;
 /// Who has not decided for so long, in milliseconds, is asked. Guess: far longer than any operation that nothing holds up.
 const PATIENCE_MS: u64 = 2000;
 
+/// What the root says to the whole file system is looked at so often, in milliseconds.
+const ROOT_AGE_MS: u64 = 1000;
+
 /// Other MDTs, by index.
 pub type Peers = BTreeMap<u16, Arc<dyn MdsEndpoint>>;
 
@@ -92,6 +95,8 @@ pub(crate) struct Operations {
     /// Length of [`State::unsettled`].
     unsettled: AtomicUsize,
     patience_ms: AtomicU64,
+    /// How old what is known of the root may be, in milliseconds.
+    root_age_ms: AtomicU64,
     /// Held while what is finished is noted, so that the store gets the notes in their order.
     noting: Mutex<()>,
 }
@@ -196,6 +201,7 @@ impl Operations {
             busy: AtomicUsize::new(state.prepared.len()),
             unsettled: AtomicUsize::new(state.unsettled.len()),
             patience_ms: AtomicU64::new(PATIENCE_MS),
+            root_age_ms: AtomicU64::new(ROOT_AGE_MS),
             noting: Mutex::new(()),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -218,6 +224,17 @@ impl Operations {
     #[cfg(test)]
     pub fn be_impatient(&self) {
         self.patience_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// The root is looked at once, so that no clock says how many messages there are.
+    #[cfg(test)]
+    pub fn look_at_root_once(&self) {
+        self.root_age_ms.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// How old what is known of the root may be.
+    fn root_age(&self) -> Duration {
+        Duration::from_millis(self.root_age_ms.load(Ordering::Relaxed))
     }
 
     /// Who has not decided for so long is asked.

@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(250);
-/// What the root says to the whole file system is looked at so often.
-const ROOT_AGE: Duration = Duration::from_secs(1);
 /// How long clients wait for what other MDTs know of operations before a restart.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -40,7 +38,8 @@ impl Mds {
 
     /// Learns the layout that the root has for the whole file system.
     fn look_at_root(&self) {
-        let is_due = self.operations.state.lock().root_seen.is_none_or(|seen| seen.elapsed() >= ROOT_AGE);
+        let age = self.operations.root_age();
+        let is_due = self.operations.state.lock().root_seen.is_none_or(|seen| seen.elapsed() >= age);
         if self.index == 0 || !is_due || !self.operations.has_peers() {
             return;
         }

@@ -206,6 +206,7 @@ impl World {
             mds.is_some()
         });
         let mds = mds.expect("opened");
+        mds.operations.look_at_root_once();
         self.net.alive.lock()[usize::from(index)] = Some(mds);
     }
 
