@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::ior::{self, IorArguments};
 use crate::layouts::{self, LayoutsArguments};
 use crate::limits::{Limits, row_of};
+use crate::mdt::{self, MdtArguments};
 use crate::mdtest::{self, MdtestArguments};
 use crate::noisy::{self, NoisyArguments};
 use crate::null::{self, NullArguments, ServeArguments};
@@ -47,6 +48,8 @@ pub enum Command {
     Programs(ProgramsArguments),
     /// The client's I/O engine with its features off and on, over loopback and over a simulated fabric
     Client(ClientArguments),
+    /// The engine of an MDT alone: no network, no FUSE; its memory and opening times with many inodes
+    Mdt(MdtArguments),
     /// Names and attributes over processes, with the options and the summary of mdtest
     Mdtest(MdtestArguments),
     /// Data over processes, with the options and the tables of IOR
@@ -95,6 +98,8 @@ pub enum TaskKind {
     Ior,
     /// `bench noisy`
     Noisy,
+    /// `bench mdt --inodes`
+    Mdt,
 }
 
 /// What all measuring sub-commands share.
@@ -230,6 +235,10 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
             Ok(())
         }
         Command::Ior(arguments) => ior::run(&arguments, &myself),
+        Command::Mdt(arguments) => {
+            arguments.common.print(&mdt::measure(&arguments, &myself)?);
+            Ok(())
+        }
         Command::Mdtest(arguments) => mdtest::run(&arguments, &myself),
         Command::NullServer(arguments) => null::serve(&arguments),
         Command::EchoServer => null::serve_echo(),
@@ -272,6 +281,7 @@ fn task(cpu: Option<usize>, kind: TaskKind, setup: &str) -> Result<(), Error> {
     match kind {
         TaskKind::Mdtest => mdtest::serve(setup),
         TaskKind::Noisy => noisy::serve(setup),
+        TaskKind::Mdt => mdt::serve(setup),
         TaskKind::Ior => ior::serve(setup),
     }
 }

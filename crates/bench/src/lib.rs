@@ -14,6 +14,7 @@
 //! - [`null`]: file systems that do nothing, over our FUSE channel and others: the ceiling of any FUSE file system.
 //! - [`programs`]: tar, find, rm and git on any mounted path.
 //! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
+//! - [`mdt`]: the engine of an MDT without network and FUSE, its memory and opening times.
 //! - [`noisy`]: a stream beside small random writes, on simulated disks.
 //! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
@@ -28,6 +29,7 @@ pub mod ior;
 pub mod layouts;
 pub mod limits;
 pub mod machine;
+pub mod mdt;
 pub mod mdtest;
 pub mod noisy;
 pub mod null;

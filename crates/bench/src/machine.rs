@@ -99,6 +99,32 @@ pub fn process_cpu_us(pid: u32) -> Option<f64> {
     Some(time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3)
 }
 
+fn spent_us(who: libc::c_int) -> f64 {
+    // SAFETY: all zero is a value of this structure of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is written by the call and lives across it; the call fails only for other values of `who`.
+    unsafe { libc::getrusage(who, &raw mut usage) };
+    let us = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
+    us(usage.ru_utime) + us(usage.ru_stime)
+}
+
+/// CPU time of this process in microseconds, its ended threads included.
+pub fn own_cpu_us() -> f64 {
+    spent_us(libc::RUSAGE_SELF)
+}
+
+/// CPU time of the calling thread in microseconds.
+pub fn thread_cpu_us() -> f64 {
+    spent_us(libc::RUSAGE_THREAD)
+}
+
+/// Memory of this process that no file backs, resident now, in bytes: what it needs whatever the kernel may drop.
+pub fn own_anonymous_bytes() -> u64 {
+    let status = read("/proc/self/status");
+    let kib = field(&status, "RssAnon").and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
 /// Makes the kernel forget cached pages, names and inodes of every file system, so that the next access goes to the
 /// file system.
 ///

@@ -75,8 +75,20 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-bench",
         ],
     ),
-    // Proof. Only the binary may use bench, as its sub-command.
-    ("nacre-bench", &["nacre-types", "nacre-env", "nacre-fuse"]),
+    // Proof. Only the binary may use bench, as its sub-command. It opens an MDT and a store itself, to measure them alone.
+    (
+        "nacre-bench",
+        &[
+            "nacre-types",
+            "nacre-wire",
+            "nacre-ondisk",
+            "nacre-env",
+            "nacre-rpc",
+            "nacre-store",
+            "nacre-mds",
+            "nacre-fuse",
+        ],
+    ),
     ("nacre-testkit", &["nacre-types"]),
     ("nacre-preload", &["nacre-types"]),
     ("xtask", &[]),
