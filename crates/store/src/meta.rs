@@ -13,7 +13,6 @@ mod batch;
 mod checkpoint;
 mod engine;
 mod error;
-mod key;
 mod log;
 mod map;
 mod options;

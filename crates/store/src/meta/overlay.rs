@@ -28,26 +28,34 @@ pub(crate) fn shard_of(table: Table, key: &[u8]) -> u8 {
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as u8
 }
 
-/// Table byte and key in one buffer on the stack: the form of keys in overlay and base.
-pub(crate) struct FullKey {
-    bytes: [u8; KEY_LEN_MAX + 1],
-    len: usize,
+/// Longest full key that is put together without an allocation: a name of 71 bytes in a directory, or a link of one of 63.
+const SHORT_LEN: usize = 96;
+
+/// Table byte and key in one buffer: the form of keys in overlay and base.
+pub(crate) enum FullKey {
+    Short { len: u8, bytes: [u8; SHORT_LEN] },
+    Long(Box<[u8]>),
 }
 
 impl FullKey {
     /// `None` if the key is longer than any that can be stored.
     pub(crate) fn new(table: Table, key: &[u8]) -> Option<Self> {
-        if key.len() > KEY_LEN_MAX {
-            return None;
+        let len = key.len() + 1;
+        if len > SHORT_LEN {
+            let long = || FullKey::Long([&[table.0], key].concat().into());
+            return (key.len() <= KEY_LEN_MAX).then(long);
         }
-        let mut bytes = [0; KEY_LEN_MAX + 1];
+        let mut bytes = [0; SHORT_LEN];
         bytes[0] = table.0;
-        bytes[1..=key.len()].copy_from_slice(key);
-        Some(FullKey { bytes, len: key.len() + 1 })
+        bytes[1..len].copy_from_slice(key);
+        Some(FullKey::Short { len: len as u8, bytes })
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        match self {
+            FullKey::Short { len, bytes } => &bytes[..usize::from(*len)],
+            FullKey::Long(bytes) => bytes,
+        }
     }
 }
 
