@@ -110,12 +110,17 @@ impl InodeCache {
     pub fn replace(&self, fid: &Fid, record: Option<Arc<InodeRecord>>) {
         let mut shard = self.shard(fid).lock();
         shard.writes += 1;
-        shard.old.remove(fid);
-        match record {
-            Some(record) => self.insert(&mut shard, *fid, record),
-            None => {
-                shard.young.remove(fid);
-            }
+        let Some(record) = record else {
+            shard.young.remove(fid);
+            shard.old.remove(fid);
+            return;
+        };
+        // An older one beside it, of two readers at a time, is never asked for, and goes when the generations change.
+        if let Some(found) = shard.young.get_mut(fid) {
+            *found = record;
+        } else {
+            shard.old.remove(fid);
+            self.insert(&mut shard, *fid, record);
         }
     }
 
@@ -151,6 +156,31 @@ mod tests {
         let Err(ticket) = cache.get(&fid) else { panic!("removed") };
         cache.fill(&fid, &record(3), ticket);
         assert_eq!(cache.get(&fid).map(|r| r.attr.version).ok(), Some(3));
+    }
+
+    #[test]
+    fn what_two_readers_put_into_both_generations_is_outdated_in_both_by_a_writer() {
+        // A generation is four records.
+        let cache = InodeCache::new(1);
+        let fid = Fid::new(1, 2, 0);
+        let neighbours: Vec<Fid> = (3..2000)
+            .map(|oid| Fid::new(1, oid, 0))
+            .filter(|other| shard_of(other, SHARDS) == shard_of(&fid, SHARDS))
+            .collect();
+        for removes in [true, false] {
+            let (Err(first), Err(second)) = (cache.get(&fid), cache.get(&fid)) else { panic!("empty") };
+            let mut others = neighbours.iter().map(|other| (other, cache.get(other).err()));
+            cache.fill(&fid, &record(1), first);
+            for (other, ticket) in others.by_ref().take(4) {
+                cache.fill(other, &record(1), ticket.expect("not there"));
+            }
+            cache.fill(&fid, &record(1), second);
+            drop(others);
+            cache.replace(&fid, (!removes).then(|| record(2)));
+            assert_eq!(cache.get(&fid).map(|found| found.attr.version).ok(), (!removes).then_some(2));
+            cache.replace(&fid, None);
+            neighbours.iter().for_each(|other| cache.replace(other, None));
+        }
     }
 
     #[test]

@@ -74,30 +74,42 @@ impl OrphanKind {
 
 /// Longest key: a link's.
 const KEY_MAX: usize = 2 * FID_BYTES + NAME_MAX + 1;
+/// Longest key that is built on the stack: that of a name of 72 bytes. Longer ones are rare, and zeroing room for them is not free.
+const SHORT_LEN: usize = 96;
 
-/// A key, built on the stack.
+/// A key, built without an allocation unless it is long.
 pub struct Key {
-    bytes: [u8; KEY_MAX],
+    short: [u8; SHORT_LEN],
     len: usize,
+    /// All of it, if it does not fit there.
+    long: Vec<u8>,
 }
 
 impl Key {
     fn new() -> Key {
-        Key { bytes: [0; KEY_MAX], len: 0 }
+        Key { short: [0; SHORT_LEN], len: 0, long: Vec::new() }
     }
 
     /// Adds bytes; what does not fit is cut, but callers check names before.
     fn push(mut self, part: &[u8]) -> Key {
-        let room = &mut self.bytes[self.len..];
-        let len = part.len().min(room.len());
-        room[..len].copy_from_slice(&part[..len]);
-        self.len += len;
+        let part = &part[..part.len().min(KEY_MAX - self.len)];
+        let end = self.len + part.len();
+        match self.short.get_mut(self.len..end) {
+            Some(room) if self.long.is_empty() => room.copy_from_slice(part),
+            _ => {
+                if self.long.is_empty() {
+                    self.long.extend_from_slice(&self.short[..self.len]);
+                }
+                self.long.extend_from_slice(part);
+            }
+        }
+        self.len = end;
         self
     }
 
     /// The key.
     pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        if self.long.is_empty() { &self.short[..self.len] } else { &self.long }
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 struct Buffers {
     batch: Batch,
     scratch: Vec<u8>,
+    cached: Vec<(Fid, Option<Arc<InodeRecord>>)>,
 }
 
 thread_local! {
@@ -19,6 +20,8 @@ thread_local! {
     static SPARE: RefCell<Option<Buffers>> = const { RefCell::new(None) };
 }
 
+/// Most records of changed inodes that the buffer for them is kept with.
+const KEEP_RECORDS: usize = 64;
 /// Largest buffer that is kept for the next transaction, in bytes.
 const KEEP_MAX: usize = 256 << 10;
 
@@ -27,7 +30,6 @@ pub struct Tx {
     buffers: Buffers,
     /// Version that changed inodes get.
     version: u64,
-    cached: Vec<(Fid, Option<Arc<InodeRecord>>)>,
     destroyed: Vec<(u16, Fid)>,
     /// By how much the number of inodes changes.
     inode_change: i64,
@@ -46,7 +48,6 @@ impl Tx {
         Tx {
             buffers,
             version,
-            cached: Vec::with_capacity(4),
             destroyed: Vec::new(),
             inode_change: 0,
             is_replay: false,
@@ -79,7 +80,7 @@ impl Tx {
         record.encode(scratch);
         batch.put(INODES, &fid.to_key(), scratch);
         let record = Arc::new(record);
-        self.cached.push((fid, Some(record.clone())));
+        self.buffers.cached.push((fid, Some(record.clone())));
         record
     }
 
@@ -98,7 +99,7 @@ impl Tx {
     pub fn delete_inode(&mut self, fid: &Fid) {
         self.inode_change -= 1;
         self.batch().delete(INODES, &fid.to_key());
-        self.cached.push((*fid, None));
+        self.buffers.cached.push((*fid, None));
     }
 
     /// Stores a name.
@@ -124,12 +125,12 @@ impl Tx {
 
     /// Inodes that are changed, with their records as they will be; `None` for those that go.
     pub fn cached(&self) -> &[(Fid, Option<Arc<InodeRecord>>)] {
-        &self.cached
+        &self.buffers.cached
     }
 
     /// What the cache must learn after the commit.
-    pub fn take_cached(&mut self) -> Vec<(Fid, Option<Arc<InodeRecord>>)> {
-        std::mem::take(&mut self.cached)
+    pub fn take_cached(&mut self) -> impl Iterator<Item = (Fid, Option<Arc<InodeRecord>>)> {
+        self.buffers.cached.drain(..)
     }
 
     /// Objects to be destroyed after the commit.
@@ -141,10 +142,11 @@ impl Tx {
 impl Drop for Tx {
     fn drop(&mut self) {
         let mut buffers = std::mem::take(&mut self.buffers);
-        if buffers.batch.encoded_len() > KEEP_MAX || buffers.scratch.capacity() > KEEP_MAX {
+        if buffers.batch.encoded_len() > KEEP_MAX || buffers.scratch.capacity() > KEEP_MAX || buffers.cached.capacity() > KEEP_RECORDS {
             return;
         }
         buffers.batch.clear();
+        buffers.cached.clear();
         // A thread that is being torn down keeps nothing.
         let _ = SPARE.try_with(|spare| *spare.borrow_mut() = Some(buffers));
     }

@@ -1,7 +1,7 @@
 //! A list of changes that take effect together.
 
 use super::error::MetaError;
-use super::overlay::shard_of;
+use super::overlay::{ShardSet, shard_of};
 use super::{KEY_LEN_MAX, Table, VALUE_LEN_MAX};
 
 /// Bytes before the key of each operation: kind, zero, key length (u16, table byte included), value length (u32).
@@ -21,8 +21,8 @@ pub struct Batch {
     pub(crate) bytes: Vec<u8>,
     /// Shard of each operation, in order.
     pub(crate) shards: Vec<u8>,
-    /// Bit set of the shards touched.
-    pub(crate) shard_mask: u64,
+    /// The shards touched.
+    pub(crate) shard_set: ShardSet,
     pub(crate) releasing: bool,
     /// First refused argument; reported by commit so that building a batch needs no error paths.
     pub(crate) refused: Option<Refused>,
@@ -71,7 +71,7 @@ impl Batch {
         }
         let shard = shard_of(table, key);
         self.shards.push(shard);
-        self.shard_mask |= 1 << shard;
+        self.shard_set.insert(shard);
         let key_len = (key.len() as u16 + 1).to_le_bytes();
         let value_len = (value.len() as u32).to_le_bytes();
         self.bytes.reserve(OP_HEADER_LEN + 1 + key.len() + value.len());
@@ -105,7 +105,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.shards.clear();
-        self.shard_mask = 0;
+        self.shard_set = ShardSet::default();
         self.releasing = false;
         self.refused = None;
     }

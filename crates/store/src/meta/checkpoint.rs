@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::engine::Engine;
 use super::error::{MetaError, Result};
 use super::map::Change;
+use super::overlay::ShardSet;
 
 /// Time between two attempts to write a checkpoint that a full disk refused.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -76,7 +77,7 @@ impl Engine {
 
     fn freeze(&self, state: &mut State) -> Result<()> {
         assert!(!state.is_pending, "one freeze at a time");
-        let mut locked = self.overlay.lock(u64::MAX);
+        let mut locked = self.overlay.lock(ShardSet::ALL);
         if self.log.is_active_empty() {
             return Ok(());
         }
@@ -200,7 +201,8 @@ impl Engine {
         let mut entries: Vec<Change<'_>> = Vec::with_capacity(maps.iter().map(|map| map.len()).sum());
         maps.iter().for_each(|map| entries.extend(map.iter()));
         // Neighbours in the tree are written together, whatever shards they came from.
-        entries.sort_unstable_by_key(|&(key, _)| key);
+        // Stable, since that finds that each shard's are in order already.
+        entries.sort_by_key(|&(key, _)| key);
         let target = Some((&self.uuid, transno));
         match self.base.write(&mut entries.iter().copied(), target) {
             Err(MetaError::NoSpace) => self.move_in_pieces(&entries, transno)?,

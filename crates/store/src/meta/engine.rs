@@ -72,7 +72,7 @@ impl Engine {
             if self.reserve.is_full() && !batch.releasing {
                 self.look_for_space()?;
             }
-            let mut locked = self.overlay.lock(batch.shard_mask);
+            let mut locked = self.overlay.lock(batch.shard_set);
             if let Some(appended) = self.log.append(batch, crc, floor.0)? {
                 for (op, &shard) in batch.ops().zip(&batch.shards) {
                     locked.apply(shard, &op);

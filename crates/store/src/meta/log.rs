@@ -27,6 +27,8 @@ pub(crate) struct Log {
     segments: [Segment; SEGMENTS],
     uuid: [u8; 16],
     state: Mutex<LogState>,
+    /// A copy of the newest transaction's number, for those who need no more than that.
+    last: AtomicU64,
     /// Newest durable transaction.
     durable: AtomicU64,
     flush: Mutex<Flush>,
@@ -132,6 +134,7 @@ impl Log {
                 commits: 0,
                 appended_bytes: 0,
             }),
+            last: AtomicU64::new(recovered.last_transno),
             durable: AtomicU64::new(recovered.durable_transno),
             flush: Mutex::default(),
             flushed: Condvar::new(),
@@ -150,7 +153,7 @@ impl Log {
     }
 
     pub(crate) fn last_transno(&self) -> u64 {
-        self.state.lock().last_transno
+        self.last.load(Ordering::Acquire)
     }
 
     pub(crate) fn durable_transno(&self) -> u64 {
@@ -190,6 +193,7 @@ impl Log {
         written.map_err(|source| self.write_failed(slot, source))?;
         state.slots[slot].end = offset + len;
         state.last_transno = transno;
+        self.last.store(transno, Ordering::Release);
         state.commits += 1;
         state.appended_bytes += len as u64;
         Ok(Some(Appended { transno, end: offset + len, len }))

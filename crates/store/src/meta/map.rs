@@ -12,10 +12,10 @@ use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
 /// Size of a map's first block; each next one doubles up to the maximum.
-const BLOCK_BYTES_FIRST: usize = 1 << 10;
+const BLOCK_BYTES_FIRST: usize = 1 << 8;
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Memory of an entry beside its key and value: its part of a tree node that is two thirds full.
-const ENTRY_BYTES: u64 = 96;
+/// Memory of an entry beside its key and value: its part of a tree node that is two thirds full, and of the filter.
+const ENTRY_BYTES: u64 = 100;
 /// Memory of an entry among keys with the same head: a tree node's part, and the key outside the node.
 const ALIKE_BYTES: u64 = 64;
 
@@ -23,6 +23,7 @@ const ALIKE_BYTES: u64 = 64;
 #[derive(Default)]
 pub(crate) struct Map {
     tree: BTreeMap<Head, Leaf>,
+    filter: Filter,
     blocks: Blocks,
     len: usize,
 }
@@ -42,6 +43,47 @@ impl Head {
         }
         let half = |at: usize| u128::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
         Head(half(0), half(HEAD_LEN / 2))
+    }
+}
+
+/// Says of most heads that are not in the tree that they are not: most keys that are read lie in the base, or nowhere. A Bloom
+/// filter of one word per key, so that the answer costs one access to memory.
+#[derive(Default)]
+struct Filter {
+    /// A power of two, or none yet.
+    words: Vec<u64>,
+    count: usize,
+}
+
+impl Filter {
+    /// Heads for each word: 16 bits each, of which three are set, let 1 of 60 absent ones through.
+    const HEADS_PER_WORD: usize = 4;
+
+    fn place(&self, head: Head) -> (usize, u64) {
+        let low = |half: u128| (half as u64 ^ (half >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = (low(head.0).rotate_left(29) ^ low(head.1)).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+        let hash = hash ^ (hash >> 32);
+        let bits = 1 << (hash >> 46 & 63) | 1 << (hash >> 52 & 63) | 1 << (hash >> 58);
+        (hash as usize & (self.words.len() - 1), bits)
+    }
+
+    fn may_have(&self, head: Head) -> bool {
+        if self.words.is_empty() {
+            return false;
+        }
+        let (word, bits) = self.place(head);
+        self.words[word] & bits == bits
+    }
+
+    /// True if there is room for one more; otherwise all have to go into a larger one.
+    fn has_room(&self) -> bool {
+        self.count < self.words.len() * Self::HEADS_PER_WORD
+    }
+
+    fn add(&mut self, head: Head) {
+        let (word, bits) = self.place(head);
+        self.words[word] |= bits;
+        self.count += 1;
     }
 }
 
@@ -89,7 +131,7 @@ impl Blocks {
             self.blocks.last().is_some_and(|block| block.capacity() - block.len() >= bytes.len());
         if !has_room {
             let size =
-                (BLOCK_BYTES_FIRST << self.blocks.len().min(6)).min(BLOCK_BYTES_MAX).max(bytes.len());
+                (BLOCK_BYTES_FIRST << self.blocks.len().min(8)).min(BLOCK_BYTES_MAX).max(bytes.len());
             self.blocks.push(Vec::with_capacity(size));
             self.bytes += size as u64;
         }
@@ -144,7 +186,11 @@ impl Map {
 
     /// `None` if the map does not know the key; `Some(None)` if it knows it as deleted.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
-        let place = match self.tree.get(&Head::of(key))? {
+        let head = Head::of(key);
+        if !self.filter.may_have(head) {
+            return None;
+        }
+        let place = match self.tree.get(&head)? {
             Leaf::One { key: found, value } => self.blocks.is_same(*found, key).then_some(*value)?,
             Leaf::Many(all) => *all.get(key)?,
         };
@@ -153,15 +199,15 @@ impl Map {
 
     /// Records a change.
     pub(crate) fn apply(&mut self, key: &[u8], value: Option<&[u8]>) {
-        let blocks = &mut self.blocks;
-        let leaf = match self.tree.entry(Head::of(key)) {
+        let (head, blocks) = (Head::of(key), &mut self.blocks);
+        let leaf = match self.tree.entry(head) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 self.len += 1;
                 blocks.bytes += ENTRY_BYTES;
                 let key = blocks.store(key);
                 entry.insert(Leaf::One { key, value: blocks.store_value(value) });
-                return;
+                return self.note(head);
             }
         };
         if let Leaf::One { key: found, value: old } = leaf {
@@ -180,6 +226,15 @@ impl Map {
                 all.insert(Box::from(key), blocks.store_value(value));
             }
         }
+    }
+
+    /// There is a new head in the tree.
+    fn note(&mut self, head: Head) {
+        if self.filter.has_room() {
+            return self.filter.add(head);
+        }
+        self.filter = Filter { words: vec![0; (self.filter.words.len() * 2).max(4)], count: 0 };
+        self.tree.keys().for_each(|head| self.filter.add(*head));
     }
 
     fn changes<'a>(&'a self, leaf: &'a Leaf) -> impl Iterator<Item = Change<'a>> {

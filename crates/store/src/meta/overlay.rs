@@ -13,8 +13,31 @@ use super::batch::Op;
 use super::map::Map;
 use super::{KEY_LEN_MAX, Table};
 
-/// Number of shards; fits the bit set of a batch.
-pub(crate) const SHARDS: usize = 64;
+/// Number of shards: so many that two threads, each with three locked, seldom want the same one. Their numbers fit a byte.
+pub(crate) const SHARDS: usize = 256;
+
+/// A set of shards.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ShardSet([u64; SHARDS / 64]);
+
+impl ShardSet {
+    /// All of them.
+    pub(crate) const ALL: ShardSet = ShardSet([u64::MAX; SHARDS / 64]);
+
+    pub(crate) fn insert(&mut self, shard: u8) {
+        self.0[usize::from(shard) / 64] |= 1 << (shard % 64);
+    }
+
+    /// In ascending order.
+    fn iter(self) -> impl Iterator<Item = u8> {
+        self.0.into_iter().enumerate().flat_map(|(word, bits)| {
+            let next = |bits: &u64| Some(bits & (bits - 1)).filter(|&rest| rest != 0);
+            std::iter::successors(Some(bits).filter(|&bits| bits != 0), next)
+                .map(move |bits| (word * 64) as u8 + bits.trailing_zeros() as u8)
+        })
+    }
+}
+
 /// Bytes at the start of a key that choose its shard: a FID, so that a directory's entries share one shard.
 pub(crate) const SHARD_PREFIX_LEN: usize = 16;
 /// The shard of a key. Only memory depends on it, so it may change between versions.
@@ -25,7 +48,7 @@ pub(crate) fn shard_of(table: Table, key: &[u8]) -> u8 {
     let both = u128::from_le_bytes(words);
     let mixed = (both as u64 ^ (u64::from(table.0) << 56)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ ((both >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as u8
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
 /// Longest full key that is put together without an allocation: a name of 71 bytes in a directory, or a link of one of 63.
@@ -94,8 +117,15 @@ pub(crate) struct Overlay {
 /// Write locks on some shards, in ascending order, so that two commits never wait for each other in a circle.
 pub(crate) struct Locked<'a> {
     overlay: &'a Overlay,
-    guards: [Option<RwLockWriteGuard<'a, Maps>>; SHARDS],
+    /// The first of them: a batch has few.
+    few: [Option<Guard<'a>>; FEW],
+    more: Vec<Guard<'a>>,
 }
+
+/// A shard's number and its lock.
+type Guard<'a> = (u8, RwLockWriteGuard<'a, Maps>);
+/// Shards that a batch locks without an allocation: names, inodes and parents of a rename.
+const FEW: usize = 6;
 
 impl Overlay {
     pub(crate) fn new() -> Self {
@@ -109,14 +139,16 @@ impl Overlay {
         &self.shards[usize::from(index)]
     }
 
-    pub(crate) fn lock(&self, mut mask: u64) -> Locked<'_> {
-        let mut guards = [const { None }; SHARDS];
-        while mask != 0 {
-            let index = mask.trailing_zeros() as usize;
-            guards[index] = Some(self.shards[index].maps.write());
-            mask &= mask - 1;
+    pub(crate) fn lock(&self, shards: ShardSet) -> Locked<'_> {
+        let mut locked = Locked { overlay: self, few: [const { None }; FEW], more: Vec::new() };
+        for (count, shard) in shards.iter().enumerate() {
+            let guard = (shard, self.shard(shard).maps.write());
+            match locked.few.get_mut(count) {
+                Some(slot) => *slot = Some(guard),
+                None => locked.more.push(guard),
+            }
         }
-        Locked { overlay: self, guards }
+        locked
     }
 
     /// Estimated bytes in the active maps.
@@ -145,23 +177,32 @@ impl Overlay {
     }
 }
 
-impl Locked<'_> {
+impl<'a> Locked<'a> {
     /// Applies one operation; its shard must be among those locked.
     pub(crate) fn apply(&mut self, shard: u8, op: &Op<'_>) {
-        let index = usize::from(shard);
-        let maps =
-            self.guards[index].as_mut().expect("the mask of a batch covers the shards of its operations");
+        let (_, maps) = self
+            .all()
+            .find(|(index, _)| *index == shard)
+            .expect("the mask of a batch covers the shards of its operations");
         maps.active.apply(op.full_key, op.value);
-        self.overlay.shards[index].active_bytes.store(maps.active.bytes(), Ordering::Relaxed);
+        let bytes = maps.active.bytes();
+        self.overlay.shard(shard).active_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Guard<'a>> {
+        self.few.iter_mut().flatten().chain(&mut self.more)
     }
 
     /// Makes the active maps the frozen ones. All shards must be locked and none may have a frozen map.
     pub(crate) fn freeze(&mut self) {
-        for (shard, guard) in self.overlay.shards.iter().zip(&mut self.guards) {
-            let maps = guard.as_mut().expect("freezing locks all shards");
+        let overlay = self.overlay;
+        let mut count = 0;
+        for (index, maps) in self.all() {
             assert!(maps.frozen.is_empty(), "the frozen map was moved to the base");
             maps.frozen = Arc::new(std::mem::take(&mut maps.active));
-            shard.active_bytes.store(0, Ordering::Relaxed);
+            overlay.shard(*index).active_bytes.store(0, Ordering::Relaxed);
+            count += 1;
         }
+        assert_eq!(count, SHARDS, "freezing locks all shards");
     }
 }

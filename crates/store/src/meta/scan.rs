@@ -86,9 +86,9 @@ impl Engine {
         let shards = match prefix.len() {
             SHARD_PREFIX_LEN.. => {
                 let shard = shard_of(table, prefix);
-                shard..shard + 1
+                shard..=shard
             }
-            _ => 0..SHARDS as u8,
+            _ => 0..=(SHARDS - 1) as u8,
         };
         let prefix = with_table(prefix);
         let mut from = match from {
