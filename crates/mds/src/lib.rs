@@ -19,6 +19,7 @@
 //! | `clients` | connect, leases, eviction, recovery after a restart |
 //! | `osts/*` | choosing OSTs, object ids, destruction of objects |
 //! | [`check`] | offline check and repair |
+//! | [`simulated`] | service times for measurements |
 //!
 //! Invariants: every change of an inode happens under its lock; a batch that failed to commit leaves no trace in memory;
 //! nothing is sent to an OST for a transaction that is not durable yet, except that ids are reserved.
@@ -43,6 +44,7 @@ mod ops;
 mod osts;
 mod service;
 mod shards;
+pub mod simulated;
 mod space;
 mod stats;
 mod tables;

@@ -11,6 +11,7 @@ use crate::opens::OpenTable;
 use crate::operations::{self, Operations, Peers};
 use crate::osts::{OstSet, Pools, Qos};
 use crate::service::Caller;
+use crate::simulated::Simulation;
 use crate::space::SpaceGuard;
 use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
@@ -119,6 +120,8 @@ pub struct Mds {
     pub(crate) stopping: AtomicBool,
     /// A request that a test wants held.
     pub(crate) hold: Hold,
+    /// Service times for measurements.
+    pub(crate) simulation: Simulation,
     signal: Arc<StopSignal>,
     /// The thread that watches space and deadlines.
     ticker: Mutex<Option<JoinHandle<()>>>,
@@ -261,6 +264,7 @@ impl Mds {
             boot_transno,
             stopping: AtomicBool::new(false),
             hold: Hold::default(),
+            simulation: Simulation::default(),
             signal: Arc::new(StopSignal::default()),
             ticker: Mutex::new(None),
             resolver: Mutex::new(None),

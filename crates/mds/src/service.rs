@@ -43,12 +43,14 @@ impl MdsService for Mds {
         if self.stopping.load(Ordering::Relaxed) {
             return Err(Status::ESHUTDOWN);
         }
-        if let MdsRequest::Peer(request) = request {
-            return self.serve_peer(export, request);
+        if let MdsRequest::Peer(peer) = request {
+            self.simulation.serve(request);
+            return self.serve_peer(export, peer);
         }
         self.clients.check(&export.client)?;
         self.note_request(&export.client, request);
         let start = Instant::now();
+        self.simulation.serve(request);
         self.hold.pass(Moment::Before, request);
         let answer = self.run(&Caller { client: export.client, export, call }, request)?;
         self.stats().count(export, call.job.as_ref(), request, start);

@@ -55,6 +55,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "job_stats",
             "ldlm_timeout",
             "md_stats",
+            "simulated_service",
         ],
     ),
     ("mdt.*.exports", &["clear"]),

@@ -180,6 +180,32 @@ fn a_simulated_medium_makes_an_ost_take_its_time() {
 }
 
 #[test]
+fn a_simulated_service_time_makes_an_mdt_take_its_time() {
+    let options = Options { fsname: "simmdt".to_owned(), ..Options::default() };
+    let cluster = Cluster::start_with(Shape::Embedded, &options);
+    let directory = cluster.directory("d");
+    let name = "mdt.simmdt-MDT*.simulated_service";
+    let set = |value: &str| cluster.lctl(&["set_param", "-n", &format!("{name}={value}")]);
+    let get = || cluster.lctl(&["get_param", "-n", name]).success().stdout;
+    assert_eq!(get().trim(), "off");
+    set("time=0us").fails_with(22);
+    set("time=100ms:at_once=1").success();
+    assert_eq!(get().trim(), "time=100000us:at_once=1");
+    let start = Instant::now();
+    // Made one after the other, whoever makes them.
+    std::thread::scope(|scope| {
+        for number in 0..3 {
+            let path = directory.join(number.to_string());
+            scope.spawn(move || fs::create_dir(path).expect("made"));
+        }
+    });
+    assert!(start.elapsed() >= Duration::from_millis(300));
+    set("off").success();
+    assert_eq!(get().trim(), "off");
+    assert_eq!(fs::read_dir(&directory).expect("there").count(), 3);
+}
+
+#[test]
 fn layouts_are_measured_and_nothing_is_left() {
     if !have_root() {
         return;

@@ -13,6 +13,7 @@ mod llite;
 mod lod;
 mod osc;
 mod pools;
+mod simulated;
 
 use super::links::Links;
 use crate::local_params::Setting;
@@ -221,6 +222,7 @@ impl Params {
         pools::enter(&self.tree, &lod, fsname, move || known.pools());
         dom::enter(&self.tree, &below, &lod, mds, data);
         dne::enter(&self.tree, &below, mds);
+        simulated::enter(&self.tree, &below, mds);
         lod::enter(&self.tree, &lod, mds);
         let mdd = format!("mdd.{name}");
         lod::enter_append(&self.tree, &mdd, mds);
