@@ -92,8 +92,7 @@ impl Simulation {
     /// Changes it for operations that come from now on.
     pub fn set_service(&self, service: Option<ServiceTime>) {
         let now = Instant::now();
-        *self.queue.lock() =
-            service.map(|service| Queue { service, free_at: vec![now; service.at_once] });
+        *self.queue.lock() = service.map(|service| Queue { service, free_at: vec![now; service.at_once] });
         self.is_on.store(service.is_some(), Ordering::Relaxed);
     }
 
@@ -121,7 +120,10 @@ impl Mds {
 fn is_operation(request: &MdsRequest<'_>) -> bool {
     match request {
         MdsRequest::Peer(request) => {
-            matches!(request, PeerRequest::Prepare { .. } | PeerRequest::Apply { .. } | PeerRequest::Record { .. })
+            matches!(
+                request,
+                PeerRequest::Prepare { .. } | PeerRequest::Apply { .. } | PeerRequest::Record { .. }
+            )
         }
         MdsRequest::Ping | MdsRequest::Locks { .. } | MdsRequest::LeaseReleased { .. } => false,
         _ => true,
@@ -138,7 +140,16 @@ mod tests {
         assert_eq!(service, ServiceTime { time: Duration::from_millis(2), at_once: 4 });
         assert_eq!(service.to_string().parse(), Ok(service));
         assert_eq!("time=500us".parse::<ServiceTime>().map(|service| service.at_once), Ok(1));
-        for wrong in ["", "off", "time=0us", "time=2s", "time=2000ms", "at_once=2", "time=1ms:at_once=0", "time=1ms:x=1"] {
+        for wrong in [
+            "",
+            "off",
+            "time=0us",
+            "time=2s",
+            "time=2000ms",
+            "at_once=2",
+            "time=1ms:at_once=0",
+            "time=1ms:x=1",
+        ] {
             assert_eq!(wrong.parse::<ServiceTime>(), Err(()), "{wrong}");
         }
     }

@@ -142,7 +142,10 @@ impl Tx {
 impl Drop for Tx {
     fn drop(&mut self) {
         let mut buffers = std::mem::take(&mut self.buffers);
-        if buffers.batch.encoded_len() > KEEP_MAX || buffers.scratch.capacity() > KEEP_MAX || buffers.cached.capacity() > KEEP_RECORDS {
+        if buffers.batch.encoded_len() > KEEP_MAX
+            || buffers.scratch.capacity() > KEEP_MAX
+            || buffers.cached.capacity() > KEEP_RECORDS
+        {
             return;
         }
         buffers.batch.clear();

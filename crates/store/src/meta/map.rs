@@ -30,7 +30,7 @@ pub(crate) struct Map {
 
 /// The first bytes of a key, with zeros behind a shorter one. Ordered as keys are, but for keys that are equal this far.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Head(u128, u128);
+pub(crate) struct Head(u128, u128);
 
 const HEAD_LEN: usize = 32;
 
@@ -90,7 +90,7 @@ impl Filter {
 /// The keys with one head.
 enum Leaf {
     One { key: Place, value: Place },
-    Many(Box<BTreeMap<Box<[u8]>, Place>>),
+    Many(BTreeMap<Box<[u8]>, Place>),
 }
 
 /// Where bytes lie. A deleted key has no value's place but keeps its entry, which hides what the base holds.
@@ -127,11 +127,9 @@ impl Blocks {
 
     /// Puts bytes at the end of the last block, or of a new one.
     fn store(&mut self, bytes: &[u8]) -> Place {
-        let has_room =
-            self.blocks.last().is_some_and(|block| block.capacity() - block.len() >= bytes.len());
+        let has_room = self.blocks.last().is_some_and(|block| block.capacity() - block.len() >= bytes.len());
         if !has_room {
-            let size =
-                (BLOCK_BYTES_FIRST << self.blocks.len().min(8)).min(BLOCK_BYTES_MAX).max(bytes.len());
+            let size = (BLOCK_BYTES_FIRST << self.blocks.len().min(8)).min(BLOCK_BYTES_MAX).max(bytes.len());
             self.blocks.push(Vec::with_capacity(size));
             self.bytes += size as u64;
         }
@@ -215,7 +213,7 @@ impl Map {
                 return blocks.replace(old, value);
             }
             let first = (Box::from(blocks.get(*found)), *old);
-            *leaf = Leaf::Many(Box::new(BTreeMap::from([first])));
+            *leaf = Leaf::Many(BTreeMap::from([first]));
         }
         let Leaf::Many(all) = leaf else { unreachable!("there are two keys") };
         match all.get_mut(key) {
@@ -245,9 +243,9 @@ impl Map {
         one.into_iter().chain(many.into_iter().flatten()).map(|entry| self.blocks.change(entry))
     }
 
-    /// All changes in order of keys.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
-        self.tree.values().flat_map(|leaf| self.changes(leaf))
+    /// All changes in order of keys, each with the head of its key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Head, Change<'_>)> {
+        self.tree.iter().flat_map(|(head, leaf)| self.changes(leaf).map(|change| (*head, change)))
     }
 
     /// The changes from `from` on whose keys begin with `prefix`.
@@ -302,8 +300,9 @@ mod tests {
             model.insert(key, value);
         }
         assert_eq!(map.len(), model.len());
-        let expected: Vec<Change<'_>> = model.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
-        assert_eq!(map.iter().collect::<Vec<_>>(), expected);
+        let expected: Vec<Change<'_>> =
+            model.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
+        assert_eq!(map.iter().map(|(_, change)| change).collect::<Vec<_>>(), expected);
         for number in 0..300 {
             let key = key(number);
             assert_eq!(map.get(&key), model.get(&key).map(Option::as_deref));
