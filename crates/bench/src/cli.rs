@@ -15,6 +15,7 @@
 use std::path::PathBuf;
 
 use crate::client::{self, ClientArguments};
+use crate::dne::{self, DneArguments};
 use crate::error::Error;
 use crate::ior::{self, IorArguments};
 use crate::layouts::{self, LayoutsArguments};
@@ -54,6 +55,8 @@ pub enum Command {
     Mdtest(MdtestArguments),
     /// Data over processes, with the options and the tables of IOR
     Ior(Box<IorArguments>),
+    /// Names on 1, 2, 4 and 8 MDTs: CPU time per operation, and rates with simulated service times
+    DneScaling(DneArguments),
     /// A stream beside writers of 4 KiB at random, on OSTs with simulated service times, together and apart
     Noisy(NoisyArguments),
     /// What layouts cost and gain: PFL, data on the MDT, many components and stripes, lfs over many files, migration
@@ -100,6 +103,8 @@ pub enum TaskKind {
     Noisy,
     /// `bench mdt --inodes`
     Mdt,
+    /// `bench dne-scaling`
+    Dne,
 }
 
 /// What all measuring sub-commands share.
@@ -235,6 +240,10 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
             Ok(())
         }
         Command::Ior(arguments) => ior::run(&arguments, &myself),
+        Command::DneScaling(arguments) => {
+            arguments.common.print(&dne::measure(&arguments, &myself)?);
+            Ok(())
+        }
         Command::Mdt(arguments) => {
             arguments.common.print(&mdt::measure(&arguments, &myself)?);
             Ok(())
@@ -282,6 +291,7 @@ fn task(cpu: Option<usize>, kind: TaskKind, setup: &str) -> Result<(), Error> {
         TaskKind::Mdtest => mdtest::serve(setup),
         TaskKind::Noisy => noisy::serve(setup),
         TaskKind::Mdt => mdt::serve(setup),
+        TaskKind::Dne => dne::serve(setup),
         TaskKind::Ior => ior::serve(setup),
     }
 }

@@ -188,6 +188,7 @@ fn one_fabric(
 ) -> Result<(), Error> {
     let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(myself.program()));
     let options = InstanceOptions {
+        mdts: 0,
         osts: OSTS,
         separate: true,
         fsname: Some(format!("bc{:05x}", std::process::id() & 0xf_ffff)),

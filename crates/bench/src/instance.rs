@@ -1,8 +1,10 @@
 //! A file system of ours for the time of a measurement.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -14,6 +16,8 @@ use crate::machine::resident_bytes;
 pub(crate) struct InstanceOptions {
     /// Object targets.
     pub(crate) osts: usize,
+    /// Metadata targets; 0 is one.
+    pub(crate) mdts: usize,
     /// A process for each server and one for the mount.
     pub(crate) separate: bool,
     /// Name, if parameters are to be set: they are found by it.
@@ -29,7 +33,12 @@ pub(crate) struct Instance {
     directory: PathBuf,
     mount: PathBuf,
     options: InstanceOptions,
+    /// Further mounts, each by a process that this one has started.
+    more: Vec<(PathBuf, Child)>,
 }
+
+/// Longest time that a further mount may take to come up.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Instance {
     /// Makes one with its targets in `directory/NAME`, which must not exist.
@@ -48,7 +57,7 @@ impl Instance {
         }
         std::fs::create_dir_all(&directory).map_err(Error::io("create directory", &directory))?;
         let mount = directory.join("mnt");
-        let instance = Instance { program: program.to_owned(), directory, mount, options };
+        let instance = Instance { program: program.to_owned(), directory, mount, options, more: Vec::new() };
         instance.up()?;
         Ok(instance)
     }
@@ -59,6 +68,10 @@ impl Instance {
         let mut words: Vec<&OsStr> = vec!["up".as_ref()];
         words.extend([data.as_os_str(), OsStr::new("--mount"), self.mount.as_os_str()]);
         words.extend([OsStr::new("--osts"), OsStr::new(&osts)]);
+        let mdts = self.options.mdts.max(1).to_string();
+        if self.options.mdts > 0 {
+            words.extend([OsStr::new("--mdts"), OsStr::new(&mdts)]);
+        }
         words.extend(self.options.separate.then_some(OsStr::new("--separate")));
         if let Some(fsname) = &self.options.fsname {
             words.extend([OsStr::new("--fsname"), OsStr::new(fsname)]);
@@ -81,6 +94,62 @@ impl Instance {
     /// Where it is mounted.
     pub(crate) fn mount(&self) -> &Path {
         &self.mount
+    }
+
+    /// One more mount, by a client process of its own; of servers in processes of their own.
+    pub(crate) fn add_mount(&mut self) -> Result<PathBuf, Error> {
+        let point = self.directory.join(format!("mnt{}", self.more.len() + 1));
+        std::fs::create_dir(&point).map_err(Error::io("create directory", &point))?;
+        let source = self.source()?;
+        let mut command = Command::new(&self.program);
+        command.args(["mount".as_ref(), OsStr::new(&source), point.as_os_str(), "--foreground".as_ref()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(Error::io("start", &self.program))?;
+        self.more.push((point.clone(), child));
+        let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev());
+        let below = device(&self.directory).map_err(Error::io("stat", &self.directory))?;
+        let deadline = Instant::now() + MOUNT_PATIENCE;
+        while device(&point).is_ok_and(|device| device == below) {
+            let ended = self.more.last_mut().is_some_and(|(_, child)| !matches!(child.try_wait(), Ok(None)));
+            if ended || Instant::now() > deadline {
+                let reason = if ended { "its process has ended" } else { "it does not come up" };
+                let what = format!("nacre mount {source} {}", point.display());
+                return Err(Error::Server { what, reason: reason.to_owned() });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(point)
+    }
+
+    /// What `nacre mount` is given.
+    fn source(&self) -> Result<String, Error> {
+        let text = self.call(&["status".as_ref(), "--json".as_ref(), self.data().as_os_str()])?;
+        // Port numbers are all that is wanted of it.
+        let after = text.split_once("\"MGT\"").map(|(_, after)| after).unwrap_or_default();
+        let nid = after.split('"').find(|word| word.ends_with("@tcp"));
+        let missing = || Error::Server {
+            what: "nacre status".to_owned(),
+            reason: "it names no address of the management server".to_owned(),
+        };
+        let fsname = self.options.fsname.as_deref().unwrap_or("nacre");
+        Ok(format!("{}:/{fsname}", nid.ok_or_else(missing)?))
+    }
+
+    /// Calls `lfs`.
+    pub(crate) fn lfs(&self, words: &[&OsStr]) -> Result<(), Error> {
+        let words: Vec<&OsStr> = std::iter::once(OsStr::new("lfs")).chain(words.iter().copied()).collect();
+        self.call(&words).map(drop)
+    }
+
+    fn unmount_more(&mut self) {
+        for (point, mut child) in self.more.drain(..) {
+            let unmounted = Command::new(&self.program).arg("umount").arg(&point).output();
+            if !unmounted.is_ok_and(|output| output.status.success()) {
+                eprintln!("bench: {} is not unmounted: its process is ended", point.display());
+                let _ = child.kill();
+            }
+            let _ = child.wait();
+        }
     }
 
     /// A new directory on the mount.
@@ -132,7 +201,10 @@ impl Instance {
         let status: Value = serde_json::from_str(&text)
             .map_err(|error| Error::Server { what: "nacre status".to_owned(), reason: error.to_string() })?;
         let processes = status["processes"].as_array().into_iter().flatten();
-        Ok(processes.filter_map(|process| u32::try_from(process["pid"].as_u64()?).ok()).collect())
+        let mut all: Vec<u32> =
+            processes.filter_map(|process| u32::try_from(process["pid"].as_u64()?).ok()).collect();
+        all.extend(self.more.iter().map(|(_, child)| child.id()));
+        Ok(all)
     }
 
     /// Resident memory of all its processes together, in bytes.
@@ -154,6 +226,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        self.unmount_more();
         if let Err(error) = self.down() {
             eprintln!("bench: {error}");
             return;

@@ -15,6 +15,7 @@
 //! - [`programs`]: tar, find, rm and git on any mounted path.
 //! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
 //! - [`mdt`]: the engine of an MDT without network and FUSE, its memory and opening times.
+//! - [`dne`]: names on several MDTs.
 //! - [`noisy`]: a stream beside small random writes, on simulated disks.
 //! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
@@ -23,6 +24,7 @@ mod buffer;
 mod chart;
 pub mod cli;
 pub mod client;
+pub mod dne;
 mod error;
 mod instance;
 pub mod ior;

@@ -121,7 +121,8 @@ pub fn thread_cpu_us() -> f64 {
 /// Memory of this process that no file backs, resident now, in bytes: what it needs whatever the kernel may drop.
 pub fn own_anonymous_bytes() -> u64 {
     let status = read("/proc/self/status");
-    let kib = field(&status, "RssAnon").and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
+    let kib =
+        field(&status, "RssAnon").and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }
 

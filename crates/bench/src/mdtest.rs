@@ -8,6 +8,8 @@ mod plan;
 mod summary;
 mod task;
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -34,9 +36,9 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
     after_help = "Example: nacre bench mdtest -P 2 -i 3 -I 10000 -z 1 -b 1 -L -u -F -w 4096 -d /mnt/nacre/d"
 )]
 pub struct MdtestArguments {
-    /// Directory to work in; made if it is missing
-    #[arg(short = 'd', value_name = "DIR", default_value = "./out")]
-    directory: PathBuf,
+    /// Directory to work in, made if it is missing; several with @ between them, which tasks take in turn
+    #[arg(short = 'd', value_name = "DIR[@DIR..]", default_value = "./out")]
+    directory: OsString,
     /// Tasks: processes that work at the same time
     #[arg(short = 'P', long, value_name = "N", default_value_t = 1)]
     processes: u64,
@@ -114,7 +116,7 @@ struct Outcome {
     program: &'static str,
     command: String,
     machine: Machine,
-    path: PathBuf,
+    path: String,
     tasks: u64,
     items_per_task: u64,
     iterations: u64,
@@ -153,8 +155,14 @@ impl MdtestArguments {
     }
 
     fn plan(&self) -> Result<Plan, Error> {
+        let directories: Vec<PathBuf> = self
+            .directory
+            .as_bytes()
+            .split(|&byte| byte == b'@')
+            .map(|path| OsStr::from_bytes(path).into())
+            .collect();
         Plan::new(
-            &self.directory,
+            &directories,
             (self.depth, self.branch),
             (self.leaf_only, self.unique),
             self.items,
@@ -174,15 +182,19 @@ pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Er
     }
     let plan = arguments.plan()?;
     let tasks = arguments.processes.max(1);
-    let made = !plan.directory.exists();
-    std::fs::create_dir_all(&plan.directory).map_err(Error::io("create directory", &plan.directory))?;
+    let made: Vec<&PathBuf> = plan.directories.iter().filter(|directory| !directory.exists()).collect();
+    for directory in &plan.directories {
+        std::fs::create_dir_all(directory).map_err(Error::io("create directory", directory))?;
+    }
+    let paths: Vec<String> = plan.directories.iter().map(|path| path.display().to_string()).collect();
+    let paths = paths.join("@");
     let seed = arguments.seed();
     let head = format!(
         "nacre bench mdtest was launched with {tasks} total task(s) on 1 node(s)\nCommand line used: {}\n\
          Path                : {}\nFS                  : {}\n{}{tasks} tasks, {} {}\n",
         place::command_line(),
-        plan.directory.display(),
-        place::capacity(&plan.directory)?,
+        paths,
+        place::capacity(&plan.directories[0])?,
         seed.map_or(String::new(), |seed| format!("random seed: {seed}\n")),
         plan.items() * tasks,
         match arguments.kinds()[..] {
@@ -195,9 +207,9 @@ pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Er
         println!("{head}");
     }
     let results = iterations(arguments, myself, &plan, (tasks, seed))?;
-    if made && arguments.phases().contains(&Phase::TreeRemove) {
+    if arguments.phases().contains(&Phase::TreeRemove) {
         // Others may have put something there.
-        let _ = std::fs::remove_dir(&plan.directory);
+        made.into_iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
     }
     let operations = summary::rows(&arguments.kinds(), &results);
     if !arguments.json {
@@ -210,7 +222,7 @@ pub(crate) fn run(arguments: &MdtestArguments, myself: &Myself) -> Result<(), Er
         machine: Machine::look(),
         tasks,
         items_per_task: plan.items(),
-        path: plan.directory,
+        path: paths,
         iterations: arguments.iterations,
         random_seed: seed,
         operations,
@@ -240,15 +252,18 @@ fn iterations(
     let mut results = Vec::new();
     for iteration in 0..arguments.iterations {
         std::thread::sleep(Duration::from_secs(arguments.pause));
-        let top = plan.top(iteration);
         for phase in arguments.phases() {
             if phase == Phase::TreeCreate {
-                std::fs::create_dir(&top).map_err(Error::io("create directory", &top))?;
+                for top in plan.tops(iteration) {
+                    std::fs::create_dir(&top).map_err(Error::io("create directory", &top))?;
+                }
             }
             let spans: Vec<Span> = team.run(&Order { phase, iteration })?;
             results.push((phase, summary::Result::of(&spans)));
             if phase == Phase::TreeRemove {
-                std::fs::remove_dir(&top).map_err(Error::io("remove directory", &top))?;
+                for top in plan.tops(iteration) {
+                    std::fs::remove_dir(&top).map_err(Error::io("remove directory", &top))?;
+                }
             }
         }
     }

@@ -184,12 +184,15 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What a reader has to know, e.g. what was left out and why.
     pub notes: Vec<String>,
+    /// Figures in other forms, each a heading and a Markdown table.
+    pub tables: Vec<String>,
 }
 
 impl Report {
     /// An empty report about this machine.
     pub fn new(title: impl Into<String>) -> Report {
-        Report { title: title.into(), machine: Machine::look(), rows: Vec::new(), notes: Vec::new() }
+        let (rows, notes, tables) = (Vec::new(), Vec::new(), Vec::new());
+        Report { title: title.into(), machine: Machine::look(), rows, notes, tables }
     }
 
     /// A Markdown table that reads well as plain text, columns without content left out.
@@ -223,6 +226,9 @@ impl Report {
         }
         for note in &self.notes {
             let _ = writeln!(text, "note: {note}");
+        }
+        for table in &self.tables {
+            let _ = write!(text, "\n{table}");
         }
         text
     }

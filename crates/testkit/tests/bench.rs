@@ -74,6 +74,33 @@ fn mdtest_phases_can_be_runs_of_their_own() {
 }
 
 #[test]
+fn mdtest_works_in_directories_on_several_mdts_and_leaves_nothing() {
+    for shape in [Shape::Embedded, Shape::Separate] {
+        let cluster = Cluster::start_with(shape, &Options { mdts: 2, ..Options::default() });
+        let directories = ["d0", "d1"].map(|name| cluster.mount().join(name));
+        for (index, directory) in directories.iter().enumerate() {
+            cluster.lfs(&["mkdir", "-i", &index.to_string(), text(directory)]).success();
+        }
+        let both = directories.each_ref().map(|path| text(path)).join("@");
+        for letters in ["-P 3 -i 2 -n 8 -z 1 -b 2 -N 1 -w 100 -e 100", "-P 4 -n 9 -u -F -R -N 1"] {
+            let words: Vec<&str> = ["mdtest", "-d", &both].into_iter().chain(letters.split(' ')).collect();
+            let table = bench(&cluster, &words);
+            let rate = |row: &str| {
+                let line = table.lines().find(|line| line.trim_start().starts_with(row));
+                let mean = line.and_then(|line| line.split_whitespace().nth(4)?.parse::<f64>().ok());
+                mean.unwrap_or_else(|| panic!("{row} in {table}"))
+            };
+            for row in ["File creation", "File stat", "File read", "File removal", "Tree creation"] {
+                assert!(rate(row) > 0.0, "{row} in {table}");
+            }
+            for directory in &directories {
+                assert_eq!(fs::read_dir(directory).expect("there").count(), 0, "{letters}");
+            }
+        }
+    }
+}
+
+#[test]
 fn ior_checks_what_it_wrote_in_every_order_and_leaves_nothing() {
     let cluster = Cluster::start(Shape::Embedded);
     let directory = cluster.directory("d");
@@ -203,6 +230,45 @@ fn a_simulated_service_time_makes_an_mdt_take_its_time() {
     set("off").success();
     assert_eq!(get().trim(), "off");
     assert_eq!(fs::read_dir(&directory).expect("there").count(), 3);
+}
+
+#[test]
+fn scaling_over_mdts_is_measured_and_nothing_is_left() {
+    let cluster = Cluster::start(Shape::Embedded);
+    let scratch = cluster.run().make("dne");
+    let page = scratch.join("page.html");
+    let words = ["--mdts", "1,2", "--mounts", "2", "--tasks", "4", "--files", "5", "--simulated-files", "5"];
+    let words: Vec<&str> =
+        ["dne-scaling", "--dir", text(&scratch), "--html", text(&page), "--runs", "1", "--layout", "unique"]
+            .into_iter()
+            .chain(words)
+            .chain(["--service", "time=5ms:at_once=1"])
+            .collect();
+    let table = bench(&cluster, &words);
+    for row in ["| create, unique directories, 1 MDT(s)", "| simulated: unlink, unique directories, 2 MDT(s)"]
+    {
+        assert!(table.contains(row), "{row} in {table}");
+    }
+    assert!(table.contains("Rate normalised to 1 MDT(s), simulated service time"), "{table}");
+    assert!(fs::read_to_string(&page).expect("written").contains("simulated"));
+    fs::remove_file(&page).expect("there");
+    assert_eq!(fs::read_dir(&scratch).expect("there").count(), 0);
+}
+
+#[test]
+fn the_engine_of_an_mdt_is_measured_alone_and_with_many_inodes() {
+    let cluster = Cluster::start(Shape::Embedded);
+    let scratch = cluster.run().make("mdt");
+    let common = ["mdt", "--dir", text(&scratch), "--runs", "1"];
+    let words: Vec<&str> = common.into_iter().chain(["--files", "400", "--scene", "one,two"]).collect();
+    let table = bench(&cluster, &words);
+    assert!(table.contains("| create, 2 threads against 1 "), "{table}");
+    let words: Vec<&str> = common.into_iter().chain(["--inodes", "3000", "--entries", "1000"]).collect();
+    let table = bench(&cluster, &words);
+    for row in ["| opens after a stop ", "| opens after a kill ", "| memory of its own, filled "] {
+        assert!(table.contains(row), "{row} in {table}");
+    }
+    assert_eq!(fs::read_dir(&scratch).expect("there").count(), 0);
 }
 
 #[test]

@@ -278,9 +278,10 @@ fn report_of(
     };
     let mut rate = row("create while filled", Unit::OpsPerSecond, &[filled], |found| found.fill_rate);
     rate.cpu_us.push(filled.fill_cpu_us);
-    let mut look = row("stat by name, in no order, after it was opened", Unit::OpsPerSecond, after_stop, |found| {
-        found.look_rate
-    });
+    let mut look =
+        row("stat by name, in no order, after it was opened", Unit::OpsPerSecond, after_stop, |found| {
+            found.look_rate
+        });
     look.cpu_us = after_stop.iter().map(|found| found.look_cpu_us).collect();
     report.rows.push(rate);
     report.rows.push(row("stops", Unit::Seconds, &[filled], |found| found.stop_seconds));
@@ -328,8 +329,7 @@ mod tests {
 
     #[test]
     fn the_report_says_what_misses() {
-        let setup =
-            Setup { dir: PathBuf::new(), cached_inodes: 1 << 20, inodes: 1, entries: 1, threads: 1 };
+        let setup = Setup { dir: PathBuf::new(), cached_inodes: 1 << 20, inodes: 1, entries: 1, threads: 1 };
         let found = |open_seconds| Found { open_seconds, anonymous_bytes: 1 << 30, ..Found::default() };
         let report = report_of(&setup, (found(0.0), &[found(1.0)], &[found(6.0)]), 0, true);
         let row = |name: &str| report.rows.iter().find(|row| row.name == name).expect("a row");

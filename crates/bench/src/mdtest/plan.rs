@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,8 @@ pub(super) enum Kind {
 /// The shape of the tree that every task has, or that all share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Where everything is.
-    pub(super) directory: PathBuf,
+    /// Where everything is: tasks take them in turn.
+    pub(super) directories: Vec<PathBuf>,
     /// Levels below the root of the tree.
     pub(super) depth: u32,
     /// Directories in each directory above the last level.
@@ -38,15 +38,16 @@ pub(super) struct Plan {
 impl Plan {
     /// Spreads `items` of each task over the tree, or takes `items_per_directory` as it is.
     pub(super) fn new(
-        directory: &Path,
+        directories: &[PathBuf],
         (depth, branch): (u32, u64),
         (leaf_only, unique): (bool, bool),
         items: Option<u64>,
         items_per_directory: Option<u64>,
     ) -> Result<Plan, Error> {
-        let directory = std::path::absolute(directory).map_err(Error::io("find", directory))?;
+        let absolute = |path: &PathBuf| std::path::absolute(path).map_err(Error::io("find", path));
+        let directories = directories.iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
         let branch = branch.max(1);
-        let mut plan = Plan { directory, depth, branch, leaf_only, unique, items_per_directory: 0 };
+        let mut plan = Plan { directories, depth, branch, leaf_only, unique, items_per_directory: 0 };
         let too_many =
             || Error::Usage("the tree has too many directories or items: lower -z, -b, -n or -I".to_owned());
         let inhabited = plan.checked_inhabited().filter(|&count| count <= ITEMS_MAX).ok_or_else(too_many)?;
@@ -79,14 +80,14 @@ impl Plan {
     }
 
     /// Directories of one tree.
-    pub(super) fn directories(&self) -> u64 {
+    fn tree_len(&self) -> u64 {
         self.checked_directories().expect("checked when the plan was made")
     }
 
     /// The first directory with items, and how many have some.
     fn inhabited(&self) -> (u64, u64) {
         let count = self.checked_inhabited().expect("checked when the plan was made");
-        (self.directories() - count, count)
+        (self.tree_len() - count, count)
     }
 
     /// Items of one task.
@@ -94,19 +95,29 @@ impl Plan {
         self.inhabited().1 * self.items_per_directory
     }
 
-    /// Where the trees of an iteration are.
-    pub(super) fn top(&self, iteration: u64) -> PathBuf {
-        self.directory.join(format!("test-dir.{iteration}-0"))
+    /// Where the trees of an iteration are, one for each directory.
+    pub(super) fn tops(&self, iteration: u64) -> impl Iterator<Item = PathBuf> {
+        self.directories.iter().map(move |directory| directory.join(format!("test-dir.{iteration}-0")))
+    }
+
+    fn top(&self, iteration: u64, rank: u64) -> PathBuf {
+        let at = rank as usize % self.directories.len();
+        self.tops(iteration).nth(at).expect("there is a directory")
+    }
+
+    /// Whether task `rank` makes and removes a tree: its own, or that of all who are in the same directory.
+    pub(super) fn keeps_tree(&self, rank: u64) -> bool {
+        self.unique || rank < self.directories.len() as u64
     }
 
     /// All directories of the tree of task `rank`, parents before children.
     pub(super) fn tree(&self, iteration: u64, rank: u64) -> Vec<PathBuf> {
         let tree = if self.unique { format!("mdtest_tree.{rank}") } else { "mdtest_tree".to_owned() };
         let mut all: Vec<PathBuf> = Vec::new();
-        for number in 0..self.directories() {
+        for number in 0..self.tree_len() {
             // Numbered level by level, so a directory's parent has this number.
             let parent = number.checked_sub(1).map(|before| all[(before / self.branch) as usize].clone());
-            all.push(parent.unwrap_or_else(|| self.top(iteration)).join(format!("{tree}.{number}")));
+            all.push(parent.unwrap_or_else(|| self.top(iteration, rank)).join(format!("{tree}.{number}")));
         }
         all
     }
@@ -134,20 +145,22 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn plan(depth: u32, branch: u64, leaf_only: bool, items: Option<u64>, each: Option<u64>) -> Plan {
-        Plan::new(Path::new("/d"), (depth, branch), (leaf_only, true), items, each).expect("a plan")
+        Plan::new(&["/d".into()], (depth, branch), (leaf_only, true), items, each).expect("a plan")
     }
 
     #[test]
     fn items_are_spread_over_all_directories_or_over_the_leaves() {
         let all = plan(2, 3, false, Some(30), None);
-        assert_eq!((all.directories(), all.items_per_directory, all.items()), (13, 2, 26));
+        assert_eq!((all.tree_len(), all.items_per_directory, all.items()), (13, 2, 26));
         let leaves = plan(2, 3, true, Some(30), None);
-        assert_eq!((leaves.directories(), leaves.items_per_directory, leaves.items()), (13, 3, 27));
+        assert_eq!((leaves.tree_len(), leaves.items_per_directory, leaves.items()), (13, 3, 27));
         let each = plan(1, 1, true, None, Some(10));
-        assert_eq!((each.directories(), each.items()), (2, 10));
+        assert_eq!((each.tree_len(), each.items()), (2, 10));
     }
 
     #[test]
@@ -175,9 +188,21 @@ mod tests {
     }
 
     #[test]
+    fn tasks_take_directories_in_turn_and_the_first_in_each_keeps_the_tree() {
+        let directories = ["/a".into(), "/b".into()];
+        let shared = Plan::new(&directories, (0, 1), (false, false), Some(1), None).expect("a plan");
+        let tops: Vec<PathBuf> = (0..3).map(|rank| shared.tree(4, rank)[0].clone()).collect();
+        assert_eq!(tops[0], Path::new("/a/test-dir.4-0/mdtest_tree.0"));
+        assert_eq!(tops[1], Path::new("/b/test-dir.4-0/mdtest_tree.0"));
+        assert_eq!(tops[2], tops[0]);
+        assert_eq!([0, 1, 2].map(|rank| shared.keeps_tree(rank)), [true, true, false]);
+        assert!(Plan { unique: true, ..shared }.keeps_tree(2));
+    }
+
+    #[test]
     fn wishes_that_cannot_be_met_are_refused() {
         let try_plan = |depth, branch, items, each| {
-            Plan::new(Path::new("/d"), (depth, branch), (false, false), items, each)
+            Plan::new(&["/d".into()], (depth, branch), (false, false), items, each)
         };
         assert!(try_plan(60, 10, Some(1), None).is_err(), "too many directories");
         assert!(try_plan(2, 10, Some(10), None).is_err(), "fewer items than directories");

@@ -109,8 +109,11 @@ fn failed(action: &'static str, path: &CStr) -> impl FnOnce(rustix::io::Errno) -
 
 /// The tree of this task, or the one of all, which the first makes and removes.
 fn tree(setup: &Setup, order: Order, barrier: &mut Barrier) -> Result<Span, Error> {
-    let mine = setup.plan.unique || setup.rank == 0;
-    let directories = if mine { setup.plan.tree(order.iteration, setup.rank) } else { Vec::new() };
+    let directories = if setup.plan.keeps_tree(setup.rank) {
+        setup.plan.tree(order.iteration, setup.rank)
+    } else {
+        Vec::new()
+    };
     barrier.wait()?;
     let start_ns = now_ns();
     if order.phase == Phase::TreeCreate {

@@ -1,0 +1,445 @@
+//! `nacre bench dne-scaling`: names on one, two, four and eight MDTs: what LAD'17 and Cray 2019 measure.
+//!
+//! A file system for each number of MDTs, the same tasks and files on each. In unique directories task i works on MDT i, round
+//! and round; in the shared one all work in one directory that is striped over all MDTs (left out with a note if the program
+//! cannot make it). Two measurements: the CPU time of all processes of the file system for each operation, which must not
+//! grow with MDTs, and the rate with a **simulated** service time for each operation of an MDT, much longer than its CPU time:
+//! here all MDTs share the CPUs of one machine, so without one more of them cannot be faster.
+
+mod task;
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use crate::chart::{self, Form, Panel};
+use crate::cli::Common;
+use crate::error::Error;
+use crate::instance::{Instance, InstanceOptions};
+use crate::machine::process_cpu_us;
+use crate::report::{Against, Report, Row, Target, Unit};
+use crate::sample::Samples;
+use crate::team::Team;
+use crate::worker::Myself;
+use task::{Order, Phase, Setup, Span};
+
+pub(crate) use task::serve;
+
+/// Rates with so many MDTs against one, with simulated service times, that are aimed at.
+const TARGETS: [(usize, f64); 3] = [(2, 1.9), (4, 3.7), (8, 7.2)];
+/// CPU time of a create in the shared directory, against one MDT, at most.
+const CPU_RATIO: f64 = 1.15;
+
+/// `nacre bench dne-scaling`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: nacre bench dne-scaling --mdts 1,2,4,8 --runs 3 --html scaling.html")]
+pub struct DneArguments {
+    /// Directory in memory (tmpfs) or on a disk; needs 256 MiB for each MDT
+    #[arg(long, default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// Numbers of MDTs; the first is what the others are compared with
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
+    mdts: Vec<usize>,
+    /// Everything in one process, one mount, instead of a process for each server
+    #[arg(long)]
+    one_process: bool,
+    /// Mounts; a kernel changes a directory by one at a time for each
+    #[arg(long, default_value_t = 8)]
+    mounts: usize,
+    /// Processes that work, on all mounts together
+    #[arg(long, default_value_t = 32)]
+    tasks: usize,
+    /// Files of each task without simulated service times
+    #[arg(long, default_value_t = 200)]
+    files: u64,
+    /// Files of each task with them
+    #[arg(long, default_value_t = 40)]
+    simulated_files: u64,
+    /// The simulated service time of an MDT
+    #[arg(long, value_name = "SERVICE", default_value = "time=2ms:at_once=1")]
+    service: String,
+    /// Only directories of this kind
+    #[arg(long)]
+    layout: Option<Layout>,
+    /// The nacre binary; this one by default
+    #[arg(long, value_name = "PROGRAM")]
+    nacre: Option<PathBuf>,
+    /// Also write a page with charts there
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// How the figures are taken and printed.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Where files are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Layout {
+    /// A directory for each task, on one MDT after the other.
+    Unique,
+    /// One for all tasks, striped over all MDTs.
+    Shared,
+}
+
+impl Layout {
+    const ALL: [Layout; 2] = [Layout::Unique, Layout::Shared];
+
+    fn label(self) -> &'static str {
+        match self {
+            Layout::Unique => "unique directories",
+            Layout::Shared => "shared directory",
+        }
+    }
+}
+
+/// All runs of one phase on one file system, in directories of one kind.
+#[derive(Debug, Clone)]
+struct Figure {
+    mdts: usize,
+    layout: Layout,
+    phase: Phase,
+    simulated: bool,
+    rates: Samples,
+    /// CPU time of all processes of the file system for each operation.
+    cpu_us: Samples,
+    /// Files made.
+    files: u64,
+}
+
+/// Takes all figures.
+///
+/// # Errors
+///
+/// When a file system does not come up or work on it fails; it is taken down first.
+pub fn measure(arguments: &DneArguments, myself: &Myself) -> Result<Report, Error> {
+    let mut run = DneRun { arguments, myself, figures: Vec::new(), notes: Vec::new() };
+    for &mdts in &arguments.mdts {
+        eprintln!("bench dne-scaling: {mdts} MDT(s)");
+        run.file_system(mdts.max(1))?;
+    }
+    let report = report_of(arguments, &run.figures, run.notes);
+    if let Some(path) = &arguments.html {
+        let panels = panels(arguments, &run.figures);
+        let page = chart::page("Scaling over MDTs", &report.notes, &panels, &report.table());
+        std::fs::write(path, page).map_err(Error::io("write", path))?;
+    }
+    Ok(report)
+}
+
+struct DneRun<'a> {
+    arguments: &'a DneArguments,
+    myself: &'a Myself,
+    figures: Vec<Figure>,
+    notes: Vec<String>,
+}
+
+impl DneRun<'_> {
+    fn file_system(&mut self, mdts: usize) -> Result<(), Error> {
+        let arguments = self.arguments;
+        let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(self.myself.program()));
+        let fsname = format!("bd{:05x}", std::process::id() & 0xf_ffff);
+        let options = InstanceOptions {
+            osts: 1,
+            mdts,
+            separate: !arguments.one_process,
+            fsname: Some(fsname.clone()),
+            mount_options: Vec::new(),
+        };
+        let mut instance = Instance::start(&program, &arguments.dir, "bench-dne", options)?;
+        let mut mounts = vec![instance.mount().to_owned()];
+        if !arguments.one_process {
+            for _ in 1..arguments.mounts {
+                mounts.push(instance.add_mount()?);
+            }
+        }
+        let tasks = arguments.tasks.max(1);
+        let setup = |rank| Setup { rank, mounts: mounts.clone() };
+        let mut team = Team::start(self.myself, "dne", &(0..tasks).map(setup).collect::<Vec<_>>(), false)?;
+        let service = format!("mdt.{fsname}-MDT*.simulated_service");
+        for layout in Layout::ALL {
+            if arguments.layout.is_some_and(|only| only != layout) {
+                continue;
+            }
+            let Some(directories) = self.directories(&instance, layout, mdts)? else { continue };
+            for _ in 0..arguments.common.runs.max(1) {
+                for simulated in [false, true] {
+                    let value = if simulated { &arguments.service } else { "off" };
+                    instance.set_named_params(&[format!("{service}={value}")])?;
+                    self.phases(&instance, &mut team, &directories, (mdts, layout, simulated))?;
+                }
+            }
+            instance.set_named_params(&[format!("{service}=off")])?;
+        }
+        drop(team);
+        Ok(())
+    }
+
+    /// The directory of each task, made anew; `None` with a note if the program cannot make them.
+    fn directories(
+        &mut self,
+        instance: &Instance,
+        layout: Layout,
+        mdts: usize,
+    ) -> Result<Option<Vec<PathBuf>>, Error> {
+        let tasks = self.arguments.tasks.max(1);
+        let make = |name: &str, option: &str, value: usize| {
+            let (path, value) = (instance.mount().join(name), value.to_string());
+            instance.lfs(&["mkdir".as_ref(), option.as_ref(), OsStr::new(&value), path.as_os_str()])
+        };
+        if layout == Layout::Unique {
+            let names: Vec<String> = (0..tasks).map(|task| format!("unique.{task}")).collect();
+            names.iter().enumerate().try_for_each(|(task, name)| make(name, "-i", task % mdts))?;
+            return Ok(Some(names.into_iter().map(PathBuf::from).collect()));
+        }
+        let made = if mdts == 1 { make("shared", "-i", 0) } else { make("shared", "-c", mdts) };
+        match made {
+            Ok(()) => Ok(Some(vec![PathBuf::from("shared"); tasks])),
+            Err(Error::Server { reason, .. }) => {
+                let reason = reason.lines().next().unwrap_or_default();
+                self.notes.push(format!("a directory striped over {mdts} MDTs is left out: {reason}"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn phases(
+        &mut self,
+        instance: &Instance,
+        team: &mut Team,
+        directories: &[PathBuf],
+        (mdts, layout, simulated): (usize, Layout, bool),
+    ) -> Result<(), Error> {
+        let arguments = self.arguments;
+        let files = if simulated { arguments.simulated_files } else { arguments.files }.max(1);
+        let processes = instance.processes()?;
+        let spent = || processes.iter().filter_map(|&pid| process_cpu_us(pid)).sum::<f64>();
+        for phase in Phase::ALL {
+            let before = spent();
+            let order = Order { phase, directories: directories.to_vec(), files };
+            let spans: Vec<Span> = team.run(&order)?;
+            let cpu_us = spent() - before;
+            let items: u64 = spans.iter().map(|span| span.items).sum();
+            let start = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
+            let end = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
+            let figure = self.figure(mdts, layout, phase, simulated);
+            figure.rates.push(items as f64 / ((end - start).max(1) as f64 / 1e9));
+            figure.cpu_us.push(cpu_us / items as f64);
+            figure.files = items;
+        }
+        Ok(())
+    }
+
+    fn figure(&mut self, mdts: usize, layout: Layout, phase: Phase, simulated: bool) -> &mut Figure {
+        let is_it = |figure: &Figure| {
+            (figure.mdts, figure.layout, figure.phase, figure.simulated) == (mdts, layout, phase, simulated)
+        };
+        let at = self.figures.iter().position(is_it).unwrap_or_else(|| {
+            let (rates, cpu_us, files) = (Samples::new(), Samples::new(), 0);
+            self.figures.push(Figure { mdts, layout, phase, simulated, rates, cpu_us, files });
+            self.figures.len() - 1
+        });
+        &mut self.figures[at]
+    }
+}
+
+fn find(figures: &[Figure], like: (usize, Layout, Phase, bool)) -> Option<&Figure> {
+    figures.iter().find(|figure| (figure.mdts, figure.layout, figure.phase, figure.simulated) == like)
+}
+
+fn report_of(arguments: &DneArguments, figures: &[Figure], notes: Vec<String>) -> Report {
+    let mut report = Report::new(format!(
+        "Scaling over MDTs, {} tasks on {} mount(s), {}",
+        arguments.tasks.max(1),
+        if arguments.one_process { 1 } else { arguments.mounts.max(1) },
+        if arguments.one_process { "one process" } else { "a process for each server" },
+    ));
+    let first = arguments.mdts.first().copied().unwrap_or(1).max(1);
+    for figure in figures {
+        let Figure { mdts, layout, phase, simulated, .. } = *figure;
+        let label = if simulated { "simulated: " } else { "" };
+        let name = format!("{label}{}, {}, {mdts} MDT(s)", phase.label(), layout.label());
+        let mut row = Row::new(name, Unit::OpsPerSecond, figure.rates.clone());
+        row.daemon_us = figure.cpu_us.clone();
+        if let Some(bound) = find(figures, (first, layout, phase, simulated)).filter(|_| mdts != first) {
+            let mut against = Row::new(String::new(), Unit::OpsPerSecond, bound.rates.clone());
+            against.daemon_us = bound.cpu_us.clone();
+            row.against = Some(Against::new(format!("{first} MDT(s)"), against));
+            let aim = TARGETS.iter().find(|&&(count, _)| first == 1 && count == mdts && phase != Phase::Read);
+            row.target = aim.filter(|_| simulated).map(|&(_, ratio)| Target::RatioAtLeast(ratio));
+        }
+        report.rows.push(row);
+    }
+    report.notes.push(format!(
+        "simulated: each operation of an MDT takes {} beside its own time, so that MDTs that share this machine's CPUs can be \
+         compared; 'of daemons' is the CPU time of all processes of the file system for one operation",
+        arguments.service
+    ));
+    report.notes.extend(notes);
+    report.notes.extend(cpu_ratios(figures, first));
+    report.tables = tables(figures, first);
+    report
+}
+
+/// CPU time for an operation with the most MDTs against the fewest.
+fn cpu_ratios(figures: &[Figure], first: usize) -> Vec<String> {
+    let most = figures.iter().map(|figure| figure.mdts).max().unwrap_or(first);
+    let of = |figure: &Figure| {
+        let one = find(figures, (first, figure.layout, figure.phase, false))?;
+        let ratio = figure.cpu_us.median() / one.cpu_us.median();
+        let verdict = match (figure.layout, figure.phase) {
+            (Layout::Shared, Phase::Create) if ratio <= CPU_RATIO => format!(" (at most {CPU_RATIO}: met)"),
+            (Layout::Shared, Phase::Create) => format!(" (at most {CPU_RATIO}: MISSED)"),
+            _ => String::new(),
+        };
+        let (phase, layout) = (figure.phase.label(), figure.layout.label());
+        Some(format!("CPU time of a {phase}, {layout}, {most} MDTs against {first}: {ratio:.2} x{verdict}"))
+    };
+    figures
+        .iter()
+        .filter(|figure| figure.mdts == most && most != first && !figure.simulated)
+        .filter_map(of)
+        .collect()
+}
+
+/// LAD'17's scaling, normalised to the first number of MDTs, and Cray's table.
+fn tables(figures: &[Figure], first: usize) -> Vec<String> {
+    let mut tables = Vec::new();
+    let mut counts: Vec<usize> = figures.iter().map(|figure| figure.mdts).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    for simulated in [true, false] {
+        let label = if simulated { "simulated service time" } else { "this machine's CPUs for all MDTs" };
+        let head = |title: &str, first: &str, second: &str| {
+            format!(
+                "{title}, {label}\n\n| {first} | {second} | create | stat | read | unlink |\n{}|\n",
+                "| --- ".repeat(6)
+            )
+        };
+        let mut scaling = head(&format!("Rate normalised to {first} MDT(s)"), "MDTs", "directories");
+        let mut rates = head("Operations per second", "case", "files per MDT");
+        for layout in Layout::ALL {
+            for &mdts in &counts {
+                let of = |phase| find(figures, (mdts, layout, phase, simulated));
+                let Some(create) = of(Phase::Create) else { continue };
+                let cells = |value: &dyn Fn(&Figure) -> String| {
+                    Phase::ALL.map(|phase| of(phase).map_or("-".to_owned(), value)).join(" | ")
+                };
+                let normalised = |figure: &Figure| {
+                    let one = find(figures, (first, layout, figure.phase, simulated));
+                    let one = one.map_or(f64::NAN, |one| one.rates.median());
+                    format!("{:.2}", figure.rates.median() / one)
+                };
+                let name = layout.label();
+                scaling += &format!("| {mdts} | {name} | {} |\n", cells(&normalised));
+                rates += &format!(
+                    "| {name}, {mdts} MDT(s) | {} | {} |\n",
+                    create.files / mdts as u64,
+                    cells(&|figure: &Figure| format!("{:.0}", figure.rates.median()))
+                );
+            }
+        }
+        tables.extend([scaling, rates]);
+    }
+    tables
+}
+
+/// The scaling chart: one line for each phase, and the ideal; and CPU time for an operation.
+fn panels(arguments: &DneArguments, figures: &[Figure]) -> Vec<Panel> {
+    let counts: Vec<usize> = arguments.mdts.iter().map(|&mdts| mdts.max(1)).collect();
+    let first = counts.first().copied().unwrap_or(1);
+    let mut panels = Vec::new();
+    for layout in Layout::ALL {
+        if find(figures, (first, layout, Phase::Create, true)).is_none() {
+            continue;
+        }
+        let line = |phase: Phase, simulated, value: &dyn Fn(&Figure, &Figure) -> f64| {
+            let of = |&mdts: &usize| {
+                let one = find(figures, (first, layout, phase, simulated))?;
+                Some(value(find(figures, (mdts, layout, phase, simulated))?, one))
+            };
+            (phase.label().to_owned(), counts.iter().map(|mdts| of(mdts).unwrap_or(0.0)).collect::<Vec<_>>())
+        };
+        let places: Vec<String> = counts.iter().map(|mdts| format!("{mdts} MDTs")).collect();
+        let mut lines: Vec<_> = Phase::ALL
+            .map(|phase| line(phase, true, &|figure, one| figure.rates.median() / one.rates.median()))
+            .into();
+        lines.push(("linear".to_owned(), counts.iter().map(|&mdts| mdts as f64 / first as f64).collect()));
+        panels.push(Panel {
+            title: format!("Rate against {first} MDT(s), {}, simulated service time", layout.label()),
+            unit: "x",
+            form: Form::Bars,
+            places: places.clone(),
+            lines,
+        });
+        panels.push(Panel {
+            title: format!("CPU time for an operation, {}", layout.label()),
+            unit: "us",
+            form: Form::Bars,
+            places,
+            lines: Phase::ALL.map(|phase| line(phase, false, &|figure, _| figure.cpu_us.median())).into(),
+        });
+    }
+    panels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(mdts: usize, layout: Layout, phase: Phase, simulated: bool, rate: f64, cpu: f64) -> Figure {
+        let (rates, cpu_us) = ([rate].into_iter().collect(), [cpu].into_iter().collect());
+        Figure { mdts, layout, phase, simulated, rates, cpu_us, files: 80 }
+    }
+
+    fn arguments() -> DneArguments {
+        DneArguments {
+            dir: PathBuf::new(),
+            mdts: vec![1, 8],
+            one_process: false,
+            mounts: 8,
+            tasks: 32,
+            files: 1,
+            simulated_files: 1,
+            service: "time=2ms:at_once=1".to_owned(),
+            layout: None,
+            nacre: None,
+            html: None,
+            common: Common { runs: 1, seconds: 1.0, json: false },
+        }
+    }
+
+    #[test]
+    fn rates_are_normalised_and_simulated_ones_are_labelled_and_judged() {
+        let mut figures = Vec::new();
+        for (mdts, rate, cpu) in [(1, 100.0, 50.0), (8, 750.0, 60.0)] {
+            for phase in Phase::ALL {
+                figures.push(figure(mdts, Layout::Unique, phase, true, rate, cpu));
+                figures.push(figure(mdts, Layout::Shared, phase, false, 900.0, cpu));
+            }
+        }
+        let report = report_of(&arguments(), &figures, Vec::new());
+        let row =
+            report.rows.iter().find(|row| row.name == "simulated: create, unique directories, 8 MDT(s)");
+        let row = row.expect("a row");
+        assert_eq!((row.ratio(), row.meets_target()), (Some(7.5), Some(true)));
+        let text = report.table();
+        assert!(text.contains("| 8 | unique directories | 7.50 | 7.50 | 7.50 | 7.50 |"), "{text}");
+        assert!(text.contains("| unique directories, 8 MDT(s) | 10 | 750 | 750 | 750 | 750 |"), "{text}");
+        assert!(
+            text.contains(
+                "CPU time of a create, shared directory, 8 MDTs against 1: 1.20 x (at most 1.15: MISSED)"
+            ),
+            "{text}"
+        );
+        assert!(
+            report
+                .rows
+                .iter()
+                .filter(|row| row.target.is_some())
+                .all(|row| row.name.starts_with("simulated"))
+        );
+        let panels = panels(&arguments(), &figures);
+        assert_eq!(panels.len(), 2);
+        assert_eq!(panels[0].lines.last().expect("linear").1, [1.0, 8.0]);
+    }
+}

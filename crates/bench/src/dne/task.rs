@@ -1,0 +1,128 @@
+//! What one task does: makes, looks at, reads and removes files in one directory, seen through one mount.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::team::{self, Barrier, now_ns};
+
+/// One phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Phase {
+    Create,
+    Stat,
+    Read,
+    Unlink,
+}
+
+impl Phase {
+    pub(super) const ALL: [Phase; 4] = [Phase::Create, Phase::Stat, Phase::Read, Phase::Unlink];
+
+    /// As in the talks' tables.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Phase::Create => "create",
+            Phase::Stat => "stat",
+            Phase::Read => "read",
+            Phase::Unlink => "unlink",
+        }
+    }
+}
+
+/// What all tasks are told; each takes what is its own by its number.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) phase: Phase,
+    /// Directory of each task, in the name space.
+    pub(super) directories: Vec<PathBuf>,
+    /// Files of each task.
+    pub(super) files: u64,
+}
+
+/// What a task knows from the start.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Setup {
+    pub(super) rank: usize,
+    /// All mounts; tasks take them in turn.
+    pub(super) mounts: Vec<PathBuf>,
+}
+
+/// What a task did, and when by the host's clock.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Span {
+    pub(super) start_ns: u64,
+    pub(super) end_ns: u64,
+    pub(super) items: u64,
+}
+
+/// Serves the team until it ends.
+pub(crate) fn serve(setup: &str) -> Result<(), Error> {
+    let setup: Setup = serde_json::from_str(setup).map_err(|error| Error::Usage(error.to_string()))?;
+    team::serve(|order, barrier| run(&setup, &order, barrier))
+}
+
+/// Files that are looked at, read and removed are those of the next task: nobody has them in memory who made them, if there
+/// are several mounts.
+fn owner(setup: &Setup, order: &Order) -> usize {
+    let distance = usize::from(order.phase != Phase::Create);
+    (setup.rank + distance) % order.directories.len().max(1)
+}
+
+fn run(setup: &Setup, order: &Order, barrier: &mut Barrier) -> Result<Span, Error> {
+    let owner = owner(setup, order);
+    let mount = &setup.mounts[setup.rank % setup.mounts.len()];
+    let path = mount.join(&order.directories[owner]);
+    let directory =
+        rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| Error::io("open", &path)(errno.into()))?;
+    let names: Vec<CString> = (0..order.files)
+        .map(|number| {
+            let name = format!("file.mdtest.{owner}.{number}");
+            CString::new(name.into_bytes()).map_err(|_| Error::Usage("a name has a zero byte".to_owned()))
+        })
+        .collect::<Result<_, _>>()?;
+    barrier.wait()?;
+    let start_ns = now_ns();
+    for name in &names {
+        let done = match order.phase {
+            Phase::Create => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                rustix::fs::openat(&directory, name, flags, Mode::from_raw_mode(0o644)).map(drop)
+            }
+            Phase::Stat => {
+                // By the server, also if the kernel believes to know.
+                let flags = AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32);
+                rustix::fs::statx(&directory, name, flags, StatxFlags::BASIC_STATS).map(drop)
+            }
+            Phase::Read => {
+                rustix::fs::openat(&directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                    .and_then(|file| rustix::io::read(&file, &mut [0u8; 1]).map(drop))
+            }
+            Phase::Unlink => rustix::fs::unlinkat(&directory, name, AtFlags::empty()),
+        };
+        done.map_err(|errno| {
+            let path = path.join(std::ffi::OsStr::from_bytes(name.to_bytes()));
+            Error::Io { action: order.phase.label(), path, source: errno.into() }
+        })?;
+    }
+    Ok(Span { start_ns, end_ns: now_ns(), items: order.files })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_made_by_one_task_and_used_by_the_one_before() {
+        let directories = vec![PathBuf::new(); 3];
+        let order = |phase| Order { phase, directories: directories.clone(), files: 1 };
+        let setup = |rank| Setup { rank, mounts: Vec::new() };
+        let owners = |phase| (0..3).map(|rank| owner(&setup(rank), &order(phase))).collect::<Vec<_>>();
+        assert_eq!(owners(Phase::Create), [0, 1, 2]);
+        assert_eq!(owners(Phase::Unlink), [1, 2, 0]);
+    }
+}
