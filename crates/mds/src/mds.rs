@@ -230,8 +230,7 @@ impl Mds {
         record.clean = false;
         let mut tx = Tx::new(boot_transno.0 + 1);
         tx.batch().put(META, META_KEY, &record.encode());
-        let transno = store.commit(tx.batch())?;
-        store.sync(transno)?;
+        store.sync(store.commit(tx.batch())?)?;
         let (ended, known) = known_clients(&store)?;
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
         let mdlocks = inode_locks(&config, known.clone());
