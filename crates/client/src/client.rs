@@ -12,6 +12,7 @@ use crate::lease::{KernelCaches, Lease, serve_releases};
 use crate::locks::inodes::RETRY;
 use crate::node::{self, NodeTable};
 use crate::ops::absent::Absences;
+use crate::ops::mkdir::Placement;
 use crate::ops::statahead::Statahead;
 use crate::ops::striped::ShardLists;
 use crate::targets::OstTable;
@@ -48,6 +49,8 @@ pub struct Client {
     pub(crate) relayouts: AtomicU64,
     pub(crate) tunables: Tunables,
     pub(crate) jobs: Jobs,
+    /// Where new directories go.
+    pub(crate) placement: Placement,
     pub(crate) ahead: Ahead,
     pub(crate) statahead: Statahead,
     pub(crate) absences: Absences,
@@ -158,6 +161,7 @@ impl Client {
             relayouts: AtomicU64::new(0),
             tunables: Tunables::of_host(),
             jobs: Jobs::default(),
+            placement: Placement::new(),
             ahead: Ahead::default(),
             statahead: Statahead::default(),
             absences: Absences::default(),

@@ -32,6 +32,7 @@ mod lease;
 mod locks;
 pub mod node;
 mod ops;
+mod place;
 mod targets;
 mod tasks;
 mod tunables;
@@ -52,7 +53,7 @@ pub use ops::info::{MountInfo, TargetState};
 pub use ops::namespace::{Absent, Created, Found, Keep};
 pub use ops::open::OpenedFile;
 pub use ops::relayout::{SwapConditions, VersionFlush};
-pub use ops::striped::Striping;
+pub use place::DirQos;
 pub use tunables::Tunables;
 
 // The words of requests that a front door speaks, so that it need not know how they travel.

@@ -147,6 +147,8 @@ struct Node {
     told: Option<Box<Told>>,
     /// Opens that hold `file`.
     opens: u32,
+    /// Levels between a directory and the root, and one more; 0 if that is not known.
+    depth: u16,
     file: Option<Arc<FileState>>,
 }
 
@@ -268,6 +270,22 @@ impl NodeTable {
     pub fn note_layout(&self, node: u64) {
         if let Some(Node { hints: Some(hints), .. }) = self.shard(node).lock().get_mut(&node) {
             hints.flags |= AttrFlags::HAS_LAYOUT;
+        }
+    }
+
+    /// Levels between a directory and the root, if they are known; so many that no default reaches that far count as fewer.
+    pub fn depth(&self, node: u64) -> Option<u32> {
+        if node == 1 {
+            return Some(0);
+        }
+        let depth = self.shard(node).lock().get(&node)?.depth;
+        depth.checked_sub(1).map(u32::from)
+    }
+
+    /// So many levels are between a directory that the kernel knows and the root.
+    pub fn note_depth(&self, node: u64, depth: u32) {
+        if let Some(entry) = self.shard(node).lock().get_mut(&node) {
+            entry.depth = u16::try_from(depth).unwrap_or(u16::MAX - 1).min(u16::MAX - 1) + 1;
         }
     }
 

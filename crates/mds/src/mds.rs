@@ -9,6 +9,7 @@ use crate::flocks::FileLocks;
 use crate::locks::LockTable;
 use crate::opens::OpenTable;
 use crate::operations::{self, Operations, Peers};
+use crate::ops::put_default;
 use crate::osts::{OstSet, Pools, Qos};
 use crate::service::Caller;
 use crate::simulated::Simulation;
@@ -17,7 +18,7 @@ use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
 use crate::tx::Tx;
 use nacre_dlm::{LockOwner, LockService, Timer};
-use nacre_layout::{LayoutSpec, Wish, user};
+use nacre_layout::{DirDefault, LayoutSpec, Wish, user};
 use nacre_lock::server::ServerConfig;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
 use nacre_rpc::{Export, Hold, OssEndpoint};
@@ -202,6 +203,7 @@ impl Mds {
             };
             // The root is its own parent, so `..` there needs no rule of its own.
             let mut root = InodeRecord { attr, parent: Fid::ROOT, ..InodeRecord::default() };
+            put_default(&mut root, Some(DirDefault::of_root()));
             if !config.root_layout.is_empty() {
                 root.body = user::encode_wish(&Fid::ROOT, &config.root_layout);
                 root.attr.flags |= AttrFlags::HAS_LAYOUT;

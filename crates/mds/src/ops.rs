@@ -3,6 +3,7 @@
 mod attr;
 mod create;
 mod data;
+mod dir_default;
 mod elsewhere;
 mod layout;
 mod layout_edit;
@@ -19,3 +20,5 @@ mod unlink;
 mod xattr;
 mod xattr_acl;
 mod xattr_system;
+
+pub(crate) use dir_default::put_default;

@@ -38,7 +38,10 @@ const fn row(name: &str) -> usize {
 /// Which row a request belongs to, if any.
 fn row_of(request: &MdsRequest<'_>) -> Option<usize> {
     Some(match request {
-        MdsRequest::Create { new: NewFile::Directory, .. } => const { row("mkdir") },
+        MdsRequest::Create {
+            new: NewFile::Directory | NewFile::Striped { .. } | NewFile::ChosenDirectory { .. },
+            ..
+        } => const { row("mkdir") },
         MdsRequest::Create { open: Some(_), .. } | MdsRequest::Open { .. } => const { row("open") },
         MdsRequest::Create { .. } => const { row("mknod") },
         MdsRequest::Close { .. } | MdsRequest::CloseWrite { .. } => const { row("close") },

@@ -4,6 +4,7 @@ mod acls;
 mod concurrency;
 mod crash;
 mod data;
+mod dir_defaults;
 mod distributed;
 mod eviction;
 mod files;

@@ -148,14 +148,9 @@ const COMMANDS: &[Command] = &[
         name: "mkdir",
         summary: "make a directory, also a foreign one",
         usage: dirstripe::MKDIR_USAGE,
-        run: dirstripe::create,
+        run: dirstripe::make,
     },
-    Command {
-        name: "setdirstripe",
-        summary: "the same",
-        usage: dirstripe::MKDIR_USAGE,
-        run: dirstripe::create,
-    },
+    Command { name: "setdirstripe", summary: "the same", usage: dirstripe::MKDIR_USAGE, run: dirstripe::set },
     Command {
         name: "getdirstripe",
         summary: "show how directories are spread over MDTs",

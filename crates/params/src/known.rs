@@ -32,6 +32,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "write_back_idle_percent",
         ],
     ),
+    ("lmv.*", &["qos_maxage", "qos_prio_free", "qos_threshold_rr"]),
     (
         "lod.*",
         &[
@@ -152,6 +153,7 @@ mod tests {
             "ldlm.namespaces.filter-*.contended_locks",
             "jobid_var",
             "lod.*.pool.flash.spill_target",
+            "lmv.*.qos_maxage",
             "lod.x-MDT0000-mdtlov.qos_threshold_rr",
             "mdd.*.append_pool",
             "obdfilter.x.exports.clear",

@@ -15,10 +15,10 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("test directories have plain names")
 }
 
-/// A new directory with a shard on each MDT.
+/// A new directory with a shard on each MDT, itself on MDT 0.
 fn striped(cluster: &Cluster, parent: &Path, name: &str) -> PathBuf {
     let path = parent.join(name);
-    cluster.lfs(&["mkdir", "-c", "-1", text(&path)]).success();
+    cluster.lfs(&["mkdir", "-c", "-1", "-i", "0", text(&path)]).success();
     path
 }
 
@@ -309,7 +309,8 @@ fn an_mdt_that_is_away_holds_up_its_own_names_alone() {
     if cluster.is_foreign() {
         return;
     }
-    let top = cluster.directory("away");
+    let top = cluster.mount().join("away");
+    cluster.lfs(&["mkdir", "-i", "0", text(&top)]).success();
     let dir = striped(&cluster, &top, "dir");
     for number in 0..20 {
         fs::write(dir.join(format!("f{number}")), b"x").expect("written");

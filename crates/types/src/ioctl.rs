@@ -253,9 +253,11 @@ pub struct MakeDirectory {
     pub umask: u32,
     /// MDTs to spread its names over; negative: as many times all that there are. 0 and 1: not spread.
     pub count: i32,
-    /// How names are spread, as Lustre numbers it (1 all_char, 2 fnv_1a_64, 3 crush, 4 crush2); 0: as usual.
+    /// How names are spread, as Lustre numbers it (1 all_char, 2 fnv_1a_64, 3 crush, 4 crush2; 0: as usual), with Lustre's flags.
     pub hash: u32,
-    /// Indexes of the MDTs, up to [`MDTS_MAX`]; if there are fewer than `count`, others follow. Empty: any.
+    /// For how many levels directories in it stay on its MDT, in Lustre's number (0 all, 255 none).
+    pub max_inherit: u8,
+    /// Indexes of the MDTs, up to [`MDTS_MAX`]; if there are fewer than `count`, others follow. Empty: where there is room.
     pub mdts: Vec<u16>,
 }
 
@@ -600,7 +602,7 @@ impl Payload for RemoveFid {
 }
 
 /// Where the name is in a [`MakeDirectory`].
-const MKDIR_NAME: usize = 24;
+const MKDIR_NAME: usize = 28;
 
 impl Payload for MakeDirectory {
     const COMMAND: u32 = number(WRITE, 36, Self::SIZE);
@@ -610,8 +612,9 @@ impl Payload for MakeDirectory {
         let name = &self.name[..self.name.len().min(NAME_MAX)];
         let mdts = &self.mdts[..self.mdts.len().min(MDTS_MAX)];
         let mut out = Vec::with_capacity(Self::SIZE);
-        let count = self.count as u32;
-        for number in [self.mode, self.umask, count, self.hash, name.len() as u32, mdts.len() as u32] {
+        let lens = [name.len() as u32, mdts.len() as u32];
+        let numbers = [self.mode, self.umask, self.count as u32, self.hash, self.max_inherit.into()];
+        for number in numbers.into_iter().chain(lens) {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(name);
@@ -622,12 +625,13 @@ impl Payload for MakeDirectory {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<MakeDirectory> {
-        let name = bytes.get(MKDIR_NAME..MKDIR_NAME + NAME_MAX)?.get(..u32_at(bytes, 16)? as usize)?.to_vec();
+        let name = bytes.get(MKDIR_NAME..MKDIR_NAME + NAME_MAX)?.get(..u32_at(bytes, 20)? as usize)?.to_vec();
         let mdts = bytes.get(MKDIR_NAME + NAME_MAX + 1..Self::SIZE)?;
-        let mdts = mdts.get(..2 * u32_at(bytes, 20)? as usize)?;
+        let mdts = mdts.get(..2 * u32_at(bytes, 24)? as usize)?;
         let mdts = mdts.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
         let (mode, umask, hash) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?, u32_at(bytes, 12)?);
-        Some(MakeDirectory { name, mode, umask, count: u32_at(bytes, 8)? as i32, hash, mdts })
+        let (count, max_inherit) = (u32_at(bytes, 8)? as i32, u8::try_from(u32_at(bytes, 16)?).ok()?);
+        Some(MakeDirectory { name, mode, umask, count, hash, max_inherit, mdts })
     }
 }
 
@@ -691,6 +695,7 @@ mod tests {
             umask: 0o22,
             count: -2,
             hash: 3,
+            max_inherit: 255,
             mdts,
         });
         round_trip(MakeDirectory { name: b"d".to_vec(), mdts: vec![7], ..MakeDirectory::default() });

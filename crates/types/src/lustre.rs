@@ -55,6 +55,8 @@ pub const HSM_ACTION: u32 = 0x8018_66dc;
 pub const LMV_SETSTRIPE: u32 = 0xc030_66f0;
 /// Directory layout, or default one.
 pub const LMV_GETSTRIPE: u32 = 0xc030_66f1;
+/// Sets what new directories in a directory get: `lmv_user_md`.
+pub const LMV_SET_DEFAULT_STRIPE: u32 = 0xc030_66f6;
 /// Removes files by FID: `fid_array`.
 pub const RMFID: u32 = 0x8010_66f2;
 /// MDT of a FID, as result.

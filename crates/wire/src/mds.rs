@@ -63,7 +63,7 @@ pub enum NewFile<'a> {
         /// Device number for device files.
         rdev: u32,
     },
-    /// A directory.
+    /// A directory, where the client's rules put it.
     Directory,
     /// A symbolic link.
     Symlink {
@@ -76,6 +76,13 @@ pub enum NewFile<'a> {
     Striped {
         /// Which these are, as `lmv_mds_md_v1`: FIDs that nobody has.
         lmv: &'a [u8],
+        /// The caller has chosen the MDTs, which needs the right to; it inherits no default then.
+        chosen: bool,
+    },
+    /// A directory whose place the caller has chosen, which needs the right to.
+    ChosenDirectory {
+        /// What directories in it get (`lmv_user_md`), in place of what it would inherit.
+        default: &'a [u8],
     },
 }
 

@@ -52,7 +52,8 @@ wire_enum!(NewFile<'a> {
     1 = Directory,
     2 = Symlink { target },
     3 = Unnamed,
-    4 = Striped { lmv },
+    4 = Striped { lmv, chosen },
+    5 = ChosenDirectory { default },
 });
 
 wire_enum!(MdsRequest<'a> {

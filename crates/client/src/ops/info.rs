@@ -69,7 +69,7 @@ impl Client {
     }
 
     /// Targets of this process are asked by this thread, others all at once by threads of their own.
-    fn statfs_of(&self, targets: &[TargetId]) -> Vec<TargetState> {
+    pub(crate) fn statfs_of(&self, targets: &[TargetId]) -> Vec<TargetState> {
         let near = |target: &TargetId| match target.kind {
             TargetKind::Mdt => {
                 self.mdts.get(usize::from(target.index)).is_none_or(|mdt| mdt.endpoint.is_local())
@@ -152,6 +152,11 @@ impl Client {
         if !self.may_search_all(caller) {
             return Err(Status::EPERM);
         }
+        self.path_of(fid, link)
+    }
+
+    /// The same for the client itself.
+    pub(crate) fn path_of(&self, fid: Fid, link: u32) -> StatusResult<Vec<u8>> {
         let (mut fid, mut index, mut path) = (fid, link, Vec::new());
         for _ in 0..MDTS_ON_A_PATH_MAX {
             if fid == Fid::ROOT {

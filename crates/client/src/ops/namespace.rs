@@ -55,7 +55,13 @@ impl Client {
     /// # Errors
     /// `EACCES` without search permission; `ENOTDIR`.
     pub fn lookup(&self, caller: &Caller, parent: Fid, name: &[u8]) -> StatusResult<Result<Found, Absent>> {
-        self.at_home(parent, name, |home| self.lookup_at(caller, (parent, home), name))
+        let found = self.at_home(parent, name, |home| self.lookup_at(caller, (parent, home), name))?;
+        if let Ok(found) = &found
+            && !matches!(name, b"." | b"..")
+        {
+            self.note_depth_below(parent, &found.attr);
+        }
+        Ok(found)
     }
 
     /// Looks a name up that is stored with `home`: the directory or a shard of it.
@@ -160,6 +166,9 @@ impl Client {
         name: &[u8],
         what: &Created<'_>,
     ) -> StatusResult<Found> {
+        if what.new == NewFile::Directory && self.mdts.len() > 1 {
+            return self.make_directory_by_default(caller, (parent, name), what);
+        }
         self.create_on(caller, (parent, name), what, None)
     }
 
@@ -177,7 +186,9 @@ impl Client {
         if mdt.is_some_and(|mdt| usize::from(mdt) >= self.mdts.len()) {
             return Err(Status::EINVAL);
         }
-        self.at_home(parent, name, |home| self.create_at(caller, (home, name), what, mdt))
+        let found = self.at_home(parent, name, |home| self.create_at(caller, (home, name), what, mdt))?;
+        self.note_depth_below(parent, &found.attr);
+        Ok(found)
     }
 
     fn create_at(
@@ -320,6 +331,16 @@ impl Client {
         let attr = self.complete_attr(attr, lease)?;
         self.nodes.remember(node, &attr, lease.into(), 1);
         Ok(Found { node, attr, public, keep: self.keep_of(lease) })
+    }
+
+    /// A directory is a level below another one: how far a default reaches need not be asked then.
+    fn note_depth_below(&self, parent: Fid, attr: &Attr) {
+        if attr.is_dir()
+            && self.mdts.len() > 1
+            && let Some(depth) = self.nodes.depth(parent.inode_number())
+        {
+            self.nodes.note_depth(attr.fid.inode_number(), depth.saturating_add(1));
+        }
     }
 
     /// What may be kept of an answer to a question that was sent under `lease`.

@@ -63,13 +63,15 @@ impl ShardLists {
 
 /// What a new directory with shards is to be like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Striping<'a> {
+pub(crate) struct Striping<'a> {
     /// How names are spread, as Lustre numbers it; 0: as usual.
     pub hash: u32,
     /// MDT of each shard; the directory itself lies on the first.
     pub mdts: &'a [u16],
     /// It is never split by itself.
     pub is_fixed: bool,
+    /// Somebody has chosen the MDTs, which takes the right to.
+    pub is_chosen: bool,
 }
 
 impl Client {
@@ -157,30 +159,11 @@ impl Client {
         Ok(attr)
     }
 
-    /// The MDTs for `count` shards (negative: one on each MDT): those that were named, then others in their order. As many as there
-    /// are MDTs at most; with up to one shard, none but those that were named.
-    ///
-    /// # Errors
-    /// `EINVAL` for an MDT that there is not.
-    pub fn mdts_of_shards(&self, count: i32, named: &[u16]) -> StatusResult<Vec<u16>> {
-        if named.iter().any(|mdt| usize::from(*mdt) >= self.mdts.len()) {
-            return Err(Status::EINVAL);
-        }
-        let count = usize::try_from(count).unwrap_or(self.mdts.len()).clamp(named.len(), self.mdts.len());
-        let mut mdts = named.to_vec();
-        if count > 1 {
-            let first = named.last().map_or(0, |last| last + 1);
-            let others = (0..self.mdts.len() as u16).map(|step| (first + step) % self.mdts.len() as u16);
-            mdts.extend(others.filter(|mdt| !named.contains(mdt)).take(count - named.len()));
-        }
-        Ok(mdts)
-    }
-
     /// Makes a directory whose names lie in shards. Counts as one lookup.
     ///
     /// # Errors
     /// As [`Client::create_on`]; `EINVAL` for a hash or MDTs that there are not, none, or too many shards on one.
-    pub fn create_striped(
+    pub(crate) fn create_striped(
         &self,
         caller: &Caller,
         (parent, name): (Fid, &[u8]),
@@ -202,7 +185,8 @@ impl Client {
         mdts.sort_unstable();
         layout.flags.set(DirFlags::OVERSTRIPED, mdts.windows(2).any(|pair| pair[0] == pair[1]));
         let lmv = layout.encode();
-        let what = Created { new: NewFile::Striped { lmv: &lmv }, mode, umask };
+        let new = NewFile::Striped { lmv: &lmv, chosen: striping.is_chosen };
+        let what = Created { new, mode, umask };
         let found = self.create_on(caller, (parent, name), &what, Some(first))?;
         self.shard_lists.set(found.attr.fid, Some(Arc::new(layout)));
         Ok(found)

@@ -34,6 +34,11 @@ fn is_layout(name: &[u8]) -> bool {
     name.starts_with(b"lustre.lov") || name == b"trusted.lov"
 }
 
+/// True for the names of what new directories get.
+fn is_dir_default(name: &[u8]) -> bool {
+    matches!(name, b"lustre.dmv" | b"trusted.dmv")
+}
+
 /// Takes components with their objects from a file.
 const COMPONENTS_GO: &[u8] = b"lustre.lov.del";
 
@@ -109,6 +114,9 @@ impl Client {
             // for them.
             self.ask_layout_again(&file)?;
         }
+        if is_dir_default(name) {
+            self.placement.forget(fid);
+        }
         if name == ACL_ACCESS {
             // Its first three entries are the mode.
             self.mode_changed(fid);
@@ -127,7 +135,11 @@ impl Client {
             let answer = self.call_system(fid, &request)?;
             return self.xattr_changed(fid, answer);
         }
-        self.change_xattr(caller, fid, &request)
+        let result = self.change_xattr(caller, fid, &request);
+        if is_dir_default(name) {
+            self.placement.forget(fid);
+        }
+        result
     }
 
     fn change_xattr(&self, caller: &Caller, fid: Fid, request: &MdsRequest<'_>) -> StatusResult<bool> {

@@ -313,7 +313,9 @@ impl FakeMds {
         match new {
             NewFile::Symlink { target } => inode.target = target.to_vec(),
             NewFile::Node { rdev } => inode.attr.rdev = *rdev,
-            NewFile::Directory | NewFile::Striped { .. } => inode.attr.nlink = 2,
+            NewFile::Directory | NewFile::Striped { .. } | NewFile::ChosenDirectory { .. } => {
+                inode.attr.nlink = 2;
+            }
             NewFile::Unnamed => {}
         }
         if let Some((handle, flags)) = open {

@@ -4,7 +4,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nacre_client::{Created, LeaseKind, NewFile, SeekKind, Striping, SwapConditions, VersionFlush};
+use nacre_client::{Created, LeaseKind, NewFile, SeekKind, SwapConditions, VersionFlush};
+use nacre_layout::{DirDefault, DirFlags, DirHash, Inherit};
 use nacre_types::ioctl::{
     Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, LIST_MAX, MakeDirectory, MountInfo,
     PATH_MAX, POOLS_MAX, PathToFid, Payload, PoolList, PoolMembers, RemoveFid, SCAN_BYTES_MAX, ScanDirectory,
@@ -72,6 +73,24 @@ pub(super) fn inherit_of(flags: u32, known: u32) -> StatusResult<SetAttrValid> {
         flags if flags == known => Ok(SetAttrValid::PROJECT_INHERIT),
         _ => Err(Status::EOPNOTSUPP),
     }
+}
+
+/// What a program wishes for a new directory.
+fn wish_of(ask: &MakeDirectory) -> Option<DirDefault> {
+    let flags = DirFlags::from_bits(ask.hash & !0xffff)?;
+    let hash = match ask.hash as u16 {
+        0 => None,
+        number => Some(DirHash::from_number(number)?),
+    };
+    let index = ask.mdts.first().map_or(-1, |mdt| i32::from(*mdt));
+    let mdts = if ask.mdts.len() > 1 { ask.mdts.clone() } else { Vec::new() };
+    let max_inherit = Inherit(ask.max_inherit);
+    let wish =
+        DirDefault { count: ask.count, index, hash, flags, max_inherit, mdts, ..DirDefault::default() };
+    // Numbers out of range are found by what reads the form of the disk.
+    let is_sound = (wish.mdts.is_empty() || wish.mdts.len() as i32 == wish.count)
+        && DirDefault::decode(&wish.encode()).as_ref() == Ok(&wish);
+    is_sound.then_some(wish)
 }
 
 impl Front {
@@ -215,18 +234,9 @@ impl Front {
         }
         let parent = self.fid(request.node_id)?;
         let mode = FileKind::Directory.mode_bits() | ask.mode & MODE_BITS;
-        let made = match self.client.mdts_of_shards(ask.count, &ask.mdts)? {
-            mdts if mdts.len() > 1 => {
-                let striping = Striping { hash: ask.hash, mdts: &mdts, is_fixed: false };
-                let name = (parent, &ask.name[..]);
-                self.client.create_striped(&caller(request), name, (mode, ask.umask), &striping)?
-            }
-            mdts => {
-                let what = Created { new: NewFile::Directory, mode, umask: ask.umask };
-                let mdt = mdts.first().copied();
-                self.client.create_on(&caller(request), (parent, &ask.name), &what, mdt)?
-            }
-        };
+        let what = Created { new: NewFile::Directory, mode, umask: ask.umask };
+        let wish = wish_of(ask).ok_or(Status::EINVAL)?;
+        let made = self.client.make_directory(&caller(request), (parent, &ask.name), &what, &wish)?;
         self.client.forget(made.node, 1);
         // The kernel may know that the name does not exist.
         self.expire_names();

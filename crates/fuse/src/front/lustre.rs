@@ -3,6 +3,7 @@
 //! Those whose number tells their size come with their data. The others pass pointers to more, which is read and written in the
 //! memory of the caller ([`memory`]).
 
+mod directories;
 mod files;
 mod layout;
 mod memory;
@@ -77,7 +78,8 @@ impl Front {
             lustre::FID2PATH => self.path_of_fid(&asked)?,
             lustre::GETPARENT => return self.parent_of_inode(&asked, reply),
             lustre::LMV_SETSTRIPE => self.make_directory(&asked)?,
-            lustre::LMV_GETSTRIPE => self.directory_layout(&asked)?,
+            lustre::LMV_GETSTRIPE => return self.directory_layout(&asked, reply),
+            lustre::LMV_SET_DEFAULT_STRIPE => self.set_directory_default(&asked)?,
             lustre::UNLOCK_FOREIGN => self.unlock_foreign(&asked)?,
             lustre::OBD_STATFS => self.obd_statfs(&asked)?,
             lustre::GETOBDCOUNT => self.count_targets(&asked)?,

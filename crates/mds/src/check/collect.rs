@@ -7,6 +7,7 @@ use crate::tables::{
     DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS,
     split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
 };
+use nacre_layout::DirDefault;
 use nacre_layout::user;
 use nacre_ondisk::{DirentRecord, InodeRecord, LinkRecord, MdtRecord, OstMarkRecord, XattrRecord};
 use nacre_store::{MetaStore, Table};
@@ -150,6 +151,9 @@ impl Inventory {
         let flags = record.attr.flags;
         if record.attr.kind() == FileKind::Symlink {
             return;
+        }
+        if !record.default_lmv.is_empty() && DirDefault::decode(&record.default_lmv).is_err() {
+            self.damaged(*fid, "its default for new directories is damaged".to_owned());
         }
         if record.body.is_empty() == flags.contains(AttrFlags::HAS_LAYOUT) {
             return self.damaged(*fid, "its flags and its layout contradict each other".to_owned());

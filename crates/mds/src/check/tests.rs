@@ -101,6 +101,27 @@ fn a_damaged_record_is_reported_and_left_alone() {
 }
 
 #[test]
+fn a_damaged_default_for_directories_is_reported() {
+    let f = Fixture::new();
+    let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
+    f.mds.stop().expect("stops");
+    let Fixture { dir: temp, mds, .. } = f;
+    drop(mds);
+    let store = MetaStore::open(&store_path(temp.path()), config().store).expect("opens");
+    let mut batch = Batch::new();
+    edit(&store, &mut batch, dir, |record| {
+        record.attr.flags |= nacre_types::AttrFlags::HAS_DIR_DEFAULT;
+        record.default_lmv = b"nonsense".to_vec();
+    });
+    store.commit(&batch).expect("commits");
+    store.close().expect("closes");
+    drop(store);
+    let report = check_dir(temp.path(), &config(), false, &mut |_| {}).expect("checks");
+    let text = "its default for new directories is damaged";
+    assert!(report.problems.iter().any(|p| p.fid == dir && p.text.contains(text)), "{:#?}", report.problems);
+}
+
+#[test]
 fn data_that_belongs_to_no_file_is_found_and_removed() {
     let object = Fid::new(0x2_0000_0401, 999, 0);
     damage_and_repair(

@@ -1,5 +1,6 @@
 //! Making files, directories, symlinks and nodes.
 
+use super::elsewhere::check_elsewhere;
 use super::layout::stored_wish;
 use crate::mds::Mds;
 use crate::names::Place;
@@ -7,7 +8,7 @@ use crate::service::Caller;
 use crate::shards::named_in;
 use crate::tables::{INODES, ORPHANS, OrphanKind, XATTRS, xattr_key};
 use nacre_layout::dir_layout::DirLayout;
-use nacre_layout::user;
+use nacre_layout::{DirDefault, user};
 use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_types::acl::Acl;
 use nacre_types::attr::S_ISGID;
@@ -33,6 +34,8 @@ pub(super) struct Wanted<'a> {
     target: &'a [u8],
     /// Of a directory whose names are to lie in shards.
     pub shards: Option<DirLayout>,
+    /// Of a directory whose place somebody has chosen: what directories in it get.
+    default: Option<DirDefault>,
 }
 
 impl Mds {
@@ -76,10 +79,10 @@ impl Mds {
     }
 
     /// Whether a FID may be that of a new inode, which somebody else than this MDT may have chosen.
-    fn check_new_fid(&self, caller: &Caller<'_>, fid: &Fid, new: &NewFile<'_>) -> StatusResult<()> {
+    fn check_new_fid(&self, fid: &Fid, new: &NewFile<'_>) -> StatusResult<()> {
         if fid.mdt_index() != self.index {
             // Only a directory may lie elsewhere than its name; that MDT knows whether the FID is free.
-            return self.check_elsewhere(caller, new);
+            return check_elsewhere(new);
         }
         self.check_own_fid(fid)
     }
@@ -101,7 +104,7 @@ impl Mds {
         mode: u32,
         umask: u32,
     ) -> StatusResult<Wanted<'a>> {
-        self.check_new_fid(caller, fid, new)?;
+        self.check_new_fid(fid, new)?;
         let by_mode = match mode & nacre_types::attr::S_IFMT {
             0 => FileKind::Regular,
             _ => FileKind::from_mode(mode).ok_or(Status::EINVAL)?,
@@ -113,7 +116,9 @@ impl Mds {
                 FileKind::BlockDevice | FileKind::CharDevice => (by_mode, *rdev, &b""[..]),
                 _ => (by_mode, 0, &b""[..]),
             },
-            NewFile::Directory | NewFile::Striped { .. } => (FileKind::Directory, 0, &b""[..]),
+            NewFile::Directory | NewFile::Striped { .. } | NewFile::ChosenDirectory { .. } => {
+                (FileKind::Directory, 0, &b""[..])
+            }
             NewFile::Unnamed => (FileKind::Regular, 0, &b""[..]),
             NewFile::Symlink { target } => (FileKind::Symlink, 0, *target),
         };
@@ -126,12 +131,33 @@ impl Mds {
         if kind == FileKind::BlockDevice || (kind == FileKind::CharDevice && rdev != 0) {
             perm::capable(caller.cred(), Caps::MKNOD).or(Status::EPERM)?;
         }
+        let (shards, default) = self.wanted_of_directory(caller, fid, new)?;
         let mode = if kind == FileKind::Symlink { 0o777 } else { mode & 0o7777 };
-        let shards = match new {
-            NewFile::Striped { lmv } => Some(self.check_new_shards(caller, fid, lmv)?),
-            _ => None,
-        };
-        Ok(Wanted { fid: *fid, kind, mode, umask: umask & 0o777, rdev, target, shards })
+        Ok(Wanted { fid: *fid, kind, mode, umask: umask & 0o777, rdev, target, shards, default })
+    }
+
+    /// The shards of a new directory, if it is to have some, and what was said about directories in it.
+    fn wanted_of_directory(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        new: &NewFile<'_>,
+    ) -> StatusResult<(Option<DirLayout>, Option<DirDefault>)> {
+        match new {
+            NewFile::Striped { lmv, chosen } => {
+                if *chosen {
+                    self.may_choose_mdts(caller)?;
+                }
+                // Who chose said nothing about directories in it.
+                let nothing = DirDefault { count: 0, ..DirDefault::default() };
+                Ok((Some(self.check_new_shards(fid, lmv)?), chosen.then_some(nothing)))
+            }
+            NewFile::ChosenDirectory { default } => {
+                self.may_choose_mdts(caller)?;
+                Ok((None, Some(DirDefault::decode(default).map_err(|_| Status::EINVAL)?)))
+            }
+            _ => Ok((None, None)),
+        }
     }
 
     fn open_existing(
@@ -301,6 +327,9 @@ impl Mds {
         }
         if kind == FileKind::Symlink {
             return Ok(None);
+        }
+        if kind == FileKind::Directory {
+            self.hand_down_dir_default(directory, wanted.default.as_ref(), record)?;
         }
         let default = match directory.attr.flags.contains(AttrFlags::HAS_DEFAULT_ACL) {
             true => self.default_acl(&directory.attr.fid)?,

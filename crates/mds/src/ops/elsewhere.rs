@@ -10,8 +10,8 @@ use crate::service::Caller;
 use crate::shards::{named_in, shards_of};
 use crate::tables::OrphanKind;
 use nacre_ondisk::InodeRecord;
-use nacre_types::perm::{self, Verdict};
-use nacre_types::{Attr, AttrFlags, Caps, Fid, FileKind, Status, StatusResult};
+use nacre_types::perm;
+use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply, NewFile, RenameFlags};
 use nacre_wire::peer::{Name, RecordBytes, Update};
 
@@ -71,30 +71,15 @@ fn without_a_name(record: &InodeRecord, now: nacre_types::Timestamp) -> Attr {
     Attr { nlink, ctime: now, ..record.shown() }
 }
 
+/// Whether this may be made on another MDT than its name is on.
+pub(super) fn check_elsewhere(new: &NewFile<'_>) -> StatusResult<()> {
+    match new {
+        NewFile::Directory | NewFile::Striped { .. } | NewFile::ChosenDirectory { .. } => Ok(()),
+        _ => Err(Status::WRONG_TARGET),
+    }
+}
+
 impl Mds {
-    /// Whether the caller may make something on another MDT than its name is on.
-    pub(super) fn check_elsewhere(&self, caller: &Caller<'_>, new: &NewFile<'_>) -> StatusResult<()> {
-        match new {
-            NewFile::Directory | NewFile::Striped { .. } => self.check_may_spread(caller),
-            _ => Err(Status::WRONG_TARGET),
-        }
-    }
-
-    /// Whether the caller may make directories on other MDTs, or on several.
-    pub(super) fn check_may_spread(&self, caller: &Caller<'_>) -> StatusResult<()> {
-        let allowed = self.remote_dir_gid();
-        if allowed == -1 {
-            return Ok(());
-        }
-        let verdict = match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
-            Verdict::Denied if allowed != 0 => {
-                u32::try_from(allowed).map_or(Verdict::Denied, |gid| perm::in_group(caller.cred(), gid))
-            }
-            verdict => verdict,
-        };
-        verdict.or(Status::EPERM)
-    }
-
     /// Gathers inodes and names together with what the names lead to, and the shards of what the last name leads to, which is to be
     /// removed.
     fn gather_with_leads(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {

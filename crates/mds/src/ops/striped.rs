@@ -27,14 +27,8 @@ impl Mds {
     /// Whether these can be the shards of a new directory.
     ///
     /// # Errors
-    /// `EPERM` without the right to spread directories over MDTs; `EINVAL`.
-    pub(super) fn check_new_shards(
-        &self,
-        caller: &Caller<'_>,
-        fid: &Fid,
-        lmv: &[u8],
-    ) -> StatusResult<DirLayout> {
-        self.check_may_spread(caller)?;
+    /// `EINVAL`.
+    pub(super) fn check_new_shards(&self, fid: &Fid, lmv: &[u8]) -> StatusResult<DirLayout> {
         let layout = DirLayout::decode(lmv).map_err(|_| Status::EINVAL)?;
         let impossible = DirFlags::all() - DirFlags::OVERSTRIPED - DirFlags::FIXED;
         if layout.flags.intersects(impossible)

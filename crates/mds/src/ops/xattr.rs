@@ -53,11 +53,13 @@ fn class_of(name: &[u8]) -> Class {
         LOV_SET_FLAGS => Class::System(System::LovSetFlags),
         b"lustre.lmv" => Class::System(System::Lmv),
         b"trusted.lmv" => Class::System(System::TrustedLmv),
+        b"lustre.dmv" => Class::System(System::Dmv),
+        b"trusted.dmv" => Class::System(System::TrustedDmv),
         LMA => Class::System(System::Lma),
         TRUSTED_LINK => Class::System(System::Link),
         CAPABILITY => Class::Capability,
         _ if longer_than(name, b"user.") => Class::User,
-        b"trusted.fid" | b"trusted.som" | b"trusted.version" | b"trusted.hsm" | b"trusted.dmv" => {
+        b"trusted.fid" | b"trusted.som" | b"trusted.version" | b"trusted.hsm" => {
             Class::System(System::Internal)
         }
         _ if longer_than(name, LOV_CHANGE) => Class::System(System::LovUnknown),

@@ -52,6 +52,10 @@ pub(super) enum System {
     Lmv,
     /// `trusted.lmv`.
     TrustedLmv,
+    /// `lustre.dmv`: where directories that are made in a directory go.
+    Dmv,
+    /// `trusted.dmv`.
+    TrustedDmv,
     /// A change of components that does not exist.
     LovUnknown,
     /// Lustre's own, of which we have no counterpart: setting them is ignored, as restoring a backup does it.
@@ -65,6 +69,7 @@ impl System {
             self,
             System::Lov
                 | System::Lmv
+                | System::Dmv
                 | System::LovAdd
                 | System::LovDel
                 | System::LovSetFlags
@@ -105,6 +110,9 @@ impl Mds {
                 true => Some(record.body.clone()),
                 false => Some(record.lmv.clone()).filter(|lmv| !lmv.is_empty()),
             }),
+            System::Dmv | System::TrustedDmv => {
+                Ok(Some(record.default_lmv.clone()).filter(|value| !value.is_empty()))
+            }
             System::Link => has_links(record).then(|| self.link_xattr(record)).transpose(),
             System::Internal | System::LovAdd | System::LovDel | System::LovSetFlags | System::LovUnknown => {
                 Ok(None)
@@ -158,6 +166,12 @@ impl Mds {
             }
             System::Lov | System::TrustedLov => self.set_layout_xattr(caller, fid, value, flags),
             System::Lmv | System::TrustedLmv => self.set_directory_layout(caller, fid, value, flags),
+            System::Dmv => self.set_dir_default(caller, fid, value),
+            // Copies of attributes bring it along also for what is no directory.
+            System::TrustedDmv => match self.set_dir_default(caller, fid, value) {
+                Err(Status::ENOTDIR) => self.get_attr(fid),
+                result => result,
+            },
             System::LovAdd => {
                 self.add_components(caller, fid, user::decode_added(value).map_err(impossible)?)
             }
@@ -255,6 +269,10 @@ impl Mds {
                 }
                 self.set_layout(caller, fid, &Wish::default())
             }
+            System::Dmv | System::TrustedDmv => match self.inode(fid)?.default_lmv.is_empty() {
+                true => self.get_attr(fid),
+                false => self.set_dir_default(caller, fid, &[]),
+            },
             System::Lma | System::Link | System::Internal | System::Lmv | System::TrustedLmv => {
                 self.get_attr(fid)
             }

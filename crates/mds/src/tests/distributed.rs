@@ -301,7 +301,7 @@ impl World {
         let parent = self.home(parent, name);
         let lmv = self.layouts.lock().get(&fid).map(DirLayout::encode);
         let (new, mode) = match (is_dir, &lmv) {
-            (true, Some(lmv)) => (NewFile::Striped { lmv }, 0o755),
+            (true, Some(lmv)) => (NewFile::Striped { lmv, chosen: true }, 0o755),
             (true, None) => (NewFile::Directory, 0o755),
             (false, _) => (NewFile::Node { rdev: 0 }, FileKind::Regular.mode_bits() | 0o644),
         };

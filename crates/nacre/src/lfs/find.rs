@@ -17,7 +17,8 @@ use super::listing::{self, Listed, Listing, OwnLayout};
 use super::mounted::{self, Mounted};
 use super::{EXIT_UNKNOWN, Failure, Outcome};
 use layout::Defaults;
-use nacre_types::{FileKind, TargetKind};
+use nacre_layout::user;
+use nacre_types::{AttrFlags, FileKind, TargetKind};
 use query::{Query, Targets};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use std::ffi::{CString, OsStr, OsString};
@@ -145,6 +146,10 @@ impl Root {
         if matches!(kind, FileKind::Directory | FileKind::Regular) {
             attr.projid = mounted::project_of(path).map_or(0, |project| project.id);
             layout = mounted::layout_of(path)?.map_or(OwnLayout::None, OwnLayout::Bytes);
+        }
+        let is_spread = |bytes: Vec<u8>| !user::is_foreign_directory(&bytes);
+        if is_dir && mounted::directory_layout(path)?.is_some_and(is_spread) {
+            attr.flags |= AttrFlags::STRIPED;
         }
         let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = is_dir.then(|| rustix::fs::open(path, open, Mode::empty())).transpose()?;

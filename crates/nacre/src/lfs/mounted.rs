@@ -1,14 +1,16 @@
 //! What `lfs` asks a mount: extended attributes and native ioctls. The only module here that makes system calls.
 
 use super::view::LayoutView;
+use nacre_layout::dir_default::MAGIC_DEFAULT;
+use nacre_layout::dir_layout::USER_HEADER;
 use nacre_layout::wish::fitting_stripe_size;
-use nacre_layout::{LayoutSpec, user};
+use nacre_layout::{DirDefault, LayoutSpec, user};
 use nacre_types::ioctl::{
     Advise, FidToPath, FilesOn, LIST_MAX, MakeDirectory, MountInfo, POOLS_MAX, PathToFid, Payload, PoolList,
     PoolMembers, RemoveFid, ScanDirectory, ScanWanted, SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::limits::STRIPE_SIZE_DEFAULT;
-use nacre_types::lustre::ProjectCall;
+use nacre_types::lustre::{self, ProjectCall};
 use nacre_types::{Fid, TargetId, TargetKind};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use std::ffi::OsString;
@@ -21,6 +23,7 @@ use std::sync::OnceLock;
 
 const LAYOUT: &str = "lustre.lov";
 const DIRECTORY_LAYOUT: &str = "lustre.lmv";
+const DIRECTORY_DEFAULT: &str = "lustre.dmv";
 /// Takes components to append to a file.
 pub const LAYOUT_ADD: &str = "lustre.lov.add";
 /// Takes a selector of components to delete from a file.
@@ -154,7 +157,7 @@ impl Mounted {
     /// # Errors
     /// Those of mkdir(2) and ioctl(2).
     pub fn make_directory(&self, wish: &MakeDirectory) -> io::Result<()> {
-        ask(self.directory.as_fd(), wish).map(drop)
+        ask_raw(self.directory.as_fd(), wish).map(drop)
     }
 
     /// Names of the OST pools, in order.
@@ -494,12 +497,59 @@ pub fn set_directory_layout(path: &Path, value: &[u8]) -> io::Result<()> {
     rustix::fs::setxattr(path, DIRECTORY_LAYOUT, value, XattrFlags::CREATE).map_err(io::Error::from)
 }
 
-/// The layout of a directory in Lustre's form; there is one only if it is foreign.
+/// The layout of a directory in Lustre's form; there is one only if its names lie on several MDTs, or if it is foreign.
 ///
 /// # Errors
 /// Those of getxattr(2).
 pub fn directory_layout(path: &Path) -> io::Result<Option<Vec<u8>>> {
     attribute(path, DIRECTORY_LAYOUT)
+}
+
+/// Says what new directories in a directory get; an empty value: nothing in particular. An error comes with whether the directory could be
+/// opened.
+///
+/// # Errors
+/// Those of open(2) and setxattr(2).
+pub fn set_dir_default(path: &Path, value: &[u8]) -> Result<(), (bool, io::Error)> {
+    let directory =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let directory = directory.map_err(|error| (false, error.into()))?;
+    rustix::fs::fsetxattr(&directory, DIRECTORY_DEFAULT, value, XattrFlags::empty())
+        .map_err(|error| (true, error.into()))
+}
+
+/// What is stored with a directory about new directories in it.
+///
+/// # Errors
+/// Those of getxattr(2); `EPROTO` for what makes no sense.
+pub fn dir_default_stored(path: &Path) -> io::Result<Option<DirDefault>> {
+    attribute(path, DIRECTORY_DEFAULT)?.as_deref().map(dir_default_in).transpose()
+}
+
+/// What new directories in a directory get: what is stored with it, otherwise what is left of what is stored with the root.
+///
+/// # Errors
+/// Those of open(2) and ioctl(2).
+pub fn dir_default(path: &Path) -> io::Result<Option<DirDefault>> {
+    if let Some(default) = dir_default_stored(path)? {
+        return Ok(Some(default));
+    }
+    let directory =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = [0u8; USER_HEADER];
+    bytes[..4].copy_from_slice(&MAGIC_DEFAULT.to_le_bytes());
+    // SAFETY: the number encodes that the kernel reads and writes 48 bytes, which the array has.
+    let result =
+        unsafe { libc::ioctl(directory.as_raw_fd(), lustre::LMV_GETSTRIPE as _, bytes.as_mut_ptr()) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ENODATA) { Ok(None) } else { Err(error) };
+    }
+    dir_default_in(&bytes).map(Some)
+}
+
+fn dir_default_in(bytes: &[u8]) -> io::Result<DirDefault> {
+    DirDefault::decode(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EPROTO))
 }
 
 /// The layout of a file in Lustre's form, if one is stored.

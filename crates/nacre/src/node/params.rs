@@ -10,6 +10,7 @@ mod exports;
 mod jobs;
 mod ldlm;
 mod llite;
+mod lmv;
 mod lod;
 mod osc;
 mod pools;
@@ -331,7 +332,10 @@ impl Params {
         let known = client.clone();
         pools::enter(&self.tree, &lov, &fsname, move || known.pools());
         enter_targets(&self.tree, &lov, client, TargetKind::Ost);
-        enter_targets(&self.tree, &format!("lmv.{fsname}-clilmv-{instance}"), client, TargetKind::Mdt);
+        let lmv = format!("lmv.{fsname}-clilmv-{instance}");
+        enter_targets(&self.tree, &lmv, client, TargetKind::Mdt);
+        lmv::enter(&self.tree, &lmv, client);
+        self.apply_lasting(&lmv);
         self.apply_lasting(&llite);
         for target in client.targets() {
             self.enter_way(client, target);

@@ -317,6 +317,8 @@ on_every_shape! {
         assert_eq!((ioctl(&second, LMV_GETSTRIPE, &mut buffer), u32_at(&buffer, 4)), (-libc::E2BIG, 2));
         assert_eq!(ioctl(&second, LMV_GETSTRIPE, &mut buffer), 0);
         assert_eq!((&buffer[..27], buffer[27]), (&wish[..], 0x5a));
+        assert_eq!(ioctl(&directory, LMV_GETSTRIPE, &mut buffer), -libc::EINVAL, "not a question for a layout");
+        put(&mut buffer, 0, &0x0CD2_0CD0u32.to_le_bytes());
         assert_eq!(ioctl(&directory, LMV_GETSTRIPE, &mut buffer), -libc::ENODATA);
         let mut wrong = value;
         wrong.truncate(20);

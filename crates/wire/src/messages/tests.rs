@@ -139,7 +139,8 @@ fn mds_requests() -> Vec<MdsRequest<'static>> {
         create(NewFile::Directory),
         create(NewFile::Symlink { target: b"../else" }),
         create(NewFile::Unnamed),
-        create(NewFile::Striped { lmv: &[1, 2, 3] }),
+        create(NewFile::Striped { lmv: &[1, 2, 3], chosen: true }),
+        create(NewFile::ChosenDirectory { default: b"lmv" }),
         MdsRequest::Link { fid: fid(1), parent: Fid::ROOT, name: b"l" },
         MdsRequest::Unlink { parent: Fid::ROOT, name: b"u", directory: true },
         MdsRequest::Rename {

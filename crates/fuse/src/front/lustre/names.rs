@@ -1,9 +1,7 @@
 //! Names of inodes and inodes of names.
 
-use nacre_client::{Created, NewFile, XattrFlags};
-use nacre_types::attr::{FileKind, S_ISVTX};
-use nacre_types::lustre::{self, fid_in, name_in};
-use nacre_types::{Status, StatusResult, TargetId, TargetKind};
+use nacre_types::lustre::{self, fid_in};
+use nacre_types::{Status, StatusResult};
 
 use super::Asked;
 use crate::front::{Front, caller};
@@ -18,19 +16,10 @@ const PATH_ROOM_MAX: usize = 4096;
 /// `getparent`: FID, number of the link, room for the name; the name follows.
 const PARENT_HEADER: usize = 24;
 const PARENT_LINK: usize = 16;
-/// `lmv_user_md` and its fields.
-const LMV_MAGIC: u32 = 0x0CD3_0CD0;
-const LMV_MAGIC_SPECIFIC: u32 = 0x0CD4_0CD0;
-const LMV_FIRST_MDT: usize = 8;
 /// The layout of a directory as attribute.
 const LMV: &[u8] = b"lustre.lmv";
-/// Where a program says for how many parts of a directory it has room, and how long each is.
-const LMV_COUNT: usize = 4;
-const LMV_PART: usize = 24;
-/// "Any MDT".
-const MDT_ANY: u32 = u32::MAX;
 
-fn u32_at(bytes: &[u8], at: usize) -> StatusResult<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> StatusResult<u32> {
     let bytes = bytes.get(at..).and_then(|rest| rest.first_chunk());
     bytes.map(|bytes| u32::from_le_bytes(*bytes)).ok_or(Status::EINVAL)
 }
@@ -84,22 +73,6 @@ impl Front {
         Ok(())
     }
 
-    /// The layout of a foreign directory. No other is spread over MDTs, and none has a default for that.
-    pub(super) fn directory_layout(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let layout = self.client.getxattr(&caller(asked.request), asked.fid, LMV)?;
-        let room = u32_at(asked.call.data, LMV_COUNT)? as usize;
-        let memory = asked.memory()?;
-        // Lustre counts the text in units of what is told of an MDT's part.
-        let parts = layout.len().div_ceil(LMV_PART);
-        if room < parts {
-            let at = memory.argument().checked_add(LMV_COUNT as u64).ok_or(Status::EFAULT)?;
-            memory.write(at, &(parts as u32).to_le_bytes())?;
-            return Err(Status::E2BIG);
-        }
-        memory.write(memory.argument(), &layout)?;
-        Ok(0)
-    }
-
     /// Whether this may be removed as a foreign file or directory: it is one.
     pub(super) fn unlock_foreign(&self, asked: &Asked<'_>) -> StatusResult<i32> {
         let is_dir = self.client.getattr(asked.fid)?.is_dir();
@@ -112,46 +85,5 @@ impl Front {
             Ok(_) | Err(Status::ENODATA) => Err(Status::EOPNOTSUPP),
             Err(status) => Err(status),
         }
-    }
-
-    /// Makes a directory for which the caller has wishes about MDTs: there is one.
-    pub(super) fn make_directory(&self, asked: &Asked<'_>) -> StatusResult<i32> {
-        let memory = asked.memory()?;
-        let question = asked.obd(&memory)?;
-        let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
-        let wish = &question.inline[1];
-        let is_foreign = match u32_at(wish, 0)? {
-            lustre::LMV_MAGIC_FOREIGN => true,
-            LMV_MAGIC | LMV_MAGIC_SPECIFIC => false,
-            _ => return Err(Status::EINVAL),
-        };
-        let mdt = match u32_at(wish, LMV_FIRST_MDT)? {
-            _ if is_foreign => asked.fid.mdt_index(),
-            MDT_ANY => asked.fid.mdt_index(),
-            first => u16::try_from(first).map_err(|_| Status::EINVAL)?,
-        };
-        // With one MDT there is nothing to spread over.
-        let is_mdt = |target: &&TargetId| target.kind == TargetKind::Mdt;
-        let is_spread = !is_foreign && !matches!(u32_at(wish, LMV_COUNT)?, 0 | 1);
-        if is_spread && self.client.targets().iter().filter(is_mdt).count() > 1 {
-            return Err(Status::EOPNOTSUPP);
-        }
-        let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
-        let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
-        let caller = caller(asked.request);
-        let made = self.client.create_on(&caller, (asked.fid, name), &what, Some(mdt))?;
-        self.client.forget(made.node, 1);
-        if is_foreign
-            && let Err(status) = self.client.setxattr(&caller, made.attr.fid, LMV, wish, XattrFlags::CREATE)
-        {
-            // Nobody is to find a plain directory in its place.
-            if let Err(status) = self.client.unlink(&caller, asked.fid, name, true) {
-                log::warn!("a directory that was to be foreign stays as a plain one: {status}");
-            }
-            return Err(status);
-        }
-        // The kernel may know that the name does not exist.
-        self.expire_names();
-        Ok(0)
     }
 }

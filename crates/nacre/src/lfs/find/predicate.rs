@@ -87,16 +87,35 @@ impl Stamp {
     }
 }
 
-/// Conditions on attributes of directories over several MDTs, of which there are none: every directory is whole.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hash {
-    /// One of the named types or flags.
-    Any {
-        /// `none` was named.
-        none: bool,
-    },
-    /// None of the named ones.
-    Without,
+/// How the names of a directory are spread: types, of which 0 is that of whole directories, and flags.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Hash {
+    /// Types of which it must have one, if there are any.
+    pub types: Vec<u16>,
+    /// Types that it must not have.
+    pub other_types: Vec<u16>,
+    /// Flags of which it must have one, if there are any.
+    pub flags: u32,
+    /// Flags that it must not have.
+    pub other_flags: u32,
+}
+
+impl Hash {
+    fn passes(&self, hash: u32) -> bool {
+        let (kind, flags) = (hash as u16, hash & !0xffff);
+        let wanted =
+            self.types.is_empty() && self.flags == 0 || self.types.contains(&kind) || self.flags & flags != 0;
+        wanted && !self.other_types.contains(&kind) && self.other_flags & flags == 0
+    }
+}
+
+/// Over how many MDTs the names of a directory are spread, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spread {
+    /// Shards, 0 for a directory that is whole.
+    pub count: u64,
+    /// Number of the hash, and flags.
+    pub hash: u32,
 }
 
 /// One condition, without its negation.
@@ -236,7 +255,7 @@ impl Test {
             | What::MirrorCount(_)
             | What::MirrorState(..)
             | What::Foreign(_) => Needs::Layout,
-            What::Xattr(_) => Needs::Xattrs,
+            What::Xattr(_) | What::MdtCount(_) | What::MdtHash(_) => Needs::Xattrs,
             _ => Needs::Listing,
         }
     }
@@ -259,17 +278,23 @@ impl Test {
             }
             What::Newer(stamp, moment) => stamp.of(attr) > *moment,
             What::Mdt(indexes) => indexes.contains(&u32::from(attr.fid.mdt_index())),
-            // These choose directories alone, with or without negation.
-            What::MdtCount(measure) => return attr.is_dir() && measure.passes(0) != self.negated,
-            What::MdtHash(hash) => {
-                let holds = match hash {
-                    Hash::Any { none } => *none,
-                    Hash::Without => true,
-                };
-                return attr.is_dir() && holds != self.negated;
-            }
             // Files have none of the attributes that can be asked for.
             What::Attrs(set) => *set == 0,
+            _ => return true,
+        };
+        holds != self.negated
+    }
+
+    /// True for conditions on how names of a directory are spread, which choose directories alone, with or without negation.
+    pub fn is_about_spread(&self) -> bool {
+        matches!(self.what, What::MdtCount(_) | What::MdtHash(_))
+    }
+
+    /// Whether a directory passes such a condition.
+    pub fn passes_spread(&self, spread: &Spread) -> bool {
+        let holds = match &self.what {
+            What::MdtCount(measure) => measure.passes(spread.count),
+            What::MdtHash(hash) => hash.passes(spread.hash),
             _ => return true,
         };
         holds != self.negated
@@ -362,14 +387,24 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_striped_directories_choose_directories_alone() {
-        let name = c"x";
-        let dir = Attr { mode: 0o040755, ..Attr::default() };
-        let file = Attr { mode: 0o100644, ..Attr::default() };
+    fn directories_are_chosen_by_how_their_names_are_spread() {
+        let whole = Spread::default();
+        let striped = Spread { count: 4, hash: 0x8000_0003 };
         for negated in [false, true] {
-            let test = Test { negated, what: What::MdtCount(measure(Sign::Is, 0, 1)) };
-            assert!(!test.passes_attr(&Subject { name, attr: &file }));
-            assert_eq!(test.passes_attr(&Subject { name, attr: &dir }), !negated);
+            let test = Test { negated, what: What::MdtCount(measure(Sign::Over, 2, 1)) };
+            assert!(test.is_about_spread() && test.needs() == Needs::Xattrs);
+            assert_eq!((test.passes_spread(&striped), test.passes_spread(&whole)), (!negated, negated));
         }
+        let passes = |hash: Hash| {
+            let test = Test { negated: false, what: What::MdtHash(hash) };
+            [whole, striped].map(|spread| test.passes_spread(&spread))
+        };
+        let of_types = |types: &[u16]| Hash { types: types.to_vec(), ..Hash::default() };
+        assert_eq!(passes(of_types(&[3, 4])), [false, true]);
+        assert_eq!(passes(of_types(&[0])), [true, false]);
+        assert_eq!(passes(of_types(&[1])), [false, false]);
+        assert_eq!(passes(Hash { other_types: vec![3], ..Hash::default() }), [true, false]);
+        assert_eq!(passes(Hash { flags: 0x8000_0000, ..Hash::default() }), [false, true]);
+        assert_eq!(passes(Hash { other_flags: 0x8000_0000, ..of_types(&[3]) }), [false, false]);
     }
 }

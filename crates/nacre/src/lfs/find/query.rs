@@ -9,6 +9,7 @@ use super::time;
 use super::xattr::XattrTest;
 use crate::lfs::identity::{self, Kind};
 use crate::lfs::view::parse_flags;
+use nacre_layout::{DirFlags, DirHash};
 use nacre_types::limits::POOL_NAME_MAX;
 use nacre_types::size::suffix_factor;
 use nacre_types::{FileKind, TargetKind, Timestamp};
@@ -27,8 +28,13 @@ const ATTRS: [(&str, &str, u64); 6] = [
     ("encrypted", "E", 0x800),
     ("automount", "M", 0x1000),
 ];
-const HASHES: [&str; 4] = ["all_char", "fnv_1a_64", "crush", "crush2"];
-const HASH_FLAGS: [&str; 5] = ["overstriped", "migrating", "bad_type", "fixed", "lost_lmv"];
+const HASH_FLAGS: [(&str, DirFlags); 5] = [
+    ("overstriped", DirFlags::OVERSTRIPED),
+    ("migrating", DirFlags::MIGRATION),
+    ("bad_type", DirFlags::BAD_TYPE),
+    ("fixed", DirFlags::FIXED),
+    ("lost_lmv", DirFlags::LOST_LMV),
+];
 /// Index of a target at most.
 const INDEX_MAX: u32 = 0xffff;
 /// Threads that can be asked for.
@@ -304,19 +310,25 @@ fn indexes(kind: TargetKind, text: &str, targets: &dyn Targets) -> Result<Vec<u3
 }
 
 fn hash(text: &str) -> Option<Hash> {
-    let (mut named, mut none) = (false, false);
+    let mut hash = Hash::default();
     for word in text.split(',') {
         let (other, name) = match word.strip_prefix('^') {
             Some(name) => (true, name),
             None => (false, word),
         };
-        if name != "none" && !HASHES.contains(&name) && !HASH_FLAGS.contains(&name) {
+        let kind = DirHash::from_name(name).map(DirHash::number).or((name == "none").then_some(0));
+        let flag = HASH_FLAGS.iter().find(|(known, _)| *known == name).map_or(0, |(_, flag)| flag.bits());
+        if kind.is_none() && flag == 0 {
             return None;
         }
-        named |= !other;
-        none |= !other && name == "none";
+        let (types, flags) = match other {
+            true => (&mut hash.other_types, &mut hash.other_flags),
+            false => (&mut hash.types, &mut hash.flags),
+        };
+        types.extend(kind);
+        *flags |= flag;
     }
-    Some(if named { Hash::Any { none } } else { Hash::Without })
+    Some(hash)
 }
 
 /// Attributes with their names or letters. No file has one, so those that must be clear (`^`) ask for nothing.

@@ -5,15 +5,19 @@
 
 use super::format::Printed;
 use super::layout::{Defaults, Shape};
-use super::predicate::{Needs, Subject, some_part_passes};
+use super::predicate::{Needs, Spread, Subject, some_part_passes};
 use super::query::{Output, Query};
 use crate::lfs::identity::Names;
 use crate::lfs::listing::{Listed, Listing, OwnLayout};
+use crate::lfs::mounted;
+use nacre_layout::{DirLayout, UserDir};
 use nacre_types::ioctl::ScanWanted;
-use nacre_types::{Attr, SizeSource};
+use nacre_types::{Attr, AttrFlags, SizeSource};
 use parking_lot::{Condvar, Mutex};
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes of output that a thread gathers.
@@ -286,6 +290,9 @@ impl<'a> Worker<'a> {
                 return Ok(None);
             }
         }
+        if !self.spread_passes(parent, entry, &attr)? {
+            return Ok(None);
+        }
         for test in query.tests.iter().filter(|test| test.needs() == Needs::Xattrs) {
             if let super::predicate::What::Xattr(wanted) = &test.what
                 && wanted.passes(&parent.path_of(&entry.name))? == test.negated
@@ -294,6 +301,24 @@ impl<'a> Worker<'a> {
             }
         }
         Ok(Some((attr, shape)))
+    }
+
+    /// Whether a directory's names are spread as wanted; only those of which they are need a look.
+    fn spread_passes(&self, parent: &Listing, entry: &Listed, attr: &Attr) -> io::Result<bool> {
+        let mut tests = self.walk.query.tests.iter().filter(|test| test.is_about_spread()).peekable();
+        if tests.peek().is_none() || !attr.is_dir() {
+            return Ok(tests.peek().is_none());
+        }
+        let mut spread = Spread::default();
+        if attr.flags.contains(AttrFlags::STRIPED) {
+            let path = parent.path_of(&entry.name);
+            let stored = mounted::directory_layout(Path::new(OsStr::from_bytes(&path)))?;
+            if let Some(layout) = stored.and_then(|bytes| DirLayout::decode(&bytes).ok()) {
+                let seen = UserDir::from(&layout);
+                spread = Spread { count: seen.shards.len() as u64, hash: seen.hash };
+            }
+        }
+        Ok(tests.all(|test| test.passes_spread(&spread)))
     }
 
     /// The layout of an entry: its own, or for a file that was never written what it will get.

@@ -42,9 +42,8 @@ pub fn enter(tree: &Tree, lod: &str, mds: &Arc<Mds>) {
         &format!("{lod}.qos_maxage"),
         move || Ok(format!("{} Sec", get.qos().statfs_age.as_secs())),
         move |text| {
-            let number = text.trim().strip_suffix("Sec").unwrap_or(text);
-            let seconds = value::integer(number, 0, QOS_MAXAGE_MAX_S)?;
-            set.change_qos(|qos| qos.statfs_age = Duration::from_secs(seconds.unsigned_abs()));
+            let age = seconds(text)?;
+            set.change_qos(|qos| qos.statfs_age = age);
             Ok(())
         },
     );
@@ -88,10 +87,18 @@ pub fn enter_append(tree: &Tree, mdd: &str, mds: &Arc<Mds>) {
     );
 }
 
-fn percent(text: &str) -> StatusResult<u8> {
+/// A number of percent, with or without the sign.
+pub(super) fn percent(text: &str) -> StatusResult<u8> {
     let number = text.trim();
     let percent = value::integer(number.strip_suffix('%').unwrap_or(number), 0, 100)?;
     u8::try_from(percent).map_err(|_| Status::ERANGE)
+}
+
+/// An age of what is known of space.
+pub(super) fn seconds(text: &str) -> StatusResult<Duration> {
+    let number = text.trim().strip_suffix("Sec").unwrap_or(text);
+    let seconds = value::integer(number, 0, QOS_MAXAGE_MAX_S)?;
+    Ok(Duration::from_secs(seconds.unsigned_abs()))
 }
 
 struct Spilling {

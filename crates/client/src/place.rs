@@ -1,0 +1,280 @@
+//! Choosing MDTs for new directories: in turn while they are about equally full, by free space and inodes otherwise. Pure. Source:
+//! reference 1.2 and 2.3; `docs/design/dne.md` says it for everybody.
+//!
+//! - What is full or not connected is left out.
+//! - While all are about equally full, a directory stays with its parent, unless it is to be placed in turn.
+//! - Otherwise it is drawn: chances are in proportion to weights, which are free space times free inodes, less a penalty that an MDT
+//!   gets when it is chosen and works off while others are. It stays with its parent if there is more room than elsewhere; deep in the tree that
+//!   is enough less often, so that most directories that lie elsewhere are near the root.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What the choice needs to know of an MDT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    /// Its index.
+    pub index: u16,
+    /// Free bytes for ordinary users.
+    pub bytes: u64,
+    /// Free inodes.
+    pub files: u64,
+    /// Answers, and takes new inodes.
+    pub usable: bool,
+}
+
+impl Room {
+    fn weight(&self) -> u128 {
+        // Units that keep sums and products far from the end of the numbers.
+        u128::from(self.bytes >> 10) * u128::from(self.files)
+    }
+}
+
+/// How MDTs are chosen, under Lustre's names (`lmv.*.qos_*`); may be changed at any time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirQos {
+    /// Difference of free space, and of free inodes, in percent up to which they count as equally full (`qos_threshold_rr`).
+    pub threshold_rr_pct: u8,
+    /// How much free space counts against spreading, in percent (`qos_prio_free`).
+    pub prio_free_pct: u8,
+    /// Age from which space is asked for again (`qos_maxage`).
+    pub maxage: Duration,
+}
+
+impl Default for DirQos {
+    fn default() -> DirQos {
+        DirQos { threshold_rr_pct: 5, prio_free_pct: 90, maxage: Duration::from_secs(60) }
+    }
+}
+
+/// A new directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// MDT of its parent.
+    pub parent: u16,
+    /// Levels between its parent and the root.
+    pub depth: u32,
+    /// It is to go elsewhere also if there is no need to: somebody asked for it.
+    pub moves: bool,
+    /// Parents like this have their directories placed in turn, also when that makes some of them remote.
+    pub in_turn: bool,
+}
+
+/// What is remembered from one choice to the next.
+pub(crate) struct Chooser {
+    /// The MDT that is asked first.
+    next: u16,
+    penalties: BTreeMap<u16, u128>,
+    random: u64,
+}
+
+impl Chooser {
+    /// Without memories; `seed` makes two of them differ.
+    pub fn new(seed: u64) -> Chooser {
+        Chooser { next: seed as u16, penalties: BTreeMap::new(), random: seed }
+    }
+
+    /// The MDT for a directory, of `rooms` in the order of their indexes; `None` if none can be used.
+    pub fn choose(&mut self, rooms: &[Room], wanted: &Wanted, qos: &DirQos) -> Option<u16> {
+        let usable: Vec<Room> = rooms.iter().copied().filter(|room| room.usable).collect();
+        let parent = usable.iter().find(|room| room.index == wanted.parent);
+        if is_even(&usable, qos.threshold_rr_pct) {
+            self.penalties.clear();
+            let stays = parent.filter(|_| !wanted.moves && !wanted.in_turn);
+            return stays.map(|room| room.index).or_else(|| self.next_of(&usable));
+        }
+        if let Some(parent) = parent.filter(|_| !wanted.in_turn)
+            && has_enough(parent, &usable, wanted.depth)
+        {
+            return Some(parent.index);
+        }
+        self.draw(&usable, qos.prio_free_pct).or_else(|| self.next_of(&usable))
+    }
+
+    /// The next one in turn.
+    fn next_of(&mut self, usable: &[Room]) -> Option<u16> {
+        let room = usable.iter().find(|room| room.index >= self.next).or(usable.first())?;
+        self.next = room.index.wrapping_add(1);
+        Some(room.index)
+    }
+
+    fn draw(&mut self, usable: &[Room], prio_free_pct: u8) -> Option<u16> {
+        let others = usable.len().saturating_sub(1).max(1) as u128;
+        let wide = u128::from(100u8.saturating_sub(prio_free_pct));
+        let per_directory = |room: &Room| room.weight() * wide / (100 * others);
+        let penalty =
+            |chooser: &Chooser, room: &Room| chooser.penalties.get(&room.index).copied().unwrap_or(0);
+        let weights: Vec<u128> =
+            usable.iter().map(|room| room.weight().saturating_sub(penalty(self, room))).collect();
+        let total: u128 = weights.iter().sum();
+        if total == 0 {
+            return None;
+        }
+        let mut point = self.below(total);
+        let drawn = usable.iter().zip(&weights).find(|(_, weight)| {
+            let inside = point < **weight;
+            point = point.saturating_sub(**weight);
+            inside
+        })?;
+        for room in usable {
+            let of_one = per_directory(room);
+            let added = match room.index == drawn.0.index {
+                true => penalty(self, room) / 2 + of_one * usable.len() as u128,
+                false => penalty(self, room),
+            };
+            self.penalties.insert(room.index, added.saturating_sub(of_one));
+        }
+        Some(drawn.0.index)
+    }
+
+    /// A pseudo-random number (splitmix64) below `end`, which is not 0.
+    fn below(&mut self, end: u128) -> u128 {
+        let mut next = || {
+            self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut z = self.random;
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            u128::from(z ^ (z >> 31))
+        };
+        (next() << 64 | next()) % end
+    }
+}
+
+/// Up to so many MDTs for one directory, `first` first: the others follow in the order of their indexes, and again if there are
+/// not enough for `count`. What cannot be used is left out, unless it is `first`.
+pub(crate) fn spread(rooms: &[Room], first: u16, count: usize) -> Vec<u16> {
+    let start = rooms.iter().position(|room| room.index > first).unwrap_or(0);
+    let others = rooms[start..].iter().chain(&rooms[..start]);
+    let others = others.filter(|room| room.usable && room.index != first).map(|room| room.index);
+    let round: Vec<u16> = std::iter::once(first).chain(others).collect();
+    round.iter().copied().cycle().take(count).collect()
+}
+
+/// Whether neither space nor inodes differ by more than so many percent.
+fn is_even(usable: &[Room], within_pct: u8) -> bool {
+    let is_even = |of: fn(&Room) -> u64| {
+        let (min, max) = (usable.iter().map(of).min().unwrap_or(0), usable.iter().map(of).max().unwrap_or(0));
+        u128::from(max) * u128::from(100u8.saturating_sub(within_pct)) <= u128::from(min) * 100
+    };
+    is_even(|room| room.bytes) && is_even(|room| room.files)
+}
+
+/// Whether an MDT has so much more room than the average that a directory may stay there: 16 / (depth + 10) of it, so more than the
+/// average at the root, less deep in the tree.
+fn has_enough(room: &Room, usable: &[Room], depth: u32) -> bool {
+    let total: u128 = usable.iter().map(Room::weight).sum();
+    room.weight() * usable.len() as u128 * (u128::from(depth) + 10) >= total * 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const NEAR: Wanted = Wanted { parent: 1, depth: 5, moves: false, in_turn: false };
+    const TURN: Wanted = Wanted { in_turn: true, ..NEAR };
+    const ASKED: Wanted = Wanted { moves: true, ..NEAR };
+
+    fn rooms(free: &[u64]) -> Vec<Room> {
+        let room = |(index, gib): (usize, &u64)| Room {
+            index: index as u16,
+            bytes: gib * GIB,
+            files: 1_000_000,
+            usable: true,
+        };
+        free.iter().enumerate().map(room).collect()
+    }
+
+    fn counts(chooser: &mut Chooser, rooms: &[Room], wanted: &Wanted, times: usize) -> Vec<usize> {
+        let mut counts = vec![0; rooms.len()];
+        for _ in 0..times {
+            counts[usize::from(chooser.choose(rooms, wanted, &DirQos::default()).expect("one"))] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn where_there_is_equal_room_directories_stay_or_go_in_turn() {
+        let rooms = rooms(&[100, 98, 96, 100]);
+        assert_eq!(counts(&mut Chooser::new(7), &rooms, &NEAR, 100), [0, 100, 0, 0]);
+        assert_eq!(counts(&mut Chooser::new(7), &rooms, &TURN, 100), [25; 4]);
+        assert_eq!(counts(&mut Chooser::new(7), &rooms, &ASKED, 100), [25; 4]);
+        let mut chooser = Chooser::new(2);
+        let turns = [(); 6].map(|()| chooser.choose(&rooms, &TURN, &DirQos::default()));
+        assert_eq!(turns, [2, 3, 0, 1, 2, 3].map(Some));
+    }
+
+    #[test]
+    fn fuller_mdts_get_fewer_directories() {
+        let rooms = rooms(&[100, 10, 50, 100]);
+        for wanted in [NEAR, TURN, ASKED] {
+            let counts = counts(&mut Chooser::new(3), &rooms, &wanted, 2000);
+            assert!(counts[1] < 150 && counts[2] > 2 * counts[1], "{counts:?}");
+            assert!(counts[0] > counts[2] && counts[3] > counts[2], "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn inodes_count_as_space_does() {
+        let mut rooms = rooms(&[100, 100, 100]);
+        rooms[0].files = 10;
+        let counts = counts(&mut Chooser::new(3), &rooms, &TURN, 1000);
+        assert!(counts[0] < 5 && counts[1] > 400 && counts[2] > 400, "{counts:?}");
+    }
+
+    #[test]
+    fn a_directory_stays_where_there_is_more_room_than_elsewhere() {
+        let rooms = rooms(&[50, 110, 100, 100]);
+        assert_eq!(counts(&mut Chooser::new(9), &rooms, &NEAR, 100)[1], 100);
+        let top = Wanted { depth: 0, ..NEAR };
+        assert!(counts(&mut Chooser::new(9), &rooms, &top, 100)[1] < 60, "at the root it may go");
+        let deep = Wanted { depth: 100, parent: 0, ..NEAR };
+        assert_eq!(counts(&mut Chooser::new(9), &rooms, &deep, 100)[0], 100);
+    }
+
+    #[test]
+    fn what_was_chosen_is_held_back() {
+        let qos = DirQos { prio_free_pct: 0, ..DirQos::default() };
+        let (rooms, mut chooser) = (rooms(&[100, 70]), Chooser::new(1));
+        let chosen: Vec<_> = (0..40).map(|_| chooser.choose(&rooms, &TURN, &qos)).collect();
+        let repeated = chosen.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        assert!(repeated < 10, "{chosen:?}");
+    }
+
+    #[test]
+    fn full_and_lost_mdts_are_left_out() {
+        let mut some = rooms(&[100, 100, 100]);
+        some[1].usable = false;
+        for wanted in [NEAR, TURN, ASKED] {
+            let counts = counts(&mut Chooser::new(5), &some, &wanted, 60);
+            assert_eq!((counts[1], counts[0] > 0, counts[2] > 0), (0, true, true), "{wanted:?}");
+        }
+        some.iter_mut().for_each(|room| room.usable = false);
+        assert_eq!(Chooser::new(5).choose(&some, &TURN, &DirQos::default()), None);
+        assert_eq!(Chooser::new(5).choose(&[], &TURN, &DirQos::default()), None);
+    }
+
+    #[test]
+    fn the_thresholds_are_kept() {
+        let rooms = rooms(&[100, 60]);
+        let with = |threshold_rr_pct| DirQos { threshold_rr_pct, ..DirQos::default() };
+        let wanted = Wanted { parent: 1, ..NEAR };
+        let elsewhere = |qos: DirQos| {
+            let mut chooser = Chooser::new(11);
+            (0..100).filter(|_| chooser.choose(&rooms, &wanted, &qos) == Some(0)).count()
+        };
+        assert_eq!(elsewhere(with(40)), 0);
+        assert!(elsewhere(with(39)) > 30);
+    }
+
+    #[test]
+    fn shards_go_round_from_the_first_one() {
+        let mut rooms = rooms(&[1, 1, 1, 1]);
+        assert_eq!(spread(&rooms, 2, 3), [2, 3, 0]);
+        assert_eq!(spread(&rooms, 3, 6), [3, 0, 1, 2, 3, 0]);
+        rooms[0].usable = false;
+        assert_eq!(spread(&rooms, 2, 3), [2, 3, 1]);
+        assert_eq!(spread(&rooms, 0, 2), [0, 1], "who was named is taken");
+        assert_eq!(spread(&[], 0, 1), [0]);
+    }
+}

@@ -1,0 +1,108 @@
+//! Directories and the MDTs that they are on. Source: reference 3.5 and 3.6.
+
+use nacre_client::{Created, NewFile, XattrFlags};
+use nacre_layout::dir_default::MAGIC_DEFAULT;
+use nacre_layout::dir_layout::{MAGIC_DIRECTORY, USER_ROW};
+use nacre_layout::{DirDefault, DirLayout, UserDir, user};
+use nacre_types::attr::{FileKind, S_ISVTX};
+use nacre_types::lustre::{self, name_in};
+use nacre_types::{Status, StatusResult};
+
+use super::Asked;
+use super::names::u32_at;
+use crate::front::{Front, caller};
+use crate::reply::Reply;
+
+/// Fields of `lmv_user_md`.
+const COUNT: usize = 4;
+const TYPE: usize = 16;
+/// Type of a question for what is stored, not for what holds.
+const TYPE_RAW: u32 = 1;
+
+const LAYOUT: &[u8] = b"lustre.lmv";
+const DEFAULT: &[u8] = b"lustre.dmv";
+
+impl Front {
+    /// The shards of a directory, or its foreign layout; or what new directories in it get.
+    pub(super) fn directory_layout(&self, asked: &Asked<'_>, reply: &mut Reply<'_>) -> StatusResult<()> {
+        match u32_at(asked.call.data, 0)? {
+            MAGIC_DEFAULT => {
+                let is_raw = u32_at(asked.call.data, TYPE)? == TYPE_RAW;
+                let default = match is_raw {
+                    true => self.client.getxattr(&caller(asked.request), asked.fid, DEFAULT)?,
+                    // There is no room for a list.
+                    false => DirDefault { mdts: Vec::new(), ..self.client.dir_default(asked.fid)? }.encode(),
+                };
+                reply.ioctl(0, &default[..default.len().min(asked.call.out_size as usize)]);
+            }
+            MAGIC_DIRECTORY => {
+                self.tell_layout(asked)?;
+                reply.ioctl(0, &[]);
+            }
+            _ => return Err(Status::EINVAL),
+        }
+        Ok(())
+    }
+
+    fn tell_layout(&self, asked: &Asked<'_>) -> StatusResult<()> {
+        let stored = self.client.getxattr(&caller(asked.request), asked.fid, LAYOUT)?;
+        // Lustre counts a foreign layout in units of what is told of a shard.
+        let (layout, rows) = match user::is_foreign_directory(&stored) {
+            true => (stored.clone(), stored.len().div_ceil(USER_ROW)),
+            false => {
+                let layout = DirLayout::decode(&stored).map_err(|_| Status::EPROTO)?;
+                (UserDir::from(&layout).encode(), layout.shards.len())
+            }
+        };
+        let room = u32_at(asked.call.data, COUNT)? as usize;
+        let memory = asked.memory()?;
+        if room < rows {
+            let at = memory.argument().checked_add(COUNT as u64).ok_or(Status::EFAULT)?;
+            memory.write(at, &(rows as u32).to_le_bytes())?;
+            return Err(Status::E2BIG);
+        }
+        memory.write(memory.argument(), &layout)
+    }
+
+    /// Says what new directories in a directory get.
+    pub(super) fn set_directory_default(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let default = asked.call.data;
+        if u32_at(default, 0)? != MAGIC_DEFAULT {
+            return Err(Status::EINVAL);
+        }
+        let caller = caller(asked.request);
+        self.client.setxattr(&caller, asked.fid, DEFAULT, default, XattrFlags::empty())?;
+        Ok(0)
+    }
+
+    /// Makes a directory for which the caller has wishes about MDTs.
+    pub(super) fn make_directory(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let memory = asked.memory()?;
+        let question = asked.obd(&memory)?;
+        let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
+        let wish = &question.inline[1];
+        let mode = FileKind::Directory.mode_bits() | question.kind & (0o777 | S_ISVTX);
+        let what = Created { new: NewFile::Directory, mode, umask: memory.umask() };
+        let (caller, place) = (caller(asked.request), (asked.fid, name));
+        if u32_at(wish, 0)? != lustre::LMV_MAGIC_FOREIGN {
+            let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
+            let made = self.client.make_directory(&caller, place, &what, &wish)?;
+            self.client.forget(made.node, 1);
+        } else {
+            let made = self.client.create_on(&caller, place, &what, None)?;
+            self.client.forget(made.node, 1);
+            if let Err(status) =
+                self.client.setxattr(&caller, made.attr.fid, LAYOUT, wish, XattrFlags::CREATE)
+            {
+                // Nobody is to find a plain directory in its place.
+                if let Err(status) = self.client.unlink(&caller, asked.fid, name, true) {
+                    log::warn!("a directory that was to be foreign stays as a plain one: {status}");
+                }
+                return Err(status);
+            }
+        }
+        // The kernel may know that the name does not exist.
+        self.expire_names();
+        Ok(0)
+    }
+}

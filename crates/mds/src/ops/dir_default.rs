@@ -1,0 +1,97 @@
+//! Where directories that are made in a directory go: stored with the directory, handed down level by level, followed by clients. See
+//! `docs/design/dne.md`. Source: reference 2.3 and 3.6.
+
+use crate::mds::Mds;
+use crate::service::Caller;
+use nacre_layout::DirDefault;
+use nacre_ondisk::InodeRecord;
+use nacre_types::perm::{self, Verdict};
+use nacre_types::{AttrFlags, Caps, Fid, Status, StatusResult};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+
+impl Mds {
+    /// Whether the caller may say on which MDTs something is to be: administrators and members of one group
+    /// (`mdt.*.enable_remote_dir_gid`).
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub(super) fn may_choose_mdts(&self, caller: &Caller<'_>) -> StatusResult<()> {
+        let allowed = self.remote_dir_gid();
+        if allowed == -1 {
+            return Ok(());
+        }
+        let verdict = match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
+            Verdict::Denied if allowed != 0 => {
+                u32::try_from(allowed).map_or(Verdict::Denied, |gid| perm::in_group(caller.cred(), gid))
+            }
+            verdict => verdict,
+        };
+        verdict.or(Status::EPERM)
+    }
+
+    /// Sets or, with an empty value or Lustre's word for it, removes the default.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to choose MDTs; `ENOTDIR`; `EINVAL`.
+    pub(super) fn set_dir_default(
+        &self,
+        caller: &Caller<'_>,
+        fid: &Fid,
+        value: &[u8],
+    ) -> StatusResult<MdsAnswer> {
+        self.may_choose_mdts(caller)?;
+        let held = self.lock_alike(fid)?;
+        let record = self.inode(fid)?;
+        if !record.attr.is_dir() {
+            return Err(Status::ENOTDIR);
+        }
+        let mut changed = InodeRecord::clone(&record);
+        match value {
+            [] => put_default(&mut changed, None),
+            value => {
+                let default = DirDefault::decode(value).map_err(|_| Status::EINVAL)?;
+                put_default(&mut changed, Some(default).filter(|default| !default.is_removal()));
+            }
+        }
+        if changed.default_lmv == record.default_lmv {
+            return Ok(self.answer(MdsReply::Attr(self.told(&record)?)));
+        }
+        changed.attr.ctime = self.now();
+        let mut tx = self.begin();
+        let record = tx.put_inode(changed);
+        self.finish_held(caller, held, tx, MdsReply::Attr(record.shown()))
+    }
+
+    /// Gives a new directory its own default: what was said for it, otherwise what is left of its parent's. The root's stands for
+    /// the whole file system and is followed where it is.
+    pub(super) fn hand_down_dir_default(
+        &self,
+        parent: &InodeRecord,
+        said: Option<&DirDefault>,
+        record: &mut InodeRecord,
+    ) -> StatusResult<()> {
+        if let Some(default) = said {
+            put_default(record, Some(default.clone()).filter(|default| !default.is_removal()));
+        } else if !parent.default_lmv.is_empty() && parent.attr.fid != Fid::ROOT {
+            put_default(record, stored_default(parent)?.inherited());
+        }
+        Ok(())
+    }
+}
+
+/// The default that a directory has stored, which is not empty.
+///
+/// # Errors
+/// `EUCLEAN` if it is damaged.
+fn stored_default(record: &InodeRecord) -> StatusResult<DirDefault> {
+    DirDefault::decode(&record.default_lmv).map_err(|error| {
+        log::error!("the default of {} for new directories: {error}", record.attr.fid);
+        Status::EUCLEAN
+    })
+}
+
+/// Stores a default with a directory, or none.
+pub(crate) fn put_default(record: &mut InodeRecord, default: Option<DirDefault>) {
+    record.attr.flags.set(AttrFlags::HAS_DIR_DEFAULT, default.is_some());
+    record.default_lmv = default.map_or_else(Vec::new, |default| default.encode());
+}
