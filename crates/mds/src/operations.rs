@@ -282,7 +282,7 @@ impl Operations {
     ///
     /// # Errors
     /// `ENODEV` without such an MDT; `EPROTO`; what it answers.
-    fn ask(&self, mdt: u16, request: PeerRequest) -> StatusResult<PeerReply> {
+    pub(crate) fn ask(&self, mdt: u16, request: PeerRequest) -> StatusResult<PeerReply> {
         let peer = self.peers.read().get(&mdt).cloned().ok_or(Status::ENODEV)?;
         let answer = nacre_env::blocking(|| peer.call(&Cred::system(), &MdsRequest::Peer(request)))?;
         match answer.reply {

@@ -100,6 +100,25 @@ fn what_the_root_says_of_layouts_holds_on_every_mdt() {
 }
 
 #[test]
+fn a_directory_takes_a_layout_and_its_parents_pool_also_from_another_mdt() {
+    on_each_shape_with_mdts("dneh", 2, |cluster, fsname| {
+        let top = cluster.mount().join("pooled");
+        mkdir(cluster, &top, 0);
+        cluster.lctl(&["pool_new", &format!("{fsname}.flash")]).success();
+        cluster.lctl(&["pool_add", &format!("{fsname}.flash"), "OST0001"]).success();
+        let there = top.join("there");
+        mkdir(cluster, &there, 1);
+        cluster.lfs(&["setstripe", "-c", "1", text(&there)]).success();
+        assert_eq!(lfs(cluster, &["getstripe", "-d", "-c", text(&there)]), "1");
+        wait::until(wait::SOON, "MDT 0 knows the pool", || {
+            (cluster.lfs(&["setstripe", "-p", "flash", text(&top)]).code() == 0).then_some(())
+        });
+        cluster.lfs(&["setstripe", "-c", "1", text(&there)]).success();
+        assert_eq!(lfs(cluster, &["getstripe", "-d", "-p", text(&there)]), "flash");
+    });
+}
+
+#[test]
 fn who_may_not_choose_an_mdt_is_refused_and_nothing_is_made() {
     on_each_shape_with_mdts("dneb", 2, |cluster, fsname| {
         let top = cluster.directory("chosen");

@@ -17,6 +17,7 @@ use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{AttrFlags, Fid, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{HEAD_DATA_MAX, MdsAnswer, MdsReply};
+use nacre_wire::peer::{Found, PeerReply, PeerRequest};
 use std::sync::Arc;
 
 impl Mds {
@@ -133,9 +134,25 @@ impl Mds {
         if record.attr.fid == Fid::ROOT {
             return Ok(None);
         }
-        match self.find_inode(&record.parent)? {
+        let parent = match record.parent.mdt_index() == self.index {
+            true => self.find_inode(&record.parent)?,
+            false => self.inode_elsewhere(&record.parent)?,
+        };
+        match parent {
             Some(parent) if parent.attr.is_dir() => Ok(stored_wish(&parent)?.inherited().pool),
             _ => Ok(None),
+        }
+    }
+
+    /// An inode of another MDT as it is now. To be called without locks: that MDT may wait for one of them.
+    fn inode_elsewhere(&self, fid: &Fid) -> StatusResult<Option<Arc<InodeRecord>>> {
+        match self.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
+            PeerReply::Record(Found { record: None, .. }) => Ok(None),
+            PeerReply::Record(Found { record: Some(bytes), .. }) => {
+                let record = InodeRecord::decode(*fid, &bytes.0).map_err(|_| Status::EPROTO)?;
+                Ok(Some(Arc::new(record)))
+            }
+            _ => Err(Status::EPROTO),
         }
     }
 
@@ -311,6 +328,11 @@ impl Mds {
         if !self.can_be_met(wish) {
             return Err(Status::EINVAL);
         }
+        let seen = self.inode(fid)?;
+        let pool = match seen.attr.is_dir() && !wish.is_empty() {
+            true => self.pool_of_parent(&seen)?,
+            false => None,
+        };
         let held = self.lock_alike(fid)?;
         let record = self.inode(fid)?;
         if !record.attr.is_regular() && !record.attr.is_dir() {
@@ -335,7 +357,7 @@ impl Mds {
             let wish = match record.attr.is_regular() {
                 // What a file was made with came from its directory, which helps out where the wish is silent.
                 true => wish.clone().or(&stored_wish(&record)?.inherited()),
-                false => wish.clone().with_pool(self.pool_of_parent(&record)?),
+                false => wish.clone().with_pool(pool),
             };
             changed.body = user::encode_wish(fid, &wish);
             changed.attr.flags |= AttrFlags::HAS_LAYOUT;
