@@ -32,7 +32,7 @@ impl Mds {
     /// Sets or, with an empty value or Lustre's word for it, removes the default.
     ///
     /// # Errors
-    /// `EPERM` without the right to choose MDTs; `ENOTDIR`; `EINVAL`.
+    /// `EPERM` without the right to choose MDTs, and to who does not own the directory; `ENOTDIR`; `EINVAL`.
     pub(super) fn set_dir_default(
         &self,
         caller: &Caller<'_>,
@@ -45,6 +45,7 @@ impl Mds {
         if !record.attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
+        perm::owner_or_capable(&record.attr, caller.cred()).or(Status::EPERM)?;
         let mut changed = InodeRecord::clone(&record);
         match value {
             [] => put_default(&mut changed, None),

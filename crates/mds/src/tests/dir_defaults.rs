@@ -93,7 +93,10 @@ fn only_who_may_choose_mdts_sets_a_default_or_chooses_one() {
     assert!(choose(&owner, "b").is_ok());
     assert_eq!(f.set_default(&user(8, 80, &[]), dir, &value), Err(Status::EPERM));
     f.mds.set_remote_dir_gid(-1);
-    assert_eq!(f.set_default(&user(8, 80, &[]), dir, &[]), Ok(()));
+    // Who may choose for what is his may not for others' directories.
+    assert_eq!(f.set_default(&user(8, 80, &[]), dir, &[]), Err(Status::EPERM));
+    assert!(f.has_default(dir));
+    assert_eq!(f.set_default(&owner, dir, &[]), Ok(()));
     assert!(choose(&user(8, 80, &[]), "c").is_ok());
     f.check();
 }
