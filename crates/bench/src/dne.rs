@@ -18,9 +18,10 @@ use crate::instance::{Instance, InstanceOptions};
 use crate::machine::process_cpu_us;
 use crate::report::{Against, Report, Row, Target, Unit};
 use crate::sample::Samples;
+use crate::team::Span;
 use crate::team::Team;
 use crate::worker::Myself;
-use task::{Order, Phase, Setup, Span};
+use task::{Order, Phase, Setup};
 
 pub(crate) use task::serve;
 

@@ -19,11 +19,12 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::place;
 use crate::size;
+use crate::team::Span;
 use crate::team::Team;
 use crate::worker::Myself;
 use plan::{Kind, Plan};
 use summary::Row;
-use task::{Order, Phase, Setup, Span};
+use task::{Order, Phase, Setup};
 
 pub(crate) use task::serve;
 

@@ -8,8 +8,8 @@
 
 use std::io::{BufRead, Write};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::piped::Piped;
@@ -59,6 +59,17 @@ pub fn serve<O: DeserializeOwned, A: Serialize>(
         say(&format!("{DONE}{}", json(&answer)?))?;
     }
     Ok(())
+}
+
+/// What a task did in a phase, and when by the host's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// When it began, in nanoseconds of the host's clock.
+    pub start_ns: u64,
+    /// When it was done.
+    pub end_ns: u64,
+    /// Files or directories.
+    pub items: u64,
 }
 
 fn say(line: &str) -> Result<(), Error> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 const LOCKS: usize = 2048;
 /// Most locks that one operation holds: rename has two directories, what is moved and what it replaces, which may be a directory with
 /// five shards here.
-const HELD_MAX: usize = 16;
+pub const HELD_MAX: usize = 16;
 
 /// Operations that wait for nobody outside are over by then: they take tens of microseconds.
 const SHORT: Duration = Duration::from_micros(200);

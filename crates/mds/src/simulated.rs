@@ -3,6 +3,7 @@
 //! as on servers of their own. Whatever is measured so is to be labelled "simulated".
 
 use crate::mds::Mds;
+use nacre_store::object::simulated::duration;
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::peer::PeerRequest;
 use parking_lot::Mutex;
@@ -38,7 +39,7 @@ impl FromStr for ServiceTime {
         let (mut time, mut at_once) = (None, None);
         for part in text.trim().split(':') {
             match part.split_once('=').ok_or(())? {
-                ("time", value) if time.is_none() => time = Some(duration(value)?),
+                ("time", value) if time.is_none() => time = Some(duration(value).ok_or(())?),
                 ("at_once", value) if at_once.is_none() => at_once = value.parse::<usize>().ok(),
                 _ => return Err(()),
             }
@@ -48,15 +49,6 @@ impl FromStr for ServiceTime {
             && service.time <= TIME_MAX
             && (1..=AT_ONCE_MAX).contains(&service.at_once);
         if is_sane { Ok(service) } else { Err(()) }
-    }
-}
-
-fn duration(text: &str) -> Result<Duration, ()> {
-    let number = |digits: &str| digits.parse::<u64>().map_err(|_| ());
-    match (text.strip_suffix("us"), text.strip_suffix("ms")) {
-        (Some(digits), _) => number(digits).map(Duration::from_micros),
-        (_, Some(digits)) => number(digits).map(Duration::from_millis),
-        _ => Err(()),
     }
 }
 

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::team::{self, Barrier, now_ns};
+use crate::team::{self, Barrier, Span, now_ns};
 
 /// One phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,14 +49,6 @@ pub(super) struct Setup {
     pub(super) rank: usize,
     /// All mounts; tasks take them in turn.
     pub(super) mounts: Vec<PathBuf>,
-}
-
-/// What a task did, and when by the host's clock.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Span {
-    pub(super) start_ns: u64,
-    pub(super) end_ns: u64,
-    pub(super) items: u64,
 }
 
 /// Serves the team until it ends.

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::plan::Kind;
-use super::task::{Phase, Span};
+use super::task::Phase;
+use crate::team::Span;
 
 /// Rows of the table in its order.
 const ROWS: [(Phase, &str); 9] = [

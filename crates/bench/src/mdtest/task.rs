@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Kind, Plan};
 use crate::error::Error;
 use crate::random::Random;
-use crate::team::{self, Barrier, now_ns};
+use crate::team::{self, Barrier, Span, now_ns};
 
 /// What a task knows from the start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -42,14 +42,6 @@ pub(super) enum Phase {
 pub(super) struct Order {
     pub(super) phase: Phase,
     pub(super) iteration: u64,
-}
-
-/// What a task did in a phase, and when by the host's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Span {
-    pub(super) start_ns: u64,
-    pub(super) end_ns: u64,
-    pub(super) items: u64,
 }
 
 /// Serves the team until it ends.

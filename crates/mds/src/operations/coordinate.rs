@@ -1,7 +1,7 @@
 //! The side that is asked by a client.
 
 use super::{Busy, encode_record};
-use crate::locks::Locked;
+use crate::locks::{HELD_MAX, Locked};
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::shards::check_home;
@@ -117,6 +117,10 @@ impl Mds {
             fids.dedup();
             let names = names.iter().filter(|(parent, _)| parent.mdt_index() == mdt);
             if mdt == self.index {
+                if fids.len() > HELD_MAX {
+                    log::error!("an operation wants {} inodes: a list of shards is damaged", fids.len());
+                    return Err(Status::EUCLEAN);
+                }
                 gathered._locked = Some(self.locks.lock(&fids));
                 for fid in fids {
                     gathered.records.insert(fid, self.find_inode(&fid)?);

@@ -48,7 +48,7 @@ impl FromStr for Medium {
         let (mut seek, mut bandwidth) = (None, None);
         for part in text.trim().split(':') {
             match part.split_once('=').ok_or(())? {
-                ("seek", value) if seek.is_none() => seek = Some(duration(value)?),
+                ("seek", value) if seek.is_none() => seek = Some(duration(value).ok_or(())?),
                 ("bandwidth", value) if bandwidth.is_none() => bandwidth = Some(bytes(value)?),
                 _ => return Err(()),
             }
@@ -58,12 +58,13 @@ impl FromStr for Medium {
     }
 }
 
-fn duration(text: &str) -> std::result::Result<Duration, ()> {
-    let number = |digits: &str| digits.parse::<u64>().map_err(|_| ());
+/// Reads a time like `8ms` or `500us`; `None` for anything else.
+pub fn duration(text: &str) -> Option<Duration> {
+    let number = |digits: &str| digits.parse::<u64>().ok();
     match (text.strip_suffix("us"), text.strip_suffix("ms")) {
         (Some(digits), _) => number(digits).map(Duration::from_micros),
         (_, Some(digits)) => number(digits).map(Duration::from_millis),
-        _ => Err(()),
+        _ => None,
     }
 }
 
