@@ -4,6 +4,7 @@ pub(crate) mod abi;
 pub(crate) mod absent;
 pub(crate) mod attr;
 pub mod dir;
+pub(crate) mod dot_lustre;
 pub mod info;
 pub(crate) mod intent;
 pub(crate) mod lock;

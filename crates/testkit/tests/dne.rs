@@ -302,3 +302,46 @@ fn moves_between_mdts_that_are_killed_are_whole() {
     assert_eq!(all, expected, "each file has one name");
     cluster.stop_and_check();
 }
+
+/// What is read of a file by its FID, and of a directory.
+#[test]
+fn administrators_reach_any_inode_by_its_fid() {
+    on_each_shape_with_mdts("dnei", 3, |cluster, _| {
+        let dirs = three(cluster, "fids");
+        let by_fid = cluster.mount().join(".lustre/fid");
+        for (mdt, dir) in dirs.iter().enumerate() {
+            let file = dir.join("file");
+            fs::write(&file, format!("data {mdt}")).expect("written");
+            let fid = lfs(cluster, &["path2fid", text(&file)]);
+            for name in [fid.clone(), fid.trim_matches(['[', ']']).to_owned()] {
+                let path = by_fid.join(name);
+                assert_eq!(fs::read_to_string(&path).expect("read"), format!("data {mdt}"));
+                assert_eq!(
+                    fs::metadata(&path).expect("there").ino(),
+                    fs::metadata(&file).expect("there").ino()
+                );
+            }
+            fs::write(by_fid.join(&fid), "changed").expect("written");
+            assert_eq!(fs::read(&file).expect("read"), b"changed");
+            let user = Identity::user(12345);
+            assert_eq!(error_of(user.act(|| fs::metadata(by_fid.join(&fid)))), libc::EACCES);
+            let dir_fid = lfs(cluster, &["path2fid", text(dir)]);
+            assert_eq!(names_in(&by_fid.join(dir_fid)), ["file"]);
+            fs::remove_file(&file).expect("removed");
+            assert_eq!(error_of(fs::metadata(by_fid.join(&fid))), libc::ENOENT);
+        }
+        for nothing in ["[0x200000400:0xffff:0x0]", "nonsense", "[0x1:0x2]"] {
+            assert_eq!(error_of(fs::metadata(by_fid.join(nothing))), libc::ENOENT, "{nothing}");
+        }
+        let top = by_fid.parent().expect("a parent");
+        assert!(!names_in(cluster.mount()).contains(&".lustre".to_owned()), "nobody stumbles over it");
+        assert_eq!((names_in(top), names_in(&by_fid).len()), (vec!["fid".to_owned()], 0));
+        assert_eq!(fs::canonicalize(by_fid.join("../..")).expect("there"), cluster.mount());
+        assert_eq!(error_of(fs::create_dir(top)), libc::EEXIST);
+        assert_eq!(error_of(fs::create_dir(top.join("new"))), libc::EPERM);
+        assert_eq!(error_of(fs::write(by_fid.join("new"), b"")), libc::EPERM);
+        assert_eq!(error_of(fs::remove_dir(top)), libc::EPERM);
+        assert_eq!(error_of(fs::rename(&dirs[0], top)), libc::EPERM);
+        assert_eq!(error_of(fs::set_permissions(top, fs::Permissions::from_mode(0o777))), libc::EPERM);
+    });
+}

@@ -4,6 +4,7 @@ use crate::caller::Caller;
 use crate::client::Client;
 use crate::file::FileState;
 use crate::locks::groups::Who;
+use crate::ops::dot_lustre::virtual_attr;
 use nacre_types::{Attr, Fid, OpenHandle, SetAttr, SetAttrValid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 
@@ -25,6 +26,9 @@ impl Client {
     /// # Errors
     /// As for [`Client::getattr`].
     pub fn stat(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
+        if let Some(attr) = virtual_attr(fid) {
+            return Ok((attr, false));
+        }
         if self.asks_with_locks() {
             return match self.ask_with_locks(None, fid, None) {
                 Ok(answered) => {
@@ -65,6 +69,9 @@ impl Client {
         handle: Option<u64>,
         set: SetAttr,
     ) -> StatusResult<(Attr, bool)> {
+        if virtual_attr(fid).is_some() {
+            return Err(Status::EPERM);
+        }
         if set.valid.contains(SetAttrValid::SIZE) {
             let who = handle.map_or(Who::Name, |handle| Who::Open(OpenHandle(handle)));
             let (attr, lease) = self.truncate(caller, fid, set, who)?;
@@ -122,6 +129,9 @@ impl Client {
     /// # Errors
     /// `EACCES`.
     pub fn access(&self, caller: &Caller, fid: Fid, mask: u8) -> StatusResult<()> {
+        if let Some(verdict) = self.access_virtual(caller, fid, mask) {
+            return verdict;
+        }
         let answer = match self.call(caller, fid, &MdsRequest::Access { fid, mask }) {
             Ok(answer) => answer,
             Err(status) => return self.access_removed(caller, fid, mask, status).map(drop),

@@ -7,6 +7,7 @@ mod scan;
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::node::node_of;
+use crate::ops::dot_lustre::virtual_attr;
 use crate::ops::namespace::Keep;
 use ahead::{Page, PageAhead, Wanted};
 use merge::Merge;
@@ -63,6 +64,9 @@ impl Client {
         if self.is_listable(fid) {
             return Ok(self.insert_dir(fid));
         }
+        if let Some(verdict) = self.access_virtual(caller, fid, perm::READ) {
+            return verdict.map(|()| self.insert_dir(fid));
+        }
         let attr = match self.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ }) {
             Ok(answer) => {
                 let lease = answer.lease;
@@ -111,6 +115,9 @@ impl Client {
     ) -> StatusResult<()> {
         let dir = self.handles.dir(handle)?;
         let fid = dir.fid;
+        if virtual_attr(fid).is_some() {
+            return self.list_virtual(fid, offset, take);
+        }
         if self.nodes.removed(fid.inode_number()).is_some() {
             return Ok(());
         }

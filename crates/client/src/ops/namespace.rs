@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::node::{Hints, node_of};
+use crate::ops::dot_lustre::{check_may_name, virtual_attr};
 use crate::ops::intent::Watch;
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsReply, MdsRequest, NewFile, RenameFlags};
@@ -71,6 +72,9 @@ impl Client {
         (parent, home): (Fid, Fid),
         name: &[u8],
     ) -> StatusResult<Result<Found, Absent>> {
+        if let Some(found) = self.lookup_virtual(caller, parent, name)? {
+            return Ok(found);
+        }
         if self.is_absent(home, name) {
             return Ok(Err(Absent { public: true, keep: true }));
         }
@@ -142,6 +146,9 @@ impl Client {
     /// # Errors
     /// `ESTALE` if it is gone.
     pub fn lookup_self(&self, fid: Fid) -> StatusResult<Found> {
+        if let Some(attr) = virtual_attr(fid) {
+            return self.found(attr, 0, false);
+        }
         let answer = self.call_system(fid, &MdsRequest::GetAttr { fid }).map_err(|status| match status {
             Status::ENOENT => Status::ESTALE,
             other => other,
@@ -183,6 +190,7 @@ impl Client {
         what: &Created<'_>,
         mdt: Option<u16>,
     ) -> StatusResult<Found> {
+        check_may_name(parent, name)?;
         if mdt.is_some_and(|mdt| usize::from(mdt) >= self.mdts.len()) {
             return Err(Status::EINVAL);
         }
@@ -227,6 +235,7 @@ impl Client {
     /// # Errors
     /// `EPERM` for directories, `EEXIST`, `EMLINK`, `EXDEV`, `EACCES`.
     pub fn link(&self, caller: &Caller, fid: Fid, parent: Fid, name: &[u8]) -> StatusResult<Found> {
+        check_may_name(parent, name)?;
         self.at_home(parent, name, |home| {
             let watch = self.watch_names(home);
             let _putting = self.absences.putting(home, name);
@@ -243,6 +252,7 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EISDIR`, `ENOTDIR`, `ENOTEMPTY`, `EACCES`, `EPERM`.
     pub fn unlink(&self, caller: &Caller, parent: Fid, name: &[u8], directory: bool) -> StatusResult<()> {
+        check_may_name(parent, name)?;
         let ask = |home| self.call(caller, home, &MdsRequest::Unlink { parent: home, name, directory });
         self.note_removed(self.at_home(parent, name, ask)?)
     }
@@ -259,6 +269,8 @@ impl Client {
         to: (Fid, &[u8]),
         flags: RenameFlags,
     ) -> StatusResult<bool> {
+        check_may_name(from.0, from.1)?;
+        check_may_name(to.0, to.1)?;
         // Whichever of the two lists is old, both are fetched again.
         self.at_home(from.0, from.1, |from_home| {
             let to_home = self.home(to.0, to.1);

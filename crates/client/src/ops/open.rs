@@ -6,6 +6,7 @@ use crate::file::{FileState, OpenFile};
 use crate::io::ranges::Use;
 use crate::locks::groups::Who;
 use crate::node::node_of;
+use crate::ops::dot_lustre::check_may_name;
 use crate::ops::namespace::{Created, Found};
 use crate::ops::relayout::is_volatile;
 use nacre_layout::Layout;
@@ -75,6 +76,7 @@ impl Client {
             let what = Created { new: NewFile::Unnamed, ..*what };
             return self.create_open(caller, parent, b"", &what, open, true);
         }
+        check_may_name(parent, name)?;
         self.at_home(parent, name, |home| self.create_open_at(caller, (home, name), what, open, exclusive))
     }
 

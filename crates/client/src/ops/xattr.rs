@@ -2,6 +2,7 @@
 
 use crate::caller::Caller;
 use crate::client::{Answer, Client};
+use crate::ops::dot_lustre::virtual_attr;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsRequest, XattrFlags};
 
@@ -49,6 +50,9 @@ impl Client {
     /// # Errors
     /// `ENODATA` if it does not exist; `EACCES`; `EOPNOTSUPP` for a name space that we do not have.
     pub fn getxattr(&self, caller: &Caller, fid: Fid, name: &[u8]) -> StatusResult<Vec<u8>> {
+        if virtual_attr(fid).is_some() {
+            return Err(Status::ENODATA);
+        }
         if let (Some(needed), Some(flags)) = (needed_flag(name), self.flags_of(fid))
             && !flags.contains(needed)
         {
@@ -69,6 +73,9 @@ impl Client {
     /// # Errors
     /// What the MDT answers.
     pub fn listxattr(&self, caller: &Caller, fid: Fid) -> StatusResult<Vec<u8>> {
+        if virtual_attr(fid).is_some() {
+            return Ok(Vec::new());
+        }
         if let Some(flags) = self.flags_of(fid)
             && !flags.intersects(LISTED)
             && self.nodes.removed(fid.inode_number()).is_none()
