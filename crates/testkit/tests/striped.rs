@@ -361,3 +361,54 @@ fn what_cannot_be_spread_is_refused_and_nothing_is_made() {
         fs::remove_dir_all(path).expect("removed");
     });
 }
+
+#[test]
+fn data_moves_of_files_that_lie_on_another_mdt_than_their_directory() {
+    on_each_shape_with_mdts("stri", 3, |cluster, _| {
+        let top = cluster.directory("data");
+        let (dir, plain) = (striped(cluster, &top, "dir"), top.join("plain"));
+        cluster.lfs(&["mkdir", "-i", "0", text(&plain)]).success();
+        let mut paths: Vec<PathBuf> = (0..24).map(|number| dir.join(format!("f{number}"))).collect();
+        for path in &paths {
+            fs::write(path, text(path)).expect("written");
+        }
+        // Of a whole directory too: a file stays where it is when its name moves.
+        for path in paths.iter_mut().skip(18) {
+            let moved = plain.join(path.file_name().expect("a name"));
+            fs::rename(&*path, &moved).expect("moved");
+            *path = moved;
+        }
+        assert_eq!(mdts_in(cluster, &dir).len(), 3, "each MDT has files");
+        for (number, path) in paths.iter().enumerate() {
+            let inode = fs::metadata(path).expect("there").ino();
+            cluster.lfs(&["migrate", "-S", "2M", "-c", "2", text(path)]).success();
+            assert_eq!(cluster.lfs(&["getstripe", "-c", text(path)]).success().stdout.trim(), "2");
+            assert_eq!(fs::read_to_string(path).expect("read"), text(&dir.join(format!("f{number}"))));
+            assert_eq!(fs::metadata(path).expect("there").ino(), inode);
+        }
+    });
+}
+
+#[test]
+fn a_file_without_a_name_gets_one_in_any_shard() {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    on_each_shape_with_mdts("strj", 3, |cluster, _| {
+        let top = cluster.directory("unnamed");
+        let dir = striped(cluster, &top, "dir");
+        for number in 0..10 {
+            let mut options = fs::OpenOptions::new();
+            let mut file = options.write(true).custom_flags(libc::O_TMPFILE).open(&dir).expect("opened");
+            file.write_all(b"content").expect("written");
+            let path = dir.join(format!("n{number}"));
+            let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            let flags = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+            rustix::fs::linkat(rustix::fs::CWD, &link, rustix::fs::CWD, &path, flags).expect("named");
+            drop(file);
+            assert_eq!(fs::read(&path).expect("read"), b"content");
+            assert_eq!(links(&path), 1);
+        }
+        assert_eq!(names_in(&dir).len(), 10);
+    });
+}

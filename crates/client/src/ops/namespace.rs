@@ -239,7 +239,12 @@ impl Client {
         self.at_home(parent, name, |home| {
             let watch = self.watch_names(home);
             let _putting = self.absences.putting(home, name);
-            let answer = self.call(caller, home, &MdsRequest::Link { fid, parent: home, name })?;
+            let request = MdsRequest::Link { fid, parent: home, name };
+            let answer = match self.call(caller, home, &request) {
+                // A file without a name gets its first one from its own MDT.
+                Err(Status::WRONG_TARGET) => self.call(caller, fid, &request)?,
+                answer => answer?,
+            };
             let lease = answer.lease;
             let mut found = self.found(answer.attr()?, lease, self.is_public(parent))?;
             found.keep.name |= found.public && watch.still();

@@ -8,7 +8,7 @@ use crate::locks::groups::Who;
 use crate::node::node_of;
 use crate::ops::dot_lustre::check_may_name;
 use crate::ops::namespace::{Created, Found};
-use crate::ops::relayout::is_volatile;
+use crate::ops::relayout::volatile;
 use nacre_layout::Layout;
 use nacre_lock::LockHandle;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult, perm};
@@ -71,9 +71,12 @@ impl Client {
         open: (OpenFlags, bool),
         exclusive: bool,
     ) -> StatusResult<(Found, OpenedFile)> {
-        if is_volatile(name) && what.new != NewFile::Unnamed {
+        if let Some(volatile) = volatile(name).filter(|_| what.new != NewFile::Unnamed) {
             // Lustre's way to make a file without a name. The kernel looks this one up in vain the next time.
             let what = Created { new: NewFile::Unnamed, ..*what };
+            let shards = self.parts_of(parent);
+            let on_mdt = shards.into_iter().find(|shard| Some(shard.mdt_index()) == volatile.mdt);
+            let parent = volatile.beside.or(on_mdt).unwrap_or(parent);
             return self.create_open(caller, parent, b"", &what, open, true);
         }
         check_may_name(parent, name)?;

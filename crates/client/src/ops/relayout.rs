@@ -23,9 +23,27 @@ use std::sync::atomic::Ordering;
 /// First part of the name under which Lustre makes a file without a name: ".", four control characters, a word.
 const VOLATILE: &[u8] = b".\x0c\x13\x14\x12:VOLATILE:";
 
-/// True for names that stand for no name.
-pub(crate) fn is_volatile(name: &[u8]) -> bool {
-    name.starts_with(VOLATILE)
+/// Word before the FID of the file beside which one without a name is to be.
+const BESIDE: &[u8] = b":beside=";
+
+/// Where a file without a name is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Volatile {
+    /// The MDT, as Lustre's tools say it.
+    pub mdt: Option<u16>,
+    /// The file whose data it is for, as our own say it.
+    pub beside: Option<Fid>,
+}
+
+/// What a name says that stands for no name; `None` for all others. Source: reference 3.6 (`LUSTRE_VOLATILE_HDR`): the MDT and a
+/// random number in hexadecimal follow.
+pub(crate) fn volatile(name: &[u8]) -> Option<Volatile> {
+    let rest = name.strip_prefix(VOLATILE)?;
+    let mdt = rest.get(..4).and_then(|digits| std::str::from_utf8(digits).ok());
+    let mdt = mdt.and_then(|digits| u16::from_str_radix(digits, 16).ok());
+    let at = rest.windows(BESIDE.len()).position(|window| window == BESIDE);
+    let fid = at.and_then(|at| std::str::from_utf8(&rest[at + BESIDE.len()..]).ok());
+    Some(Volatile { mdt, beside: fid.and_then(|text| text.parse().ok()) })
 }
 
 /// What is written out before the version of a file's data is asked for (`lfs data_version -n`, `-r`, `-w`).

@@ -50,6 +50,9 @@ impl Mds {
         } else if !name.is_empty() {
             return Err(Status::EINVAL);
         }
+        if !named && self.inode(parent)?.attr.is_regular() {
+            return self.create_beside(caller, parent, &wanted, *open);
+        }
         let mut child = *parent;
         loop {
             let mut locked = self.locks.lock(&[*parent, child]);
@@ -76,6 +79,22 @@ impl Mds {
             let place = named.then_some((Place { parent: named_in(&directory), name }, hash));
             return self.create_new(caller, &directory, place, &wanted, *open);
         }
+    }
+
+    /// Makes a file without a name for the data of another one, on the MDT of that: its directory may lie elsewhere. It inherits nothing.
+    fn create_beside(
+        &self,
+        caller: &Caller<'_>,
+        file: &Fid,
+        wanted: &Wanted<'_>,
+        open: Option<(nacre_types::OpenHandle, OpenFlags)>,
+    ) -> StatusResult<MdsAnswer> {
+        let _locked = self.locks.lock(&[*file]);
+        let record = self.inode(file)?;
+        self.may_set_layout(caller, &record)?;
+        let attr = Attr { mode: FileKind::Directory.mode_bits() | 0o700, nlink: 2, ..Attr::default() };
+        let nowhere = Arc::new(InodeRecord { attr, ..InodeRecord::default() });
+        self.create_new(caller, &nowhere, None, wanted, open)
     }
 
     /// Whether a FID may be that of a new inode, which somebody else than this MDT may have chosen.

@@ -8,10 +8,12 @@ use super::mounted::{ask_file, project_of_open, set_project_of_open};
 use nacre_types::Fid;
 use nacre_types::ioctl::{FileCall, FileOperation, PathToFid};
 use rustix::fs::{Mode, OFlags, XattrFlags};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes copied by one call, so that a signal ends the copy soon.
@@ -100,6 +102,14 @@ pub fn relocate(path: &Path, order: &mut Order<'_>) -> Result<u64, Stopped> {
     }
 }
 
+/// A name under which a file without a name is made, on the MDT of the file that it is for; no two are alike.
+fn volatile_name(beside: Fid) -> OsString {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let mdt = beside.mdt_index();
+    OsString::from(format!(".\x0c\x13\x14\x12:VOLATILE:{mdt:04X}:{process:X}.{count:X}:beside={beside}"))
+}
+
 /// Makes the file without a name beside the one that is moved.
 fn make_target(
     path: &Path,
@@ -108,8 +118,9 @@ fn make_target(
 ) -> Result<OwnedFd, Stopped> {
     let failed = Stopped::at("create a volatile file");
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let target = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)
+    let fid = ask_file(source, &PathToFid::default()).map_err(&failed)?.fid;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    let target = rustix::fs::open(directory.join(volatile_name(fid)), flags, Mode::RUSR | Mode::WUSR)
         .map_err(io::Error::from)
         .map_err(&failed)?;
     let own = rustix::fs::fstat(&target).map_err(io::Error::from).map_err(&failed)?;
