@@ -412,3 +412,28 @@ fn a_file_without_a_name_gets_one_in_any_shard() {
         assert_eq!(names_in(&dir).len(), 10);
     });
 }
+
+#[test]
+fn a_listing_that_begins_again_shows_what_was_made_meanwhile() {
+    on_each_shape_with_mdts("strk", 3, |cluster, _| {
+        let top = cluster.directory("again");
+        let dir = striped(cluster, &top, "dir");
+        for number in 0..30 {
+            fs::write(dir.join(format!("f{number}")), b"").expect("written");
+        }
+        let opened = fs::File::open(&dir).expect("opened");
+        let mut listing = rustix::fs::Dir::read_from(&opened).expect("listed");
+        for round in 0..3 {
+            listing.read().expect("an entry").expect("read");
+            fs::write(dir.join(format!("new{round}")), b"").expect("written");
+            fs::remove_file(dir.join(format!("f{round}"))).expect("removed");
+            listing.rewind();
+            let names = listing.by_ref().map(|entry| entry.expect("read").file_name().to_owned());
+            let names: BTreeSet<String> = names.map(|name| name.into_string().expect("plain")).collect();
+            assert!(names.contains(&format!("new{round}")), "{names:?}");
+            assert!(!names.contains(&format!("f{round}")), "{names:?}");
+            assert_eq!(names.len(), 32, "{names:?}");
+            listing.rewind();
+        }
+    });
+}

@@ -51,6 +51,8 @@ pub struct Place {
     pub cookie: u64,
     /// Bytes of its name.
     pub name_len: usize,
+    /// It has attributes.
+    pub has_attr: bool,
     /// Its bytes.
     pub bytes: Range<usize>,
 }
@@ -99,13 +101,14 @@ impl DirPage {
             let rest = self.bytes.get(at..)?;
             let head: &[u8; ENTRY_HEAD_BYTES] = rest.first_chunk()?;
             let name_len = usize::from(u16::from_le_bytes([head[26], head[27]]));
-            let mut len = ENTRY_HEAD_BYTES + name_len + if head[25] & HAS_ATTR != 0 { ATTR_BYTES } else { 0 };
+            let has_attr = head[25] & HAS_ATTR != 0;
+            let mut len = ENTRY_HEAD_BYTES + name_len + if has_attr { ATTR_BYTES } else { 0 };
             if head[25] & HAS_LAYOUT != 0 {
                 let layout: &[u8; LAYOUT_LEN_BYTES] = rest.get(len..)?.first_chunk()?;
                 len += LAYOUT_LEN_BYTES + u32::from_le_bytes(*layout) as usize;
             }
             let cookie = u64::from_le_bytes(*head.first_chunk()?);
-            let place = Place { cookie, name_len, bytes: at..at + len };
+            let place = Place { cookie, name_len, has_attr, bytes: at..at + len };
             at += len;
             (at <= self.bytes.len()).then_some(place)
         })
@@ -239,6 +242,7 @@ mod tests {
         assert_eq!(places.len(), entries.len());
         for (place, entry) in places.iter().zip(&entries) {
             assert_eq!((place.cookie, place.name_len), (entry.cookie, entry.name.len()));
+            assert_eq!(place.has_attr, entry.attr.is_some());
             assert_eq!(DirPage::entry_at(&page.bytes[place.bytes.clone()]), Some(*entry));
         }
         assert_eq!(page.bytes.len(), entries.iter().map(DirEntry::encoded_len).sum::<usize>());

@@ -35,7 +35,7 @@ pub(crate) struct Volatile {
     pub beside: Option<Fid>,
 }
 
-/// What a name says that stands for no name; `None` for all others. Source: reference 3.6 (`LUSTRE_VOLATILE_HDR`): the MDT and a
+/// What a name says that stands for no name; `None` for all others. Source: reference 3.4: the MDT and a
 /// random number in hexadecimal follow.
 pub(crate) fn volatile(name: &[u8]) -> Option<Volatile> {
     let rest = name.strip_prefix(VOLATILE)?;

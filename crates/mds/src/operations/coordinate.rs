@@ -236,13 +236,21 @@ impl Mds {
         if fid.mdt_index() == self.index {
             return Ok(self.directory(fid)?.parent);
         }
-        let PeerReply::Record(found) =
-            self.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })?
-        else {
-            return Err(Status::EPROTO);
-        };
-        let bytes = found.record.ok_or(Status::ENOENT)?;
-        InodeRecord::decode(*fid, &bytes.0).map(|record| record.parent).map_err(|_| Status::EPROTO)
+        self.inode_elsewhere(fid)?.map(|record| record.parent).ok_or(Status::ENOENT)
+    }
+
+    /// An inode of another MDT as it is now; `None` if there is none.
+    ///
+    /// # Errors
+    /// What that MDT answers; `EPROTO`.
+    pub(crate) fn inode_elsewhere(&self, fid: &Fid) -> StatusResult<Option<InodeRecord>> {
+        match self.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
+            PeerReply::Record(Found { record, .. }) => {
+                let record = record.map(|bytes| InodeRecord::decode(*fid, &bytes.0)).transpose();
+                record.map_err(|_| Status::EPROTO)
+            }
+            _ => Err(Status::EPROTO),
+        }
     }
 }
 

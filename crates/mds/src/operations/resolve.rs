@@ -4,9 +4,8 @@ use super::{Open, encode_record};
 use crate::mds::{Mds, StopSignal};
 
 use crate::tables::{FINISHED, OPERATIONS, op_key};
-use nacre_ondisk::InodeRecord;
 use nacre_types::{Fid, Status, StatusResult, TransNo};
-use nacre_wire::peer::{Found, OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
+use nacre_wire::peer::{OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -43,13 +42,8 @@ impl Mds {
         if self.index == 0 || !is_due || !self.operations.has_peers() {
             return;
         }
-        let seen = self.operations.ask(0, PeerRequest::Record { fid: Fid::ROOT }).and_then(|reply| {
-            let PeerReply::Record(Found { record: Some(bytes), .. }) = reply else {
-                return Err(Status::EPROTO);
-            };
-            let record = InodeRecord::decode(Fid::ROOT, &bytes.0).map_err(|_| Status::EPROTO)?;
-            self.note_root(&record)
-        });
+        let seen =
+            self.inode_elsewhere(&Fid::ROOT).and_then(|root| self.note_root(&root.ok_or(Status::ENOENT)?));
         match seen {
             Ok(()) => self.operations.state.lock().root_seen = Some(Instant::now()),
             Err(status) => log::debug!("MDT{:04x} does not see the root: {status}", self.index),

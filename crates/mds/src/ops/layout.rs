@@ -17,7 +17,6 @@ use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{AttrFlags, Fid, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{HEAD_DATA_MAX, MdsAnswer, MdsReply};
-use nacre_wire::peer::{Found, PeerReply, PeerRequest};
 use std::sync::Arc;
 
 impl Mds {
@@ -129,30 +128,19 @@ impl Mds {
         wish.check().is_ok() && wish.specs().all(possible)
     }
 
-    /// The pool that the directory above has for what is made in it.
+    /// The pool that the directory above has for what is made in it. To be called without locks: the MDT of that directory may wait
+    /// for one of them.
     fn pool_of_parent(&self, record: &InodeRecord) -> StatusResult<Option<PoolName>> {
         if record.attr.fid == Fid::ROOT {
             return Ok(None);
         }
         let parent = match record.parent.mdt_index() == self.index {
             true => self.find_inode(&record.parent)?,
-            false => self.inode_elsewhere(&record.parent)?,
+            false => self.inode_elsewhere(&record.parent)?.map(Arc::new),
         };
         match parent {
             Some(parent) if parent.attr.is_dir() => Ok(stored_wish(&parent)?.inherited().pool),
             _ => Ok(None),
-        }
-    }
-
-    /// An inode of another MDT as it is now. To be called without locks: that MDT may wait for one of them.
-    fn inode_elsewhere(&self, fid: &Fid) -> StatusResult<Option<Arc<InodeRecord>>> {
-        match self.operations.ask(fid.mdt_index(), PeerRequest::Record { fid: *fid })? {
-            PeerReply::Record(Found { record: None, .. }) => Ok(None),
-            PeerReply::Record(Found { record: Some(bytes), .. }) => {
-                let record = InodeRecord::decode(*fid, &bytes.0).map_err(|_| Status::EPROTO)?;
-                Ok(Some(Arc::new(record)))
-            }
-            _ => Err(Status::EPROTO),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::locks::Locked;
 use crate::mds::Mds;
 use crate::operations::Gathered;
 use crate::service::Caller;
-use crate::shards::{is_striped, shards_of};
+use crate::shards::shards_of;
 use crate::tx::Tx;
 use nacre_layout::dir_default::PER_MDT_MAX;
 use nacre_layout::dir_hash::DirHash;
@@ -18,7 +18,10 @@ use std::collections::BTreeMap;
 /// What is locked while owner, rights, times or defaults of an inode are changed: of a directory, its shards too.
 pub(super) enum Held<'a> {
     /// The inode alone.
-    Alone(#[allow(dead_code, reason = "held until it is dropped")] Locked<'a>),
+    Alone {
+        /// Until it is dropped.
+        _locked: Locked<'a>,
+    },
     /// A directory and its shards.
     Everywhere(Fid, Gathered<'a>),
 }
@@ -58,14 +61,11 @@ impl Mds {
     /// `ENOENT`; what other MDTs answer.
     pub(super) fn lock_alike(&self, fid: &Fid) -> StatusResult<Held<'_>> {
         loop {
+            let locked = self.locks.lock(&[*fid]);
             let seen = self.inode(fid)?;
-            let Some(layout) = shards_of(&seen)? else {
-                let locked = self.locks.lock(&[*fid]);
-                if is_striped(&*self.inode(fid)?) {
-                    continue;
-                }
-                return Ok(Held::Alone(locked));
-            };
+            let Some(layout) = shards_of(&seen)? else { return Ok(Held::Alone { _locked: locked }) };
+            // Those of other MDTs may have to be locked first.
+            drop(locked);
             let mut fids = layout.shards;
             fids.push(*fid);
             let gathered = self.gather(&fids, &[])?;

@@ -215,8 +215,11 @@ fn readers(cluster: &mut Cluster, [first, _]: &[PathBuf; 2]) {
     assert_eq!(lock(&member, 7), 0);
     let mut blocked = std::process::Command::new("sh");
     let mut blocked = blocked.args(["-c", "printf x >>\"$0\""]).arg(&path).spawn().expect("sh");
-    std::thread::sleep(A_WHILE);
-    assert!(blocked.try_wait().expect("a child").is_none(), "it waits");
+    let is_in_write = || {
+        let call = fs::read_to_string(format!("/proc/{}/syscall", blocked.id())).expect("a child");
+        call.starts_with(&format!("{} ", libc::SYS_write)).then_some(())
+    };
+    wait::until(LONG, "it waits in its write", is_in_write);
     cluster.signal(blocked.id(), libc::SIGTERM);
     wait::until(LONG, "it ends", || blocked.try_wait().expect("a child").map(drop));
     assert_eq!(fs::metadata(&path).expect("stat").len(), 5000);

@@ -17,9 +17,8 @@ use std::sync::atomic::Ordering;
 /// Where the listing of one shard is.
 struct Cursor {
     dir: Arc<OpenDir>,
-    /// What was fetched last, with attributes or without.
+    /// What was fetched last.
     page: Option<Page>,
-    plus: bool,
     entries: Vec<Place>,
     /// The next one of them.
     next: usize,
@@ -40,7 +39,7 @@ pub(super) struct Merge {
 impl Cursor {
     fn new(fid: Fid, cookie: u64) -> Cursor {
         let dir = Arc::new(OpenDir::new(fid));
-        Cursor { dir, page: None, plus: false, entries: Vec::new(), next: 0, began: cookie, cookie }
+        Cursor { dir, page: None, entries: Vec::new(), next: 0, began: cookie, cookie }
     }
 
     /// There is something to fetch before the next entry is known.
@@ -49,8 +48,7 @@ impl Cursor {
     }
 
     /// Takes a page in.
-    fn take(&mut self, page: Page, plus: bool) {
-        self.plus = plus;
+    fn take(&mut self, page: Page) {
         self.began = self.cookie;
         self.entries.clear();
         self.entries.extend(page.page.places());
@@ -82,7 +80,7 @@ impl Cursor {
         for entry in self.entries[self.next..].iter().take_while(|entry| entry.cookie == cookie) {
             needed += room_of(entry.name_len, plus);
             let bytes = &bytes[entry.bytes.clone()];
-            if is_true {
+            if is_true || !entry.has_attr {
                 fits &= page.bytes.len() + bytes.len() <= DIR_PAGE_MAX;
                 page.bytes.extend_from_slice(bytes);
             } else if let Some(entry) = DirPage::entry_at(bytes) {
@@ -92,10 +90,10 @@ impl Cursor {
         (needed, fits)
     }
 
-    /// True if attributes in the page, if there are any, are still those of their inodes.
+    /// True if attributes in the page are still those of their inodes.
     fn is_true(&self, lease: u64, changes: u64) -> bool {
         let is_true = |page: &Page| page.lease == lease && page.changes == changes;
-        !self.plus || lease != 0 && self.page.as_ref().is_some_and(is_true)
+        lease != 0 && self.page.as_ref().is_some_and(is_true)
     }
 }
 
@@ -112,7 +110,8 @@ impl Merge {
 
     /// True if the page that is wanted begins where the last one did, or where the reader has stopped in it.
     fn leads_to(&self, layout: &DirLayout, wanted: &Wanted) -> bool {
-        let is_near = (self.began..=self.cookie).contains(&wanted.cookie);
+        // From the beginning everything is listed as it is now.
+        let is_near = wanted.cookie != 0 && (self.began..=self.cookie).contains(&wanted.cookie);
         is_near && self.shards == layout.shards
     }
 }
@@ -134,15 +133,15 @@ impl Client {
         layout: &DirLayout,
         wanted: &Wanted,
     ) -> StatusResult<Page> {
-        let mut held = dir.merge.lock();
-        let goes_on = held.take().filter(|merge| merge.leads_to(layout, wanted));
+        // Taken out meanwhile: another reader begins on his own, and need not wait for an MDT that this one waits for.
+        let goes_on = dir.merge.lock().take().filter(|merge| merge.leads_to(layout, wanted));
         let mut merge = goes_on.unwrap_or_else(|| Merge::new(layout, wanted));
         if wanted.cookie < merge.cookie {
             merge.cursors.iter_mut().for_each(|cursor| cursor.rewind(wanted.cookie));
         }
         (merge.began, merge.cookie) = (wanted.cookie, wanted.cookie);
         let page = self.merge_page(&mut merge, wanted)?;
-        *held = Some(merge);
+        *dir.merge.lock() = Some(merge);
         Ok(page)
     }
 
@@ -200,7 +199,7 @@ impl Client {
         for cursor in merge.cursors.iter_mut().filter(|cursor| cursor.is_due()) {
             let page = self.dir_page(&cursor.dir, &ask(cursor))?;
             let ended = page.page.end;
-            cursor.take(page, wanted.plus);
+            cursor.take(page);
             if !ended {
                 self.fetch_ahead(&cursor.dir, ask(cursor));
             }
