@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Longest time that `GetConfig` waits for a change.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How often a wait looks whether it was interrupted or the service stops.
-const WAIT_STEP: Duration = Duration::from_millis(200);
+const WAIT_STEP: Duration = Duration::from_secs(1);
 const CONFIG_FILE: &str = "config";
 
 /// The management server of one file system. Any thread may call it.
