@@ -6,6 +6,7 @@
 //! grow with MDTs, and the rate with a **simulated** service time for each operation of an MDT, much longer than its CPU time:
 //! here all MDTs share the CPUs of one machine, so without one more of them cannot be faster.
 
+mod apart;
 mod task;
 
 use std::ffi::OsStr;
@@ -58,6 +59,10 @@ pub struct DneArguments {
     /// The simulated service time of an MDT
     #[arg(long, value_name = "SERVICE", default_value = "time=2ms:at_once=1")]
     service: String,
+    /// Also creates on as many file systems of one MDT each as there are MDTs at most: what processes cost each other on these
+    /// CPUs without a common name space
+    #[arg(long, conflicts_with = "one_process")]
+    apart: bool,
     /// Only directories of this kind
     #[arg(long)]
     layout: Option<Layout>,
@@ -112,10 +117,13 @@ struct Figure {
 ///
 /// When a file system does not come up or work on it fails; it is taken down first.
 pub fn measure(arguments: &DneArguments, myself: &Myself) -> Result<Report, Error> {
-    let mut run = DneRun { arguments, myself, figures: Vec::new(), notes: Vec::new() };
+    let mut run = DneRun { arguments, myself, figures: Vec::new(), notes: Vec::new(), rounds: 0 };
     for &mdts in &arguments.mdts {
         eprintln!("bench dne-scaling: {mdts} MDT(s)");
         run.file_system(mdts.max(1))?;
+    }
+    if arguments.apart {
+        run.compare_apart()?;
     }
     let report = report_of(arguments, &run.figures, run.notes);
     if let Some(path) = &arguments.html {
@@ -131,12 +139,18 @@ struct DneRun<'a> {
     myself: &'a Myself,
     figures: Vec<Figure>,
     notes: Vec<String>,
+    /// Times that all phases were gone through.
+    rounds: u64,
 }
 
 impl DneRun<'_> {
+    fn program(&self) -> PathBuf {
+        self.arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(self.myself.program()))
+    }
+
     fn file_system(&mut self, mdts: usize) -> Result<(), Error> {
         let arguments = self.arguments;
-        let program = arguments.nacre.clone().unwrap_or_else(|| PathBuf::from(self.myself.program()));
+        let program = self.program();
         let fsname = format!("bd{:05x}", std::process::id() & 0xf_ffff);
         let options = InstanceOptions {
             osts: 1,
@@ -161,6 +175,7 @@ impl DneRun<'_> {
                 continue;
             }
             let Some(directories) = self.directories(&instance, layout, mdts)? else { continue };
+            self.warm_up(&mut team, &directories)?;
             for _ in 0..arguments.common.runs.max(1) {
                 for simulated in [false, true] {
                     let value = if simulated { &arguments.service } else { "off" };
@@ -203,6 +218,16 @@ impl DneRun<'_> {
         }
     }
 
+    /// Makes and removes files once, so that connections of all CPUs to all MDTs are there: those are part of no operation.
+    fn warm_up(&self, team: &mut Team, directories: &[PathBuf]) -> Result<(), Error> {
+        for phase in [Phase::Create, Phase::Unlink] {
+            let (directories, files) = (directories.to_vec(), self.arguments.files.max(1));
+            let order = Order { phase, directories, distance: 1, round: 0, files };
+            team.run::<Span>(&order)?;
+        }
+        Ok(())
+    }
+
     fn phases(
         &mut self,
         instance: &Instance,
@@ -213,12 +238,11 @@ impl DneRun<'_> {
         let arguments = self.arguments;
         let files = if simulated { arguments.simulated_files } else { arguments.files }.max(1);
         let processes = instance.processes()?;
-        let spent = || processes.iter().filter_map(|&pid| process_cpu_us(pid)).sum::<f64>();
+        self.rounds += 1;
         for phase in Phase::ALL {
-            let before = spent();
-            let order = Order { phase, directories: directories.to_vec(), files };
-            let spans: Vec<Span> = team.run(&order)?;
-            let cpu_us = spent() - before;
+            let (directories, round) = (directories.to_vec(), self.rounds);
+            let order = Order { phase, directories, distance: 1, round, files };
+            let (spans, cpu_us) = spent_on(team, &order, &processes)?;
             let items: u64 = spans.iter().map(|span| span.items).sum();
             let start = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
             let end = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
@@ -241,6 +265,14 @@ impl DneRun<'_> {
         });
         &mut self.figures[at]
     }
+}
+
+/// One phase, and the CPU time of all `processes` from when all tasks have opened their directories.
+fn spent_on(team: &mut Team, order: &Order, processes: &[u32]) -> Result<(Vec<Span>, f64), Error> {
+    let spent = || processes.iter().filter_map(|&pid| process_cpu_us(pid)).sum::<f64>();
+    let mut before = 0.0;
+    let spans = team.run_watched(order, || before = spent())?;
+    Ok((spans, spent() - before))
 }
 
 fn find(figures: &[Figure], like: (usize, Layout, Phase, bool)) -> Option<&Figure> {
@@ -405,6 +437,7 @@ mod tests {
             layout: None,
             nacre: None,
             html: None,
+            apart: false,
             common: Common { runs: 1, seconds: 1.0, json: false },
         }
     }

@@ -121,6 +121,19 @@ impl Team {
     ///
     /// When a task fails; its own message is on standard error.
     pub fn run<A: DeserializeOwned>(&mut self, order: &impl Serialize) -> Result<Vec<A>, Error> {
+        self.run_watched(order, || {})
+    }
+
+    /// As [`Team::run`]; `at_barrier` is called whenever all tasks wait at a barrier, before they go on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Team::run`].
+    pub fn run_watched<A: DeserializeOwned>(
+        &mut self,
+        order: &impl Serialize,
+        mut at_barrier: impl FnMut(),
+    ) -> Result<Vec<A>, Error> {
         let order = json(order)?;
         for task in &mut self.tasks {
             task.busy = true;
@@ -130,6 +143,7 @@ impl Team {
             let lines =
                 self.tasks.iter_mut().map(|task| task.process.line()).collect::<Result<Vec<_>, Error>>()?;
             if lines.iter().all(|line| line == AT_BARRIER) {
+                at_barrier();
                 self.tasks.iter_mut().try_for_each(|task| task.process.tell(GO_ON))?;
                 continue;
             }

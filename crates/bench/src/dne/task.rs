@@ -39,6 +39,10 @@ pub(super) struct Order {
     pub(super) phase: Phase,
     /// Directory of each task, in the name space.
     pub(super) directories: Vec<PathBuf>,
+    /// Whose files a task looks at, reads and removes: those of the task so many after it.
+    pub(super) distance: usize,
+    /// Names are new in each round: where a name was before, the kernel asks once more.
+    pub(super) round: u64,
     /// Files of each task.
     pub(super) files: u64,
 }
@@ -57,10 +61,10 @@ pub(crate) fn serve(setup: &str) -> Result<(), Error> {
     team::serve(|order, barrier| run(&setup, &order, barrier))
 }
 
-/// Files that are looked at, read and removed are those of the next task: nobody has them in memory who made them, if there
+/// Files that are looked at, read and removed are those of another task: nobody has them in memory who made them, if there
 /// are several mounts.
 fn owner(setup: &Setup, order: &Order) -> usize {
-    let distance = usize::from(order.phase != Phase::Create);
+    let distance = if order.phase == Phase::Create { 0 } else { order.distance };
     (setup.rank + distance) % order.directories.len().max(1)
 }
 
@@ -73,7 +77,7 @@ fn run(setup: &Setup, order: &Order, barrier: &mut Barrier) -> Result<Span, Erro
             .map_err(|errno| Error::io("open", &path)(errno.into()))?;
     let names: Vec<CString> = (0..order.files)
         .map(|number| {
-            let name = format!("file.mdtest.{owner}.{number}");
+            let name = format!("file.mdtest.{owner}.{}.{number}", order.round);
             CString::new(name.into_bytes()).map_err(|_| Error::Usage("a name has a zero byte".to_owned()))
         })
         .collect::<Result<_, _>>()?;
@@ -111,7 +115,8 @@ mod tests {
     #[test]
     fn files_are_made_by_one_task_and_used_by_the_one_before() {
         let directories = vec![PathBuf::new(); 3];
-        let order = |phase| Order { phase, directories: directories.clone(), files: 1 };
+        let order =
+            |phase| Order { phase, directories: directories.clone(), distance: 1, round: 0, files: 1 };
         let setup = |rank| Setup { rank, mounts: Vec::new() };
         let owners = |phase| (0..3).map(|rank| owner(&setup(rank), &order(phase))).collect::<Vec<_>>();
         assert_eq!(owners(Phase::Create), [0, 1, 2]);
