@@ -228,8 +228,8 @@ impl Mds {
         }
         let boot_transno = store.last_transno();
         record.boot_count += 1;
-        let inodes = record.inodes.take().filter(|_| record.clean);
-        record.clean = false;
+        let was_clean = std::mem::take(&mut record.clean);
+        let inodes = record.inodes.take().filter(|_| was_clean);
         let mut tx = Tx::new(boot_transno.0 + 1);
         tx.batch().put(META, META_KEY, &record.encode());
         store.sync(store.commit(tx.batch())?)?;
@@ -237,7 +237,7 @@ impl Mds {
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
         let mdlocks = inode_locks(&config, known.clone());
         let locks = Arc::new(LockTable::new());
-        let operations = Operations::open(&store, &locks, (config.index, record.boot_count))?;
+        let operations = Operations::open(&store, &locks, (config.index, record.boot_count), was_clean)?;
         let mds = Arc::new(Mds {
             index: config.index,
             operations,

@@ -87,6 +87,8 @@ struct State {
 pub(crate) struct Operations {
     index: u16,
     boot: u64,
+    /// The run before ended with everything durable, so nothing is to be done again.
+    has_all: bool,
     peers: RwLock<Peers>,
     state: Mutex<State>,
     changed: Condvar,
@@ -156,7 +158,7 @@ impl State {
 }
 
 impl Operations {
-    /// Reads what an earlier run left, and locks again what is prepared.
+    /// Reads what an earlier run left, and locks again what is prepared. `was_clean` says that it ended in order.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -164,6 +166,7 @@ impl Operations {
         store: &MetaStore,
         locks: &Arc<LockTable>,
         (index, boot): (u16, u64),
+        was_clean: bool,
     ) -> Result<Operations, MdsError> {
         let mut state = State { next: 1, ..State::default() };
         store.scan(PREPARED, &[], Bound::Unbounded, &mut |key, value| {
@@ -197,6 +200,7 @@ impl Operations {
         Ok(Operations {
             index,
             boot,
+            has_all: was_clean,
             peers: RwLock::default(),
             busy: AtomicUsize::new(state.prepared.len()),
             unsettled: AtomicUsize::new(state.unsettled.len()),

@@ -121,8 +121,11 @@ impl Mds {
     }
 
     /// Waits until every other MDT was asked what is to be done again, for a while at most: one that is away may have nothing, and
-    /// clients are not kept out for it.
+    /// clients are not kept out for it. Not after a stop in order, which leaves nothing to be done again.
     pub(crate) fn await_greetings(&self) {
+        if self.operations.has_all {
+            return;
+        }
         let deadline = Instant::now() + GREETING_PATIENCE;
         let peers: Vec<u16> = self.operations.peers.read().keys().copied().collect();
         let mut state = self.operations.state.lock();

@@ -66,6 +66,30 @@ fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
     assert_eq!(asked.map(|answer| answer.reply), Err(Status::EAGAIN), "it is still known, and not decided");
 }
 
+/// Nothing can have been lost, so clients need not wait for those who would know of it. After an end without order they do.
+#[test]
+fn an_mdt_that_was_stopped_in_order_lets_clients_in_though_no_other_answers() {
+    for in_order in [true, false] {
+        let world = World::new(2, 5);
+        world.make(Fid::ROOT, "d", world.fid(1), true).expect("made");
+        world.recover();
+        let mds = world.net.alive.lock()[0].take().expect("alive");
+        if in_order {
+            mds.stop().expect("stops");
+        } else {
+            mds.store.close().expect("closes");
+        }
+        drop(mds);
+        world.net.kill(1);
+        world.start(0);
+        world.meet();
+        let before = Instant::now();
+        world.run(0, &MdsRequest::Lookup { parent: Fid::ROOT, name: b"none" }).expect("served");
+        let waited = before.elapsed() >= Duration::from_secs(4);
+        assert_eq!(waited, !in_order, "after {:?}", before.elapsed());
+    }
+}
+
 /// Each question to one that does not answer takes seconds, and a server that stops waits for them.
 #[test]
 fn an_mdt_that_is_away_is_not_asked_for_each_operation() {
