@@ -5,16 +5,20 @@
 //! ```text
 //!  0 magic u32      4 shards u32     8 MDT of the master u32 (in a shard: its place in the list)
 //! 12 hash u16       14 flags u16    16 version u32    20 migrate offset u32    24 migrate hash u32
-//! 28 zeros          40 pool, zeros  56 FIDs of the shards, 16 bytes each; a shard stores none
+//! 28 zeros          32 moved u64 (zero in what programs see)     40 pool, zeros
+//! 56 FIDs of the shards, 16 bytes each; a shard stores none
 //! ```
 //!
 //! While names move, the list has two layouts. A migration has the new shards before the migrate offset and the old ones from there on;
-//! a split adds shards behind those that were there, a merge takes the last ones away: the offset is the smaller count.
+//! a split adds shards behind those that were there, a merge takes the last ones away: the offset is the smaller count. Each old shard
+//! stores how far it is: names with positions before `moved` are with their new shards. A directory itself may be one of its shards
+//! while it becomes striped, or whole again.
 
 use crate::dir_hash::DirHash;
 use nacre_types::Fid;
 use nacre_types::fid::FID_BYTES;
 use nacre_types::limits::TARGET_INDEX_MAX;
+use std::ops::Range;
 
 /// Magic of the list in a directory.
 pub const MAGIC_DIRECTORY: u32 = 0x0CD2_0CD0;
@@ -28,6 +32,10 @@ pub const USER_HEADER: usize = 48;
 pub const USER_ROW: usize = 24;
 
 const HEADER: usize = 56;
+/// The position of an old shard that has moved all its names.
+pub const MOVED_ALL: u64 = u64::MAX;
+/// Where the position is up to which names have moved.
+const MOVED: usize = 32;
 const HASH_MASK: u32 = 0xffff;
 
 /// Why bytes are not the shards of a directory. Programs see `EINVAL`.
@@ -100,6 +108,20 @@ pub struct DirLayout {
     pub shards: Vec<Fid>,
 }
 
+/// Where a name lies, as far as a shard knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Home {
+    /// In this shard.
+    Here,
+    /// In another one.
+    Elsewhere,
+    /// Here if the shard in this place of the list has moved names up to its position, otherwise there.
+    IfMoved {
+        /// Place of the old shard.
+        from: u32,
+    },
+}
+
 impl DirLayout {
     /// Names spread over these shards, and nothing moves.
     pub fn new(hash: DirHash, master_mdt: u16, shards: Vec<Fid>) -> DirLayout {
@@ -116,6 +138,7 @@ impl DirLayout {
 
     fn spread(&self) -> Spread {
         Spread {
+            moved: 0,
             hash: self.hash,
             flags: self.flags,
             migrate_offset: self.migrate_offset,
@@ -139,25 +162,94 @@ impl DirLayout {
         self.spread().old_shard_of(name)
     }
 
+    /// While names move, the places in the list that they move from; otherwise none.
+    pub fn old_places(&self) -> Range<u32> {
+        self.spread().old_places()
+    }
+
+    /// The list when all names have moved, and the shards that are not in it any more. What becomes of one that does not change is itself.
+    pub fn settled(&self) -> (DirLayout, Vec<Fid>) {
+        let offset = self.migrate_offset as usize;
+        let (kept, hash) = match self.change() {
+            None => return (self.clone(), Vec::new()),
+            Some(DirChange::Split) => (self.shards.len(), u32::from(self.hash)),
+            Some(DirChange::Merge) => (offset, self.migrate_hash),
+            Some(DirChange::Migration) => (offset, u32::from(self.hash)),
+        };
+        let (kept, left) = self.shards.split_at(kept.min(self.shards.len()));
+        let settled = DirLayout {
+            hash: (hash & HASH_MASK) as u16,
+            flags: overstriped(self.flags - DirFlags::CHANGE, kept),
+            version: self.version.wrapping_add(1),
+            master_mdt: self.master_mdt,
+            migrate_offset: 0,
+            migrate_hash: 0,
+            shards: kept.to_vec(),
+        };
+        (settled, left.to_vec())
+    }
+
+    /// The list while names move into shards that are added behind these. `None` while they move already, or without any.
+    pub fn growing(&self, hash: DirHash, added: &[Fid]) -> Option<DirLayout> {
+        let shards = [&self.shards[..], added].concat();
+        self.changing(DirFlags::SPLIT, self.shards.len(), (hash.number(), self.hash), shards)
+    }
+
+    /// The list while names move out of all but the first `count` shards. `None` while they move already, or if none would go.
+    pub fn shrinking(&self, hash: DirHash, count: usize) -> Option<DirLayout> {
+        self.changing(DirFlags::MERGE, count, (self.hash, hash.number()), self.shards.clone())
+    }
+
+    /// The list while names move from these shards to other ones. `None` while they move already.
+    pub fn moving_to(&self, hash: DirHash, new: &[Fid]) -> Option<DirLayout> {
+        let shards = [new, &self.shards[..]].concat();
+        self.changing(DirFlags::empty(), new.len(), (hash.number(), self.hash), shards)
+    }
+
+    fn changing(
+        &self,
+        kind: DirFlags,
+        offset: usize,
+        (hash, migrate_hash): (u16, u16),
+        shards: Vec<Fid>,
+    ) -> Option<DirLayout> {
+        let possible = self.change().is_none() && (1..shards.len()).contains(&offset);
+        possible.then(|| DirLayout {
+            hash,
+            flags: overstriped(self.flags, &shards) | DirFlags::MIGRATION | kind,
+            version: self.version.wrapping_add(1),
+            master_mdt: self.master_mdt,
+            migrate_offset: offset as u32,
+            migrate_hash: migrate_hash.into(),
+            shards,
+        })
+    }
+
     /// What the directory stores.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = self.encode_as(MAGIC_DIRECTORY, self.master_mdt.into());
+        self.encode_moved(0)
+    }
+
+    /// The same for one that is an old shard itself.
+    pub fn encode_moved(&self, moved: u64) -> Vec<u8> {
+        let mut out = self.encode_as(MAGIC_DIRECTORY, self.master_mdt.into(), moved);
         self.shards.iter().for_each(|fid| out.extend_from_slice(&fid.to_le_bytes()));
         out
     }
 
-    /// What the shard in this place of the list stores.
+    /// What the shard in this place of the list stores, when it has moved nothing.
     pub fn encode_shard(&self, place: u32) -> Vec<u8> {
-        self.encode_as(MAGIC_SHARD, place)
+        self.encode_as(MAGIC_SHARD, place, 0)
     }
 
-    fn encode_as(&self, magic: u32, third: u32) -> Vec<u8> {
+    fn encode_as(&self, magic: u32, third: u32, moved: u64) -> Vec<u8> {
         let hash = u32::from(self.hash) | self.flags.bits();
         let count = self.shards.len() as u32;
         let mut out = Vec::with_capacity(HEADER + FID_BYTES * self.shards.len());
-        for field in [magic, count, third, hash, self.version, self.migrate_offset, self.migrate_hash] {
+        for field in [magic, count, third, hash, self.version, self.migrate_offset, self.migrate_hash, 0] {
             out.extend_from_slice(&field.to_le_bytes());
         }
+        out.extend_from_slice(&moved.to_le_bytes());
         out.resize(HEADER, 0);
         out
     }
@@ -174,7 +266,8 @@ impl DirLayout {
         }
         let master_mdt = u16::try_from(u32_at(header, 8)).ok().filter(|index| *index < TARGET_INDEX_MAX);
         let master_mdt = master_mdt.ok_or(DirError::Field("master"))?;
-        let (Spread { hash, flags, migrate_offset, migrate_hash, count: _ }, version) = Spread::read(header)?;
+        let (Spread { hash, flags, migrate_offset, migrate_hash, count: _, .. }, version) =
+            Spread::read(header)?;
         let shards = fids(rows)?;
         Ok(DirLayout { hash, flags, version, master_mdt, migrate_offset, migrate_hash, shards })
     }
@@ -188,6 +281,8 @@ struct Spread {
     migrate_offset: u32,
     migrate_hash: u32,
     count: u32,
+    /// Names of this shard before this position have moved.
+    moved: u64,
 }
 
 impl Spread {
@@ -215,6 +310,15 @@ impl Spread {
         old.filter(|old| self.shard_of(name) != Some(*old))
     }
 
+    fn old_places(&self) -> Range<u32> {
+        match self.change() {
+            None => 0..0,
+            Some(DirChange::Split) => 0..self.migrate_offset,
+            Some(DirChange::Merge) => 0..self.count,
+            Some(DirChange::Migration) => self.migrate_offset..self.count,
+        }
+    }
+
     fn check(&self) -> Result<(), DirError> {
         let is_changing = change_of(self.flags)?.is_some();
         let can_cut = (1..self.count).contains(&self.migrate_offset);
@@ -223,6 +327,9 @@ impl Spread {
         }
         if !is_changing && self.migrate_hash != 0 {
             return Err(DirError::Field("migrate hash"));
+        }
+        if !is_changing && self.moved != 0 {
+            return Err(DirError::Field("moved"));
         }
         // 0 is what is left of a list that was lost.
         if self.hash == 0 && !self.flags.contains(DirFlags::BAD_TYPE) {
@@ -234,13 +341,14 @@ impl Spread {
     /// What a header says, and its version.
     fn read(header: &[u8; HEADER]) -> Result<(Spread, u32), DirError> {
         let field = |index: usize| u32_at(header, 4 * index);
-        if header[28..].iter().any(|byte| *byte != 0) {
+        if header[28..MOVED].iter().chain(&header[MOVED + 8..]).any(|byte| *byte != 0) {
             return Err(DirError::Field("padding"));
         }
         let count = count_of(header)? as u32;
         let flags = DirFlags::from_bits(field(3) & !HASH_MASK).ok_or(DirError::Field("flags"))?;
         let hash = (field(3) & HASH_MASK) as u16;
-        let spread = Spread { hash, flags, migrate_offset: field(5), migrate_hash: field(6), count };
+        let moved = u64::from(field(8)) | u64::from(field(9)) << 32;
+        let spread = Spread { hash, flags, migrate_offset: field(5), migrate_hash: field(6), count, moved };
         spread.check()?;
         Ok((spread, field(4)))
     }
@@ -251,33 +359,88 @@ impl Spread {
 pub struct DirShard {
     /// Its place in the list.
     pub place: u32,
+    /// Version of the list.
+    pub version: u32,
     spread: Spread,
 }
 
 impl DirShard {
-    /// What a shard has stored.
+    /// What a shard has stored, or a directory that is one of its own shards.
     ///
     /// # Errors
     /// If these are not the bytes of such a place.
-    pub fn decode(bytes: &[u8]) -> Result<DirShard, DirError> {
+    pub fn decode(fid: &Fid, bytes: &[u8]) -> Result<DirShard, DirError> {
+        if let Ok((header, rows)) = split_header(bytes, MAGIC_DIRECTORY) {
+            let (spread, version) = Spread::read(header)?;
+            let place = fids(rows)?.iter().position(|shard| shard == fid);
+            let place = place.ok_or(DirError::Field("place"))? as u32;
+            return Ok(DirShard { place, version, spread });
+        }
         let (header, rest) = split_header(bytes, MAGIC_SHARD)?;
         if !rest.is_empty() {
             return Err(DirError::Length(bytes.len()));
         }
-        let (spread, _) = Spread::read(header)?;
+        let (spread, version) = Spread::read(header)?;
         let place = u32_at(header, 8);
         match place < spread.count {
-            true => Ok(DirShard { place, spread }),
+            true => Ok(DirShard { place, version, spread }),
             false => Err(DirError::Field("place")),
         }
     }
 
-    /// True if a name may lie in this shard.
-    pub fn may_have(&self, name: &[u8]) -> bool {
-        let is_here = |place: Option<usize>| place.is_none_or(|place| place == self.place as usize);
-        is_here(self.spread.shard_of(name))
-            || self.spread.old_shard_of(name).is_some_and(|place| place == self.place as usize)
+    /// Where a name with this position lies.
+    pub fn home(&self, name: &[u8], position: u64) -> Home {
+        let is_here = |place: usize| place == self.place as usize;
+        match (self.spread.shard_of(name), self.spread.old_shard_of(name)) {
+            (None, _) => Home::Here,
+            (Some(new), None) if is_here(new) => Home::Here,
+            (_, Some(old)) if is_here(old) && position >= self.spread.moved => Home::Here,
+            (Some(new), Some(old)) if is_here(new) => Home::IfMoved { from: old as u32 },
+            _ => Home::Elsewhere,
+        }
     }
+
+    /// While names move: the place that a name moves to from here, if it does.
+    pub fn leaves_for(&self, name: &[u8]) -> Option<u32> {
+        let old = self.spread.old_shard_of(name)?;
+        let new = self.spread.shard_of(name).filter(|_| old == self.place as usize)?;
+        Some(new as u32)
+    }
+
+    /// Names of this shard before this position have moved.
+    pub fn moved(&self) -> u64 {
+        self.spread.moved
+    }
+
+    /// Names have still to move out of this shard.
+    pub fn is_moving(&self) -> bool {
+        self.spread.moved != MOVED_ALL && self.spread.old_places().contains(&self.place)
+    }
+
+    /// While names move: they move out of this shard, or have.
+    pub fn is_old(&self) -> bool {
+        self.spread.old_places().contains(&self.place)
+    }
+}
+
+/// What is stored by a shard, or a directory that is one of its own, with another position up to which names have moved.
+///
+/// # Errors
+/// If these are not the bytes of such a thing.
+pub fn with_moved(bytes: &[u8], moved: u64) -> Result<Vec<u8>, DirError> {
+    let mut bytes = bytes.to_vec();
+    let len = bytes.len();
+    let field = bytes.get_mut(MOVED..MOVED + 8).ok_or(DirError::Length(len))?;
+    field.copy_from_slice(&moved.to_le_bytes());
+    Ok(bytes)
+}
+
+/// Flags of a directory with these shards.
+fn overstriped(mut flags: DirFlags, shards: &[Fid]) -> DirFlags {
+    let mut mdts: Vec<u16> = shards.iter().map(Fid::mdt_index).collect();
+    mdts.sort_unstable();
+    flags.set(DirFlags::OVERSTRIPED, mdts.windows(2).any(|pair| pair[0] == pair[1]));
+    flags
 }
 
 fn split_header(bytes: &[u8], magic: u32) -> Result<(&[u8; HEADER], &[u8]), DirError> {
@@ -428,226 +591,4 @@ pub fn hash_text(hash: u32) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// Calls `check` with the samples after random changes of their bytes and lengths.
-    pub(crate) fn mutate(samples: &[Vec<u8>], check: impl Fn(&[u8])) {
-        let mut seed = 1u64;
-        let mut random = move || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) as usize
-        };
-        for _ in 0..50_000 {
-            let mut bytes = samples[random() % samples.len()].clone();
-            for _ in 0..1 + random() % 3 {
-                let at = random() % bytes.len();
-                match random() % 4 {
-                    0 => bytes[at] = random() as u8,
-                    1 => bytes[at] ^= 1 << (random() % 8),
-                    2 => bytes.truncate(at.max(1)),
-                    _ => bytes.push(random() as u8),
-                }
-            }
-            check(&bytes);
-        }
-    }
-
-    fn shards(count: u32) -> Vec<Fid> {
-        (0..count).map(|index| Fid::new(Fid::first_sequence_of_mdt(index as u16), 3 + index, 0)).collect()
-    }
-
-    fn two() -> DirLayout {
-        DirLayout::new(DirHash::Crush, 0, shards(2))
-    }
-
-    fn changing(flags: DirFlags, offset: u32, old: DirHash, count: u32) -> DirLayout {
-        DirLayout {
-            flags: DirFlags::MIGRATION | flags,
-            version: 7,
-            migrate_offset: offset,
-            migrate_hash: old.number().into(),
-            ..DirLayout::new(DirHash::Crush, 1, shards(count))
-        }
-    }
-
-    fn samples() -> Vec<DirLayout> {
-        let odd = DirLayout { hash: 0, flags: DirFlags::BAD_TYPE | DirFlags::LOST_LMV, ..two() };
-        vec![
-            two(),
-            DirLayout::new(DirHash::Fnv1a64, 3, shards(1)),
-            DirLayout { hash: 77, flags: DirFlags::FIXED | DirFlags::OVERSTRIPED, ..two() },
-            odd,
-            changing(DirFlags::empty(), 1, DirHash::Fnv1a64, 4),
-            changing(DirFlags::SPLIT, 2, DirHash::Fnv1a64, 4),
-            changing(DirFlags::MERGE, 3, DirHash::Crush2, 4),
-        ]
-    }
-
-    #[test]
-    fn golden_directory_and_shard() {
-        let mut expected = vec![0; 88];
-        expected[..4].copy_from_slice(&[0xd0, 0x0c, 0xd2, 0x0c]);
-        expected[4] = 2;
-        expected[12] = 3;
-        expected[56..64].copy_from_slice(&[0, 4, 0, 0, 2, 0, 0, 0]);
-        expected[64] = 3;
-        expected[72..80].copy_from_slice(&[0, 4, 0, 0x40, 2, 0, 0, 0]);
-        expected[80] = 4;
-        assert_eq!(two().encode(), expected);
-        expected[..4].copy_from_slice(&[0xd0, 0x0c, 0xd4, 0x0c]);
-        expected[8] = 1;
-        assert_eq!(two().encode_shard(1), expected[..56]);
-        let moving = changing(DirFlags::SPLIT, 2, DirHash::Fnv1a64, 4).encode();
-        assert_eq!(&moving[8..28], &[1, 0, 0, 0, 3, 0, 0, 0x88, 7, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0]);
-    }
-
-    #[test]
-    fn what_is_stored_is_read_back() {
-        for layout in samples() {
-            assert_eq!(DirLayout::decode(&layout.encode()).as_ref(), Ok(&layout));
-            let shard = DirShard::decode(&layout.encode_shard(0)).expect("a shard");
-            assert_eq!(shard, DirShard { place: 0, spread: layout.spread() });
-        }
-        let largest = DirLayout::new(DirHash::Crush2, 0, shards(2000));
-        assert_eq!(DirLayout::decode(&largest.encode()), Ok(largest));
-    }
-
-    #[test]
-    fn impossible_layouts_are_refused() {
-        let with = |at: usize, value: u8| {
-            let mut bytes = two().encode();
-            bytes[at] = value;
-            DirLayout::decode(&bytes)
-        };
-        let field = |name| Err(DirError::Field(name));
-        assert_eq!(with(0, 1), Err(DirError::Magic(0x0cd2_0c01)));
-        assert_eq!(with(2, 0xd4), Err(DirError::Magic(MAGIC_SHARD)));
-        assert_eq!([with(4, 0), with(6, 1)], [(); 2].map(|()| field("count")));
-        assert_eq!([with(4, 1), with(4, 3)], [(); 2].map(|()| Err(DirError::Length(88))));
-        assert_eq!([with(9, 0xff), with(10, 1)].map(|result| result.is_ok()), [true, false]);
-        assert_eq!(with(12, 0), field("hash"));
-        assert_eq!(
-            [with(14, 1), with(15, 0x40), with(15, 8), with(15, 0x8c)],
-            [(); 4].map(|()| field("flags"))
-        );
-        // A change without a place to cut, and such a place without a change.
-        assert_eq!([with(15, 0x80), with(20, 1)], [(); 2].map(|()| field("migrate offset")));
-        assert_eq!(with(24, 1), field("migrate hash"));
-        assert_eq!([with(28, 1), with(55, 1)], [(); 2].map(|()| field("padding")));
-        let same = DirLayout { shards: vec![shards(1)[0]; 2], ..two() };
-        let none = DirLayout { shards: vec![Fid::ZERO, shards(1)[0]], ..two() };
-        assert_eq!(
-            [same, none].map(|layout| DirLayout::decode(&layout.encode())),
-            [(); 2].map(|()| field("shards"))
-        );
-        assert_eq!(DirShard::decode(&two().encode_shard(2)), Err(DirError::Field("place")));
-        assert_eq!(DirShard::decode(&two().encode()), Err(DirError::Magic(MAGIC_DIRECTORY)));
-        assert_eq!(DirLayout::decode(&[]), Err(DirError::Length(0)));
-    }
-
-    #[test]
-    fn random_changes_of_bytes_give_an_error_or_a_layout_that_encodes_and_finds_names() {
-        let bytes: Vec<_> =
-            samples().iter().flat_map(|layout| [layout.encode(), layout.encode_shard(0)]).collect();
-        mutate(&bytes, |bytes| {
-            let whole = DirLayout::decode(bytes);
-            if let Ok(layout) = &whole {
-                assert_eq!(DirLayout::decode(&layout.encode()).as_ref(), Ok(layout));
-            }
-            let shard = DirShard::decode(bytes).map(|shard| shard.spread);
-            for spread in [whole.map(|layout| layout.spread()), shard].into_iter().flatten() {
-                let places = [spread.shard_of(b"name"), spread.old_shard_of(b"name")];
-                assert!(
-                    places.into_iter().flatten().all(|place| place < spread.count as usize),
-                    "{spread:?}"
-                );
-            }
-        });
-    }
-
-    const NAMES: [&[u8]; 6] = [b"a", b"b", b"foo", b"bar", b"notes.txt", b"data.bin"];
-
-    #[test]
-    fn names_lie_where_the_hash_says() {
-        for name in NAMES {
-            for hash in DirHash::ALL {
-                let layout = DirLayout::new(hash, 0, shards(5));
-                assert_eq!(layout.shard_of(name), Some(hash.shard(name, 5) as usize));
-                assert_eq!(layout.old_shard_of(name), None);
-            }
-        }
-        let odd = DirLayout { hash: 9, ..two() };
-        assert_eq!((odd.shard_of(b"a"), odd.old_shard_of(b"a")), (None, None));
-        assert_eq!(DirLayout { shards: shards(1), ..odd }.shard_of(b"a"), Some(0), "there is only one");
-    }
-
-    #[test]
-    fn names_that_move_are_looked_for_in_the_new_place_and_then_in_the_old_one() {
-        for name in NAMES {
-            let of = |hash: DirHash, count| hash.shard(name, count) as usize;
-            let check = |layout: DirLayout, new: usize, old: usize| {
-                assert_eq!(layout.shard_of(name), Some(new), "{layout:?}");
-                assert_eq!(layout.old_shard_of(name), Some(old).filter(|old| *old != new), "{layout:?}");
-            };
-            let (old, new) = (DirHash::Fnv1a64, DirHash::Crush);
-            check(changing(DirFlags::SPLIT, 2, old, 5), of(new, 5), of(old, 2));
-            check(changing(DirFlags::MERGE, 2, old, 5), of(old, 2), of(new, 5));
-            check(changing(DirFlags::empty(), 2, old, 5), of(new, 2), 2 + of(old, 3));
-            check(changing(DirFlags::empty(), 1, old, 2), 0, 1);
-        }
-    }
-
-    #[test]
-    fn each_name_may_lie_in_one_shard_and_while_names_move_in_two() {
-        for layout in samples() {
-            let bytes: Vec<_> =
-                (0..layout.shards.len() as u32).map(|place| layout.encode_shard(place)).collect();
-            let shards = bytes.iter().map(|bytes| DirShard::decode(bytes).expect("a shard"));
-            let shards: Vec<DirShard> = shards.collect();
-            for name in NAMES {
-                let having =
-                    shards.iter().filter(|shard| shard.may_have(name)).map(|shard| shard.place as usize);
-                let mut expected: Vec<usize> =
-                    layout.shard_of(name).into_iter().chain(layout.old_shard_of(name)).collect();
-                if layout.shard_of(name).is_none() {
-                    expected = (0..layout.shards.len()).collect();
-                }
-                expected.sort_unstable();
-                assert_eq!(having.collect::<Vec<_>>(), expected, "{layout:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_programs_see_is_read_back_and_bounded() {
-        let seen = UserDir::from(&two());
-        let bytes = seen.encode();
-        assert_eq!((bytes.len(), &bytes[..4]), (48 + 2 * 24, &[0xd0, 0x0c, 0xd2, 0x0c][..]));
-        assert_eq!((bytes[48 + 8], bytes[48 + 20], bytes[72 + 8], bytes[72 + 20]), (3, 0, 4, 1));
-        assert_eq!(UserDir::decode(&bytes), Ok(seen.clone()));
-        assert_eq!(UserDir::decode(&[&bytes[..], &[1, 2, 3]].concat()), Ok(seen), "more room than needed");
-        assert_eq!(UserDir::decode(&bytes[..90]), Err(DirError::Length(90)));
-        let whole = UserDir { mdt: 3, hash: 0, shards: Vec::new() };
-        assert_eq!(UserDir::decode(&whole.encode()), Ok(whole));
-        mutate(&[bytes], |bytes| {
-            if let Ok(seen) = UserDir::decode(bytes) {
-                assert_eq!(UserDir::decode(&seen.encode()), Ok(seen));
-            }
-        });
-    }
-
-    #[test]
-    fn hashes_are_named_as_lustre_names_them() {
-        let texts = [0, 3, 7, 0x8000_0002, 0x3300_0004, 0x0041_0001].map(hash_text);
-        let expected = [
-            "none",
-            "crush",
-            "0x7",
-            "fnv_1a_64,migrating",
-            "crush2,overstriped,bad_type,lost_lmv,fixed",
-            "all_char,unknown_410000",
-        ];
-        assert_eq!(texts, expected);
-    }
-}
+pub(crate) mod tests;

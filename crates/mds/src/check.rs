@@ -17,7 +17,7 @@ use crate::config::MdsConfig;
 use crate::data::DataPart;
 use crate::error::MdsError;
 use crate::mds::{read_record, store_path};
-use crate::shards::{check_home, is_shard, shards_of};
+use crate::shards::{is_shard, may_have, shards_of};
 use crate::tables::OrphanKind;
 use collect::Inventory;
 use nacre_ondisk::InodeRecord;
@@ -197,7 +197,7 @@ impl Checker<'_> {
                     self.report(name.fid, true, text);
                     continue;
                 }
-                Some(parent) if check_home(&parent.record, &name.name).is_err() => {
+                Some(parent) if !may_have(&parent.record, &name.name, name.position) => {
                     let text = format!("name '{shown}' in {} belongs into another shard", name.parent);
                     self.report(name.fid, false, text);
                 }
@@ -295,7 +295,7 @@ impl Checker<'_> {
             Ok(Some(layout)) => layout,
             Err(_) => return self.report(*fid, false, "its list of shards is damaged".to_owned()),
         };
-        for shard in &layout.shards {
+        for shard in layout.shards.iter().filter(|shard| *shard != fid) {
             let found = self.inventory.inodes.get(shard).map(|inode| &inode.record);
             let is_ours = found.is_some_and(|found| is_shard(found) && found.parent == *fid);
             if !is_ours && self.inventory.covers(shard) {

@@ -12,6 +12,7 @@
 //! | `names` | first links, extra links, losing the last name |
 //! | `hash` | positions of names |
 //! | `shards` | directories whose names lie in shards |
+//! | `moving/*` | names that move between shards |
 //! | `operations/*` | operations over several MDTs |
 //! | `opens` | open handles and who writes |
 //! | `data` | data of files on this MDT, and how large it may be |
@@ -37,6 +38,7 @@ mod hash;
 mod locks;
 mod mdlocks;
 mod mds;
+mod moving;
 mod names;
 mod opens;
 mod operations;
@@ -54,6 +56,7 @@ pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, first_layout};
 pub use data::DataWatch;
 pub use error::MdsError;
 pub use mds::{Mds, Osts};
+pub use moving::MovingLimits;
 pub use osts::{OstSet, Pools, Qos};
 pub use stats::MdsStats;
 

@@ -7,6 +7,7 @@ use crate::data::{DataPart, DataWatch};
 use crate::error::MdsError;
 use crate::flocks::FileLocks;
 use crate::locks::LockTable;
+use crate::moving::Moving;
 use crate::opens::OpenTable;
 use crate::operations::{self, Operations, Peers};
 use crate::ops::put_default;
@@ -104,6 +105,8 @@ pub struct Mds {
     pub(crate) root_default: RwLock<Wish>,
     /// The group that may make directories on other MDTs; 0: administrators alone, -1: everybody (`mdt.*.enable_remote_dir_gid`).
     pub(crate) remote_dir_gid: AtomicI64,
+    /// Names that move between shards.
+    pub(crate) moving: Moving,
     /// The MDT record as it is stored.
     pub(crate) record: Mutex<MdtRecord>,
     /// First sequence not given out; a copy of the one in `record`.
@@ -255,6 +258,7 @@ impl Mds {
             move_directory: Mutex::new(()),
             root_default: RwLock::default(),
             remote_dir_gid: AtomicI64::new(0),
+            moving: Moving::new(),
             next_sequence: AtomicU64::new(record.next_sequence),
             default_layout: RwLock::new(config.default_layout.clone()),
             hash_seed: AtomicU64::new(record.hash_seed),
@@ -317,6 +321,7 @@ impl Mds {
     /// If a thread cannot be started.
     pub fn set_peers(self: &Arc<Self>, peers: Peers) -> Result<(), MdsError> {
         self.operations.set_peers(peers);
+        self.start_moving(&self.signal).map_err(MdsError::Thread)?;
         if self.operations.has_peers() {
             self.resolve_once();
             let mut resolver = self.resolver.lock();
@@ -461,6 +466,9 @@ impl Mds {
             if thread.join().is_err() {
                 log::error!("MDT{:04x}: the thread {name} has panicked", self.index);
             }
+        }
+        if !self.moving.join() {
+            log::error!("MDT{:04x}: the thread that moves names has panicked", self.index);
         }
         drop(self.lock_timer.lock().take());
         self.operations.set_peers(Peers::new());
@@ -657,6 +665,9 @@ impl Mds {
         let transno = self.store.commit(tx.batch()).map_err(|error| self.store_failed(&error))?;
         self.space.count_inodes(tx.inode_change());
         for (fid, record) in tx.take_cached() {
+            if let Some(record) = record.as_ref().filter(|record| record.attr.is_dir()) {
+                self.moving.note_size(record);
+            }
             self.cache.replace(&fid, record);
         }
         for (ost_index, object) in tx.take_destroyed() {
@@ -684,15 +695,23 @@ impl Mds {
 
     /// A sequence that nobody has.
     pub(crate) fn allocate_sequence(&self, caller: &Caller<'_>) -> StatusResult<MdsAnswer> {
+        self.take_sequence(|tx, sequence| self.finish(caller, tx, MdsReply::Sequence(sequence)))
+    }
+
+    /// Takes a sequence that nobody has with the transaction that `commit` commits.
+    pub(crate) fn take_sequence<T>(
+        &self,
+        commit: impl FnOnce(Tx, u64) -> StatusResult<T>,
+    ) -> StatusResult<T> {
         let mut record = self.record.lock();
         let sequence = record.next_sequence;
         let next = MdtRecord { next_sequence: sequence + 1, ..*record };
         let mut tx = self.begin();
         tx.batch().put(META, META_KEY, &next.encode());
-        let answer = self.finish(caller, tx, MdsReply::Sequence(sequence))?;
+        let outcome = commit(tx, sequence)?;
         *record = next;
         self.next_sequence.store(next.next_sequence, Ordering::Release);
-        Ok(answer)
+        Ok(outcome)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::mds::Mds;
 use crate::tables::{
-    DESTROYS, LINKS, ORPHANS, OrphanKind, PRESENT, XATTRS, destroy_key, link_key, split_link_key,
+    DESTROYS, LINKS, MOVES, ORPHANS, OrphanKind, PRESENT, XATTRS, destroy_key, link_key, split_link_key,
 };
 use crate::tx::Tx;
 use nacre_layout::{StripeObject, user};
@@ -159,6 +159,9 @@ impl Mds {
         }
         if flags.contains(AttrFlags::ORPHAN) {
             tx.batch().delete(ORPHANS, &fid.to_key());
+        }
+        if !record.lmv.is_empty() {
+            tx.batch().delete(MOVES, &fid.to_key());
         }
         tx.delete_inode(&fid);
         Ok(())

@@ -11,6 +11,7 @@ mod update;
 
 pub(crate) use coordinate::Gathered;
 pub(crate) use resolve::resolve;
+pub(crate) use update::MIRRORED;
 
 use crate::error::MdsError;
 use crate::locks::{Kept, LockTable};
@@ -249,6 +250,18 @@ impl Operations {
     /// Are there other MDTs?
     pub fn has_peers(&self) -> bool {
         !self.peers.read().is_empty()
+    }
+
+    /// True for an MDT of the file system.
+    pub fn knows(&self, mdt: u16) -> bool {
+        mdt == self.index || self.peers.read().contains_key(&mdt)
+    }
+
+    /// All MDTs.
+    pub fn all_mdts(&self) -> impl Iterator<Item = u16> + use<> {
+        let mut all: Vec<u16> = self.peers.read().keys().copied().collect();
+        all.push(self.index);
+        all.into_iter()
     }
 
     /// A new operation, which is not decided.

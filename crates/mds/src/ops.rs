@@ -22,3 +22,4 @@ mod xattr_acl;
 mod xattr_system;
 
 pub(crate) use dir_default::put_default;
+pub(crate) use striped::new_shard;

@@ -70,6 +70,14 @@ impl Mds {
     }
 
     fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        match self.run_once(caller, request) {
+            // Names may have come to this shard without its knowing.
+            Err(Status::WRONG_SHARD) if self.learn_moved(request)? => self.run_once(caller, request),
+            outcome => outcome,
+        }
+    }
+
+    fn run_once(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         match request {
             MdsRequest::Statfs => Ok(self.answer(MdsReply::Statfs(self.space.statfs()))),
             MdsRequest::AllocateSequence => self.allocate_sequence(caller),
@@ -101,6 +109,7 @@ impl Mds {
                 self.files_on(caller, *ost_index, after, *count_max)
             }
             MdsRequest::Peer(request) => self.serve_peer(caller.export, request),
+            MdsRequest::Restripe { fid, wish } => self.restripe(caller, fid, wish),
             MdsRequest::GetLayout { fid } => self.get_layout(fid),
             MdsRequest::SetLayout { fid, wish } => self.set_layout(caller, fid, wish),
             MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),

@@ -41,6 +41,9 @@ pub const OPERATIONS: Table = Table(13);
 /// Coordinator (u16) -> the first of its operations that may not be durable everywhere.
 pub const FINISHED: Table = Table(14);
 
+/// FID of a shard that names have still to move out of, or of a directory whose shards change -> nothing but a version.
+pub const MOVES: Table = Table(15);
+
 /// Key of the only record in [`META`].
 pub const META_KEY: &[u8] = b"mdt";
 /// Value of entries whose key says all.

@@ -491,6 +491,15 @@ pub enum MdsRequest<'a> {
         /// How many at most.
         count_max: u32,
     },
+    /// Spreads the names of a directory over more or fewer shards. Reply: `Done`, when it has begun: names move in the background, and can
+    /// be used meanwhile. `EBUSY` while they move already, `EALREADY` if they lie as is wanted.
+    Restripe {
+        /// The directory.
+        fid: Fid,
+        /// Number of shards (1: whole), the hash, and the MDTs of which those that are needed are taken in turn
+        /// ([`nacre_layout::DirDefault`]).
+        wish: &'a [u8],
+    },
     /// Of another metadata server. Reply: `Peer`. `EPERM` for anybody else.
     Peer(PeerRequest),
 }
@@ -624,6 +633,15 @@ pub enum MdsReply {
     },
     /// A page of a directory.
     Directory(DirPage),
+    /// A page of a shard of a directory, or of one that is a shard of its own while its names move.
+    Shard {
+        /// The page.
+        page: DirPage,
+        /// Version of the list that the shard is in.
+        version: u32,
+        /// Names before this position may have moved to other shards before the page was read to its end.
+        moved: u64,
+    },
     /// A value.
     Bytes(Vec<u8>),
     /// A path of an inode below a directory.

@@ -98,6 +98,7 @@ wire_enum!(MdsRequest<'a> {
     39 = RemoveFid { fid },
     40 = CloseWrite { fid, handle, update, data },
     41 = Peer(request),
+    42 = Restripe { fid, wish },
 });
 
 wire_enum!(MdsReply {
@@ -124,6 +125,7 @@ wire_enum!(MdsReply {
     20 = Path { top, path },
     21 = Peer(reply),
     22 = Remote { fid, public, names, directory },
+    23 = Shard { page, version, moved },
 });
 
 wire_enum!(OssRequest {

@@ -11,6 +11,8 @@ pub const UPDATES_MAX: usize = 64;
 pub const WANTED_MAX: usize = 64;
 /// Operations in one message.
 pub const OPERATIONS_MAX: usize = 1024;
+/// Names that one operation moves to another shard at most.
+pub const MOVED_MAX: usize = 1024;
 /// Largest inode record, with a layout of the largest size in it.
 const RECORD_MAX: usize = 128 << 10;
 
@@ -133,7 +135,47 @@ pub enum Update {
         /// Extended attributes that change too; an empty value takes one away.
         xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     },
+    /// A directory or shard gets another list, or another place in one.
+    SetShards {
+        /// The directory or shard.
+        fid: Fid,
+        /// What it stores of the list; nothing for a directory that is whole.
+        lmv: RecordBytes,
+        /// It is the directory itself.
+        is_master: bool,
+    },
+    /// Names leave an old shard. All its names before a position have moved then.
+    NamesOut {
+        /// The shard.
+        fid: Fid,
+        /// The position.
+        upto: u64,
+        /// Subdirectories among them.
+        subdirs: u32,
+        /// The names.
+        names: Vec<Vec<u8>>,
+    },
+    /// Names come to a shard from an old one.
+    NamesIn {
+        /// The shard.
+        fid: Fid,
+        /// The names.
+        names: Vec<MovedName>,
+    },
 }
+
+/// A name on its way to another shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MovedName {
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it leads to.
+    pub fid: Fid,
+    /// Kind of that.
+    pub kind: FileKind,
+}
+
+wire_struct!(MovedName { name, fid, kind });
 
 /// What changes on one MDT.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -242,6 +284,18 @@ pub enum PeerRequest {
     },
     /// What MDT 0 hashes names with: so do all, and names keep their positions when they move between shards. Reply: `HashSeed`.
     HashSeed,
+    /// How far an old shard of a directory has moved its names, as it is decided and durable. Reply: `Moved`.
+    Moved {
+        /// The shard, or a directory that is one of its own.
+        fid: Fid,
+    },
+    /// A FID for a shard. Reply: `Fid`; `ENOSPC` if there is no room.
+    NewFid,
+    /// A directory has so many names in one shard, or is whole with so many, that it should get more shards. Reply: `Done`.
+    Split {
+        /// The directory.
+        fid: Fid,
+    },
 }
 
 /// An answer to a [`PeerRequest`].
@@ -271,6 +325,15 @@ pub enum PeerReply {
     Record(Found),
     /// Seed of the hash of names.
     HashSeed(u64),
+    /// How far names have moved.
+    Moved {
+        /// Version of the list that the shard is in.
+        version: u32,
+        /// Names before this position have moved.
+        upto: u64,
+    },
+    /// A FID that nobody has.
+    Fid(Fid),
 }
 
 wire_enum!(Update {
@@ -283,6 +346,9 @@ wire_enum!(Update {
     7 = DropName { fid, at },
     8 = DropShard { fid },
     9 = Mirror { fid, record, xattrs },
+    10 = SetShards { fid, lmv, is_master },
+    11 = NamesOut { fid, upto, subdirs, names },
+    12 = NamesIn { fid, names },
 });
 wire_enum!(PeerRequest {
     1 = Hello { mdt, after },
@@ -296,6 +362,9 @@ wire_enum!(PeerRequest {
     9 = LockTree { op },
     10 = UnlockTree { op },
     11 = HashSeed,
+    12 = Moved { fid },
+    13 = NewFid,
+    14 = Split { fid },
 });
 wire_enum!(PeerReply {
     0 = Done,
@@ -304,6 +373,8 @@ wire_enum!(PeerReply {
     3 = Record(found),
     4 = Greeting { operations, finished },
     5 = HashSeed(seed),
+    6 = Moved { version, upto },
+    7 = Fid(fid),
 });
 wire_struct!(Part { mdt, updates });
 wire_struct!(Operation { id, stamp, client, now, parts });
@@ -336,4 +407,6 @@ lists! {
     Found: WANTED_MAX, 17, "inodes";
     Option<(Fid, FileKind)>: WANTED_MAX, 1, "names";
     (Vec<u8>, Vec<u8>): UPDATES_MAX, 8, "attributes";
+    MovedName: MOVED_MAX, 21, "names";
+    Vec<u8>: MOVED_MAX, 4, "names";
 }

@@ -89,7 +89,7 @@ impl Client {
             let parent = self.parent_of(caller, fid, 0);
             let answer = match self.call(caller, fid, &MdsRequest::RemoveFid { fid }) {
                 // The name lies on another MDT.
-                Err(Status::WRONG_TARGET) => self.remove_named(caller, fid)?,
+                Err(Status::WRONG_TARGET | Status::WRONG_SHARD) => self.remove_named(caller, fid)?,
                 answer => answer?,
             };
             let MdsReply::Removed { attr, .. } = &answer.reply else { return Err(Status::EPROTO) };

@@ -30,6 +30,8 @@ pub struct Dirent {
     pub fid: Fid,
     pub kind: FileKind,
     pub hash_is_right: bool,
+    /// Position in its directory.
+    pub position: u64,
 }
 
 /// An inode and what others say of it.
@@ -211,6 +213,7 @@ impl Inventory {
                     fid: record.fid,
                     kind: record.kind,
                     hash_is_right: name_hash(seed, name) == hash,
+                    position: hash,
                 });
             }
             Err(error) => {

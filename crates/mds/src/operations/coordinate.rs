@@ -4,8 +4,8 @@ use super::{Busy, encode_record};
 use crate::locks::{HELD_MAX, Locked};
 use crate::mds::Mds;
 use crate::service::Caller;
-use crate::shards::check_home;
 use crate::tables::{OPERATIONS, op_key};
+use crate::tx::Tx;
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
@@ -41,11 +41,12 @@ impl Gathered<'_> {
     /// # Errors
     /// As [`Gathered::inode`]; `ENOTDIR`; `WRONG_SHARD` if it is with another one.
     pub fn home(&self, fid: &Fid, name: &[u8]) -> StatusResult<Arc<InodeRecord>> {
-        let record = self.inode(fid)?;
+        // One that is not there may be a shard that was given up.
+        let record = self.inode(fid).map_err(|_| Status::WRONG_SHARD)?;
         if !record.attr.is_dir() {
             return Err(Status::ENOTDIR);
         }
-        check_home(&record, name)?;
+        self.mds.check_home(&record, name)?;
         Ok(record)
     }
 
@@ -71,6 +72,14 @@ impl Drop for Gathered<'_> {
         }
         self.mds.operations.state.lock().undecided.remove(&self.op);
     }
+}
+
+/// On whose behalf an operation happens, and when.
+struct Decided {
+    client: nacre_types::ClientUuid,
+    now: Timestamp,
+    /// The part of the coordinator is made durable first.
+    is_durable: bool,
 }
 
 /// See [`Mds::still_tree`].
@@ -159,14 +168,42 @@ impl Mds {
     pub(crate) fn execute(
         &self,
         caller: &Caller<'_>,
-        mut gathered: Gathered<'_>,
+        gathered: Gathered<'_>,
         updates: Vec<Update>,
         (now, reply): (Timestamp, MdsReply),
     ) -> StatusResult<MdsAnswer> {
+        let commit = |tx: Tx| {
+            let answer = self.finish(caller, tx, reply)?;
+            Ok((answer.transno, answer))
+        };
+        let decided = Decided { client: caller.client, now, is_durable: false };
+        let mut answer = self.decide(gathered, updates, &decided, commit)?;
+        answer.last_committed = self.committed();
+        Ok(answer)
+    }
+
+    /// The same on the server's own account. The part here is durable before anybody else does his, or sees it.
+    ///
+    /// # Errors
+    /// As [`Mds::execute`].
+    pub(crate) fn execute_own(&self, gathered: Gathered<'_>, updates: Vec<Update>) -> StatusResult<()> {
+        let client = nacre_types::ClientUuid([0; 16]);
+        let decided = Decided { client, now: self.now(), is_durable: true };
+        self.decide(gathered, updates, &decided, |mut tx| Ok((self.commit(&mut tx)?, ())))
+    }
+
+    fn decide<T>(
+        &self,
+        mut gathered: Gathered<'_>,
+        updates: Vec<Update>,
+        decided: &Decided,
+        commit: impl FnOnce(Tx) -> StatusResult<(TransNo, T)>,
+    ) -> StatusResult<T> {
         let id = gathered.op;
         let parts = parts_of(updates, &gathered.remote, self.index);
         let stamp = self.operations.tick();
-        let operation = Arc::new(Operation { id, stamp, client: caller.client, now, parts });
+        let Decided { client, now, is_durable } = *decided;
+        let operation = Arc::new(Operation { id, stamp, client, now, parts });
         let mut tx = self.begin();
         if let Some(part) = operation.part(self.index) {
             self.stage(&mut tx, part, now)?;
@@ -175,8 +212,8 @@ impl Mds {
         // Before it is committed, so that nobody takes it for durable in between.
         let transno = TransNo(self.store.last_transno().0 + 1);
         self.operations.note_open(&operation, transno);
-        let mut answer = match self.finish(caller, tx, reply) {
-            Ok(answer) => answer,
+        let (transno, outcome) = match commit(tx) {
+            Ok(committed) => committed,
             Err(status) => {
                 self.operations.retract(&id);
                 return Err(status);
@@ -184,14 +221,16 @@ impl Mds {
         };
         gathered.is_decided = true;
         self.operations.state.lock().undecided.remove(&id);
-        self.operations.note_open(&operation, answer.transno);
+        self.operations.note_open(&operation, transno);
+        if is_durable {
+            self.sync_store(transno)?;
+        }
         for mdt in gathered.remote.iter().copied() {
             if let Err(status) = self.apply_at(mdt, &operation) {
                 log::warn!("MDT{mdt:04x} has not committed its part of {id} yet: {status}");
             }
         }
-        answer.last_committed = self.committed();
-        Ok(answer)
+        Ok(outcome)
     }
 
     /// Has another MDT commit its part.
@@ -264,7 +303,10 @@ fn mdt_of(update: &Update) -> u16 {
         | Update::MoveName { fid, .. }
         | Update::DropName { fid, .. }
         | Update::DropShard { fid }
-        | Update::Mirror { fid, .. } => fid.mdt_index(),
+        | Update::Mirror { fid, .. }
+        | Update::SetShards { fid, .. }
+        | Update::NamesOut { fid, .. }
+        | Update::NamesIn { fid, .. } => fid.mdt_index(),
     }
 }
 

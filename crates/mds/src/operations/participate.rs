@@ -67,6 +67,13 @@ impl Mds {
             PeerRequest::LockTree { op } => self.lock_tree(*op)?,
             PeerRequest::UnlockTree { op } => self.unlock_tree(op),
             PeerRequest::HashSeed => PeerReply::HashSeed(self.hash_seed()),
+            PeerRequest::Moved { fid } => self.moved_of(fid)?,
+            PeerRequest::NewFid => PeerReply::Fid(self.new_fid()?),
+            PeerRequest::Split { fid } => {
+                self.check_local(fid)?;
+                self.note_grown(fid);
+                PeerReply::Done
+            }
         };
         Ok(self.answer(MdsReply::Peer(reply)))
     }

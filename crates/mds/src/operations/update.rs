@@ -2,11 +2,13 @@
 
 use crate::mds::Mds;
 use crate::names::Place;
-use crate::tables::{ORPHANS, XATTRS, xattr_key};
+use crate::shards::{place_of, shards_of};
+use crate::tables::{MOVES, ORPHANS, PRESENT, XATTRS, xattr_key};
 use crate::tx::Tx;
+use nacre_layout::dir_layout::with_moved;
 use nacre_ondisk::{InodeRecord, XattrRecord};
-use nacre_types::{AttrFlags, Fid, Status, StatusResult, Timestamp};
-use nacre_wire::peer::{Name, Part, Update};
+use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp};
+use nacre_wire::peer::{MovedName, Name, Part, Update};
 use std::collections::BTreeMap;
 
 /// Inodes that a part changes, as they will be.
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 struct Changed(BTreeMap<Fid, InodeRecord>);
 
 /// Flags of a directory that its shards have too.
-const MIRRORED: AttrFlags = AttrFlags::HAS_ACL
+pub(crate) const MIRRORED: AttrFlags = AttrFlags::HAS_ACL
     .union(AttrFlags::HAS_DEFAULT_ACL)
     .union(AttrFlags::HAS_LAYOUT)
     .union(AttrFlags::PROJECT_INHERIT)
@@ -38,6 +40,17 @@ fn stage_xattr(tx: &mut Tx, fid: &Fid, name: &[u8], value: &[u8]) {
     let (scratch, batch) = tx.scratch();
     XattrRecord { value }.encode(scratch);
     batch.put(XATTRS, key.as_slice(), scratch);
+}
+
+/// Notes whether names have to move out of a shard, or the list of a directory has to be settled.
+fn stage_moves(tx: &mut Tx, record: &InodeRecord) {
+    let key = record.attr.fid.to_key();
+    let is_moving = place_of(record).is_ok_and(|shard| shard.is_some_and(|shard| shard.is_moving()));
+    let is_changing = || shards_of(record).is_ok_and(|list| list.is_some_and(|list| list.change().is_some()));
+    match is_moving || is_changing() {
+        true => tx.batch().put(MOVES, &key, &PRESENT),
+        false => tx.batch().delete(MOVES, &key),
+    }
 }
 
 fn place(name: &Name) -> Place<'_> {
@@ -113,6 +126,30 @@ impl Mds {
                 match record.attr.is_dir() {
                     true => self.destroy_inode(tx, &record)?,
                     false => drop(self.drop_name(tx, record, place(at), now)?),
+                }
+            }
+            Update::SetShards { fid, lmv, is_master } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                record.lmv = lmv.0.clone();
+                record.attr.flags.set(AttrFlags::STRIPED, *is_master && !record.lmv.is_empty());
+                stage_moves(tx, record);
+            }
+            Update::NamesOut { fid, upto, subdirs, names } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                record.attr.size = record.attr.size.saturating_sub(names.len() as u64);
+                record.attr.nlink = record.attr.nlink.saturating_sub(*subdirs);
+                record.lmv = with_moved(&record.lmv, *upto).map_err(|_| Status::EPROTO)?;
+                for name in names {
+                    tx.delete_dirent(fid, self.hash(name), name);
+                }
+            }
+            Update::NamesIn { fid, names } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                let subdirs = names.iter().filter(|moved| moved.kind == FileKind::Directory).count();
+                record.attr.size = record.attr.size.saturating_add(names.len() as u64);
+                record.attr.nlink = record.attr.nlink.saturating_add(subdirs as u32);
+                for MovedName { name, fid: lead, kind } in names {
+                    tx.put_dirent(fid, self.hash(name), name, *lead, *kind);
                 }
             }
             Update::DropShard { fid } => {

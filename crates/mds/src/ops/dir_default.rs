@@ -15,7 +15,7 @@ impl Mds {
     ///
     /// # Errors
     /// `EPERM`.
-    pub(super) fn may_choose_mdts(&self, caller: &Caller<'_>) -> StatusResult<()> {
+    pub(crate) fn may_choose_mdts(&self, caller: &Caller<'_>) -> StatusResult<()> {
         let allowed = self.remote_dir_gid();
         if allowed == -1 {
             return Ok(());

@@ -6,6 +6,7 @@ use super::rename::Move;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::operations::Gathered;
+use crate::ops::new_shard;
 use crate::service::Caller;
 use crate::shards::{named_in, shards_of};
 use crate::tables::OrphanKind;
@@ -38,14 +39,6 @@ fn encoded(record: &InodeRecord) -> RecordBytes {
     RecordBytes(bytes)
 }
 
-/// A shard of a directory that is made.
-fn new_shard(master: &InodeRecord, fid: &Fid, lmv: Vec<u8>) -> InodeRecord {
-    let mut shard = InodeRecord { parent: master.attr.fid, name: Vec::new(), lmv, ..master.clone() };
-    shard.attr.fid = *fid;
-    shard.attr.flags -= AttrFlags::STRIPED;
-    shard
-}
-
 /// Removes the shards of what is to be removed.
 ///
 /// # Errors
@@ -62,7 +55,8 @@ fn drop_shards(gathered: &Gathered<'_>, victim: &InodeRecord) -> StatusResult<Ve
         0 => Ok(Update::DropShard { fid: *fid }),
         _ => Err(Status::ENOTEMPTY),
     };
-    layout.shards.iter().map(drop).collect()
+    // It may be one of its own.
+    layout.shards.iter().filter(|fid| **fid != victim.attr.fid).map(drop).collect()
 }
 
 /// What a program sees of an inode that has lost a name.
@@ -146,7 +140,7 @@ impl Mds {
             record.attr.flags |= AttrFlags::STRIPED;
             record.lmv = layout.encode();
             for (place, fid) in layout.shards.iter().enumerate() {
-                let record = encoded(&new_shard(&record, fid, layout.encode_shard(place as u32)));
+                let record = new_shard(&record, fid, layout.encode_shard(place as u32));
                 updates.push(Update::NewInode { fid: *fid, record, xattrs: xattrs.clone() });
             }
         }

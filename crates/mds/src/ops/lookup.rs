@@ -2,13 +2,13 @@
 
 use crate::mds::Mds;
 use crate::service::Caller;
-use crate::shards::check_home;
 use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::NAME_MAX;
 use nacre_types::{Attr, Fid, Status, StatusResult, perm};
 use nacre_wire::dir::DIR_PAGE_MAX;
 use nacre_wire::mds::{DirEntry, DirPage, LOOKUP_MANY_MAX, ListedLayout, MdsAnswer, MdsReply};
+use std::sync::Arc;
 
 /// How often a name may change its inode under a lookup before it gives up.
 const ATTEMPTS: usize = 100;
@@ -25,13 +25,16 @@ pub(crate) enum Lead {
 
 impl Mds {
     pub(crate) fn lookup(&self, caller: &Caller<'_>, parent: &Fid, name: &[u8]) -> StatusResult<MdsAnswer> {
-        let directory = self.directory(parent)?;
+        let directory = match name {
+            b"." | b".." => self.directory(parent)?,
+            _ => self.with_names(parent)?,
+        };
         self.check_access(&directory, caller.cred(), perm::EXEC)?;
         if name.len() > NAME_MAX {
             return Err(Status::ENAMETOOLONG);
         }
         let public = perm::searchable_by_all(&directory.attr);
-        let attr = match self.lead_of(&directory, name)? {
+        let attr = match self.lead_of(directory, name)? {
             Lead::Nowhere => None,
             Lead::Here(attr) => Some(attr),
             Lead::Elsewhere(fid) => {
@@ -49,7 +52,7 @@ impl Mds {
         parent: &Fid,
         names: &[u8],
     ) -> StatusResult<MdsAnswer> {
-        let directory = self.directory(parent)?;
+        let directory = self.with_names(parent)?;
         self.check_access(&directory, caller.cred(), perm::EXEC)?;
         let public = perm::searchable_by_all(&directory.attr);
         let mut page = DirPage { bytes: Vec::new(), end: true, public };
@@ -57,9 +60,14 @@ impl Mds {
             if matches!(name, b"" | b"." | b"..") || name.len() > NAME_MAX {
                 continue;
             }
-            check_home(&directory, name)?;
+            self.check_home(&directory, name)?;
             let cookie = self.hash(name);
-            let Some(found) = self.find_name(&directory.attr.fid, cookie, name)? else { continue };
+            let Some(found) = self.find_name(&directory.attr.fid, cookie, name)? else {
+                if self.changed_since(&directory)?.is_some() {
+                    return Err(Status::WRONG_SHARD);
+                }
+                continue;
+            };
             let is_here = found.fid.mdt_index() == self.index;
             let attr = match is_here {
                 true => self.find_inode(&found.fid)?.map(|record| self.told(&record)).transpose()?,
@@ -78,7 +86,14 @@ impl Mds {
         Ok(self.answer(MdsReply::Directory(page)))
     }
 
-    fn lead_of(&self, directory: &InodeRecord, name: &[u8]) -> StatusResult<Lead> {
+    /// A directory or shard as it is now, if names may have moved into it or out of it since it was read.
+    fn changed_since(&self, seen: &InodeRecord) -> StatusResult<Option<Arc<InodeRecord>>> {
+        self.await_decision(&seen.attr.fid);
+        let now = self.with_names(&seen.attr.fid)?;
+        Ok(Some(now).filter(|now| now.lmv != seen.lmv))
+    }
+
+    fn lead_of(&self, mut directory: Arc<InodeRecord>, name: &[u8]) -> StatusResult<Lead> {
         let is_here = |fid: &Fid| fid.mdt_index() == self.index;
         match name {
             b"" => return Err(Status::ENOENT),
@@ -89,12 +104,15 @@ impl Mds {
             b".." => return Ok(Lead::Elsewhere(directory.parent)),
             _ => {}
         }
-        check_home(directory, name)?;
+        self.check_home(&directory, name)?;
         let hash = self.hash(name);
         for _ in 0..ATTEMPTS {
             self.await_decision(&directory.attr.fid);
             let Some(found) = self.find_name(&directory.attr.fid, hash, name)? else {
-                return Ok(Lead::Nowhere);
+                let Some(now) = self.changed_since(&directory)? else { return Ok(Lead::Nowhere) };
+                self.check_home(&now, name)?;
+                directory = now;
+                continue;
             };
             if !is_here(&found.fid) {
                 return Ok(Lead::Elsewhere(found.fid));

@@ -3,7 +3,7 @@
 use super::xattr_system::System;
 use crate::mds::Mds;
 use crate::service::Caller;
-use crate::shards::check_has_names;
+use crate::shards::place_of;
 use crate::tables::{DIRENTS, split_dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_types::name::COOKIE_MAX;
@@ -64,7 +64,7 @@ impl Mds {
         max_bytes: u32,
         layouts: bool,
     ) -> StatusResult<MdsAnswer> {
-        self.check_access(&*self.directory(fid)?, caller.cred(), perm::EXEC)?;
+        self.check_access(&*self.with_names(fid)?, caller.cred(), perm::EXEC)?;
         let details = if layouts { Details::Layouts } else { Details::Attributes };
         self.read_dir(fid, cookie, max_bytes, details)
     }
@@ -76,8 +76,12 @@ impl Mds {
         max_bytes: u32,
         details: Details,
     ) -> StatusResult<MdsAnswer> {
-        let directory = self.directory(fid)?;
-        check_has_names(&directory)?;
+        let directory = self.with_names(fid)?;
+        let place = place_of(&directory)?;
+        if place.is_some() {
+            // Names that have come to it according to the shard that they have left.
+            self.await_decision(fid);
+        }
         let public = perm::searchable_by_all(&directory.attr);
         if cookie == 0 {
             self.touch_directory(&directory)?;
@@ -114,7 +118,17 @@ impl Mds {
             return Err(Status::EINVAL);
         }
         builder.page.end = !builder.full;
-        Ok(self.answer(MdsReply::Directory(builder.page)))
+        let page = builder.page;
+        // What has left meanwhile is told of.
+        let now = place_of(&*self.with_names(fid)?)?;
+        match (place, now) {
+            (None, None) => Ok(self.answer(MdsReply::Directory(page))),
+            (Some(before), Some(now)) if before.version == now.version => {
+                let (version, moved) = (now.version, now.moved());
+                Ok(self.answer(MdsReply::Shard { page, version, moved }))
+            }
+            _ => Err(Status::WRONG_SHARD),
+        }
     }
 
     fn add_entry(

@@ -3,14 +3,15 @@
 use super::create::ACL_DEFAULT;
 use crate::locks::Locked;
 use crate::mds::Mds;
-use crate::operations::Gathered;
+use crate::operations::{Gathered, MIRRORED};
 use crate::service::Caller;
 use crate::shards::shards_of;
 use crate::tx::Tx;
 use nacre_layout::dir_default::PER_MDT_MAX;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::{DirFlags, DirLayout};
-use nacre_types::{Fid, Status, StatusResult};
+use nacre_ondisk::InodeRecord;
+use nacre_types::{AttrFlags, Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{RecordBytes, Update};
 use std::collections::BTreeMap;
@@ -26,7 +27,30 @@ pub(super) enum Held<'a> {
     Everywhere(Fid, Gathered<'a>),
 }
 
+/// The record of a shard of a directory, without names.
+pub(crate) fn new_shard(master: &InodeRecord, fid: &Fid, lmv: Vec<u8>) -> RecordBytes {
+    let mut shard = InodeRecord { parent: master.attr.fid, name: Vec::new(), lmv, ..master.clone() };
+    let attr = &mut shard.attr;
+    (attr.fid, attr.size, attr.nlink) = (*fid, 0, 2);
+    attr.flags &= MIRRORED;
+    let mut bytes = Vec::new();
+    shard.encode(&mut bytes);
+    RecordBytes(bytes)
+}
+
 impl Mds {
+    /// Extended attributes of a directory that its shards have too.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) fn handed_to_shards(&self, record: &InodeRecord) -> StatusResult<Vec<(Vec<u8>, Vec<u8>)>> {
+        if !record.attr.flags.contains(AttrFlags::HAS_DEFAULT_ACL) {
+            return Ok(Vec::new());
+        }
+        let acl = self.default_acl(&record.attr.fid)?;
+        Ok(acl.into_iter().map(|acl| (ACL_DEFAULT.to_vec(), acl.to_xattr())).collect())
+    }
+
     /// Whether these can be the shards of a new directory.
     ///
     /// # Errors
@@ -66,10 +90,11 @@ impl Mds {
             let Some(layout) = shards_of(&seen)? else { return Ok(Held::Alone { _locked: locked }) };
             // Those of other MDTs may have to be locked first.
             drop(locked);
-            let mut fids = layout.shards;
+            let mut fids = layout.shards.clone();
             fids.push(*fid);
             let gathered = self.gather(&fids, &[])?;
-            if gathered.inode(fid)?.lmv == seen.lmv {
+            // How far names have moved is of no account.
+            if shards_of(&*gathered.inode(fid)?)?.as_ref() == Some(&layout) {
                 return Ok(Held::Everywhere(*fid, gathered));
             }
         }
@@ -100,7 +125,8 @@ impl Mds {
         let mirror =
             |fid: Fid| Update::Mirror { fid, record: RecordBytes(bytes.clone()), xattrs: xattrs.clone() };
         let shards = shards_of(changed)?.map(|layout| layout.shards).unwrap_or_default();
-        let updates = shards.into_iter().chain([fid]).map(mirror).collect();
+        let shards = shards.into_iter().filter(|shard| *shard != fid);
+        let updates = shards.chain([fid]).map(mirror).collect();
         self.execute(caller, gathered, updates, (changed.attr.ctime, reply))
     }
 }

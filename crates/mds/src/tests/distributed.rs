@@ -9,6 +9,9 @@ use super::concurrency::Dice;
 use super::*;
 use crate::check::check_together;
 use crate::mds::{read_record, store_path};
+use crate::shards::shards_of;
+use crate::tables::MOVES;
+use nacre_layout::DirDefault;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_rpc::{LoMds, MdsEndpoint};
@@ -17,6 +20,7 @@ use nacre_wire::mds::RenameFlags;
 use nacre_wire::peer::PeerRequest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::AtomicBool;
 
 fn pick(dice: &mut Dice, count: usize) -> usize {
@@ -183,7 +187,11 @@ impl World {
             next_oid: AtomicU32::new(1),
             layouts: Mutex::default(),
         };
-        (0..count).for_each(|index| world.start(index));
+        for index in 0..count {
+            world.start(index);
+            // Names move in the order of their positions.
+            world.net.get(index).expect("alive").adopt_seed(seed).expect("no names yet");
+        }
         world.meet();
         for index in 0..count {
             let Ok(MdsReply::Sequence(sequence)) = world.run(index, &MdsRequest::AllocateSequence) else {
@@ -207,6 +215,7 @@ impl World {
         });
         let mds = mds.expect("opened");
         mds.operations.look_at_root_once();
+        mds.moving.step_by(1);
         self.net.alive.lock()[usize::from(index)] = Some(mds);
     }
 
@@ -284,31 +293,102 @@ impl World {
         fid
     }
 
+    /// The list of a directory as it is stored; `None` if it is whole, or its server is down.
+    fn list_of(&self, fid: Fid) -> Option<DirLayout> {
+        let mds = self.net.get(fid.mdt_index())?;
+        mds.inode(&fid).ok().and_then(|record| shards_of(&record).expect("a list"))
+    }
+
     /// The shards of a directory, or itself.
     fn parts(&self, fid: Fid) -> Vec<Fid> {
-        self.layouts.lock().get(&fid).map_or_else(|| vec![fid], |layout| layout.shards.clone())
+        self.list_of(fid).map_or_else(|| vec![fid], |layout| layout.shards)
+    }
+
+    /// Where a name of a directory may be stored, in the order in which clients ask.
+    fn homes(&self, fid: Fid, name: &str) -> Vec<Fid> {
+        let Some(list) = self.list_of(fid) else { return vec![fid] };
+        let name = name.as_bytes();
+        let places = list.old_shard_of(name).into_iter().chain(list.shard_of(name));
+        places.map(|place| list.shards[place]).collect()
     }
 
     /// Where a name of a directory is stored.
     fn home(&self, fid: Fid, name: &str) -> Fid {
-        let layouts = self.layouts.lock();
-        layouts
-            .get(&fid)
-            .map_or(fid, |layout| layout.shards[layout.shard_of(name.as_bytes()).expect("a hash")])
+        let homes = self.homes(fid, name);
+        let is_here = |home: &&Fid| {
+            let mds = self.net.get(home.mdt_index()).expect("alive");
+            mds.inode(home).is_ok_and(|record| mds.check_home(&record, name.as_bytes()).is_ok())
+        };
+        // A new shard may not know yet that a name has come to it.
+        homes.iter().find(is_here).or(homes.last()).copied().expect("one at least")
+    }
+
+    /// Asks as clients do: the old shard of a name first.
+    fn at_home<T>(
+        &self,
+        fid: Fid,
+        name: &str,
+        mut ask: impl FnMut(Fid) -> StatusResult<T>,
+    ) -> StatusResult<T> {
+        let mut outcome = Err(Status::WRONG_SHARD);
+        for home in self.homes(fid, name) {
+            outcome = ask(home);
+            if !matches!(outcome, Err(Status::WRONG_SHARD)) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// Has one server after the other do a step of the changes there, until something happens to a message: then somebody may hold
+    /// locks of whom only his restart is going to decide.
+    fn move_once(&self) {
+        for index in 0..self.count() {
+            if self.net.disturbed.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Some(mds) = self.net.get(index) {
+                mds.move_once();
+            }
+        }
+    }
+
+    /// Lets names move until all are where they belong.
+    fn settle(&self) {
+        let is_changing = |mds: &Arc<Mds>| {
+            let mut any = false;
+            let scanned = mds.store.scan(MOVES, &[], Bound::Unbounded, &mut |_, _| {
+                any = true;
+                ControlFlow::Break(())
+            });
+            scanned.map(|()| any).expect("reads")
+        };
+        for _ in 0..1000 {
+            self.move_once();
+            if !(0..self.count()).filter_map(|index| self.net.get(index)).any(|mds| is_changing(&mds)) {
+                return;
+            }
+        }
+        panic!("names do not come to rest");
     }
 
     fn make(&self, parent: Fid, name: &str, fid: Fid, is_dir: bool) -> StatusResult<MdsReply> {
-        let parent = self.home(parent, name);
         let lmv = self.layouts.lock().get(&fid).map(DirLayout::encode);
         let (new, mode) = match (is_dir, &lmv) {
             (true, Some(lmv)) => (NewFile::Striped { lmv, chosen: true }, 0o755),
             (true, None) => (NewFile::Directory, 0o755),
             (false, _) => (NewFile::Node { rdev: 0 }, FileKind::Regular.mode_bits() | 0o644),
         };
-        let name = name.as_bytes();
+        let (name_text, name) = (name, name.as_bytes());
         let (open, exclusive) = (None, true);
-        let request = MdsRequest::Create { parent, name, fid, new, mode, umask: 0o022, open, exclusive };
-        self.run(parent.mdt_index(), &request)
+        self.at_home(parent, name_text, |parent| {
+            // A client would choose another FID for a file that is made there.
+            if !is_dir && fid.mdt_index() != parent.mdt_index() {
+                return Err(Status::WRONG_SHARD);
+            }
+            let request = MdsRequest::Create { parent, name, fid, new, mode, umask: 0o022, open, exclusive };
+            self.run(parent.mdt_index(), &request)
+        })
     }
 
     /// Reads the namespace back and checks that counts agree with it.
@@ -320,8 +400,9 @@ impl World {
             let mut names = BTreeMap::new();
             for part in self.parts(fid) {
                 let request = MdsRequest::ReadDir { fid: part, cookie: 0, max_bytes: 1 << 20, plus: true };
-                let Ok(MdsReply::Directory(page)) = self.run(part.mdt_index(), &request) else {
-                    panic!("{part} of {fid} cannot be listed")
+                let page = match self.run(part.mdt_index(), &request) {
+                    Ok(MdsReply::Directory(page) | MdsReply::Shard { page, .. }) => page,
+                    other => panic!("{part} of {fid} cannot be listed: {other:?}"),
                 };
                 let mut subdirs = 0;
                 for entry in page.entries() {
@@ -383,10 +464,33 @@ fn check_dirs_of(dirs: &[tempfile::TempDir]) {
 /// One operation of the namespace.
 #[derive(Clone, Debug)]
 enum Step {
-    Make { parent: Fid, name: String, fid: Fid, is_dir: bool },
-    Link { fid: Fid, parent: Fid, name: String },
-    Unlink { parent: Fid, name: String, is_dir: bool },
-    Rename { from: (Fid, String), to: (Fid, String), flags: RenameFlags },
+    Make {
+        parent: Fid,
+        name: String,
+        fid: Fid,
+        is_dir: bool,
+    },
+    Link {
+        fid: Fid,
+        parent: Fid,
+        name: String,
+    },
+    Unlink {
+        parent: Fid,
+        name: String,
+        is_dir: bool,
+    },
+    Rename {
+        from: (Fid, String),
+        to: (Fid, String),
+        flags: RenameFlags,
+    },
+    /// The directory gets so many shards; nobody sees anything of it.
+    Restripe {
+        fid: Fid,
+        count: i32,
+        hash: DirHash,
+    },
 }
 
 impl Step {
@@ -431,6 +535,10 @@ impl Step {
             }
             4 => Step::Unlink { parent, name: name(dice), is_dir: false },
             5 => Step::Unlink { parent, name: name(dice), is_dir: true },
+            6 => {
+                let (count, hash) = (1 + pick(dice, 6) as i32, DirHash::ALL[pick(dice, 4)]);
+                Step::Restripe { fid: parent, count, hash }
+            }
             _ => {
                 let flags = match pick(dice, 4) {
                     0 => RenameFlags::NOREPLACE,
@@ -445,26 +553,34 @@ impl Step {
     fn run(&self, world: &World) -> StatusResult<()> {
         match self {
             Step::Make { parent, name, fid, is_dir } => world.make(*parent, name, *fid, *is_dir).map(drop),
-            Step::Link { fid, parent, name } => {
-                let parent = world.home(*parent, name);
+            Step::Link { fid, parent, name } => world.at_home(*parent, name, |parent| {
                 let request = MdsRequest::Link { fid: *fid, parent, name: name.as_bytes() };
                 world.run(parent.mdt_index(), &request).map(drop)
-            }
-            Step::Unlink { parent, name, is_dir } => {
-                let parent = world.home(*parent, name);
+            }),
+            Step::Unlink { parent, name, is_dir } => world.at_home(*parent, name, |parent| {
                 let request = MdsRequest::Unlink { parent, name: name.as_bytes(), directory: *is_dir };
                 world.run(parent.mdt_index(), &request).map(drop)
-            }
-            Step::Rename { from, to, flags } => {
-                let from_parent = world.home(from.0, &from.1);
-                let request = MdsRequest::Rename {
-                    from_parent,
-                    from_name: from.1.as_bytes(),
-                    to_parent: world.home(to.0, &to.1),
-                    to_name: to.1.as_bytes(),
-                    flags: *flags,
-                };
-                world.run(from_parent.mdt_index(), &request).map(drop)
+            }),
+            Step::Rename { from, to, flags } => world.at_home(from.0, &from.1, |from_parent| {
+                world.at_home(to.0, &to.1, |to_parent| {
+                    let request = MdsRequest::Rename {
+                        from_parent,
+                        from_name: from.1.as_bytes(),
+                        to_parent,
+                        to_name: to.1.as_bytes(),
+                        flags: *flags,
+                    };
+                    world.run(from_parent.mdt_index(), &request).map(drop)
+                })
+            }),
+            Step::Restripe { fid, count, hash } => {
+                let mdts = (0..*count as u16).map(|shard| shard % world.count()).collect();
+                let wish = DirDefault { count: *count, hash: Some(*hash), mdts, ..DirDefault::default() };
+                let request = MdsRequest::Restripe { fid: *fid, wish: &wish.encode() };
+                match world.run(fid.mdt_index(), &request) {
+                    Err(Status::EBUSY | Status::EALREADY) => Ok(()),
+                    outcome => outcome.map(drop),
+                }
             }
         }
     }
@@ -474,7 +590,10 @@ impl Step {
         let home = |parent: &Fid, name: &str| world.home(*parent, name);
         let lead =
             |parent: &Fid, name: &str| tree[parent].get(name).map_or(home(parent, name), |entry| entry.fid);
-        let with_parts = |fid: Fid| [vec![fid], world.parts(fid)].concat();
+        let with_parts = |fid: Fid| {
+            let new = world.layouts.lock().get(&fid).map(|list| list.shards.clone());
+            [vec![fid], world.parts(fid), new.unwrap_or_default()].concat()
+        };
         let fids = match self {
             Step::Make { parent, name, fid, .. } => [vec![home(parent, name)], with_parts(*fid)].concat(),
             Step::Link { parent, name, fid } => vec![home(parent, name), *fid],
@@ -486,6 +605,8 @@ impl Step {
                 with_parts(lead(&to.0, &to.1)),
             ]
             .concat(),
+            // On all of them, so that nobody counts on its loss.
+            Step::Restripe { .. } => return (0..world.count()).collect(),
         };
         fids.iter().map(Fid::mdt_index).collect()
     }
@@ -526,6 +647,7 @@ impl Step {
                 tree.remove(&found.fid);
             }
             Step::Rename { from, to, flags } => return rename(tree, from, to, *flags),
+            Step::Restripe { .. } => {}
         }
         Ok(tree)
     }
@@ -601,10 +723,14 @@ fn run(seed: u64, steps: usize, one_in: u64) -> String {
         let victim = pick(&mut dice, 8 * usize::from(world.count())) as u16;
         let image = (one_in != 0 && victim < world.count()).then(|| world.image(victim));
         world.net.one_in.store(one_in, Ordering::Relaxed);
+        let was_one = step.mdts(&world, &tree).len() == 1;
         let outcome = step.run(&world);
+        // Names move now and then, so that changes last for several operations.
+        if pick(&mut dice, 3) == 0 {
+            world.move_once();
+        }
         world.net.one_in.store(0, Ordering::Relaxed);
         let disturbed = world.net.disturbed.load(Ordering::Relaxed);
-        let was_one = step.mdts(&world, &tree).len() == 1;
         let dark = image.is_some_and(|image| world.lose_power(image));
         writeln!(told, "{number} {step:?} {outcome:?} {disturbed} {dark}").expect("a text");
         if !disturbed && !dark {
@@ -630,6 +756,8 @@ fn run(seed: u64, steps: usize, one_in: u64) -> String {
     }
     world.recover();
     assert_eq!(world.tree(), tree, "seed {seed}\n{told}");
+    world.settle();
+    assert_eq!(world.tree(), tree, "seed {seed}, when all names have moved\n{told}");
     writeln!(told, "{} messages", world.net.messages.load(Ordering::Relaxed)).expect("a text");
     world.check();
     told

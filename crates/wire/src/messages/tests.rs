@@ -209,6 +209,7 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
             data: ClosingData { object: fid(1), offset: 5, bytes: b"bytes" },
         },
         MdsRequest::Peer(peer::requests().remove(0)),
+        MdsRequest::Restripe { fid: fid(1), wish: b"lum" },
     ]
 }
 
@@ -232,6 +233,7 @@ fn mds_replies() -> Vec<MdsReply> {
     assert!(scanned.push(&DirEntry { layout: ListedLayout::Bytes(b"lov"), ..entry }, 4096));
     assert!(scanned.push(&DirEntry { layout: ListedLayout::TooLong, ..entry }, 4096));
     let spec = LayoutSpec { stripe_count: Some(2), ..LayoutSpec::default() };
+    let last = DirPage { end: true, ..DirPage::default() };
     vec![
         MdsReply::Done,
         MdsReply::Statfs(statfs()),
@@ -264,6 +266,7 @@ fn mds_replies() -> Vec<MdsReply> {
         MdsReply::Path { top: fid(1), path: b"a/b".to_vec() },
         MdsReply::Peer(PeerReply::Done),
         MdsReply::Remote { fid: fid(1), public: true, names: Some(3), directory: LockHandle(4) },
+        MdsReply::Shard { page: last, version: 3, moved: 77 },
     ]
 }
 

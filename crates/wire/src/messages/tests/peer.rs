@@ -1,7 +1,9 @@
 //! Messages of metadata servers to each other.
 
 use super::*;
-use crate::peer::{Found, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update};
+use crate::peer::{
+    Found, MovedName, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update,
+};
 use nacre_types::Timestamp;
 
 fn op(number: u64) -> OpId {
@@ -38,6 +40,18 @@ fn striped_operation() -> Operation {
     Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
 }
 
+/// What moves names between shards.
+fn step() -> Operation {
+    let moved = MovedName { name: b"name".to_vec(), fid: fid(3), kind: FileKind::Regular };
+    let lmv = RecordBytes(b"lmv".to_vec());
+    let updates = vec![
+        Update::SetShards { fid: fid(1), lmv, is_master: true },
+        Update::NamesOut { fid: fid(1), upto: 9, subdirs: 1, names: vec![b"name".to_vec()] },
+        Update::NamesIn { fid: fid(2), names: vec![moved] },
+    ];
+    Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
+}
+
 pub(super) fn requests() -> Vec<PeerRequest> {
     vec![
         PeerRequest::Hello { mdt: 1, after: Some(op(3)) },
@@ -52,6 +66,10 @@ pub(super) fn requests() -> Vec<PeerRequest> {
         PeerRequest::UnlockTree { op: op(3) },
         PeerRequest::Apply { operation: striped_operation() },
         PeerRequest::HashSeed,
+        PeerRequest::Apply { operation: step() },
+        PeerRequest::Moved { fid: fid(1) },
+        PeerRequest::NewFid,
+        PeerRequest::Split { fid: fid(1) },
     ]
 }
 
@@ -68,6 +86,8 @@ pub(super) fn replies() -> Vec<PeerReply> {
         PeerReply::Record(found),
         PeerReply::Greeting { operations: vec![operation()], finished: vec![op(8)] },
         PeerReply::HashSeed(0x0102_0304_0506_0708),
+        PeerReply::Moved { version: 3, upto: 9 },
+        PeerReply::Fid(fid(1)),
     ]
 }
 

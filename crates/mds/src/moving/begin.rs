@@ -1,0 +1,258 @@
+//! The begin of a change: which shards a directory gets, because somebody asks for them or because it has grown.
+
+use crate::mds::Mds;
+use crate::operations::Gathered;
+use crate::ops::new_shard;
+use crate::service::Caller;
+use crate::shards::shards_of;
+use crate::tx::Tx;
+use nacre_layout::dir_default::PER_MDT_MAX;
+use nacre_layout::dir_hash::DirHash;
+use nacre_layout::dir_layout::{DirFlags, DirLayout};
+use nacre_layout::{DirChange, DirDefault};
+use nacre_ondisk::InodeRecord;
+use nacre_types::{Fid, Status, StatusResult, perm};
+use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::peer::{PeerReply, PeerRequest, RecordBytes, Update};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+/// Shards that a directory is to have.
+struct Wanted {
+    count: usize,
+    hash: Option<DirHash>,
+    is_fixed: bool,
+    /// MDTs of which those for new shards are taken, the best first.
+    mdts: Vec<u16>,
+}
+
+/// A list with names that are to move.
+struct Change {
+    list: DirLayout,
+    /// Shards in it that are to be made.
+    fresh: Vec<Fid>,
+}
+
+impl Mds {
+    /// Gives a directory more or fewer shards.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to choose MDTs, to who does not own the directory, and where it is turned off; `ENOTDIR`; `EINVAL`;
+    /// `EBUSY` while its names move; `EALREADY` if it is as is wanted.
+    pub(crate) fn restripe(&self, caller: &Caller<'_>, fid: &Fid, wish: &[u8]) -> StatusResult<MdsAnswer> {
+        self.may_choose_mdts(caller)?;
+        let record = self.directory(fid)?;
+        perm::owner_or_capable(&record.attr, caller.cred()).or(Status::EPERM)?;
+        if !self.moving.may_restripe.load(Ordering::Relaxed) {
+            return Err(Status::EPERM);
+        }
+        let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
+        let wanted = Wanted {
+            count: usize::try_from(wish.count).map_err(|_| Status::EINVAL)?,
+            hash: wish.hash,
+            is_fixed: wish.flags.contains(DirFlags::FIXED),
+            mdts: wish.mdts.clone(),
+        };
+        if !wanted.mdts.iter().all(|mdt| self.operations.knows(*mdt)) {
+            return Err(Status::EINVAL);
+        }
+        let change = self.change_to(&record, &wanted)?;
+        let (gathered, updates) = self.begin_of(fid, &record, change)?;
+        self.execute(caller, gathered, updates, (self.now(), MdsReply::Done))
+    }
+
+    /// Gives directories more shards that have grown.
+    pub(super) fn split_grown(&self) {
+        let grown = std::mem::take(&mut *self.moving.grown.lock());
+        for fid in grown {
+            let outcome = match fid.mdt_index() == self.index {
+                true => self.split(&fid),
+                false => self.operations.ask(fid.mdt_index(), PeerRequest::Split { fid }).map(drop),
+            };
+            if let Err(status) = outcome {
+                log::debug!("MDT{:04x}: {fid} is not split: {status}", self.index);
+            }
+        }
+    }
+
+    fn split(&self, fid: &Fid) -> StatusResult<()> {
+        let limits = self.moving_limits();
+        let record = self.directory(fid)?;
+        let list = shards_of(&record)?;
+        let is_still =
+            list.as_ref().is_none_or(|list| list.change().is_none() && !list.flags.contains(DirFlags::FIXED));
+        let used: BTreeSet<u16> = list.iter().flat_map(|list| &list.shards).map(Fid::mdt_index).collect();
+        let now = list.as_ref().map_or(1, |list| list.shards.len());
+        let mut mdts: Vec<u16> = self.operations.all_mdts().filter(|mdt| !used.contains(mdt)).collect();
+        // The directory's own first, then those behind it.
+        mdts.sort_by_key(|mdt| mdt.wrapping_sub(self.index));
+        let free = mdts.len() - usize::from(list.is_none());
+        if !limits.splits || !limits.may_restripe || !is_still || free == 0 {
+            return Ok(());
+        }
+        let more = usize::try_from(limits.split_delta).unwrap_or(usize::MAX).clamp(1, free);
+        let wanted = Wanted { count: now + more, hash: None, is_fixed: false, mdts };
+        let change = self.change_to(&record, &wanted)?;
+        log::info!("MDT{:04x}: {fid} has many names and gets {more} more shards", self.index);
+        let (gathered, updates) = self.begin_of(fid, &record, change)?;
+        self.execute_own(gathered, updates)
+    }
+
+    /// The list with which names of a directory move to where they are wanted.
+    fn change_to(&self, record: &InodeRecord, wanted: &Wanted) -> StatusResult<Change> {
+        let fid = record.attr.fid;
+        let list = shards_of(record)?;
+        if list.as_ref().is_some_and(|list| list.change().is_some()) {
+            return Err(Status::EBUSY);
+        }
+        let hash =
+            wanted.hash.or_else(|| DirHash::from_number(list.as_ref()?.hash)).unwrap_or(DirHash::Crush);
+        let new = |count: usize, beside: &[Fid]| self.new_shards(count, beside, &wanted.mdts);
+        let (list, fresh) = match (list, wanted.count) {
+            (None, 0 | 1) => return Err(Status::EALREADY),
+            (None, count) => {
+                // One that has had shards before gets lists with other versions.
+                let version = record.attr.version as u32;
+                let whole = DirLayout { version, ..DirLayout::new(hash, self.index, vec![fid]) };
+                let fresh = new(count, &[])?;
+                (whole.moving_to(hash, &fresh), fresh)
+            }
+            (Some(list), 0 | 1) => (list.moving_to(hash, &[fid]), Vec::new()),
+            (Some(list), count) if count > list.shards.len() => {
+                let fresh = new(count - list.shards.len(), &list.shards)?;
+                (list.growing(hash, &fresh), fresh)
+            }
+            (Some(list), count) if count < list.shards.len() => (list.shrinking(hash, count), Vec::new()),
+            (Some(list), _) if list.hash == hash.number() => return Err(Status::EALREADY),
+            (Some(list), count) => {
+                let fresh = new(count, &[])?;
+                (list.moving_to(hash, &fresh), fresh)
+            }
+        };
+        let mut list = list.ok_or(Status::EINVAL)?;
+        list.flags |= if wanted.is_fixed { DirFlags::FIXED } else { DirFlags::empty() };
+        Ok(Change { list, fresh })
+    }
+
+    /// FIDs for shards on these MDTs, on those first that have the fewest.
+    fn new_shards(&self, count: usize, beside: &[Fid], mdts: &[u16]) -> StatusResult<Vec<Fid>> {
+        let mut all = beside.to_vec();
+        let mut fresh = Vec::with_capacity(count.min(nacre_layout::dir_layout::SHARDS_MAX));
+        while fresh.len() < count {
+            let has = |mdt: u16| all.iter().filter(|fid| fid.mdt_index() == mdt).count();
+            let best = mdts.iter().copied().min_by_key(|mdt| has(*mdt)).ok_or(Status::EINVAL)?;
+            if has(best) >= PER_MDT_MAX as usize {
+                return Err(Status::EINVAL);
+            }
+            let fid = match best == self.index {
+                true => self.new_fid()?,
+                false => match self.operations.ask(best, PeerRequest::NewFid)? {
+                    PeerReply::Fid(fid) if fid.mdt_index() == best => fid,
+                    _ => return Err(Status::EPROTO),
+                },
+            };
+            fresh.push(fid);
+            all.push(fid);
+        }
+        Ok(fresh)
+    }
+
+    /// A FID of this MDT that nobody has.
+    ///
+    /// # Errors
+    /// `ENOSPC` if nothing new is to come here; what the store says.
+    pub(crate) fn new_fid(&self) -> StatusResult<Fid> {
+        if self.space.is_full() {
+            return Err(Status::ENOSPC);
+        }
+        let mut fids = self.moving.fids.lock();
+        if fids.0 == 0 || fids.1 == u32::MAX {
+            *fids = (self.own_sequence()?, 0);
+        }
+        fids.1 += 1;
+        Ok(Fid::new(fids.0, fids.1, 0))
+    }
+
+    /// A sequence for this server's own use.
+    fn own_sequence(&self) -> StatusResult<u64> {
+        self.take_sequence(|mut tx: Tx, sequence| {
+            // Others use it at once: it must not be given out again after a loss of power.
+            self.sync_store(self.commit(&mut tx)?)?;
+            Ok(sequence)
+        })
+    }
+
+    /// Locks what a change needs, and gives what it changes at its begin.
+    fn begin_of(
+        &self,
+        fid: &Fid,
+        seen: &InodeRecord,
+        change: Change,
+    ) -> StatusResult<(Gathered<'_>, Vec<Update>)> {
+        let Change { list, fresh } = change;
+        let fids = [&list.shards[..], &[*fid]].concat();
+        let gathered = self.gather(&fids, &[])?;
+        let record = gathered.inode(fid)?;
+        let is_there = |shard: &&Fid| gathered.inode(shard).is_ok();
+        if record.lmv != seen.lmv || fresh.iter().any(|shard| is_there(&shard)) {
+            return Err(Status::EBUSY);
+        }
+        if !list.shards.iter().filter(|shard| !fresh.contains(shard)).all(|shard| is_there(&shard)) {
+            log::error!("{fid} has lost a shard: run a check");
+            return Err(Status::EUCLEAN);
+        }
+        let xattrs = self.handed_to_shards(&record)?;
+        let mut updates = Vec::with_capacity(fids.len());
+        for (place, shard) in (0..).zip(&list.shards).filter(|(_, shard)| *shard != fid) {
+            let lmv = list.encode_shard(place);
+            updates.push(match fresh.contains(shard) {
+                true => {
+                    let record = new_shard(&record, shard, lmv);
+                    Update::NewInode { fid: *shard, record, xattrs: xattrs.clone() }
+                }
+                false => Update::SetShards { fid: *shard, lmv: RecordBytes(lmv), is_master: false },
+            });
+        }
+        let lmv = RecordBytes(list.encode());
+        updates.push(Update::SetShards { fid: *fid, lmv, is_master: true });
+        Ok((gathered, updates))
+    }
+
+    /// Ends a change, if all names have moved; false if not.
+    pub(super) fn end_change(&self, fid: &Fid, list: &DirLayout) -> StatusResult<()> {
+        for place in list.old_places() {
+            let shard = &list.shards[place as usize];
+            if self.moved_anywhere(shard)? != (list.version, nacre_layout::dir_layout::MOVED_ALL) {
+                return Ok(());
+            }
+        }
+        let fids = [&list.shards[..], &[*fid]].concat();
+        let gathered = self.gather(&fids, &[])?;
+        if shards_of(&*gathered.inode(fid)?)?.as_ref() != Some(list) {
+            return Ok(());
+        }
+        let (settled, left) = list.settled();
+        let mut updates = Vec::with_capacity(fids.len());
+        for shard in left.iter().filter(|shard| *shard != fid) {
+            if gathered.inode(shard)?.entries() != 0 {
+                log::error!("shard {shard} of {fid} has names that have not moved: run a check");
+                return Err(Status::EUCLEAN);
+            }
+            updates.push(Update::DropShard { fid: *shard });
+        }
+        let is_whole = settled.shards == [*fid];
+        for (place, shard) in (0..).zip(&settled.shards).filter(|_| !is_whole) {
+            let lmv = RecordBytes(settled.encode_shard(place));
+            updates.push(Update::SetShards { fid: *shard, lmv, is_master: false });
+        }
+        let lmv = RecordBytes(if is_whole { Vec::new() } else { settled.encode() });
+        updates.push(Update::SetShards { fid: *fid, lmv, is_master: true });
+        let how = list.change().map_or("", |change| match change {
+            DirChange::Split => " (split)",
+            DirChange::Merge => " (merge)",
+            DirChange::Migration => "",
+        });
+        log::info!("MDT{:04x}: the names of {fid} have moved{how}", self.index);
+        self.execute_own(gathered, updates)
+    }
+}

@@ -1,0 +1,154 @@
+//! Steps of a change: each moves the next names of one old shard, as one operation.
+
+use crate::mds::Mds;
+use crate::shards::{named_in, place_of, shards_of};
+use crate::tables::{DIRENTS, MOVES, dirent_key, split_dirent_key};
+use nacre_layout::dir_layout::{DirLayout, DirShard, MOVED_ALL};
+use nacre_ondisk::{DirentRecord, InodeRecord};
+use nacre_types::{Fid, FileKind, Status, StatusResult};
+use nacre_wire::peer::{MOVED_MAX, MovedName, Update};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::Ordering;
+
+/// Names that a step looks at, most of which may stay.
+const STEP_LOOKS: usize = 4096;
+
+/// The next names of an old shard.
+#[derive(Default, PartialEq, Eq, Debug)]
+struct Batch {
+    /// Those that leave, by place of their new shard.
+    leaving: BTreeMap<u32, Vec<MovedName>>,
+    /// All names before this position are among them, or stay.
+    upto: u64,
+}
+
+/// A name that was read.
+struct Read {
+    position: u64,
+    /// Place of the new shard; `None`: it stays.
+    to: Option<u32>,
+    name: MovedName,
+}
+
+impl Batch {
+    /// Those of the names that may move together: whole positions, and only to places that are `allowed`.
+    fn of(reads: Vec<Read>, is_all: bool, allowed: impl Fn(u32) -> bool) -> Batch {
+        let stop = reads.iter().find(|read| read.to.is_some_and(|to| !allowed(to)));
+        let upto = match (stop, reads.last()) {
+            (Some(stop), _) => stop.position,
+            (None, Some(last)) if !is_all => last.position,
+            (None, _) => MOVED_ALL,
+        };
+        let mut batch = Batch { upto, ..Batch::default() };
+        for read in reads.into_iter().take_while(|read| read.position < upto) {
+            if let Some(to) = read.to {
+                batch.leaving.entry(to).or_default().push(read.name);
+            }
+        }
+        batch
+    }
+}
+
+impl Mds {
+    /// Moves on with what is noted for a directory or shard; true if there is more to do at once.
+    ///
+    /// # Errors
+    /// What the store or another MDT says.
+    pub(super) fn move_on(&self, fid: &Fid) -> StatusResult<bool> {
+        let Some(record) = self.find_inode(fid)? else {
+            let mut tx = self.begin();
+            tx.batch().delete(MOVES, &fid.to_key());
+            return self.commit(&mut tx).map(|_| false);
+        };
+        if let Ok(Some(shard)) = place_of(&record)
+            && shard.is_moving()
+        {
+            return self.move_batch(fid, &record, &shard).map(|()| true);
+        }
+        if let Some(list) = shards_of(&record)?.filter(|list| list.change().is_some()) {
+            self.end_change(fid, &list)?;
+        }
+        Ok(false)
+    }
+
+    /// Moves the next names of an old shard.
+    fn move_batch(&self, fid: &Fid, seen: &InodeRecord, shard: &DirShard) -> StatusResult<()> {
+        let list = self.list_of(seen, shard)?;
+        let (reads, is_all) = self.next_names(fid, shard)?;
+        let mut wanted: Vec<Fid> = reads
+            .iter()
+            .filter_map(|read| read.to)
+            .filter_map(|to| list.shards.get(to as usize).copied())
+            .collect();
+        wanted.push(*fid);
+        wanted.sort_unstable();
+        wanted.dedup();
+        drop((reads, is_all));
+        let gathered = self.gather(&wanted, &[])?;
+        let record = gathered.inode(fid)?;
+        if record.lmv != seen.lmv {
+            return Ok(());
+        }
+        // What was made or removed since the first look counts as it is now.
+        let (reads, is_all) = self.next_names(fid, shard)?;
+        let target = |to: u32| list.shards.get(to as usize).filter(|fid| gathered.inode(fid).is_ok());
+        let batch = Batch::of(reads, is_all, |to| target(to).is_some());
+        if batch.upto <= shard.moved() {
+            // A name has come first whose new shard was not asked for, or there are more with one position than a step takes.
+            return Err(Status::EAGAIN);
+        }
+        let mut updates = Vec::with_capacity(1 + batch.leaving.len());
+        let all = || batch.leaving.values().flatten();
+        let subdirs = all().filter(|moved| moved.kind == FileKind::Directory).count() as u32;
+        let names = all().map(|moved| moved.name.clone()).collect();
+        updates.push(Update::NamesOut { fid: *fid, upto: batch.upto, subdirs, names });
+        for (to, names) in batch.leaving.iter() {
+            let fid = *target(*to).ok_or(Status::EUCLEAN)?;
+            updates.push(Update::NamesIn { fid, names: names.clone() });
+        }
+        self.execute_own(gathered, updates)
+    }
+
+    /// The list of shards that one is in.
+    fn list_of(&self, record: &InodeRecord, shard: &DirShard) -> StatusResult<DirLayout> {
+        let master = self.record_anywhere(&named_in(record))?.ok_or(Status::ENOENT)?;
+        let list = shards_of(&master)?.filter(|list| list.version == shard.version);
+        // Its part of the change may not have been committed there yet.
+        list.ok_or(Status::EAGAIN)
+    }
+
+    /// The names behind those that have moved, as many as a step takes, and whether these are all.
+    fn next_names(&self, fid: &Fid, shard: &DirShard) -> StatusResult<(Vec<Read>, bool)> {
+        let from = dirent_key(fid, shard.moved(), b"");
+        let (mut reads, mut leaving, mut is_all, mut damaged) = (Vec::new(), 0, true, false);
+        // Names of one position are never parted.
+        let mut last = None;
+        let most = self.moving.step_names.load(Ordering::Relaxed);
+        let take = &mut |key: &[u8], value: &[u8]| {
+            let entry = split_dirent_key(key).zip(DirentRecord::decode(value).ok());
+            let Some(((_, position, name), found)) = entry else {
+                damaged = true;
+                return ControlFlow::Break(());
+            };
+            let is_full = leaving >= most || reads.len() >= STEP_LOOKS;
+            if is_full && last != Some(position) || leaving >= MOVED_MAX {
+                is_all = false;
+            }
+            last = Some(position);
+            let to = shard.leaves_for(name);
+            leaving += usize::from(to.is_some());
+            let name = MovedName { name: name.to_vec(), fid: found.fid, kind: found.kind };
+            reads.push(Read { position, to, name });
+            if is_all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        self.store
+            .scan(DIRENTS, &fid.to_key(), Bound::Included(from.as_slice()), take)
+            .map_err(|error| self.store_failed(&error))?;
+        if damaged {
+            log::error!("a name in {fid} is damaged: run a check");
+            return Err(Status::EUCLEAN);
+        }
+        Ok((reads, is_all))
+    }
+}
