@@ -216,7 +216,10 @@ impl DirLayout {
         let possible = self.change().is_none() && (1..shards.len()).contains(&offset);
         possible.then(|| DirLayout {
             hash,
-            flags: overstriped(self.flags, &shards) | DirFlags::MIGRATION | kind,
+            // As it will be.
+            flags: overstriped(self.flags, if kind == DirFlags::SPLIT { &shards } else { &shards[..offset] })
+                | DirFlags::MIGRATION
+                | kind,
             version: self.version.wrapping_add(1),
             master_mdt: self.master_mdt,
             migrate_offset: offset as u32,

@@ -49,7 +49,11 @@ const SETTABLE: &[(&str, &[&str])] = &[
     (
         "mdt.*",
         &[
+            "dir_split_count",
+            "dir_split_delta",
             "dom_stats",
+            "enable_dir_auto_split",
+            "enable_dir_restripe",
             "enable_remote_dir_gid",
             "hold_request",
             "job_cleanup_interval",

@@ -257,6 +257,8 @@ pub struct MakeDirectory {
     pub hash: u32,
     /// For how many levels directories in it stay on its MDT, in Lustre's number (0 all, 255 none).
     pub max_inherit: u8,
+    /// If there is such a directory already, it gets the number of shards and the hash.
+    pub restripes: bool,
     /// Indexes of the MDTs, up to [`MDTS_MAX`]; if there are fewer than `count`, others follow. Empty: where there is room.
     pub mdts: Vec<u16>,
 }
@@ -613,7 +615,8 @@ impl Payload for MakeDirectory {
         let mdts = &self.mdts[..self.mdts.len().min(MDTS_MAX)];
         let mut out = Vec::with_capacity(Self::SIZE);
         let lens = [name.len() as u32, mdts.len() as u32];
-        let numbers = [self.mode, self.umask, self.count as u32, self.hash, self.max_inherit.into()];
+        let last = u32::from(self.max_inherit) | u32::from(self.restripes) << 8;
+        let numbers = [self.mode, self.umask, self.count as u32, self.hash, last];
         for number in numbers.into_iter().chain(lens) {
             out.extend_from_slice(&number.to_le_bytes());
         }
@@ -630,8 +633,10 @@ impl Payload for MakeDirectory {
         let mdts = mdts.get(..2 * u32_at(bytes, 24)? as usize)?;
         let mdts = mdts.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
         let (mode, umask, hash) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?, u32_at(bytes, 12)?);
-        let (count, max_inherit) = (u32_at(bytes, 8)? as i32, u8::try_from(u32_at(bytes, 16)?).ok()?);
-        Some(MakeDirectory { name, mode, umask, count, hash, max_inherit, mdts })
+        let (count, last) = (u32_at(bytes, 8)? as i32, u32_at(bytes, 16)?);
+        let (max_inherit, restripes) = (last as u8, last & 0x100 != 0);
+        let directory = MakeDirectory { name, mode, umask, count, hash, max_inherit, restripes, mdts };
+        Some(directory).filter(|_| last < 0x200)
     }
 }
 
@@ -696,6 +701,7 @@ mod tests {
             count: -2,
             hash: 3,
             max_inherit: 255,
+            restripes: true,
             mdts,
         });
         round_trip(MakeDirectory { name: b"d".to_vec(), mdts: vec![7], ..MakeDirectory::default() });

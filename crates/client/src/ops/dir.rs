@@ -23,6 +23,8 @@ const AFTER_DOT_DOT: u64 = 2;
 
 /// An open directory.
 pub(crate) struct OpenDir {
+    /// Version of the list of shards that it is in, if it stands for a shard.
+    version: Option<u32>,
     pub fid: Fid,
     ahead: PageAhead,
     /// Of a directory with shards.
@@ -30,8 +32,8 @@ pub(crate) struct OpenDir {
 }
 
 impl OpenDir {
-    fn new(fid: Fid) -> OpenDir {
-        OpenDir { fid, ahead: PageAhead::default(), merge: Mutex::new(None) }
+    fn new(fid: Fid, version: Option<u32>) -> OpenDir {
+        OpenDir { fid, version, ahead: PageAhead::default(), merge: Mutex::new(None) }
     }
 }
 
@@ -84,7 +86,7 @@ impl Client {
 
     fn insert_dir(&self, fid: Fid) -> u64 {
         let handle = self.handles.fresh().0;
-        self.handles.insert_dir(handle, Arc::new(OpenDir::new(fid)));
+        self.handles.insert_dir(handle, Arc::new(OpenDir::new(fid, None)));
         handle
     }
 
@@ -141,6 +143,7 @@ impl Client {
     /// A page of a directory, with shards or without.
     fn page_of(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Page> {
         self.at_home(dir.fid, b"", |_| match self.shard_lists.get(dir.fid) {
+            Some(layout) if layout.change().is_some() => self.moving_page(&layout, wanted),
             Some(layout) => self.merged_page(dir, &layout, wanted),
             None => self.dir_page(dir, wanted),
         })

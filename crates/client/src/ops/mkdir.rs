@@ -124,12 +124,38 @@ impl Client {
         what: &Created<'_>,
         wish: &DirDefault,
     ) -> StatusResult<Found> {
-        let there = |index: i32| usize::try_from(index).is_ok_and(|index| index < self.mdts.len());
-        if wish.index != -1 && !there(wish.index) || !wish.mdts.iter().all(|mdt| there((*mdt).into())) {
-            return Err(Status::EINVAL);
-        }
+        self.check_mdts(wish)?;
         let making = Making { caller, parent, name, what, is_chosen: self.mdts.len() > 1 };
         self.make_by(&making, wish)
+    }
+
+    /// Spreads the names of a directory over as many MDTs as somebody asked for. It returns when that has begun.
+    ///
+    /// # Errors
+    /// `EPERM` without the right to choose MDTs, and where it is turned off; `EINVAL` if there is no such MDT, or more shards than they
+    /// may have; `EBUSY` while its names move; `EALREADY` if they lie so.
+    pub fn restripe(&self, caller: &Caller, fid: Fid, wish: &DirDefault) -> StatusResult<()> {
+        self.check_mdts(wish)?;
+        let count = count_of(wish, self.mdts.len()).max(wish.mdts.len());
+        let named = u16::try_from(wish.index).ok();
+        let first = wish.mdts.first().copied().or(named).unwrap_or(fid.mdt_index());
+        let mdts = match &wish.mdts[..] {
+            _ if count <= 1 => Vec::new(),
+            [] => spread(&self.rooms()?, first, self.mdts.len()).into_iter().cycle().take(count).collect(),
+            listed => listed.iter().copied().cycle().take(count).collect(),
+        };
+        let (count, index) = (i32::try_from(count).map_err(|_| Status::EINVAL)?, first.into());
+        let wish = DirDefault { count, index, mdts, ..wish.clone() }.encode();
+        self.call(caller, fid, &MdsRequest::Restripe { fid, wish: &wish })?;
+        self.learn_shards(fid).map(drop)
+    }
+
+    fn check_mdts(&self, wish: &DirDefault) -> StatusResult<()> {
+        let there = |index: i32| usize::try_from(index).is_ok_and(|index| index < self.mdts.len());
+        match wish.index != -1 && !there(wish.index) || !wish.mdts.iter().all(|mdt| there((*mdt).into())) {
+            true => Err(Status::EINVAL),
+            false => Ok(()),
+        }
     }
 
     /// Makes a directory where the default of its parent puts it.

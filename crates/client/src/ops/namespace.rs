@@ -276,14 +276,8 @@ impl Client {
     ) -> StatusResult<bool> {
         check_may_name(from.0, from.1)?;
         check_may_name(to.0, to.1)?;
-        // Whichever of the two lists is old, both are fetched again.
-        self.at_home(from.0, from.1, |from_home| {
-            let to_home = self.home(to.0, to.1);
-            let outcome = self.rename_at(caller, (from, from_home), (to, to_home), flags);
-            if outcome == Err(Status::WRONG_SHARD) && from.0 != to.0 {
-                self.learn_shards(to.0)?;
-            }
-            outcome
+        self.at_homes(from, to, |from_home, to_home| {
+            self.rename_at(caller, (from, from_home), (to, to_home), flags)
         })
     }
 

@@ -259,6 +259,10 @@ impl Client {
 
     /// Fetches a batch from a directory that everybody may search, with the lease under which it is true: a page of each shard.
     fn fetch_pages(&self, parent: Fid, batch: &Batch) -> Option<(Vec<DirPage>, u64)> {
+        let list = self.shard_lists.get(parent);
+        if list.as_ref().is_some_and(|list| list.change().is_some()) {
+            return None;
+        }
         let shards = self.parts_of(parent);
         let (mut pages, mut lease) = (Vec::with_capacity(shards.len()), None);
         for fid in shards.iter().copied() {
@@ -283,7 +287,15 @@ impl Client {
             };
             // A failure is the lookup's to find.
             let answer = self.call_system(fid, &request).ok()?;
-            let MdsReply::Directory(page) = answer.reply else { return None };
+            let page = match answer.reply {
+                MdsReply::Directory(page) => page,
+                MdsReply::Shard { page, version, .. }
+                    if list.as_ref().is_some_and(|list| list.version == version) =>
+                {
+                    page
+                }
+                _ => return None,
+            };
             if answer.lease == 0 || !page.public || lease.is_some_and(|lease| lease != answer.lease) {
                 return None;
             }

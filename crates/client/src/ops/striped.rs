@@ -1,7 +1,8 @@
 //! Directories whose names lie in shards on several MDTs: which shard a name is asked for, and the directory seen as one.
 //!
 //! A directory is taken for whole until an MDT says otherwise; then the list of its shards is fetched, and kept. A list that has become
-//! old does no harm: a shard refuses names that are not its own, and the list is fetched again.
+//! old does no harm: a shard refuses names that are not its own, and the list is fetched again. While names move, the shard that a name
+//! moves from is asked first: it knows whether the name has left it.
 //!
 //! Bounds: lists of [`DIRS_MAX`] directories, of up to 2000 shards each.
 
@@ -16,16 +17,29 @@ use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Lists that are kept; then all go. A guess: a few hundred KiB.
 const DIRS_MAX: usize = 1024;
 /// How often a list may turn out to be old in one operation.
 const ATTEMPTS: usize = 16;
 
+/// A list is fetched again after this time if its names moved then: whoever follows those that have left one shard asks twice.
+const MOVING_AGE: Duration = Duration::from_secs(1);
+
+/// A list as it was fetched.
+#[derive(Clone)]
+struct Kept {
+    layout: Arc<DirLayout>,
+    at: Instant,
+    /// Version of the directory's attributes before, if it is known.
+    version: Option<u64>,
+}
+
 /// The lists of shards that a client knows.
 #[derive(Default)]
 pub(crate) struct ShardLists {
-    dirs: RwLock<HashMap<Fid, Arc<DirLayout>>>,
+    dirs: RwLock<HashMap<Fid, Kept>>,
     /// Length of `dirs`, so that where nothing is striped nothing is locked.
     count: AtomicUsize,
 }
@@ -36,7 +50,26 @@ impl ShardLists {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.dirs.read().get(&dir).cloned()
+        self.dirs.read().get(&dir).map(|kept| kept.layout.clone())
+    }
+
+    /// The same, if the directory has not changed since it was fetched.
+    fn get_of(&self, attr: &Attr) -> Option<Arc<DirLayout>> {
+        let dirs = self.dirs.read();
+        dirs.get(&attr.fid).filter(|kept| kept.version == Some(attr.version)).map(|kept| kept.layout.clone())
+    }
+
+    /// True if names of a directory moved when its list was fetched, a while ago.
+    fn is_due(&self, dir: Fid) -> bool {
+        let dirs = self.dirs.read();
+        dirs.get(&dir).is_some_and(|kept| kept.layout.change().is_some() && kept.at.elapsed() >= MOVING_AGE)
+    }
+
+    /// The list of a directory that had these attributes before is the one that was fetched.
+    fn confirm(&self, attr: &Attr) {
+        if let Some(kept) = self.dirs.write().get_mut(&attr.fid) {
+            kept.version = Some(attr.version);
+        }
     }
 
     fn set(&self, dir: Fid, layout: Option<Arc<DirLayout>>) {
@@ -46,7 +79,7 @@ impl ShardLists {
                 if dirs.len() >= DIRS_MAX {
                     dirs.clear();
                 }
-                dirs.insert(dir, layout);
+                dirs.insert(dir, Kept { layout, at: Instant::now(), version: None });
             }
             None => drop(dirs.remove(&dir)),
         }
@@ -75,13 +108,21 @@ pub(crate) struct Striping<'a> {
 }
 
 impl Client {
-    /// Where a name of a directory is stored, as far as is known.
+    /// Where a name of a directory is stored, as far as is known; while names move, where it will be.
     pub(crate) fn home(&self, dir: Fid, name: &[u8]) -> Fid {
+        let (first, then) = self.homes(dir, name);
+        then.unwrap_or(first)
+    }
+
+    /// Where a name of a directory is stored, as far as is known, and while names move, where it is if it has left that shard.
+    fn homes(&self, dir: Fid, name: &[u8]) -> (Fid, Option<Fid>) {
         if matches!(name, b"" | b"." | b"..") {
-            return dir;
+            return (dir, None);
         }
-        let Some(layout) = self.shard_lists.get(dir) else { return dir };
-        layout.shard_of(name).map_or(dir, |place| layout.shards[place])
+        let Some(layout) = self.shard_lists.get(dir) else { return (dir, None) };
+        let shard = |place: usize| layout.shards[place];
+        let new = layout.shard_of(name).map_or(dir, shard);
+        layout.old_shard_of(name).map_or((new, None), |old| (shard(old), Some(new)))
     }
 
     /// Asks with the FID of the directory or shard that a name is stored with.
@@ -94,13 +135,48 @@ impl Client {
         name: &[u8],
         mut ask: impl FnMut(Fid) -> StatusResult<T>,
     ) -> StatusResult<T> {
-        for _ in 0..ATTEMPTS {
-            match ask(self.home(dir, name)) {
+        for attempt in 0..ATTEMPTS {
+            let (first, then) = self.homes(dir, name);
+            let mut outcome = ask(first);
+            if let Some(then) = then.filter(|_| matches!(outcome, Err(Status::WRONG_SHARD))) {
+                outcome = ask(then);
+                if self.shard_lists.is_due(dir) {
+                    self.learn_shards(dir)?;
+                }
+            }
+            match outcome {
                 Err(Status::WRONG_SHARD) => self.learn_shards(dir).map(drop)?,
                 outcome => return outcome,
             }
+            if attempt > 0 && nacre_env::interrupted() {
+                return Err(Status::EINTR);
+            }
         }
         Err(Status::EAGAIN)
+    }
+
+    /// The same with the homes of two names, of whichever directories.
+    ///
+    /// # Errors
+    /// As [`Client::at_home`].
+    pub(crate) fn at_homes<T>(
+        &self,
+        first: (Fid, &[u8]),
+        second: (Fid, &[u8]),
+        mut ask: impl FnMut(Fid, Fid) -> StatusResult<T>,
+    ) -> StatusResult<T> {
+        // Whichever of the two lists is old, both are fetched again.
+        self.at_home(first.0, first.1, |first_home| {
+            let (home, then) = self.homes(second.0, second.1);
+            let mut outcome = ask(first_home, home);
+            if let Some(then) = then.filter(|_| matches!(outcome, Err(Status::WRONG_SHARD))) {
+                outcome = ask(first_home, then);
+            }
+            if matches!(outcome, Err(Status::WRONG_SHARD)) && first.0 != second.0 {
+                self.learn_shards(second.0)?;
+            }
+            outcome
+        })
     }
 
     /// Fetches the list of a directory's shards; `None` if it is whole.
@@ -115,7 +191,18 @@ impl Client {
             Err(status) => return Err(status),
         };
         let layout = layout.map(Arc::new);
-        self.shard_lists.set(dir, layout.clone());
+        let before = self.shard_lists.get(dir);
+        if before.as_ref().map(|list| list.version) != layout.as_ref().map(|list| list.version) {
+            // What was known of its shards was known of other ones.
+            self.forget_absences(dir);
+            self.shard_lists.set(dir, layout.clone());
+            self.forget_absences(dir);
+            if let Some(kernel) = self.kernel.get() {
+                kernel.drop_attributes(dir.inode_number());
+            }
+        } else {
+            self.shard_lists.set(dir, layout.clone());
+        }
         Ok(layout)
     }
 
@@ -133,10 +220,14 @@ impl Client {
             return Ok(attr);
         }
         for attempt in 0..ATTEMPTS {
-            let known = self.shard_lists.get(attr.fid).filter(|_| attempt == 0);
+            let known = self.shard_lists.get_of(&attr).filter(|_| attempt == 0);
             let layout = match known {
                 Some(layout) => Some(layout),
-                None => self.learn_shards(attr.fid)?,
+                None => {
+                    let layout = self.learn_shards(attr.fid)?;
+                    self.shard_lists.confirm(&attr);
+                    layout
+                }
             };
             let Some(layout) = layout else { return Ok(attr) };
             match self.sum_of(attr, &layout) {
@@ -149,7 +240,9 @@ impl Client {
     }
 
     fn sum_of(&self, mut attr: Attr, layout: &DirLayout) -> StatusResult<Attr> {
-        for &fid in &layout.shards {
+        // It may be one of its own.
+        let master = attr.fid;
+        for fid in layout.shards.iter().copied().filter(|fid| *fid != master) {
             let shard = self.call_system(fid, &MdsRequest::GetAttr { fid })?.attr()?;
             attr.nlink = attr.nlink.saturating_add(shard.nlink.saturating_sub(2));
             attr.atime = attr.atime.max(shard.atime);

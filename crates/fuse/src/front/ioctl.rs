@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nacre_client::{Created, LeaseKind, NewFile, SeekKind, SwapConditions, VersionFlush};
+use nacre_client::{Caller, Created, LeaseKind, NewFile, SeekKind, SwapConditions, VersionFlush};
 use nacre_layout::{DirDefault, DirFlags, DirHash, Inherit};
 use nacre_types::ioctl::{
     Advise, FILES_MAX, FidToPath, FileCall, FileOperation, FilesOn, LIST_MAX, MakeDirectory, MountInfo,
@@ -236,11 +236,33 @@ impl Front {
         let mode = FileKind::Directory.mode_bits() | ask.mode & MODE_BITS;
         let what = Created { new: NewFile::Directory, mode, umask: ask.umask };
         let wish = wish_of(ask).ok_or(Status::EINVAL)?;
-        let made = self.client.make_directory(&caller(request), (parent, &ask.name), &what, &wish)?;
-        self.client.forget(made.node, 1);
+        let place = (parent, &ask.name[..]);
+        self.make_or_restripe(&caller(request), place, &what, &wish, ask.restripes)?;
         // The kernel may know that the name does not exist.
         self.expire_names();
         Ok(())
+    }
+
+    /// Makes a directory, or if it is there already and that is wanted, spreads it over other MDTs.
+    pub(super) fn make_or_restripe(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        what: &Created<'_>,
+        wish: &DirDefault,
+        restripes: bool,
+    ) -> StatusResult<()> {
+        match self.client.make_directory(caller, (parent, name), what, wish) {
+            Err(Status::EEXIST) if restripes => {}
+            made => return made.map(|made| self.client.forget(made.node, 1)),
+        }
+        let found = self.client.lookup(caller, parent, name)?.map_err(|_| Status::ENOENT)?;
+        let outcome = match found.attr.is_dir() {
+            true => self.client.restripe(caller, found.attr.fid, wish),
+            false => Err(Status::EEXIST),
+        };
+        self.client.forget(found.node, 1);
+        outcome
     }
 
     fn files_on(&self, request: &Request<'_>, mut ask: FilesOn) -> StatusResult<FilesOn> {

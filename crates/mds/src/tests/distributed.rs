@@ -94,7 +94,7 @@ impl MdsEndpoint for Way {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         let deliver = || {
             let mds = self.net.get(self.to).ok_or(Status::ETIMEDOUT)?;
-            if matches!(request, MdsRequest::Peer(PeerRequest::Prepare { .. })) {
+            if matches!(request, MdsRequest::Peer(PeerRequest::Prepare { .. } | PeerRequest::Moved { .. })) {
                 // What its own thread would have found out while this waits for locks.
                 mds.operations.be_impatient();
                 let one_in = self.net.one_in.swap(0, Ordering::Relaxed);

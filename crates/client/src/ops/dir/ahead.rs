@@ -189,8 +189,15 @@ impl Client {
         let Wanted { cookie, max_bytes, plus } = *wanted;
         let request = MdsRequest::ReadDir { fid: dir.fid, cookie, max_bytes, plus };
         let answer = self.call_system(dir.fid, &request)?;
-        let MdsReply::Directory(page) = answer.reply else { return Err(Status::EPROTO) };
-        Ok(Page { page, lease: answer.lease, changes })
+        match (answer.reply, dir.version) {
+            (MdsReply::Directory(page), None) => Ok(Page { page, lease: answer.lease, changes }),
+            (MdsReply::Shard { page, version, .. }, Some(expected)) if version == expected => {
+                Ok(Page { page, lease: answer.lease, changes })
+            }
+            // The list that it is in is not the one that is known, or it is in none.
+            (MdsReply::Directory(_) | MdsReply::Shard { .. }, _) => Err(Status::WRONG_SHARD),
+            _ => Err(Status::EPROTO),
+        }
     }
 
     /// `page` was handed out up to `next`, all of it if `whole`: gets what will be asked for next.

@@ -6,11 +6,12 @@
 
 use super::OpenDir;
 use super::ahead::{Page, Wanted};
+use super::scan::{ShardPage, scan_shards};
 use crate::client::Client;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::dir::{DIR_PAGE_MAX, Place};
-use nacre_wire::mds::{DirEntry, DirPage};
+use nacre_wire::mds::{DirEntry, DirPage, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -29,6 +30,8 @@ struct Cursor {
 
 /// Where a listing is.
 pub(super) struct Merge {
+    /// Version of the list, and what it lists.
+    version: u32,
     shards: Vec<Fid>,
     /// Positions behind which the last page began, and at which it ended.
     began: u64,
@@ -37,8 +40,8 @@ pub(super) struct Merge {
 }
 
 impl Cursor {
-    fn new(fid: Fid, cookie: u64) -> Cursor {
-        let dir = Arc::new(OpenDir::new(fid));
+    fn new(fid: Fid, version: Option<u32>, cookie: u64) -> Cursor {
+        let dir = Arc::new(OpenDir::new(fid, version));
         Cursor { dir, page: None, entries: Vec::new(), next: 0, began: cookie, cookie }
     }
 
@@ -64,7 +67,7 @@ impl Cursor {
             self.next = self.entries.partition_point(|entry| entry.cookie <= cookie);
         } else {
             // What came before the page that is here has to be fetched again.
-            *self = Cursor::new(self.dir.fid, cookie);
+            *self = Cursor::new(self.dir.fid, self.dir.version, cookie);
         }
     }
 
@@ -99,8 +102,9 @@ impl Cursor {
 
 impl Merge {
     fn new(layout: &DirLayout, wanted: &Wanted) -> Merge {
-        let cursor = |fid: &Fid| Cursor::new(*fid, wanted.cookie);
+        let cursor = |fid: &Fid| Cursor::new(*fid, Some(layout.version), wanted.cookie);
         Merge {
+            version: layout.version,
             shards: layout.shards.clone(),
             began: wanted.cookie,
             cookie: wanted.cookie,
@@ -112,7 +116,7 @@ impl Merge {
     fn leads_to(&self, layout: &DirLayout, wanted: &Wanted) -> bool {
         // From the beginning everything is listed as it is now.
         let is_near = wanted.cookie != 0 && (self.began..=self.cookie).contains(&wanted.cookie);
-        is_near && self.shards == layout.shards
+        is_near && self.version == layout.version && self.shards == layout.shards
     }
 }
 
@@ -143,6 +147,20 @@ impl Client {
         let page = self.merge_page(&mut merge, wanted)?;
         *dir.merge.lock() = Some(merge);
         Ok(page)
+    }
+
+    /// A page of a directory whose names move. Nothing in it may be kept.
+    ///
+    /// # Errors
+    /// As [`Client::merged_page`]; `WRONG_SHARD` if the list is old.
+    pub(super) fn moving_page(&self, layout: &DirLayout, wanted: &Wanted) -> StatusResult<Page> {
+        let Wanted { cookie, max_bytes, .. } = *wanted;
+        let ask = |fid: Fid, max_bytes: usize| {
+            let request = MdsRequest::ReadDir { fid, cookie, max_bytes: max_bytes as u32, plus: false };
+            ShardPage::of(self.call_system(fid, &request)?, layout.version)
+        };
+        let (page, _) = scan_shards(layout, cookie, (max_bytes as usize).min(DIR_PAGE_MAX), ask)?;
+        Ok(Page { page, lease: 0, changes: 0 })
     }
 
     fn merge_page(&self, merge: &mut Merge, wanted: &Wanted) -> StatusResult<Page> {

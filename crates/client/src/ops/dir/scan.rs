@@ -1,7 +1,8 @@
 //! Directories read by programs that look at every entry.
 
 use crate::caller::Caller;
-use crate::client::Client;
+use crate::client::{Answer, Client};
+use nacre_layout::dir_layout::DirLayout;
 use nacre_types::ioctl::ScanWanted;
 use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{DirEntry, DirPage, ListedLayout, MdsReply, MdsRequest};
@@ -9,26 +10,79 @@ use nacre_wire::mds::{DirEntry, DirPage, ListedLayout, MdsReply, MdsRequest};
 /// A page of a shard that a program's request is divided into has at least so many bytes.
 const SHARD_PAGE_MIN: usize = 16 << 10;
 
-/// The entries of all shards up to the position where the first of their pages ends, with `ask` for a page of one.
-fn scan_shards(
-    shards: &[Fid],
+/// A page of a shard, and when it was true.
+pub(super) struct ShardPage {
+    pub page: DirPage,
+    pub lease: u64,
+    /// Names before this position may have left the shard before the page was read to its end.
+    pub moved: u64,
+}
+
+impl ShardPage {
+    /// The page in an answer about a shard in a list with a version.
+    ///
+    /// # Errors
+    /// `WRONG_SHARD` if it is in another one; `EPROTO`.
+    pub fn of(answer: Answer, expected: u32) -> StatusResult<ShardPage> {
+        match answer.reply {
+            MdsReply::Shard { page, version, moved } if version == expected => {
+                Ok(ShardPage { page, lease: answer.lease, moved })
+            }
+            MdsReply::Shard { .. } | MdsReply::Directory(_) => Err(Status::WRONG_SHARD),
+            _ => Err(Status::EPROTO),
+        }
+    }
+}
+
+/// The entries of all shards behind position `cookie`, up to where the first of their pages ends, with `ask` for a page of one.
+///
+/// While names move, one that goes from a shard whose page was read after it had left to one whose page was read before would be
+/// missed. So the pages count only if no shard has passed their positions meanwhile; a name that was seen twice is listed once.
+///
+/// # Errors
+/// What `ask` gives; `E2BIG` if names of one position do not fit; `EINTR`.
+pub(super) fn scan_shards(
+    layout: &DirLayout,
+    cookie: u64,
     max_bytes: usize,
-    ask: impl Fn(Fid, usize) -> StatusResult<(DirPage, u64)>,
+    ask: impl Fn(Fid, usize) -> StatusResult<ShardPage>,
 ) -> StatusResult<(DirPage, u64)> {
     // All pages together fit, and one with a name of any length and its layout.
-    let each = (max_bytes / shards.len().max(1)).max(SHARD_PAGE_MIN).min(max_bytes);
-    let (mut pages, mut lease) = (Vec::with_capacity(shards.len()), None);
-    for &shard in shards {
-        let (page, under) = ask(shard, each)?;
-        lease = Some(lease.map_or(under, |lease| if lease == under { lease } else { 0 }));
-        pages.push(page);
+    let each = (max_bytes / layout.shards.len().max(1)).max(SHARD_PAGE_MIN).min(max_bytes);
+    let mut before: Option<Vec<u64>> = None;
+    loop {
+        let pages =
+            layout.shards.iter().map(|shard| ask(*shard, each)).collect::<StatusResult<Vec<ShardPage>>>()?;
+        let ends = pages.iter().map(|shard| &shard.page).filter(|page| !page.end);
+        let bound = ends.filter_map(|page| page.entries().last().map(|entry| entry.cookie)).min();
+        let moved: Vec<u64> = pages.iter().map(|shard| shard.moved).collect();
+        if layout.change().is_none() || is_sure(before.as_deref(), &moved, (cookie, bound)) {
+            return join(&pages, bound, max_bytes);
+        }
+        before = Some(moved);
+        if nacre_env::interrupted() {
+            return Err(Status::EINTR);
+        }
     }
-    let ends = pages.iter().filter(|page| !page.end);
-    let bound = ends.filter_map(|page| page.entries().last().map(|entry| entry.cookie)).min();
-    let mut entries: Vec<DirEntry<'_>> = pages.iter().flat_map(DirPage::entries).collect();
+}
+
+/// True if no shard has moved names behind position `from` up to `bound` between two looks at how far they are.
+fn is_sure(before: Option<&[u64]>, moved: &[u64], (from, bound): (u64, Option<u64>)) -> bool {
+    let before = |place: usize| before.map_or(0, |before| before[place]);
+    moved.iter().enumerate().all(|(place, &moved)| {
+        let first = before(place).max(from.saturating_add(1));
+        first >= moved || bound.is_some_and(|bound| first > bound)
+    })
+}
+
+fn join(pages: &[ShardPage], bound: Option<u64>, max_bytes: usize) -> StatusResult<(DirPage, u64)> {
+    let lease = pages.first().map_or(0, |page| page.lease);
+    let lease = if pages.iter().all(|page| page.lease == lease) { lease } else { 0 };
+    let mut entries: Vec<DirEntry<'_>> = pages.iter().flat_map(|shard| shard.page.entries()).collect();
     entries.retain(|entry| bound.is_none_or(|bound| entry.cookie <= bound));
-    entries.sort_by_key(|entry| entry.cookie);
-    let public = pages.iter().all(|page| page.public);
+    entries.sort_by(|a, b| (a.cookie, a.name).cmp(&(b.cookie, b.name)));
+    entries.dedup_by(|a, b| (a.cookie, a.name) == (b.cookie, b.name));
+    let public = pages.iter().all(|shard| shard.page.public);
     let mut merged = DirPage { bytes: Vec::with_capacity(max_bytes), end: bound.is_none(), public };
     for group in entries.chunk_by(|a, b| a.cookie == b.cookie) {
         let before = merged.bytes.len();
@@ -38,7 +92,7 @@ fn scan_shards(
             break;
         }
     }
-    if merged.is_empty() && !merged.end { Err(Status::E2BIG) } else { Ok((merged, lease.unwrap_or(0))) }
+    if merged.is_empty() && !merged.end { Err(Status::E2BIG) } else { Ok((merged, lease)) }
 }
 
 impl Client {
@@ -58,15 +112,20 @@ impl Client {
         let layouts = wanted.contains(ScanWanted::LAYOUTS);
         let ask = |fid: Fid, max_bytes: usize| {
             let request = MdsRequest::Scan { fid, cookie, max_bytes: max_bytes as u32, layouts };
-            let answer = self.call(caller, fid, &request)?;
-            match answer.reply {
-                MdsReply::Directory(page) => Ok((page, answer.lease)),
-                _ => Err(Status::EPROTO),
-            }
+            self.call(caller, fid, &request)
         };
         let (mut page, lease) = self.at_home(fid, b"", |_| match self.shard_lists.get(fid) {
-            Some(layout) => scan_shards(&layout.shards, max_bytes, ask),
-            None => ask(fid, max_bytes),
+            Some(layout) => scan_shards(&layout, cookie, max_bytes, |shard, max_bytes| {
+                ShardPage::of(ask(shard, max_bytes)?, layout.version)
+            }),
+            None => {
+                let answer = ask(fid, max_bytes)?;
+                match answer.reply {
+                    MdsReply::Directory(page) => Ok((page, answer.lease)),
+                    MdsReply::Shard { .. } => Err(Status::WRONG_SHARD),
+                    _ => Err(Status::EPROTO),
+                }
+            }
         })?;
         if page.entries().any(|entry| entry.attr.is_none()) {
             page = self.with_those_elsewhere(&page, max_bytes as u32, layouts)?;

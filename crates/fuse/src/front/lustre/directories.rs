@@ -86,8 +86,9 @@ impl Front {
         let (caller, place) = (caller(asked.request), (asked.fid, name));
         if u32_at(wish, 0)? != lustre::LMV_MAGIC_FOREIGN {
             let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
-            let made = self.client.make_directory(&caller, place, &what, &wish)?;
-            self.client.forget(made.node, 1);
+            // Its programs say one where nobody has said anything.
+            let restripes = !(0..=1).contains(&wish.count);
+            self.make_or_restripe(&caller, place, &what, &wish, restripes)?;
         } else {
             let made = self.client.create_on(&caller, place, &what, None)?;
             self.client.forget(made.node, 1);

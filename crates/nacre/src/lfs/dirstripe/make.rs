@@ -24,9 +24,10 @@ use std::path::Path;
 pub const MKDIR_USAGE: &str = "\
 usage: lfs mkdir [-c COUNT|-C COUNT] [-i INDEX[,INDEX|-INDEX...]] [-H HASH] [-o MODE] [-X LEVELS] DIR...
        lfs mkdir --foreign[=TYPE] [--flags HEX] --xattr TEXT [-o MODE] DIR...
+       lfs setdirstripe -c COUNT|-C COUNT [-i INDEX...] [-H HASH] DIR...
        lfs setdirstripe -D [-c COUNT|-C COUNT] [-i INDEX...] [-H HASH] [-X LEVELS] [--max-inherit-rr LEVELS] DIR...
        lfs setdirstripe -d DIR...
-  -c, -T, --mdt-count COUNT  MDTs to spread over, as far as they are there: -1 all
+  -c, -T, --mdt-count COUNT  MDTs to spread over, as far as they are there: -1 all; a DIR that is there gets so many, 1: whole
   -C, --mdt-overcount COUNT  the same, more than one part on an MDT if need be: up to 5, -5 means 5 on each
   -i, --mdt-index INDEX      the MDTs, or -1 for one with room; needs an administrator or mdt.*.enable_remote_dir_gid
   -H, --mdt-hash HASH        all_char, fnv_1a_64, crush or crush2, for directories on several MDTs
@@ -81,6 +82,8 @@ struct Plan {
     action: Action,
     /// As given, without the umask.
     mode: Option<u32>,
+    /// A number of shards was named: directories that are there get it.
+    restripes: bool,
     paths: Vec<OsString>,
 }
 
@@ -109,7 +112,7 @@ fn run(name: &str, args: &[OsString]) -> Outcome {
             let errno = errno_of(&error);
             let text = error_text(errno);
             let reason = match errno {
-                libc::EEXIST => "stripe already set",
+                libc::EEXIST | libc::EALREADY => "stripe already set",
                 libc::ENOTTY => "not on a Lustre filesystem",
                 _ => &text,
             };
@@ -166,16 +169,16 @@ impl Reader<'_> {
             if paths.len() > 1 {
                 return Err(self.wrong("cannot specify multiple foreign dirs".to_owned()));
             }
-            return Ok(Plan { action: Action::MakeForeign(foreign), mode, paths });
+            return Ok(Plan { action: Action::MakeForeign(foreign), mode, restripes: false, paths });
         }
         if deletes {
-            return Ok(Plan { action: Action::RemoveDefault, mode, paths });
+            return Ok(Plan { action: Action::RemoveDefault, mode, restripes: false, paths });
         }
         let is_default = self.parsed.has('D');
         self.check_default(is_default, count, mdts.as_deref(), in_turn)?;
         let wish = self.wish(is_default, count, mdts.unwrap_or_default(), (hash, max_inherit, in_turn))?;
         let action = if is_default { Action::SetDefault(wish) } else { Action::Make(wish) };
-        Ok(Plan { action, mode, paths })
+        Ok(Plan { action, mode, restripes: count.is_some(), paths })
     }
 
     fn count(&self) -> Result<Option<i32>, Failure> {
@@ -325,7 +328,11 @@ fn make_one(path: &Path, plan: &Plan) -> io::Result<()> {
         _ => None,
     };
     match &plan.action {
-        Action::Make(wish) if is_about_mdts(&parent, wish)? => make_on(&parent, path, plan.mode, wish)?,
+        Action::Make(wish) if plan.restripes && path.is_dir() => {
+            // One that is there keeps its rights.
+            return make_on(&parent, path, plan, wish);
+        }
+        Action::Make(wish) if is_about_mdts(&parent, wish)? => make_on(&parent, path, plan, wish)?,
         _ => fs::DirBuilder::new().mode(plan.mode.unwrap_or(MODE_DEFAULT)).create(path)?,
     }
     let finish = || {
@@ -352,8 +359,9 @@ fn is_about_mdts(parent: &Mounted, wish: &DirDefault) -> io::Result<bool> {
 }
 
 /// Makes a directory on certain MDTs.
-fn make_on(parent: &Mounted, path: &Path, mode: Option<u32>, wish: &DirDefault) -> io::Result<()> {
+fn make_on(parent: &Mounted, path: &Path, plan: &Plan, wish: &DirDefault) -> io::Result<()> {
     let name = path.file_name().ok_or(io::Error::from_raw_os_error(libc::EEXIST))?;
+    let mode = plan.mode;
     let umask = match mode {
         Some(_) => 0,
         None => umask(),
@@ -367,6 +375,7 @@ fn make_on(parent: &Mounted, path: &Path, mode: Option<u32>, wish: &DirDefault) 
         count: wish.count,
         hash: wish.hash.map_or(0, |hash| hash.number().into()) | wish.flags.bits(),
         max_inherit: wish.max_inherit.0,
+        restripes: plan.restripes,
         mdts,
     })
 }

@@ -1,6 +1,6 @@
 //! Parameters of directories on several metadata targets.
 
-use nacre_mds::Mds;
+use nacre_mds::{Mds, MovingLimits};
 use nacre_params::{Tree, value};
 use std::sync::Arc;
 
@@ -14,5 +14,42 @@ pub fn enter(tree: &Tree, mdt: &str, mds: &Arc<Mds>) {
             set.set_remote_dir_gid(value::integer(text, -1, u32::MAX.into())?);
             Ok(())
         },
+    );
+    enter_moving(tree, mdt, mds);
+}
+
+/// When directories get more shards by themselves, and whether they may at all.
+fn enter_moving(tree: &Tree, mdt: &str, mds: &Arc<Mds>) {
+    let add =
+        |name: &str, get: fn(&MovingLimits) -> u64, set: fn(&mut MovingLimits, u64), range: (i64, i64)| {
+            let (shown, changed) = (mds.clone(), mds.clone());
+            tree.add_both(
+                &format!("{mdt}.{name}"),
+                move || Ok(get(&shown.moving_limits()).to_string()),
+                move |text| {
+                    let value = value::integer(text, range.0, range.1)? as u64;
+                    changed.change_moving_limits(|limits| set(limits, value));
+                    Ok(())
+                },
+            );
+        };
+    add(
+        "enable_dir_restripe",
+        |limits| limits.may_restripe.into(),
+        |limits, on| limits.may_restripe = on != 0,
+        (0, 1),
+    );
+    add("enable_dir_auto_split", |limits| limits.splits.into(), |limits, on| limits.splits = on != 0, (0, 1));
+    add(
+        "dir_split_count",
+        |limits| limits.split_count,
+        |limits, count| limits.split_count = count,
+        (1, i64::MAX),
+    );
+    add(
+        "dir_split_delta",
+        |limits| limits.split_delta,
+        |limits, delta| limits.split_delta = delta,
+        (1, 2000),
     );
 }
