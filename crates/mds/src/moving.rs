@@ -24,7 +24,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time between two looks for changes.
 const TICK: Duration = Duration::from_millis(250);
@@ -141,9 +141,11 @@ impl Moving {
 fn move_names(mds: &Weak<Mds>, signal: &StopSignal) {
     loop {
         let Some(mds) = mds.upgrade() else { return };
+        let start = Instant::now();
         let is_busy = mds.move_once();
         drop(mds);
-        if signal.wait(if is_busy { Duration::ZERO } else { TICK }) {
+        // Whoever waits for a shard gets as much time with it as the steps.
+        if signal.wait(if is_busy { start.elapsed().min(TICK) } else { TICK }) {
             return;
         }
     }

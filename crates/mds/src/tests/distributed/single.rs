@@ -172,3 +172,15 @@ fn a_name_on_another_mdt_is_told_to_be_there() {
     let path = world.run(0, &MdsRequest::FidToPath { fid: last, index: 0 }).expect("a path");
     assert_eq!(path, MdsReply::Path { top: inner, path: b"middle/last".to_vec() });
 }
+
+/// A connection whose ping is answered with an eviction is closed.
+#[test]
+fn a_server_that_pings_is_not_taken_for_a_client_that_was_evicted() {
+    let world = World::new(2, 5);
+    let mds = world.net.get(0).expect("alive");
+    let server = LoMds::connect_server(mds, ClientUuid([101; 16])).expect("connects");
+    let reply = server.call(&Cred::system(), &MdsRequest::Ping).map(|answer| answer.reply);
+    assert_eq!(reply, Ok(MdsReply::Done));
+    drop(server);
+    world.check();
+}
