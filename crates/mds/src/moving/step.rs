@@ -85,6 +85,8 @@ impl Mds {
         wanted.sort_unstable();
         wanted.dedup();
         drop((reads, is_all));
+        // Little is left to be made durable then while the shard is locked.
+        self.sync_store(self.store.last_transno())?;
         let gathered = self.gather(&wanted, &[])?;
         let record = gathered.inode(fid)?;
         if record.lmv != seen.lmv {
