@@ -289,8 +289,7 @@ impl Mds {
         }
         mds.begin_recovery(&ended);
         let owner: Weak<dyn LockOwner> = Arc::downgrade(&(mds.clone() as Arc<dyn LockOwner>));
-        let timer = Timer::start(mds.mdlocks.clone(), owner).map_err(MdsError::Thread)?;
-        *mds.lock_timer.lock() = Some(timer);
+        *mds.lock_timer.lock() = Some(Timer::start(mds.mdlocks.clone(), owner).map_err(MdsError::Thread)?);
         mds.start_ticking()?;
         Ok(mds)
     }

@@ -128,6 +128,27 @@ impl Mds {
                     false => drop(self.drop_name(tx, record, place(at), now)?),
                 }
             }
+            Update::SetShards { .. }
+            | Update::NamesOut { .. }
+            | Update::NamesIn { .. }
+            | Update::DropShard { .. } => {
+                self.stage_shards(tx, changed, update)?;
+            }
+            Update::Mirror { fid, record: master, xattrs } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                let master = InodeRecord::decode(*fid, &master.0).map_err(|_| Status::EPROTO)?;
+                mirror(record, master);
+                for (name, value) in xattrs {
+                    stage_xattr(tx, fid, name, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What changes shards of directories and the names in them.
+    fn stage_shards(&self, tx: &mut Tx, changed: &mut Changed, update: &Update) -> StatusResult<()> {
+        match update {
             Update::SetShards { fid, lmv, is_master } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
                 record.lmv = lmv.0.clone();
@@ -157,14 +178,7 @@ impl Mds {
                     self.destroy_inode(tx, &record)?;
                 }
             }
-            Update::Mirror { fid, record: master, xattrs } => {
-                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
-                let master = InodeRecord::decode(*fid, &master.0).map_err(|_| Status::EPROTO)?;
-                mirror(record, master);
-                for (name, value) in xattrs {
-                    stage_xattr(tx, fid, name, value);
-                }
-            }
+            _ => return Err(Status::EPROTO),
         }
         Ok(())
     }
