@@ -8,6 +8,7 @@ use crate::io::dirty::idle::Pace;
 use crate::io::dirty::writers::WriteBack;
 use crate::io::ranges::Use;
 use crate::jobs::Jobs;
+use crate::joining::Joining;
 use crate::lease::{KernelCaches, Lease, serve_releases};
 use crate::locks::inodes::RETRY;
 use crate::node::{self, NodeTable};
@@ -15,7 +16,7 @@ use crate::ops::absent::Absences;
 use crate::ops::mkdir::Placement;
 use crate::ops::statahead::Statahead;
 use crate::ops::striped::ShardLists;
-use crate::targets::OstTable;
+use crate::targets::{MdtTable, OstTable};
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
 use nacre_lock::LockHandle;
@@ -33,7 +34,9 @@ use std::time::{Instant, SystemTime};
 /// A mount. Any thread may call any method.
 pub struct Client {
     pub(crate) config: ClientConfig,
-    pub(crate) mdts: Vec<Mdt>,
+    pub(crate) mdts: MdtTable,
+    /// Those that are about to be there.
+    pub(crate) joining: Joining,
     pub(crate) osts: OstTable,
     pub(crate) nodes: NodeTable,
     pub(crate) handles: HandleTable,
@@ -74,6 +77,17 @@ pub(crate) struct Mdt {
     /// Last transaction of this client there.
     pub last_transno: AtomicU64,
     fids: Mutex<FidPool>,
+}
+
+impl Mdt {
+    pub fn new(endpoint: Arc<dyn MdsEndpoint>) -> Mdt {
+        Mdt {
+            endpoint,
+            last_committed: AtomicU64::new(0),
+            last_transno: AtomicU64::new(0),
+            fids: Mutex::new(FidPool::default()),
+        }
+    }
 }
 
 /// FIDs for new files: object ids of one sequence after the other.
@@ -126,7 +140,7 @@ impl Client {
     /// call back. Asks each MDT what may be cached.
     ///
     /// # Errors
-    /// What an MDT answers; `EINVAL` without any MDT; `EAGAIN` if no thread can be started.
+    /// What an MDT answers; `EINVAL` without any MDT or with too many; `EAGAIN` if no thread can be started.
     pub fn new(
         config: ClientConfig,
         lease: Arc<Lease>,
@@ -140,16 +154,15 @@ impl Client {
         for (index, endpoint) in osts {
             table.add(index, endpoint);
         }
-        let mdt = |endpoint| Mdt {
-            endpoint,
-            last_committed: AtomicU64::new(0),
-            last_transno: AtomicU64::new(0),
-            fids: Mutex::new(FidPool::default()),
-        };
+        let known = MdtTable::new();
+        if !mdts.into_iter().all(|endpoint| known.push(Mdt::new(endpoint))) {
+            return Err(Status::EINVAL);
+        }
         let dirty = Arc::new(WriteBack::new(config.instance));
         let client = Arc::new(Client {
             config,
-            mdts: mdts.into_iter().map(mdt).collect(),
+            mdts: known,
+            joining: Joining::default(),
             osts: table,
             nodes: NodeTable::new(),
             handles: HandleTable::new(),
@@ -273,14 +286,16 @@ impl Client {
     /// Stops threads; what [`Client::write_back_all`] has not written is lost. Open handles are the MDTs' to close when the
     /// connection ends.
     pub fn shutdown(&self) {
+        self.joining.stop();
         self.lease.stop();
         self.lease.locks().stop();
         self.dirty.stop();
     }
 
-    /// The MDT of a FID.
+    /// The MDT of a FID. One that is joining is waited for.
     pub(crate) fn mdt(&self, fid: Fid) -> StatusResult<&Mdt> {
-        self.mdts.get(usize::from(fid.mdt_index())).ok_or(Status::ESTALE)
+        let index = fid.mdt_index();
+        self.mdts.get(usize::from(index)).map_or_else(|| self.mdt_that_joins(index), Ok)
     }
 
     /// Asks the MDT of `fid`. Groups and capabilities are fetched only if the MDT cannot decide without.
@@ -329,8 +344,8 @@ impl Client {
 
     /// A FID for a new inode on an MDT.
     pub(crate) fn fresh_fid(&self, index: u16) -> StatusResult<Fid> {
-        let mdt = self.mdts.get(usize::from(index)).ok_or(Status::ESTALE)?;
         let place = Fid::new(Fid::first_sequence_of_mdt(index), 1, 0);
+        let mdt = self.mdt(place)?;
         loop {
             if let Some(fid) = mdt.fids.lock().take() {
                 return Ok(fid);
@@ -409,7 +424,7 @@ impl Client {
                 log::warn!("size of {} could not be told to the MDT: {status}", file.fid);
             }
         }
-        let Some(mdt) = self.mdts.get(usize::from(mdt_index)) else { return };
+        let Some(mdt) = self.mdt_once_joined(mdt_index) else { return };
         match mdt.endpoint.call(&Cred::system(), &MdsRequest::LeaseReleased { epoch }) {
             Ok(answer) => {
                 if let MdsReply::Lease(grant) = answer.reply {

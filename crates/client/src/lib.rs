@@ -19,7 +19,7 @@
 //! # Map
 //!
 //! `client` construction and calls; `caller` credentials; `node` inodes that the kernel knows; `file` open files;
-//! `lease`; `locks` on data; `jobs` names of jobs; `targets` OSTs; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
+//! `lease`; `locks` on data; `jobs` names of jobs; `targets` MDTs and OSTs; `joining` MDTs that are new; `tunables` parameters; `tasks` threads of its own; `io` bytes of files; `ops` everything else, one module per group of operations.
 
 mod caller;
 mod client;
@@ -28,6 +28,7 @@ mod file;
 mod handles;
 pub mod io;
 mod jobs;
+mod joining;
 mod lease;
 mod locks;
 pub mod node;
@@ -45,6 +46,7 @@ pub use io::dirty::tunables::{OstWriteBack, WriteBackStats, WriteBackTunables};
 pub use io::parallel::ParallelIo;
 pub use io::write::WriteOptions;
 pub use jobs::{DEFAULT_FORMAT, JobFormat, JobSource, JobVar, Jobs};
+pub use joining::Newcomers;
 pub use lease::{KernelCaches, Lease};
 pub use locks::cover::LockedAhead;
 pub use locks::{LockCounts, Locks};

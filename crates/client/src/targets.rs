@@ -1,7 +1,9 @@
-//! The OSTs that a client knows, and the data parts of MDTs: only ever added to, and read without a lock.
+//! The targets that a client knows: only ever added to, and read without a lock.
 
+use crate::client::Mdt;
 use nacre_rpc::OssEndpoint;
-use nacre_types::limits::DATA_INDEX_MAX;
+use nacre_types::limits::{DATA_INDEX_MAX, MDT_COUNT_MAX};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const PAGE: usize = 256;
@@ -9,7 +11,43 @@ const PAGES: usize = (DATA_INDEX_MAX as usize).div_ceil(PAGE);
 
 type Page = [OnceLock<Arc<dyn OssEndpoint>>; PAGE];
 
-/// Endpoints by OST index, in pages that are made when the first OST of a page appears.
+/// MDTs by index, without gaps.
+pub(crate) struct MdtTable {
+    slots: Box<[OnceLock<Mdt>]>,
+    /// Slots that are taken, from the first on.
+    count: AtomicUsize,
+}
+
+impl MdtTable {
+    pub fn new() -> MdtTable {
+        let slots = (0..MDT_COUNT_MAX).map(|_| OnceLock::new()).collect();
+        MdtTable { slots, count: AtomicUsize::new(0) }
+    }
+
+    /// Adds the next one; false if there is no place. Not to be called by two threads at once.
+    pub fn push(&self, mdt: Mdt) -> bool {
+        let count = self.len();
+        let added = self.slots.get(count).is_some_and(|slot| slot.set(mdt).is_ok());
+        if added {
+            self.count.store(count + 1, Ordering::Release);
+        }
+        added
+    }
+
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    pub fn get(&self, index: usize) -> Option<&Mdt> {
+        self.slots.get(index)?.get()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Mdt> {
+        self.slots.iter().map_while(OnceLock::get)
+    }
+}
+
+/// Endpoints by OST index, and by that of the data parts of MDTs, in pages that are made when the first OST of a page appears.
 pub(crate) struct OstTable {
     pages: Box<[OnceLock<Box<Page>>]>,
 }

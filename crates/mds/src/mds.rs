@@ -9,7 +9,7 @@ use crate::flocks::FileLocks;
 use crate::locks::LockTable;
 use crate::moving::Moving;
 use crate::opens::OpenTable;
-use crate::operations::{self, Operations, Peers};
+use crate::operations::{Operations, Peers};
 use crate::ops::put_default;
 use crate::osts::{OstSet, Pools, Qos};
 use crate::service::Caller;
@@ -126,11 +126,11 @@ pub struct Mds {
     pub(crate) hold: Hold,
     /// Service times for measurements.
     pub(crate) simulation: Simulation,
-    signal: Arc<StopSignal>,
+    pub(crate) signal: Arc<StopSignal>,
     /// The thread that watches space and deadlines.
     ticker: Mutex<Option<JoinHandle<()>>>,
     /// The thread that sees to operations over several MDTs.
-    resolver: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) resolver: Mutex<Option<JoinHandle<()>>>,
     /// The thread that counts inodes after a crash.
     counter: Mutex<Option<JoinHandle<()>>>,
     /// The number of inodes is known.
@@ -311,27 +311,6 @@ impl Mds {
     /// If a thread cannot be started or the store cannot be read.
     pub fn set_osts(&self, osts: Osts) -> Result<(), MdsError> {
         self.osts.set(osts)
-    }
-
-    /// Tells which other MDTs there are from now on, by index, as a server to each. Names and inodes may then lie on any of
-    /// them.
-    ///
-    /// # Errors
-    /// If a thread cannot be started.
-    pub fn set_peers(self: &Arc<Self>, peers: Peers) -> Result<(), MdsError> {
-        self.operations.set_peers(peers);
-        self.start_moving(&self.signal).map_err(MdsError::Thread)?;
-        if self.operations.has_peers() {
-            self.resolve_once();
-            let mut resolver = self.resolver.lock();
-            if resolver.is_none() {
-                let (weak, signal) = (Arc::downgrade(self), self.signal.clone());
-                let body = move || operations::resolve(&weak, &signal);
-                let thread = std::thread::Builder::new().name("mds-resolve".into()).spawn(body);
-                *resolver = Some(thread.map_err(MdsError::Thread)?);
-            }
-        }
-        Ok(())
     }
 
     /// Tells which pools there are from now on.

@@ -6,11 +6,11 @@
 
 mod coordinate;
 mod participate;
+mod peers;
 mod resolve;
 mod update;
 
 pub(crate) use coordinate::Gathered;
-pub(crate) use resolve::resolve;
 pub(crate) use update::MIRRORED;
 
 use crate::error::MdsError;
@@ -18,6 +18,7 @@ use crate::locks::{Kept, LockTable};
 use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key};
 use nacre_rpc::MdsEndpoint;
 use nacre_store::MetaStore;
+use nacre_types::limits::MDT_COUNT_MAX;
 use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use nacre_wire::peer::{OpId, Operation, PeerReply, PeerRequest};
@@ -25,8 +26,8 @@ use nacre_wire::{Decode, Encode};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Version of the records of operations; see `docs/formats/mdt.md`.
@@ -40,6 +41,9 @@ const ROOT_AGE_MS: u64 = 1000;
 
 /// Other MDTs, by index.
 pub type Peers = BTreeMap<u16, Arc<dyn MdsEndpoint>>;
+
+/// Looks for an MDT that is not known, which may have joined, and makes it known ([`crate::Mds::set_peers`]).
+pub type Newcomers = dyn Fn(u16) + Send + Sync;
 
 /// An operation that another MDT is about to decide.
 struct Prepared {
@@ -82,6 +86,8 @@ struct State {
     tree: Option<OpId>,
     /// When the root was looked at, on other MDTs than its own.
     root_seen: Option<Instant>,
+    /// MDT 0 has said what names are hashed with.
+    seed_learned: bool,
 }
 
 /// See the [module documentation](self).
@@ -91,6 +97,8 @@ pub(crate) struct Operations {
     /// The run before ended with everything durable, so nothing is to be done again.
     has_all: bool,
     peers: RwLock<Peers>,
+    /// Who is asked for others.
+    newcomers: OnceLock<Box<Newcomers>>,
     state: Mutex<State>,
     changed: Condvar,
     /// Operations that lock something here for longer than a thread runs, or are not everywhere yet.
@@ -203,6 +211,7 @@ impl Operations {
             boot,
             has_all: was_clean,
             peers: RwLock::default(),
+            newcomers: OnceLock::new(),
             busy: AtomicUsize::new(state.prepared.len()),
             unsettled: AtomicUsize::new(state.unsettled.len()),
             patience_ms: AtomicU64::new(PATIENCE_MS),
@@ -295,12 +304,27 @@ impl Operations {
         self.unsettled.store(state.unsettled.len(), Ordering::Release);
     }
 
+    /// Who is asked for MDTs that are not known. Only the first call counts.
+    pub fn set_newcomers(&self, newcomers: Box<Newcomers>) {
+        let _ = self.newcomers.set(newcomers);
+    }
+
+    /// The way to another MDT, also if it has just joined.
+    fn peer(&self, mdt: u16) -> Option<Arc<dyn MdsEndpoint>> {
+        let known = || self.peers.read().get(&mdt).cloned();
+        known().or_else(|| {
+            let newcomers = self.newcomers.get().filter(|_| mdt < MDT_COUNT_MAX && mdt != self.index)?;
+            nacre_env::blocking(|| newcomers(mdt));
+            known()
+        })
+    }
+
     /// Asks another MDT.
     ///
     /// # Errors
     /// `ENODEV` without such an MDT; `EPROTO`; what it answers.
     pub(crate) fn ask(&self, mdt: u16, request: PeerRequest) -> StatusResult<PeerReply> {
-        let peer = self.peers.read().get(&mdt).cloned().ok_or(Status::ENODEV)?;
+        let peer = self.peer(mdt).ok_or(Status::ENODEV)?;
         let answer = nacre_env::blocking(|| peer.call(&Cred::system(), &MdsRequest::Peer(request)))?;
         match answer.reply {
             MdsReply::Peer(reply) => Ok(reply),

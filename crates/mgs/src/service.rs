@@ -134,6 +134,9 @@ impl MgsService for Mgs {
             MgsRequest::RegisterTarget { fsname, fs_uuid, target } => {
                 self.change(|config| state::plan_register(config, fsname, fs_uuid, target))
             }
+            MgsRequest::AddTarget { fsname, fs_uuid, target } => {
+                self.change(|config| state::plan_add(config, fsname, fs_uuid, target))
+            }
             MgsRequest::SetParam { name, value } => {
                 self.change(|config| state::plan_set_param(config, name, value))
             }

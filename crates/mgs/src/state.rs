@@ -3,8 +3,8 @@
 use crate::params::Param;
 use nacre_layout::PoolName;
 use nacre_params::known;
-use nacre_types::limits::TARGET_INDEX_MAX;
-use nacre_types::{Status, StatusResult, TargetId, TargetKind};
+use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
+use nacre_types::{Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, PoolChange, PoolConfig, TargetConfig};
 
 /// NIDs that one target may have.
@@ -52,6 +52,31 @@ pub fn plan_register(
     }
     next.version += 1;
     Ok(Some(next))
+}
+
+/// The configuration after a server said that it serves a target that was just made; `None` if it said so before.
+///
+/// # Errors
+/// As [`plan_register`]; `EEXIST` if another server has the index, `ENXIO` if one below is missing, `ERANGE` if there are as many
+/// as there can be.
+pub fn plan_add(
+    config: &FsConfig,
+    fsname: &str,
+    fs_uuid: &[u8; 16],
+    target: &TargetConfig,
+) -> StatusResult<Option<FsConfig>> {
+    let planned = plan_register(config, fsname, fs_uuid, target)?;
+    let TargetId { kind, index } = target.target;
+    if let Some(known) = config.targets.iter().find(|known| known.target == target.target) {
+        // One that nobody can reach from outside has only been given its index.
+        let is_other = planned.is_some() && known.nids != [Nid::Lo];
+        return if is_other { Err(Status::EEXIST) } else { Ok(planned) };
+    }
+    if kind == TargetKind::Mdt && index >= MDT_COUNT_MAX {
+        return Err(Status::ERANGE);
+    }
+    let below = config.targets.iter().filter(|known| known.target.kind == kind && known.target.index < index);
+    if below.count() < usize::from(index) { Err(Status::ENXIO) } else { Ok(planned) }
 }
 
 /// Pools of one file system; as many as a message can carry. Guess: far above any use.
@@ -147,7 +172,6 @@ pub fn plan_set_param(config: &FsConfig, name: &str, value: &str) -> StatusResul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_types::{Nid, TargetId};
 
     const UUID: [u8; 16] = [7; 16];
 
@@ -179,6 +203,30 @@ mod tests {
         config.targets[0].active = false;
         let moved = register(&config, &ost(0, "10.0.0.2@tcp")).expect("ok").expect("changed");
         assert!(!moved.targets[0].active);
+    }
+
+    #[test]
+    fn a_new_target_gets_the_next_index_and_no_other() {
+        let config = new_config("nacre", UUID);
+        let add = |config: &FsConfig, target: &TargetConfig| plan_add(config, "nacre", &UUID, target);
+        assert_eq!(add(&config, &ost(1, "10.0.0.1@tcp")), Err(Status::ENXIO));
+        let one = add(&config, &ost(0, "10.0.0.1@tcp")).expect("accepted").expect("changed");
+        assert_eq!(add(&one, &ost(0, "10.0.0.1@tcp")), Ok(None), "the same again");
+        assert_eq!(add(&one, &ost(0, "10.0.0.2@tcp")), Err(Status::EEXIST));
+        let two = add(&one, &ost(1, "10.0.0.2@tcp")).expect("accepted").expect("changed");
+        assert_eq!((two.version, two.targets.len()), (3, 2));
+        assert_eq!(plan_add(&one, "other", &UUID, &ost(1, "0@lo")), Err(Status::WRONG_FSNAME));
+        assert_eq!(plan_add(&one, "nacre", &[8; 16], &ost(1, "0@lo")), Err(Status::EINVAL));
+        let reserved = add(&one, &ost(1, "0@lo")).expect("accepted").expect("changed");
+        let served = add(&reserved, &ost(1, "10.0.0.2@tcp")).expect("accepted").expect("changed");
+        assert_eq!(served.targets[1].nids[0].to_string(), "10.0.0.2@tcp");
+        let mut many = two;
+        for index in 0..MDT_COUNT_MAX {
+            let target = TargetConfig { target: TargetId::mdt(index), ..ost(0, "10.0.0.3@tcp") };
+            many = add(&many, &target).expect("accepted").expect("changed");
+        }
+        let beyond = TargetConfig { target: TargetId::mdt(MDT_COUNT_MAX), ..ost(0, "10.0.0.3@tcp") };
+        assert_eq!(add(&many, &beyond), Err(Status::ERANGE));
     }
 
     #[test]

@@ -8,10 +8,12 @@ mod mount;
 mod rebalance;
 mod serve;
 mod status;
+mod target;
 mod up;
 
 pub use mount::{MountOptions, mount as mount_source, remount};
 
+use crate::control::NewTarget;
 use crate::failure::Failure;
 use clap::{Args, Parser, Subcommand};
 use nacre_types::Nid;
@@ -29,6 +31,11 @@ Example: a file system with four OSTs in a directory, mounted, used, and stopped
   nacre down /srv/fs
 
 Exit codes: 0 success, 1 failure, 2 wrong call.";
+
+const TARGET_HELP: &str = "\
+Example: nacre target add /srv/fs mdt
+         nacre target add /srv/mdt ost --mgs 10.0.0.1@tcp --fsname nacre --listen 10.0.0.3@tcp
+         nacre target start /srv/mdt";
 
 /// A parallel file system in user space, with Lustre's architecture and commands.
 #[derive(Debug, Parser)]
@@ -48,6 +55,12 @@ enum Command {
     Check(CheckArgs),
     Rebalance(RebalanceArgs),
     Format(FormatArgs),
+    /// Adds targets to a file system, also while it is used
+    #[command(after_help = TARGET_HELP)]
+    Target {
+        #[command(subcommand)]
+        command: TargetCommand,
+    },
     /// Measures this machine, and file systems on it
     #[command(after_help = "Example: nacre bench io --help")]
     Bench {
@@ -232,6 +245,51 @@ struct ShapeArgs {
     disk: Option<String>,
 }
 
+#[derive(Debug, Subcommand)]
+enum TargetCommand {
+    Add(TargetAddArgs),
+    Start(TargetStartArgs),
+}
+
+/// Makes a metadata or object target and has it join the file system.
+///
+/// Mounts and servers use it from then on. If it was broken off, the same call goes on with it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example: a second MDT for a file system that 'nacre up' started
+  nacre target add /srv/fs mdt
+Example: on a host of its own, for a file system that is served elsewhere
+  nacre target add /srv/mdt mdt --mgs 10.0.0.1@tcp --fsname nacre --listen 10.0.0.3@tcp")]
+struct TargetAddArgs {
+    /// Directory of the file system; with --mgs one for the target: new, empty, or with others of this file system
+    dir: PathBuf,
+    /// What to add
+    kind: NewTarget,
+    /// Refuse unless it gets this index
+    #[arg(long, value_name = "N")]
+    index: Option<u16>,
+    /// Where the management server is, if it is elsewhere
+    #[arg(long, value_name = "NID", requires = "listen")]
+    mgs: Option<Nid>,
+    /// Address to serve the target on
+    #[arg(long, value_name = "NID", requires = "mgs")]
+    listen: Option<Nid>,
+    /// Name of the file system [default: nacre, or that of the directory]
+    #[arg(long)]
+    fsname: Option<String>,
+    /// TCP port of the target where servers have processes of their own; a free one is chosen and kept otherwise
+    #[arg(long, value_name = "PORT", conflicts_with = "mgs")]
+    port: Option<u16>,
+}
+
+/// Starts the targets of a directory that were added with --mgs.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: nacre target start /srv/mdt")]
+struct TargetStartArgs {
+    /// Directory of the targets
+    dir: PathBuf,
+}
+
 /// Runs one background process of a file system (used by the other commands).
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
@@ -291,6 +349,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Check(args) => check::run(&args),
         Command::Rebalance(args) => rebalance::run(&args),
         Command::Format(args) => up::format(&args),
+        Command::Target { command } => target::run(&command),
         Command::Bench { command } => return nacre_bench::cli::run(command, &["bench"]),
         Command::Serve(args) => return serve::run(&args),
     };

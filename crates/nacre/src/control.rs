@@ -3,6 +3,7 @@
 //! The socket is mode 0600 in a directory of mode 0700, so only its owner and root can ask.
 
 use crate::failure::{Failure, Result};
+use nacre_types::TargetKind;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -58,6 +59,13 @@ pub enum Request {
     LastingParams,
     /// OST pools, and which OSTs there are. Answer: `pools`.
     Pools,
+    /// Makes and starts a target more. Answer: `added`.
+    AddTarget {
+        /// Which kind.
+        kind: NewTarget,
+        /// Index that it is to have; otherwise the next one.
+        index: Option<u16>,
+    },
     /// Changes an OST pool. Answer: `done`.
     ChangePool {
         /// Its name.
@@ -65,6 +73,26 @@ pub enum Request {
         /// What is to be done.
         step: PoolStep,
     },
+}
+
+/// Kind of a target that can be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum NewTarget {
+    /// A metadata target
+    Mdt,
+    /// An object target
+    Ost,
+}
+
+impl NewTarget {
+    /// The kind.
+    pub fn kind(self) -> TargetKind {
+        match self {
+            NewTarget::Mdt => TargetKind::Mdt,
+            NewTarget::Ost => TargetKind::Ost,
+        }
+    }
 }
 
 /// A change of a pool.
@@ -109,6 +137,11 @@ pub enum Answer {
     Settings {
         /// In the order in which they count.
         settings: Vec<(String, String)>,
+    },
+    /// A target was added.
+    Added {
+        /// Its name.
+        target: String,
     },
     /// OST pools.
     Pools {
@@ -284,8 +317,16 @@ fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
 /// # Errors
 /// If nobody listens or the answer cannot be read. An [`Answer::Error`] is not an error here.
 pub fn ask(socket: &Path, request: &Request) -> io::Result<Answer> {
+    ask_for(socket, request, TIMEOUT)
+}
+
+/// As [`ask`], for what may take up to `limit`.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_for(socket: &Path, request: &Request, limit: Duration) -> io::Result<Answer> {
     let stream = UnixStream::connect(&ShortPath::of(socket)?.path)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     send(&stream, request)?;
     let mut line = String::new();

@@ -6,13 +6,18 @@
 //! DIR/mdt0000/     metadata
 //! DIR/ost0000/ ..  objects
 //! DIR/run/         of running processes: pid files, control sockets, logs, ports
+//! DIR/targets      which of them are here, if the superblock does not count them ([`members`])
 //! ```
 //!
 //! While formatting there is a file `formatting` and no superblock; a crash then leaves something that the next attempt
 //! recognises and removes. Nothing else is ever removed.
 
+mod members;
+
+pub use members::{Adding, is_joining, joined, next_target, note_joining};
+
 use crate::failure::{Failure, Result};
-use nacre_ondisk::superblock::{FORMAT_VERSION, Superblock, SuperblockError};
+use nacre_ondisk::superblock::{FORMAT_VERSION, FORMAT_VERSION_LISTED, Superblock, SuperblockError};
 use nacre_types::{TargetId, TargetKind, Timestamp};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -31,6 +36,8 @@ pub struct Instance {
     pub dir: PathBuf,
     /// What was formatted.
     pub superblock: Superblock,
+    /// The targets that are here, unless the superblock counts them.
+    listed: Option<Vec<TargetId>>,
 }
 
 /// What formatting is told.
@@ -42,6 +49,17 @@ pub struct FormatOptions {
     pub mdt_count: u16,
     /// Object targets.
     pub ost_count: u16,
+    /// It is to hold one target of a file system that is there already, and no others.
+    pub joins: Option<Joins>,
+}
+
+/// See [`FormatOptions::joins`].
+#[derive(Clone, Copy, Debug)]
+pub struct Joins {
+    /// Identity of the file system.
+    pub fs_uuid: [u8; 16],
+    /// The target.
+    pub target: TargetId,
 }
 
 impl Instance {
@@ -76,7 +94,11 @@ impl Instance {
         if me != 0 && owner != me {
             return Err(other_user(&dir));
         }
-        Ok(Some(Instance { dir, superblock }))
+        let listed = match superblock.version {
+            FORMAT_VERSION_LISTED => Some(members::read(&dir)?),
+            _ => None,
+        };
+        Ok(Some(Instance { dir, superblock, listed }))
     }
 
     /// Like [`Instance::open`], for commands that need a file system to be there.
@@ -113,18 +135,23 @@ impl Instance {
         remove_unfinished(&dir)?;
         write_durably(&dir, FORMATTING, FORMATTING_TEXT.as_bytes())?;
         let superblock = Superblock {
-            version: FORMAT_VERSION,
-            fs_uuid: random_uuid()?,
+            version: if options.joins.is_some() { FORMAT_VERSION_LISTED } else { FORMAT_VERSION },
+            fs_uuid: options.joins.map_or_else(random_uuid, |joins| Ok(joins.fs_uuid))?,
             created: Timestamp::from(SystemTime::now()),
             mdt_count: options.mdt_count,
             ost_count: options.ost_count,
             fsname: options.fsname.clone(),
         };
-        let instance = Instance { dir: dir.clone(), superblock };
+        let listed = options.joins.map(|joins| vec![joins.target]);
+        let instance = Instance { dir: dir.clone(), superblock, listed };
         for target in instance.targets() {
             progress(&format!("formatting {target}"));
             make_dir(&instance.target_dir(target), 0o700)?;
             make_target(&instance, target)?;
+        }
+        if let Some(joins) = &options.joins {
+            members::note_joining(&instance, joins.target, &[])?;
+            members::write(&dir, &[joins.target])?;
         }
         make_dir(&instance.run_dir(), 0o700)?;
         sync_dir(&dir)?;
@@ -135,11 +162,19 @@ impl Instance {
         Ok(instance)
     }
 
-    /// All targets, the MGT first.
+    /// All targets that are here: the MGT first, those that were added last.
     pub fn targets(&self) -> Vec<TargetId> {
+        if let Some(listed) = &self.listed {
+            return listed.clone();
+        }
         let mdts = (0..self.superblock.mdt_count).map(TargetId::mdt);
         let osts = (0..self.superblock.ost_count).map(TargetId::ost);
         std::iter::once(TargetId::mgt()).chain(mdts).chain(osts).collect()
+    }
+
+    /// The management server is elsewhere.
+    pub fn is_outlying(&self) -> bool {
+        !self.targets().contains(&TargetId::mgt())
     }
 
     /// Directory of a target.
@@ -212,7 +247,7 @@ fn remove_unfinished(dir: &Path) -> Result<()> {
         let path = entry.path();
         if target || name == "mgs" || name == "run" {
             fs::remove_dir_all(&path).map_err(fail(&path))?;
-        } else if name == "superblock.new" {
+        } else if ["superblock.new", "targets", "targets.new"].contains(&&*name) {
             fs::remove_file(&path).map_err(fail(&path))?;
         }
     }
@@ -288,7 +323,8 @@ pub fn random_uuid() -> Result<[u8; 16]> {
 mod tests {
     use super::*;
 
-    const OPTIONS: FormatOptions = FormatOptions { fsname: String::new(), mdt_count: 1, ost_count: 2 };
+    const OPTIONS: FormatOptions =
+        FormatOptions { fsname: String::new(), mdt_count: 1, ost_count: 2, joins: None };
 
     fn options() -> FormatOptions {
         FormatOptions { fsname: "nacre".to_owned(), ..OPTIONS }

@@ -19,8 +19,10 @@
 //!
 //! Start: MGT, OSTs, MDTs, listen, register, mount. Stop: the same backwards.
 
+mod adding;
 mod links;
 mod mounted;
+mod newcomers;
 mod params;
 mod status;
 mod targets;
@@ -34,17 +36,18 @@ use links::Links;
 use mounted::Mounted;
 use nacre_fuse::front::LockScope;
 use nacre_rpc::ServerConfig;
-use nacre_rpc::tcp::{Server, Targets};
+use nacre_rpc::tcp::Server;
 use nacre_types::{ClientUuid, Nid, TargetId};
 use nacre_wire::mgs::FsConfig;
 use params::Params;
 use parking_lot::Mutex;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use targets::Services;
 
+pub use adding::configuration_at;
 pub use mounted::{MountPlan, recorded_mount_point};
 pub use targets::{format_target, open_objects};
 
@@ -91,11 +94,15 @@ impl Plan {
 pub struct Node {
     plan: Plan,
     started: Instant,
-    services: Services,
+    services: Arc<Services>,
+    /// Those that it serves now.
+    targets: Mutex<Vec<TargetId>>,
     links: Arc<Links>,
-    params: Params,
+    params: Arc<Params>,
     server: Option<Server>,
     mount: Mutex<Option<Mounted>>,
+    /// Version of the configuration that is used. Held while another one is taken up.
+    used: Mutex<u64>,
     _lock: RunLock,
 }
 
@@ -108,7 +115,7 @@ impl Node {
         let lock = plan.run.lock(&plan.name)?;
         crate::registry::add(&plan.run)?;
         let client = ClientUuid(random_uuid()?);
-        let mut services = Services::default();
+        let services = Arc::new(Services::default());
         if let Some(instance) = &plan.instance {
             herald.progress("opening targets");
             services.open_mgt_and_osts(instance, &plan.targets)?;
@@ -117,37 +124,39 @@ impl Node {
         let is_mount = plan.targets.is_empty();
         let links = Links::new(&services, &plan.mgs, &plan.fsname, client, is_mount, simulate)?;
         let links = Arc::new(links);
-        let config = links.config(0, 0).map_err(|status| no_config(&plan, status))?;
+        let config = links.config(0, 0).map_err(|status| no_config(&plan.mgs, &plan.fsname, status))?;
         if let Some(instance) = &plan.instance {
             check_identity(instance, &config)?;
             services.open_mdts(instance, &plan.targets, &config, &links)?;
         }
-        let server = plan.listen.map(|nid| listen(nid, &services, &plan.fsname)).transpose()?;
-        let config = register(&plan, &links, server.as_ref(), config)?;
+        let server = plan.listen.map(|nid| listen(nid, &services, &plan)).transpose()?;
+        let config = adding::register_all(&plan, (&links, &services), server.as_ref(), config)?;
+        let params = Arc::new(Params::new());
         let mount = match &plan.mount {
             Some(mount) => {
                 herald.progress("mounting");
                 let say = |text: &str| herald.slow(text);
-                Some(Mounted::start(mount, &plan, &services, &links, &config, &say)?)
+                Some(Mounted::start(mount, &plan, (&services, &links, &params), &config, &say)?)
             }
             None => None,
         };
         let version = config.version;
-        let params = Params::new();
         params.use_configuration(&config);
-        services.enter_params(&params, &plan.fsname, &links);
+        services.enter_params(&plan.targets, &params, &plan.fsname, &links);
         if let Some(mount) = &mount {
             mount.enter_params(&params, &links);
             params.use_local(local_params::of_mount(&plan.fsname));
         }
         let node = Arc::new(Node {
-            plan,
             started: Instant::now(),
+            targets: Mutex::new(plan.targets.clone()),
+            plan,
             services,
             links,
             params,
             server,
             mount: Mutex::new(mount),
+            used: Mutex::new(version),
             _lock: lock,
         });
         node.watch_configuration(version)?;
@@ -166,13 +175,18 @@ impl Node {
     }
 
     fn use_configuration(&self, config: &FsConfig) {
+        let mut used = self.used.lock();
+        if config.version <= *used {
+            return;
+        }
+        *used = config.version;
         log::info!("configuration {} has {} targets", config.version, config.targets.len());
         let before = self.services.pools();
         if let Err(failure) = self.services.use_configuration(config, &self.links) {
             log::error!("{failure}");
         }
         if let Some(mount) = self.mount.lock().as_ref() {
-            mount.use_configuration(config, &self.links, &self.params);
+            mount.use_configuration(config);
         }
         self.services.enter_osts(&self.params, &self.plan.fsname);
         self.params.use_configuration(config);
@@ -229,14 +243,13 @@ fn watch(node: &Weak<Node>, links: &Links, mut version: u64) {
     }
 }
 
-fn no_config(plan: &Plan, status: nacre_types::Status) -> Failure {
-    let nids: Vec<String> = plan.mgs.iter().map(ToString::to_string).collect();
+fn no_config(mgs: &[Nid], fsname: &str, status: nacre_types::Status) -> Failure {
+    let nids: Vec<String> = mgs.iter().map(ToString::to_string).collect();
     let nids = nids.join(", ");
     match status {
-        nacre_types::Status::ENOENT | nacre_types::Status::WRONG_FSNAME => Failure::new(format!(
-            "the server at {nids} has no file system named '{}': check the name after ':/'",
-            plan.fsname
-        )),
+        nacre_types::Status::ENOENT | nacre_types::Status::WRONG_FSNAME => {
+            Failure::new(format!("the server at {nids} has no file system named '{fsname}': check the name"))
+        }
         nacre_types::Status::ETIMEDOUT | nacre_types::Status::ECONNREFUSED => Failure::new(format!(
             "no management server answers at {nids}: check the address and that it runs"
         )),
@@ -255,36 +268,33 @@ fn check_identity(instance: &Instance, config: &FsConfig) -> Result<()> {
     )))
 }
 
-fn listen(nid: Nid, services: &Services, fsname: &str) -> Result<Server> {
+fn listen(nid: Nid, services: &Services, plan: &Plan) -> Result<Server> {
     let Nid::Tcp(addr) = nid else {
         return Err(Failure::usage("0@lo cannot be listened on: give an address such as 10.0.0.1@tcp"));
     };
-    let config = ServerConfig { fsname: fsname.to_owned(), ..ServerConfig::default() };
-    Server::bind(&[addr], services.offered(Targets::new()), config).map_err(|error| match error.kind() {
+    let config = ServerConfig { fsname: plan.fsname.clone(), ..ServerConfig::default() };
+    Server::bind(&[addr], services.offered(&plan.targets), config)
+        .map_err(|error| not_listening(addr, &error))
+}
+
+/// Whether an address can be listened on; somebody else may take it before it is.
+///
+/// # Errors
+/// One sentence that says why not.
+pub fn check_listen(addr: SocketAddr) -> Result<()> {
+    TcpListener::bind(addr).map(drop).map_err(|error| not_listening(addr, &error))
+}
+
+fn not_listening(addr: SocketAddr, error: &std::io::Error) -> Failure {
+    match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             Failure::new(format!("port {} of {} is in use: choose another one", addr.port(), addr.ip()))
         }
         std::io::ErrorKind::AddrNotAvailable => {
             Failure::new(format!("{} is not an address of this host: choose one that is", addr.ip()))
         }
-        _ => Failure::new(format!("cannot listen on {nid}: {error}")),
-    })
-}
-
-/// Tells the management server which targets are here; the configuration afterwards.
-fn register(plan: &Plan, links: &Links, server: Option<&Server>, config: FsConfig) -> Result<FsConfig> {
-    let Some(instance) = &plan.instance else {
-        return Ok(config);
-    };
-    let remote = server.map_or(&[][..], Server::addrs).iter().map(|addr: &SocketAddr| Nid::Tcp(*addr));
-    let nids: Vec<Nid> = plan.local_nid().into_iter().chain(remote).collect();
-    let mut config = config;
-    for target in plan.targets.iter().filter(|target| **target != TargetId::mgt()) {
-        config = links
-            .register(*target, &nids, &instance.superblock.fs_uuid)
-            .map_err(|status| Failure::new(format!("the management server refused {target}: {status}")))?;
+        _ => Failure::new(format!("cannot listen on {addr}: {error}")),
     }
-    Ok(config)
 }
 
 /// File in a run directory that says where its process mounts.

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::{Instance, write_private};
 use crate::ost_list;
 use nacre_store::object::CLASS;
-use nacre_types::TargetId;
+use nacre_types::{TargetId, TargetKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -21,10 +21,15 @@ pub fn keep(instance: &Instance, flash: Option<&str>, disk: Option<&str>) -> Res
         let Some(list) = list else { return Ok(Vec::new()) };
         let indexes = ost_list::indexes(list, 10)
             .ok_or_else(|| Failure::usage(format!("{option} {list} is no list of OSTs such as 0-3,8")))?;
-        match indexes.iter().find(|index| **index >= instance.superblock.ost_count) {
+        let here = instance.targets();
+        match indexes.iter().find(|index| !here.contains(&TargetId::ost(**index))) {
             Some(index) => Err(Failure::usage(format!(
                 "{option}: there is no OST {index}, the last one is {}",
-                instance.superblock.ost_count - 1
+                here.iter()
+                    .filter(|known| known.kind == TargetKind::Ost)
+                    .map(|ost| ost.index)
+                    .max()
+                    .unwrap_or(0)
             ))),
             None => Ok(indexes),
         }

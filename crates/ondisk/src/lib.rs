@@ -10,6 +10,7 @@ pub mod data;
 pub mod dirent;
 pub mod inode;
 pub mod mdt;
+pub mod members;
 pub mod object;
 pub mod server;
 pub mod superblock;

@@ -11,8 +11,8 @@
 //! | 16 | 16 | file system UUID |
 //! | 32 | 8 | created, seconds since 1970 |
 //! | 40 | 4 | created, nanoseconds |
-//! | 44 | 2 | MDTs |
-//! | 46 | 2 | OSTs |
+//! | 44 | 2 | MDTs that it was made with |
+//! | 46 | 2 | OSTs that it was made with |
 //! | 48 | 8 | file system name, padded with NUL |
 //! | 56 | 68 | zero |
 //! | 124 | 4 | CRC32C of bytes 0 to 123 |
@@ -25,8 +25,10 @@ use nacre_types::nid::check_fsname;
 pub const SUPERBLOCK_BYTES: usize = 128;
 /// First bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"NACREFS\n";
-/// Format of directories that this program makes.
+/// Format of directories that hold the targets that the superblock counts: all of a file system as it was made.
 pub const FORMAT_VERSION: u32 = 1;
+/// Format of directories that say in a file of their own which targets they hold: targets were added, or others are elsewhere.
+pub const FORMAT_VERSION_LISTED: u32 = 2;
 /// Oldest format that this program still opens.
 pub const FORMAT_VERSION_OLDEST: u32 = 1;
 
@@ -42,9 +44,9 @@ pub struct Superblock {
     pub fs_uuid: [u8; 16],
     /// When it was formatted.
     pub created: Timestamp,
-    /// Metadata targets, at least 1.
+    /// Metadata targets that it was made with, at least 1 in the first format.
     pub mdt_count: u16,
-    /// Object targets, at least 1.
+    /// Object targets that it was made with, at least 1 in the first format.
     pub ost_count: u16,
     /// File system name.
     pub fsname: String,
@@ -108,8 +110,8 @@ impl Superblock {
             return Err(SuperblockError::Foreign);
         }
         let version = u32::from_le_bytes(field(bytes, 8)?);
-        if version > FORMAT_VERSION {
-            return Err(SuperblockError::TooNew { found: version, supported: FORMAT_VERSION });
+        if version > FORMAT_VERSION_LISTED {
+            return Err(SuperblockError::TooNew { found: version, supported: FORMAT_VERSION_LISTED });
         }
         if version < FORMAT_VERSION_OLDEST {
             return Err(SuperblockError::TooOld { found: version, supported: FORMAT_VERSION_OLDEST });
@@ -132,7 +134,7 @@ impl Superblock {
             ost_count: u16::from_le_bytes(field(bytes, 46)?),
             fsname: name_of(&bytes[NAME_AT..NAME_AT + FSNAME_MAX])?,
         };
-        let counts = 1..=TARGET_INDEX_MAX;
+        let counts = u16::from(version == FORMAT_VERSION)..=TARGET_INDEX_MAX;
         if !counts.contains(&superblock.mdt_count) || !counts.contains(&superblock.ost_count) {
             return Err(SuperblockError::Damaged("impossible number of targets"));
         }
@@ -188,13 +190,21 @@ mod tests {
 
     #[test]
     fn other_formats_are_named_before_the_checksum_is_looked_at() {
-        let newer = Superblock { version: 2, ..example() }.encode();
-        assert_eq!(Superblock::decode(&newer), Err(SuperblockError::TooNew { found: 2, supported: 1 }));
+        let newer = Superblock { version: 3, ..example() }.encode();
+        assert_eq!(Superblock::decode(&newer), Err(SuperblockError::TooNew { found: 3, supported: 2 }));
         let older = Superblock { version: 0, ..example() }.encode();
         assert_eq!(Superblock::decode(&older), Err(SuperblockError::TooOld { found: 0, supported: 1 }));
         assert_eq!(Superblock::decode(b""), Err(SuperblockError::Foreign));
         assert_eq!(Superblock::decode(b"#!/bin/sh\n"), Err(SuperblockError::Foreign));
         assert!(matches!(Superblock::decode(&SUPERBLOCK_MAGIC), Err(SuperblockError::Damaged(_))));
+    }
+
+    #[test]
+    fn a_directory_that_lists_its_targets_may_be_made_without_some() {
+        let listed = Superblock { version: FORMAT_VERSION_LISTED, mdt_count: 1, ost_count: 0, ..example() };
+        assert_eq!(Superblock::decode(&listed.encode()), Ok(listed.clone()));
+        let counted = Superblock { version: FORMAT_VERSION, ..listed };
+        assert!(matches!(Superblock::decode(&counted.encode()), Err(SuperblockError::Damaged(_))));
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub const TARGET_INDEX_MAX: u16 = 0xffe0;
 /// One past the largest index of the data part of an MDT, which object requests name like an OST: from [`TARGET_INDEX_MAX`]
 /// on, in the order of the MDTs.
 pub const DATA_INDEX_MAX: u16 = 0xffff;
+/// MDTs of one file system: as many as can hold data of files.
+pub const MDT_COUNT_MAX: u16 = DATA_INDEX_MAX - TARGET_INDEX_MAX;
 /// Stripes of one component.
 pub const STRIPE_COUNT_MAX: u16 = 2000;
 /// Stripe sizes are multiples of this, and at least this.

@@ -167,6 +167,7 @@ wire_enum!(MgsRequest {
     3 = SetParam { name, value },
     4 = Ping,
     5 = ChangePool { pool, change },
+    6 = AddTarget { fsname, fs_uuid, target },
 });
 
 wire_enum!(PoolChange {

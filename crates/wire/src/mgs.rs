@@ -81,6 +81,17 @@ pub enum MgsRequest {
         /// The target and its NIDs.
         target: TargetConfig,
     },
+    /// A server tells that it serves a target that was just made and never registered. As `RegisterTarget`, but refused with
+    /// `EEXIST` if another server has that index, with `ENXIO` if one below is not there yet, with `ERANGE` if there can be none.
+    /// One that was told before, with the same NIDs, is fine. Reply: `Config`.
+    AddTarget {
+        /// File system name.
+        fsname: String,
+        /// Identity of the file system that the target was formatted for.
+        fs_uuid: [u8; 16],
+        /// The target and its NIDs.
+        target: TargetConfig,
+    },
     /// Sets a persistent parameter; an empty value removes it. Reply: `Config`.
     SetParam {
         /// Name.

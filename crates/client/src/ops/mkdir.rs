@@ -88,6 +88,11 @@ impl Placement {
         self.defaults.lock().remove(&fid);
     }
 
+    /// Room is asked for anew: there is an MDT more.
+    pub fn forget_rooms(&self) {
+        self.rooms.lock().asked = None;
+    }
+
     fn kept(&self, fid: Fid) -> Option<Kept> {
         self.defaults.lock().get(&fid).cloned()
     }
@@ -151,11 +156,14 @@ impl Client {
     }
 
     fn check_mdts(&self, wish: &DirDefault) -> StatusResult<()> {
-        let there = |index: i32| usize::try_from(index).is_ok_and(|index| index < self.mdts.len());
-        match wish.index != -1 && !there(wish.index) || !wish.mdts.iter().all(|mdt| there((*mdt).into())) {
-            true => Err(Status::EINVAL),
-            false => Ok(()),
+        let named = if wish.index == -1 { None } else { Some(u16::try_from(wish.index)) };
+        let named = named.transpose().map_err(|_| Status::EINVAL)?;
+        for mdt in named.iter().chain(&wish.mdts) {
+            if !self.has_mdt(*mdt)? {
+                return Err(Status::EINVAL);
+            }
         }
+        Ok(())
     }
 
     /// Makes a directory where the default of its parent puts it.

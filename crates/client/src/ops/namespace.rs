@@ -191,7 +191,9 @@ impl Client {
         mdt: Option<u16>,
     ) -> StatusResult<Found> {
         check_may_name(parent, name)?;
-        if mdt.is_some_and(|mdt| usize::from(mdt) >= self.mdts.len()) {
+        if let Some(mdt) = mdt
+            && !self.has_mdt(mdt)?
+        {
             return Err(Status::EINVAL);
         }
         let found = self.at_home(parent, name, |home| self.create_at(caller, (home, name), what, mdt))?;

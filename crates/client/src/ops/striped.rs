@@ -263,9 +263,12 @@ impl Client {
         (mode, umask): (u32, u32),
         striping: &Striping<'_>,
     ) -> StatusResult<Found> {
-        let known = |mdt: &u16| usize::from(*mdt) < self.mdts.len();
-        let first =
-            *striping.mdts.first().filter(|_| striping.mdts.iter().all(known)).ok_or(Status::EINVAL)?;
+        for mdt in striping.mdts {
+            if !self.has_mdt(*mdt)? {
+                return Err(Status::EINVAL);
+            }
+        }
+        let first = *striping.mdts.first().ok_or(Status::EINVAL)?;
         let shards =
             striping.mdts.iter().map(|mdt| self.fresh_fid(*mdt)).collect::<StatusResult<Vec<Fid>>>()?;
         let hash = match striping.hash {

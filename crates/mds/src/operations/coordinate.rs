@@ -254,7 +254,8 @@ impl Mds {
     /// What MDT 0 answers.
     pub(crate) fn still_tree(&self) -> StatusResult<StillTree<'_>> {
         let own = self.move_directory.lock();
-        if !self.operations.has_peers() {
+        // MDT 0 has the lock also while it is alone: others may join and ask for it meanwhile.
+        if self.index != 0 && !self.operations.has_peers() {
             return Ok(StillTree { mds: self, op: None, _own: own });
         }
         // MDT 0 may ask whether it is still needed.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Time between two looks.
-const TICK: Duration = Duration::from_millis(250);
+pub(super) const TICK: Duration = Duration::from_millis(250);
 /// How long clients wait for what other MDTs know of operations before a restart.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -29,7 +29,7 @@ impl Mds {
     pub(crate) fn resolve_once(&self) {
         self.look_at_root();
         self.learn_seed();
-        self.greet_peers();
+        self.greet_new_peers();
         self.ask_for_outcomes();
         self.apply_everywhere();
         self.forget_what_is_durable();
@@ -52,21 +52,22 @@ impl Mds {
 
     /// Learns, before the first name is put here, with what the file system hashes names.
     fn learn_seed(&self) {
-        if self.index == 0 || self.operations.state.lock().greeted.contains(&0) {
+        if self.index == 0 || self.operations.state.lock().seed_learned {
             return;
         }
         let learned = self.operations.ask(0, PeerRequest::HashSeed).and_then(|reply| match reply {
             PeerReply::HashSeed(seed) => self.adopt_seed(seed),
             _ => Err(Status::EPROTO),
         });
-        if let Err(status) = learned {
-            log::debug!("MDT{:04x} does not learn the seed of names: {status}", self.index);
+        match learned {
+            Ok(()) => self.operations.state.lock().seed_learned = true,
+            Err(status) => log::debug!("MDT{:04x} does not learn the seed of names: {status}", self.index),
         }
     }
 
     /// Asks the others, once, what this MDT had a part in: its log may have lost that. Done in the order in which it was done the
     /// first time, as far as those who answer know.
-    fn greet_peers(&self) {
+    fn greet_new_peers(&self) {
         let peers: Vec<u16> = self.operations.peers.read().keys().copied().collect();
         let mut again: BTreeMap<(u64, OpId), Operation> = BTreeMap::new();
         let mut answered = Vec::new();

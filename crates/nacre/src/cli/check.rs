@@ -47,7 +47,7 @@ pub fn run(args: &CheckArgs) -> Result<i32> {
 }
 
 /// Nothing may start while targets are looked at.
-fn take_all(instance: &Instance, run: &RunDir) -> Result<Vec<RunLock>> {
+pub(super) fn take_all(instance: &Instance, run: &RunDir) -> Result<Vec<RunLock>> {
     let names = [NODE.to_owned(), MOUNT.to_owned()];
     let targets = instance.targets().into_iter().map(crate::instance::target_name);
     let dir = instance.dir.display();

@@ -6,6 +6,7 @@ use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::{Instance, target_name};
 use crate::process::{MOUNT, NODE, RunDir};
 use crate::registry;
+use nacre_types::TargetKind;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ pub struct Overview {
     pub state: &'static str,
     /// Directory, if there is one on this host.
     pub dir: Option<PathBuf>,
-    /// Number of MDTs and OSTs that were formatted, if there is a directory.
+    /// Number of MDTs and OSTs in the directory, if there is one.
     pub mdts: Option<u16>,
     /// See `mdts`.
     pub osts: Option<u16>,
@@ -48,6 +49,9 @@ pub struct Overview {
     pub processes: Vec<ProcessStatus>,
     /// Processes that should run and do not, or do not answer.
     pub missing: Vec<String>,
+    /// The command that starts them.
+    #[serde(skip)]
+    start: &'static str,
 }
 
 impl Overview {
@@ -56,6 +60,9 @@ impl Overview {
         let run = RunDir::new(instance.run_dir());
         let mut overview = Overview::of_run_dir(&run);
         let expected: Vec<String> = match overview.processes.iter().any(|process| process.name == NODE) {
+            _ if instance.is_outlying() => {
+                instance.targets().into_iter().map(target_name).collect()
+            }
             true => vec![NODE.to_owned()],
             // Nothing runs: then nothing says which shape it would have, and one process is the usual one.
             false if overview.processes.is_empty() && overview.missing.is_empty() => vec![NODE.to_owned()],
@@ -68,9 +75,12 @@ impl Overview {
             .collect();
         overview.state = state(&overview);
         overview.fsname.clone_from(&instance.superblock.fsname);
+        if instance.is_outlying() {
+            overview.start = "nacre target start";
+        }
         overview.dir = Some(instance.dir.clone());
-        overview.mdts = Some(instance.superblock.mdt_count);
-        overview.osts = Some(instance.superblock.ost_count);
+        overview.mdts = Some(count(instance, TargetKind::Mdt));
+        overview.osts = Some(count(instance, TargetKind::Ost));
         overview
     }
 
@@ -93,10 +103,11 @@ impl Overview {
             fsname,
             state: "stopped",
             dir: instance.as_ref().map(|instance| instance.dir.clone()),
-            mdts: instance.as_ref().map(|instance| instance.superblock.mdt_count),
-            osts: instance.as_ref().map(|instance| instance.superblock.ost_count),
+            mdts: instance.as_ref().map(|instance| count(instance, TargetKind::Mdt)),
+            osts: instance.as_ref().map(|instance| count(instance, TargetKind::Ost)),
             processes,
             missing,
+            start: "nacre up",
         };
         overview.state = state(&overview);
         overview
@@ -141,7 +152,7 @@ impl Overview {
         }
         if self.state != "stopped" {
             for name in &self.missing {
-                let _ = writeln!(out, "{name:<9} does not run: start it with 'nacre up' again");
+                let _ = writeln!(out, "{name:<9} does not run: start it with '{}' again", self.start);
             }
         }
         out
@@ -156,6 +167,10 @@ fn rank(name: &str) -> u8 {
         Some("ost") => 2,
         _ => 3,
     }
+}
+
+fn count(instance: &Instance, kind: TargetKind) -> u16 {
+    instance.targets().iter().filter(|target| target.kind == kind).count() as u16
 }
 
 fn state(overview: &Overview) -> &'static str {

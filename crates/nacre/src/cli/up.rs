@@ -8,7 +8,7 @@ use crate::instance::{self, FormatOptions, Instance, target_name};
 use crate::process::{self, MOUNT, NODE, RunDir};
 use crate::progress::Progress;
 use crate::{mounts, node, ost_class, ports};
-use nacre_types::limits::TARGET_INDEX_MAX;
+use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::nid::check_fsname;
 use nacre_types::{Nid, TargetKind};
 use std::ffi::OsString;
@@ -88,18 +88,16 @@ pub fn format(args: &FormatArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// MDTs that can hold data of files beside the metadata have indexes below this.
-const MDTS_MAX: u16 = 31;
-
 fn checked_shape(shape: &ShapeArgs) -> Result<FormatOptions> {
     let options = FormatOptions {
         fsname: shape.fsname.clone().unwrap_or_else(|| FSNAME_DEFAULT.to_owned()),
         mdt_count: shape.mdts.unwrap_or(1),
         ost_count: shape.osts.unwrap_or(OSTS_DEFAULT),
+        joins: None,
     };
     check_fsname(&options.fsname).map_err(|error| Failure::usage(error.to_string()))?;
-    if !(1..=MDTS_MAX).contains(&options.mdt_count) {
-        return Err(Failure::usage(format!("a file system has 1 to {MDTS_MAX} MDTs: change --mdts")));
+    if !(1..=MDT_COUNT_MAX).contains(&options.mdt_count) {
+        return Err(Failure::usage(format!("a file system has 1 to {MDT_COUNT_MAX} MDTs: change --mdts")));
     }
     if !(1..=TARGET_INDEX_MAX).contains(&options.ost_count) {
         return Err(Failure::usage(format!("a file system has 1 to {TARGET_INDEX_MAX} OSTs: change --osts")));
@@ -112,6 +110,13 @@ fn open_or_format(args: &UpArgs, progress: &mut Progress) -> Result<Instance> {
     let Some(instance) = Instance::open(&args.dir)? else {
         return Instance::format(&args.dir, &options, node::format_target, |text| progress.show(text));
     };
+    if instance.is_outlying() {
+        return Err(Failure::new(format!(
+            "{} holds targets of file system '{}' and no management server: start them with 'nacre target start'",
+            args.dir.display(),
+            instance.superblock.fsname
+        )));
+    }
     let made = &instance.superblock;
     let differs = |what: &str, is: String, wanted: String| {
         Err(Failure::new(format!(
@@ -306,7 +311,7 @@ fn start_separate(
     Ok(started)
 }
 
-fn serve_words(role: &str, instance: &Instance) -> Vec<OsString> {
+pub(super) fn serve_words(role: &str, instance: &Instance) -> Vec<OsString> {
     let dir = instance.dir.clone().into_os_string();
     vec!["serve".into(), "--background".into(), "--role".into(), role.into(), "--dir".into(), dir]
 }

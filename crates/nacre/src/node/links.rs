@@ -10,6 +10,7 @@ use nacre_rpc::{
 };
 use nacre_types::{ClientUuid, Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest, TargetConfig};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub struct Links {
     fsname: String,
     identity: ClientIdentity,
     rpc: ClientConfig,
-    local_osts: BTreeMap<u16, Arc<dyn OssService>>,
+    local_osts: RwLock<BTreeMap<u16, Arc<dyn OssService>>>,
     mgs: Arc<dyn MgsEndpoint>,
 }
 
@@ -67,7 +68,7 @@ impl Links {
                 Arc::new(remote)
             }
         };
-        Ok(Links { fsname: fsname.to_owned(), identity, rpc, local_osts: services.osts(), mgs })
+        Ok(Links { fsname: fsname.to_owned(), identity, rpc, local_osts: RwLock::new(services.osts()), mgs })
     }
 
     /// Who this process is to servers.
@@ -96,6 +97,18 @@ impl Links {
         let target = TargetConfig { target, nids: nids.to_vec(), active: true };
         let request = MgsRequest::RegisterTarget { fsname: self.fsname.clone(), fs_uuid: *fs_uuid, target };
         config_in(self.mgs.call(&request)?)
+    }
+
+    /// Tells of a target that was just made and is served; the configuration afterwards.
+    pub fn add(&self, target: TargetId, nids: &[Nid], fs_uuid: &[u8; 16]) -> StatusResult<FsConfig> {
+        let target = TargetConfig { target, nids: nids.to_vec(), active: true };
+        let request = MgsRequest::AddTarget { fsname: self.fsname.clone(), fs_uuid: *fs_uuid, target };
+        config_in(self.mgs.call(&request)?)
+    }
+
+    /// The OSTs of this process are these from now on.
+    pub fn set_local_osts(&self, osts: BTreeMap<u16, Arc<dyn OssService>>) {
+        *self.local_osts.write() = osts;
     }
 
     /// Ways of a metadata server to all OSTs that are in use. Each is a client of its own to its OST: what the mount of this
@@ -139,12 +152,19 @@ impl Links {
         events: &dyn OstEventsFactory,
     ) -> BTreeMap<u16, Arc<dyn OssEndpoint>> {
         let mdts = config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt);
-        mdts.filter_map(|mdt| {
-            let index = TargetId::mdt_data(mdt.target.index)?.index;
-            let service = local.get(&index).cloned();
-            Some((index, self.reach_at(index, service, Some(mdt), &self.identity, Some(events))?))
-        })
-        .collect()
+        mdts.filter_map(|mdt| self.data_of_mdt(mdt, local, events)).collect()
+    }
+
+    /// The way of the mount to the data on one of them.
+    pub fn data_of_mdt(
+        &self,
+        mdt: &TargetConfig,
+        local: &BTreeMap<u16, Arc<dyn OssService>>,
+        events: &dyn OstEventsFactory,
+    ) -> Option<(u16, Arc<dyn OssEndpoint>)> {
+        let index = TargetId::mdt_data(mdt.target.index)?.index;
+        let service = local.get(&index).cloned();
+        Some((index, self.reach_at(index, service, Some(mdt), &self.identity, Some(events))?))
     }
 
     /// The way of one metadata server to another: `service` if that is in this process. `None` if it cannot be reached from here.
@@ -178,7 +198,8 @@ impl Links {
         let osts = || config.targets.iter().filter(|target| target.target.kind == TargetKind::Ost);
         let registered = osts().filter(|target| target.active);
         let known = |index: u16| osts().any(|target| target.target.index == index);
-        let unregistered = self.local_osts.keys().filter(|index| !known(**index)).map(|index| (*index, None));
+        let local: Vec<u16> = self.local_osts.read().keys().copied().collect();
+        let unregistered = local.into_iter().filter(|index| !known(*index)).map(|index| (index, None));
         registered.map(|target| (target.target.index, Some(target))).chain(unregistered).collect()
     }
 
@@ -190,7 +211,8 @@ impl Links {
         identity: &ClientIdentity,
         events: Option<&dyn OstEventsFactory>,
     ) -> Option<Arc<dyn OssEndpoint>> {
-        self.reach_at(index, self.local_osts.get(&index).cloned(), target, identity, events)
+        let service = self.local_osts.read().get(&index).cloned();
+        self.reach_at(index, service, target, identity, events)
     }
 
     /// As [`Links::reach`], where the service is known if it is in this process.

@@ -1,6 +1,7 @@
 //! The mount of a process: a client over endpoints, and a FUSE session in front of it.
 
 use super::links::{Links, remote_nids};
+use super::newcomers::{Newcomers, Ways};
 use super::params::Params;
 use super::targets::Services;
 use super::{Plan, mount_record};
@@ -13,12 +14,11 @@ use nacre_client::{Client, ClientConfig, Lease, Locks};
 use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
-use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, OssEndpoint, OstEventsFactory, Recovery};
-use nacre_types::{Cred, StatusResult, TargetId, TargetKind};
+use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, Recovery};
+use nacre_types::{Cred, StatusResult, TargetKind};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::mgs::{FsConfig, TargetConfig};
-use parking_lot::Mutex;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::mpsc::RecvTimeoutError;
@@ -55,11 +55,8 @@ pub struct Mounted {
     session: Arc<Session>,
     client: Arc<Client>,
     front: Arc<Front>,
-    remote: Vec<Arc<TcpMds>>,
-    /// To be left in the end.
-    osts: Mutex<Vec<Arc<dyn OssEndpoint>>>,
-    /// What makes the events of OSTs that join.
-    ost_events: Arc<dyn OstEventsFactory>,
+    /// What brings targets that join.
+    newcomers: Arc<Newcomers>,
     record: PathBuf,
 }
 
@@ -68,8 +65,7 @@ impl Mounted {
     pub fn start(
         mount: &MountPlan,
         plan: &Plan,
-        services: &Services,
-        links: &Links,
+        (services, links, params): (&Arc<Services>, &Arc<Links>, &Arc<Params>),
         config: &FsConfig,
         say: &(dyn Fn(&str) + Sync),
     ) -> Result<Mounted> {
@@ -93,7 +89,7 @@ impl Mounted {
                 mdts.push(Arc::new(endpoint));
                 continue;
             }
-            let listener = Arc::new(RemoteEvents::new(index, &lease));
+            let listener = Arc::new(RemoteEvents::new(index, lease.callbacks(index), lease.locks().clone()));
             let slow = || {
                 say(&format!(
                     "waiting for {}: it lets clients in once those of its last run are back or given up, and others have \
@@ -102,7 +98,7 @@ impl Mounted {
                 ));
             };
             let connected = tell_if_slow(slow, || connect(target, links, listener.clone()));
-            let endpoint = Arc::new(connected.map_err(fail)?);
+            let endpoint = Arc::new(connected.map_err(fail)?.0);
             mdts.push(endpoint.clone());
             remote.push(endpoint);
             events.push(listener);
@@ -117,7 +113,7 @@ impl Mounted {
         let ost_events = lease.locks().events();
         let mut osts = links.osts_of_mount(config, |_| false, &*ost_events);
         osts.extend(links.mdt_data_of_mount(config, &services.mdt_data(), &*ost_events));
-        let endpoints = Mutex::new(osts.values().cloned().collect());
+        let ways = Ways { mdts: remote, osts: osts.values().cloned().collect() };
         let client = Client::new(client_config, lease, mdts, osts)
             .map_err(|status| Failure::new(format!("the client could not start: {status}")))?;
         client.set_pools(&config.pools);
@@ -129,7 +125,9 @@ impl Mounted {
         let record = mount_record(&plan.run);
         write_private(&record, session.mount_point().as_os_str().as_bytes())?;
         stop_when_unmounted(&session)?;
-        Ok(Mounted { session, client, front, remote, osts: endpoints, ost_events, record })
+        let newcomers = Newcomers::new(&client, services, links, params, ost_events, ways);
+        client.set_newcomers(newcomers.clone());
+        Ok(Mounted { session, client, front, newcomers, record })
     }
 
     /// Enters the parameters of the mount.
@@ -137,17 +135,16 @@ impl Mounted {
         params.enter_mount(&self.client, &self.front, links);
     }
 
-    /// Uses OSTs that have joined, and pools as they are now.
-    pub fn use_configuration(&self, config: &FsConfig, links: &Links, params: &Params) {
+    /// Uses targets that have joined, and pools as they are now.
+    pub fn use_configuration(&self, config: &FsConfig) {
         self.client.set_pools(&config.pools);
-        let is_known = |index: u16| self.client.ost_endpoint(index).is_some();
-        for (index, endpoint) in links.osts_of_mount(config, is_known, &*self.ost_events) {
-            if self.client.add_ost(index, endpoint.clone()) {
-                self.osts.lock().push(endpoint);
-                log::info!("OST{index:04x} has joined");
-                params.enter_way(&self.client, TargetId::ost(index));
-            }
-        }
+        self.newcomers.bring_osts(config);
+        self.newcomers.bring_mdts(config);
+    }
+
+    /// What brings targets that join.
+    pub fn newcomers(&self) -> Arc<Newcomers> {
+        self.newcomers.clone()
     }
 
     /// Unmounts and tells the servers. With `force` open files do not hinder it.
@@ -178,12 +175,13 @@ impl Mounted {
             }
         }
         write_out(&self.client);
-        for mds in &self.remote {
+        let ways = self.newcomers.stop();
+        for mds in &ways.mdts {
             mds.disconnect(GOODBYE_LIMIT);
         }
         self.client.shutdown();
         let deadline = Instant::now() + OST_GOODBYE_LIMIT;
-        for ost in self.osts.lock().iter() {
+        for ost in &ways.osts {
             ost.disconnect(deadline.saturating_duration_since(Instant::now()));
         }
         let _ = std::fs::remove_file(&self.record);
@@ -307,14 +305,17 @@ pub fn recorded_mount_point(run: &RunDir) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsString::from_vec(bytes)))
 }
 
-fn connect(target: &TargetConfig, links: &Links, events: Arc<RemoteEvents>) -> StatusResult<TcpMds> {
-    let nids = remote_nids(target);
-    let (endpoint, _) = TcpMds::connect(target.target.index, &nids, links.identity(), links.rpc(), events)?;
-    Ok(endpoint)
+/// The way of the mount to a metadata target of another process, and what may be cached.
+pub(super) fn connect(
+    target: &TargetConfig,
+    links: &Links,
+    events: Arc<RemoteEvents>,
+) -> StatusResult<(TcpMds, LeaseGrant)> {
+    TcpMds::connect(target.target.index, &remote_nids(target), links.identity(), links.rpc(), events)
 }
 
 /// What a metadata server tells this client over the network.
-struct RemoteEvents {
+pub(super) struct RemoteEvents {
     index: u16,
     lease: Arc<dyn ClientCallbacks>,
     locks: Arc<Locks>,
@@ -322,13 +323,13 @@ struct RemoteEvents {
 }
 
 impl RemoteEvents {
-    fn new(index: u16, lease: &Arc<Lease>) -> RemoteEvents {
-        let locks = lease.locks().clone();
-        RemoteEvents { index, lease: lease.callbacks(index), locks, client: OnceLock::new() }
+    /// Of the metadata target with this index, for a client that has `locks`; `lease` is told what may be cached.
+    pub fn new(index: u16, lease: Arc<dyn ClientCallbacks>, locks: Arc<Locks>) -> RemoteEvents {
+        RemoteEvents { index, lease, locks, client: OnceLock::new() }
     }
 
-    /// The client exists only after its endpoints.
-    fn attach(&self, client: &Arc<Client>) {
+    /// The client exists only after its first endpoints.
+    pub fn attach(&self, client: &Arc<Client>) {
         let _ = self.client.set(Arc::downgrade(client));
     }
 }

@@ -37,6 +37,10 @@ impl Handler for Node {
                 Ok(config) => pools(config),
                 Err(status) => refused(status),
             },
+            Request::AddTarget { kind, index } => match self.add_target(*kind, *index) {
+                Ok(target) => Answer::Added { target: target.to_string() },
+                Err(failure) => Answer::Error { errno: libc::EINVAL, message: failure.message },
+            },
             Request::LastingParams => match self.links.config(0, 0) {
                 Ok(config) => Answer::Settings { settings: config.params },
                 Err(status) => refused(status),
@@ -52,7 +56,7 @@ impl Node {
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs(),
             fsname: self.plan.fsname.clone(),
-            targets: self.plan.targets.iter().map(|target| self.target_status(*target)).collect(),
+            targets: self.targets.lock().iter().map(|target| self.target_status(*target)).collect(),
             mount: self.mount.lock().as_ref().map(|mount| mount.status(&self.plan)),
         }
     }

@@ -17,15 +17,17 @@ use nacre_store::object::{FileStore, FileStoreOptions};
 use nacre_types::{ClientUuid, Cred, Fid, Nid, SetAttr, SetAttrValid, TargetId, TargetKind};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::mgs::{FsConfig, PoolConfig};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long object servers are told that metadata targets leave, all together; they would find out in time.
 const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+/// How long a metadata target that joins waits for MDT0000.
+const ACQUAINTANCE_LIMIT: Duration = Duration::from_secs(20);
 /// How long the requests of an object server may take to end when it stops.
 const OST_STOP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -120,18 +122,23 @@ fn default_layout(config: &FsConfig) -> LayoutSpec {
     }
 }
 
-/// See [`Services`].
-type MdtWays = BTreeMap<(u16, u16), (Vec<Nid>, Arc<dyn MdsEndpoint>)>;
+/// Ways of MDTs of this process to other MDTs.
+#[derive(Default)]
+struct MdtWays {
+    /// Newest configuration that they were made for.
+    version: u64,
+    /// By both indexes, and where the other one is.
+    ways: BTreeMap<(u16, u16), (Vec<Nid>, Arc<dyn MdsEndpoint>)>,
+}
 
-/// Services by target.
+/// Services by target; more may come while the process runs.
 #[derive(Default)]
 pub struct Services {
-    mgs: Option<Arc<Mgs>>,
-    mdts: BTreeMap<u16, Arc<Mds>>,
-    osts: BTreeMap<u16, Arc<ObjectServer>>,
+    mgs: OnceLock<Arc<Mgs>>,
+    mdts: RwLock<BTreeMap<u16, Arc<Mds>>>,
+    osts: RwLock<BTreeMap<u16, Arc<ObjectServer>>>,
     /// Data on metadata targets, by the index that requests name it by.
-    mdt_data: BTreeMap<u16, Arc<ObjectServer>>,
-    /// Ways of MDTs of this process to other MDTs, by both indexes, and where those are.
+    mdt_data: RwLock<BTreeMap<u16, Arc<ObjectServer>>>,
     mdt_ways: Mutex<MdtWays>,
     /// What MDTs of this process reach OSTs by.
     ost_ways: Mutex<Vec<Weak<dyn OssEndpoint>>>,
@@ -139,13 +146,13 @@ pub struct Services {
 
 impl Services {
     /// Opens the management and object targets among `wanted`.
-    pub fn open_mgt_and_osts(&mut self, instance: &Instance, wanted: &[TargetId]) -> Result<()> {
+    pub fn open_mgt_and_osts(&self, instance: &Instance, wanted: &[TargetId]) -> Result<()> {
         for &target in wanted {
             match target.kind {
                 TargetKind::Mgt => {
                     let dir = instance.target_dir(target);
                     let mgs = Mgs::open(&dir).map_err(Failure::because(format!("open {target}")))?;
-                    self.mgs = Some(Arc::new(mgs));
+                    let _ = self.mgs.set(Arc::new(mgs));
                 }
                 TargetKind::Ost => {
                     let store = Arc::new(Simulated::new(open_objects(instance, target)?));
@@ -153,7 +160,7 @@ impl Services {
                     let server = ObjectServer::open(store, target.index, &dir, &OssConfig::default())
                         .map_err(Failure::because(format!("open {target}")))?;
                     server.set_nonrotational(ost_class::is_flash(&dir));
-                    self.osts.insert(target.index, Arc::new(server));
+                    self.osts.write().insert(target.index, Arc::new(server));
                 }
                 TargetKind::Mdt => {}
             }
@@ -163,11 +170,11 @@ impl Services {
 
     /// Opens the metadata targets among `wanted`, which need ways to the OSTs.
     pub fn open_mdts(
-        &mut self,
+        self: &Arc<Services>,
         instance: &Instance,
         wanted: &[TargetId],
         config: &FsConfig,
-        links: &Links,
+        links: &Arc<Links>,
     ) -> Result<()> {
         for &target in wanted.iter().filter(|target| target.kind == TargetKind::Mdt) {
             let osts = self.ways_to_osts(links, config)?;
@@ -176,41 +183,117 @@ impl Services {
             mds.set_pools(&config.pools);
             mds.set_nonrotational(ost_class::is_flash(&instance.target_dir(target)));
             self.open_data(instance, target, &mds)?;
-            self.mdts.insert(target.index, mds);
+            let (services, links) = (Arc::downgrade(self), links.clone());
+            mds.set_newcomers(Box::new(move |index| {
+                if let Some(services) = services.upgrade() {
+                    services.look_for_mdt(index, &links);
+                }
+            }));
+            self.mdts.write().insert(target.index, mds);
         }
         self.introduce_mdts(config, links)
     }
 
+    /// The metadata targets that are here.
+    fn mds_here(&self) -> Vec<(u16, Arc<Mds>)> {
+        self.mdts.read().iter().map(|(index, mds)| (*index, mds.clone())).collect()
+    }
+
+    /// Tells the metadata targets here of each other and of those elsewhere, and has them ask those that are new what they have missed.
+    pub fn introduce_mdts(&self, config: &FsConfig, links: &Links) -> Result<()> {
+        self.make_mdts_known(config, links)?;
+        self.mds_here().iter().for_each(|(_, mds)| mds.greet_peers());
+        Ok(())
+    }
+
+    /// A metadata target here was told of one that it does not know.
+    fn look_for_mdt(&self, index: u16, links: &Links) {
+        match links.config(0, 0) {
+            Ok(config) if config.targets.iter().any(|known| known.target == TargetId::mdt(index)) => {
+                if let Err(failure) = self.make_mdts_known(&config, links) {
+                    log::error!("{failure}");
+                }
+            }
+            Ok(_) => {}
+            Err(status) => log::warn!("whether there is an MDT{index:04x} is not known: {status}"),
+        }
+    }
+
     /// Tells the metadata targets here of each other and of those elsewhere.
-    fn introduce_mdts(&self, config: &FsConfig, links: &Links) -> Result<()> {
+    fn make_mdts_known(&self, config: &FsConfig, links: &Links) -> Result<()> {
         let registered = config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt);
         let mut places: BTreeMap<u16, Vec<Nid>> =
             registered.map(|mdt| (mdt.target.index, remote_nids(mdt))).collect();
+        let mut known = self.mdt_ways.lock();
+        if config.version < known.version {
+            return Ok(());
+        }
+        known.version = config.version;
+        let here = self.mds_here();
         // Those of this process before their first registration.
-        for index in self.mdts.keys() {
+        for (index, _) in &here {
             places.entry(*index).or_default();
         }
-        let mut ways = self.mdt_ways.lock();
-        for (&own, mds) in &self.mdts {
+        for (own, mds) in here {
             let mut peers = BTreeMap::new();
             for (&other, nids) in places.iter().filter(|(other, _)| **other != own) {
-                let known = ways.get(&(own, other)).filter(|(known, _)| known == nids);
-                let way = match known {
+                let way = match known.ways.get(&(own, other)).filter(|(known, _)| known == nids) {
                     Some((_, way)) => Some(way.clone()),
                     None => links.mdt_of_server(other, self.mdt(other), nids)?,
                 };
                 if let Some(way) = way {
-                    ways.insert((own, other), (nids.clone(), way.clone()));
+                    known.ways.insert((own, other), (nids.clone(), way.clone()));
                     peers.insert(other, way);
                 }
             }
-            mds.set_peers(peers).map_err(Failure::because(format!("tell MDT{own:04x} of other MDTs")))?;
+            mds.meet_peers(peers).map_err(Failure::because(format!("tell MDT{own:04x} of other MDTs")))?;
         }
         Ok(())
     }
 
+    /// Waits until a metadata target here knows what it must know before it takes names.
+    ///
+    /// # Errors
+    /// If MDT0000 does not tell it.
+    pub fn await_acquaintance(&self, target: TargetId) -> Result<()> {
+        let Some(mds) =
+            self.mdts.read().get(&target.index).cloned().filter(|_| target.kind == TargetKind::Mdt)
+        else {
+            return Ok(());
+        };
+        if mds.await_acquaintance(Instant::now() + ACQUAINTANCE_LIMIT) {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "MDT0000 does not answer, without which {target} cannot join: start it first"
+        )))
+    }
+
+    /// Closes a target that could not join.
+    pub fn close(&self, target: TargetId) {
+        let outcome = match target.kind {
+            TargetKind::Mdt => {
+                let mds = self.mdts.write().remove(&target.index);
+                let is_of = |(own, other): &(u16, u16)| *own == target.index || *other == target.index;
+                self.mdt_ways.lock().ways.retain(|key, _| !is_of(key));
+                let data = TargetId::mdt_data(target.index);
+                let data = data.and_then(|data| self.mdt_data.write().remove(&data.index));
+                let stopped = data.map_or(Ok(()), |data| data.stop(OST_STOP_LIMIT));
+                let closed = mds.map_or(Ok(()), |mds| mds.stop().map_err(|error| error.to_string()));
+                stopped.map_err(|error| error.to_string()).and(closed)
+            }
+            _ => {
+                let ost = self.osts.write().remove(&target.index);
+                ost.map_or(Ok(()), |ost| ost.stop(OST_STOP_LIMIT).map_err(|error| error.to_string()))
+            }
+        };
+        if let Err(error) = outcome {
+            log::error!("{target} was not closed cleanly: {error}");
+        }
+    }
+
     /// Opens the service for data on a metadata target, which remembers locks in the target's directory.
-    fn open_data(&mut self, instance: &Instance, target: TargetId, mds: &Arc<Mds>) -> Result<()> {
+    fn open_data(&self, instance: &Instance, target: TargetId, mds: &Arc<Mds>) -> Result<()> {
         let Some(data) = TargetId::mdt_data(target.index) else { return Ok(()) };
         let dir = instance.target_dir(target);
         let server = ObjectServer::open(mds.data_store(), data.index, &dir, &OssConfig::default());
@@ -225,13 +308,14 @@ impl Services {
                 server.note_written(object, bytes);
             }
         }));
-        self.mdt_data.insert(data.index, server);
+        self.mdt_data.write().insert(data.index, server);
         Ok(())
     }
 
     /// The services for data on metadata targets that are here.
     pub fn mdt_data(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
-        self.mdt_data.iter().map(|(index, data)| (*index, data.clone() as Arc<dyn OssService>)).collect()
+        let data = self.mdt_data.read();
+        data.iter().map(|(index, data)| (*index, data.clone() as Arc<dyn OssService>)).collect()
     }
 
     /// Ways of an MDT to its OSTs, noted to be left in the end.
@@ -246,52 +330,79 @@ impl Services {
 
     /// The management service, if it is here.
     pub fn mgs(&self) -> Option<Arc<dyn MgsService>> {
-        self.mgs.clone().map(|mgs| mgs as Arc<dyn MgsService>)
+        self.mgs.get().cloned().map(|mgs| mgs as Arc<dyn MgsService>)
     }
 
     /// The metadata service with this index, if it is here.
     pub fn mdt(&self, index: u16) -> Option<Arc<dyn MdsService>> {
-        self.mdts.get(&index).cloned().map(|mds| mds as Arc<dyn MdsService>)
+        self.mdts.read().get(&index).cloned().map(|mds| mds as Arc<dyn MdsService>)
     }
 
     /// The object services that are here.
     pub fn osts(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
-        self.osts.iter().map(|(index, ost)| (*index, ost.clone() as Arc<dyn OssService>)).collect()
+        let osts = self.osts.read();
+        osts.iter().map(|(index, ost)| (*index, ost.clone() as Arc<dyn OssService>)).collect()
     }
 
     /// The pools that the metadata targets here know.
     pub fn pools(&self) -> Vec<PoolConfig> {
-        self.mdts.values().next().map_or_else(Vec::new, |mds| mds.pools())
+        self.mdts.read().values().next().map_or_else(Vec::new, |mds| mds.pools())
     }
 
-    /// Enters the parameters of all targets.
-    pub fn enter_params(&self, params: &Params, fsname: &str, links: &Arc<Links>) {
-        for (index, ost) in &self.osts {
-            params.enter_ost(fsname, *index, ost);
-        }
-        for (index, mds) in &self.mdts {
-            let data = TargetId::mdt_data(*index).and_then(|data| self.mdt_data.get(&data.index));
-            params.enter_mdt(fsname, *index, mds, data, links);
+    /// Enters the parameters of targets.
+    pub fn enter_params(&self, targets: &[TargetId], params: &Params, fsname: &str, links: &Arc<Links>) {
+        for target in targets {
+            match target.kind {
+                TargetKind::Ost => {
+                    let ost = self.osts.read().get(&target.index).cloned();
+                    ost.iter().for_each(|ost| params.enter_ost(fsname, target.index, ost));
+                }
+                TargetKind::Mdt => {
+                    let mds = self.mdts.read().get(&target.index).cloned();
+                    let data = TargetId::mdt_data(target.index);
+                    let data = data.and_then(|data| self.mdt_data.read().get(&data.index).cloned());
+                    mds.iter()
+                        .for_each(|mds| params.enter_mdt(fsname, target.index, mds, data.as_ref(), links));
+                }
+                TargetKind::Mgt => {}
+            }
         }
         self.enter_osts(params, fsname);
     }
 
     /// Enters the parameters of metadata targets' ways to OSTs that are new.
     pub fn enter_osts(&self, params: &Params, fsname: &str) {
-        self.mdts.iter().for_each(|(index, mds)| params.enter_osts_of_mdt(fsname, *index, mds));
+        self.mds_here().iter().for_each(|(index, mds)| params.enter_osts_of_mdt(fsname, *index, mds));
     }
 
-    /// All services, for a server.
-    pub fn offered(&self, targets: Targets) -> Targets {
-        let targets = self.mgs.iter().fold(targets, |all, mgs| all.with_mgt(mgs.clone()));
-        let targets = self.mdts.iter().fold(targets, |all, (index, mds)| all.with_mdt(*index, mds.clone()));
-        let objects = self.osts.iter().chain(&self.mdt_data);
-        objects.fold(targets, |all, (index, ost)| all.with_ost(*index, ost.clone()))
+    /// These services, for a server.
+    pub fn offered(&self, targets: &[TargetId]) -> Targets {
+        let mut offered = Targets::new();
+        for target in targets {
+            offered = match target.kind {
+                TargetKind::Mgt => {
+                    self.mgs.get().into_iter().fold(offered, |all, mgs| all.with_mgt(mgs.clone()))
+                }
+                TargetKind::Mdt => {
+                    let mds = self.mdt(target.index);
+                    let all = mds.into_iter().fold(offered, |all, mds| all.with_mdt(target.index, mds));
+                    let data = TargetId::mdt_data(target.index).map(|data| data.index);
+                    let found =
+                        data.and_then(|index| Some((index, self.mdt_data.read().get(&index)?.clone())));
+                    found.into_iter().fold(all, |all, (index, data)| all.with_ost(index, data))
+                }
+                TargetKind::Ost => {
+                    let ost = self.osts.read().get(&target.index).cloned();
+                    ost.into_iter().fold(offered, |all, ost| all.with_ost(target.index, ost))
+                }
+            };
+        }
+        offered
     }
 
     /// Tells metadata targets which OSTs there are now, and the parameters that concern them.
     pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
-        for (index, mds) in &self.mdts {
+        for (index, mds) in self.mds_here() {
             mds.set_default_layout(default_layout(config));
             mds.set_pools(&config.pools);
             mds.set_osts(self.ways_to_osts(links, config)?)
@@ -302,7 +413,7 @@ impl Services {
 
     /// Ends requests that wait for something to happen, so that a server can stop.
     pub fn end_waits(&self) {
-        if let Some(mgs) = &self.mgs {
+        if let Some(mgs) = self.mgs.get() {
             mgs.stop();
         }
     }
@@ -317,18 +428,18 @@ impl Services {
             }
         };
         // Its store is the metadata server's.
-        for (index, data) in &self.mdt_data {
+        for (index, data) in &*self.mdt_data.read() {
             keep(data.stop(OST_STOP_LIMIT).map_err(|error| error.to_string()), TargetId::ost(*index));
         }
-        self.mdt_ways.lock().clear();
-        for (index, mds) in &self.mdts {
+        self.mdt_ways.lock().ways.clear();
+        for (index, mds) in &*self.mdts.read() {
             keep(mds.stop().map_err(|error| error.to_string()), TargetId::mdt(*index));
         }
         let deadline = Instant::now() + OST_GOODBYE_LIMIT;
         for way in self.ost_ways.lock().iter().filter_map(Weak::upgrade) {
             way.disconnect(deadline.saturating_duration_since(Instant::now()));
         }
-        for (index, ost) in &self.osts {
+        for (index, ost) in &*self.osts.read() {
             keep(ost.stop(OST_STOP_LIMIT).map_err(|error| error.to_string()), TargetId::ost(*index));
         }
         result

@@ -13,7 +13,7 @@ use connection::Connection;
 use nacre_types::{Cred, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::oss::{Bulk, OssRequest};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -113,7 +113,7 @@ impl Targets {
 /// What all connections of a server share.
 struct Shared {
     pub(super) config: ServerConfig,
-    pub(super) targets: Targets,
+    targets: RwLock<Targets>,
     /// Tells this start of the server from others.
     pub(super) instance: u64,
     pub(super) boot_id: [u8; 16],
@@ -173,7 +173,7 @@ impl Server {
         let addrs = listeners.iter().map(|l| l.local_addr()).collect::<io::Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             config,
-            targets,
+            targets: RwLock::new(targets),
             instance: random_instance(),
             boot_id: nacre_env::own_process().boot,
             clients: Clients::default(),
@@ -214,6 +214,11 @@ impl Server {
     /// The addresses that are listened on, with the ports that port 0 became.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
+    }
+
+    /// Serves these targets too from now on.
+    pub fn add(&self, targets: Targets) {
+        self.shared.targets.write().services.extend(targets.services);
     }
 
     /// Number of this start of the server; clients see by it that it restarted.
@@ -330,7 +335,8 @@ fn connection_after_stop(connection: &Connection) {
 
 /// The target kind's service exists and is of that kind.
 fn service_of(shared: &Shared, target: TargetId) -> Option<Service> {
-    let service = shared.targets.services.get(&target)?;
+    let targets = shared.targets.read();
+    let service = targets.services.get(&target)?;
     let fits = matches!(
         (target.kind, service),
         (TargetKind::Mdt, Service::Mds(_))

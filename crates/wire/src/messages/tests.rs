@@ -408,6 +408,7 @@ fn mgs_requests() -> Vec<MgsRequest> {
         MgsRequest::ChangePool { pool: pool(), change: PoolChange::Destroy },
         MgsRequest::ChangePool { pool: pool(), change: PoolChange::Add { ost: 7 } },
         MgsRequest::ChangePool { pool: pool(), change: PoolChange::Remove { ost: 7 } },
+        MgsRequest::AddTarget { fsname: "nacre".into(), fs_uuid: [9; 16], target: target() },
     ]
 }
 

@@ -1,0 +1,300 @@
+//! `nacre target`: adds targets to a file system, and starts those that have a directory of their own.
+
+use super::up::serve_words;
+use super::{TargetAddArgs, TargetCommand, TargetStartArgs};
+use crate::control::{self, Answer, Request};
+use crate::failure::{Failure, Result};
+use crate::instance::{self, Adding, FormatOptions, Instance, Joins, is_joining, next_target, target_name};
+use crate::process::{self, NODE, RunDir};
+use crate::progress::Progress;
+use crate::{node, ports};
+use nacre_mgs::Mgs;
+use nacre_rpc::MgsService;
+use nacre_types::nid::check_fsname;
+use nacre_types::{Nid, TargetId};
+use nacre_wire::mgs::{FsConfig, MgsRequest, TargetConfig};
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const FSNAME_DEFAULT: &str = "nacre";
+/// File in the directory of a target that has a process of its own: where it listens and where the management server is.
+const ADDRESS: &str = "address";
+/// How long a running file system may take to add a target.
+const ADD_LIMIT: Duration = Duration::from_secs(180);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Runs the command.
+pub fn run(command: &TargetCommand) -> Result<i32> {
+    match command {
+        TargetCommand::Add(args) => add(args),
+        TargetCommand::Start(args) => start(args),
+    }
+    .map(|()| 0)
+}
+
+fn add(args: &TargetAddArgs) -> Result<()> {
+    if let (Some(mgs), Some(listen)) = (args.mgs, args.listen) {
+        return add_elsewhere(args, mgs, listen);
+    }
+    let instance = Instance::open_existing(&args.dir)?;
+    check_name(args, &instance)?;
+    if instance.is_outlying() {
+        return Err(Failure::usage(format!(
+            "{} holds no management server: say where that is with --mgs, and an address for the new target with --listen",
+            args.dir.display()
+        )));
+    }
+    let run = RunDir::new(instance.run_dir());
+    let is_node = run.pid(NODE).is_some();
+    if is_node && args.port.is_some() {
+        return Err(Failure::usage("--port is for file systems whose servers have processes of their own"));
+    }
+    if is_node {
+        add_in_node(args, &instance, &run)
+    } else if run.running().is_empty() {
+        add_while_stopped(args, &instance, &run)
+    } else {
+        add_beside(args, &instance, &run)
+    }
+}
+
+fn check_name(args: &TargetAddArgs, instance: &Instance) -> Result<()> {
+    let is = &instance.superblock.fsname;
+    match args.fsname.as_ref().filter(|wanted| *wanted != is) {
+        Some(wanted) => Err(Failure::new(format!(
+            "{} belongs to file system '{is}', not to '{wanted}': nothing was changed",
+            args.dir.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Everything runs in one process: that one makes and serves the target.
+fn add_in_node(args: &TargetAddArgs, instance: &Instance, run: &RunDir) -> Result<()> {
+    let request = Request::AddTarget { kind: args.kind, index: args.index };
+    let mut progress = Progress::new(false);
+    progress.show("adding a target");
+    match control::ask_for(&run.socket(NODE), &request, ADD_LIMIT) {
+        Ok(Answer::Added { target }) => {
+            drop(progress);
+            println!("{target} has joined file system '{}'", instance.superblock.fsname);
+            Ok(())
+        }
+        Ok(Answer::Error { message, .. }) => Err(Failure::new(message)),
+        Ok(_) | Err(_) => Err(Failure::new(format!(
+            "the file system has ended or does not answer: look with 'nacre status {}', then add the target again",
+            instance.dir.display()
+        ))),
+    }
+}
+
+/// Servers have processes of their own: so will the new one.
+fn add_beside(args: &TargetAddArgs, instance: &Instance, run: &RunDir) -> Result<()> {
+    let dir = instance.dir.display();
+    let mgs = ports::Ports::load(&run.path)?.nid("mgs").filter(|_| run.pid("mgs").is_some());
+    let mgs = mgs.ok_or_else(|| {
+        Failure::new(format!("the management server of {dir} does not run: start it with 'nacre up' first"))
+    })?;
+    let mut adding = Adding::begin(instance)?;
+    let config = config_of(instance, mgs)?;
+    let mut progress = Progress::new(false);
+    progress.show("formatting");
+    let target = adding.plan(args.kind.kind(), args.index, &config)?;
+    let name = target_name(target);
+    let mut ports = ports::Ports::load(&run.path)?;
+    if run.pid(&name).is_none() {
+        ports.choose(&name, args.port)?;
+        ports.save()?;
+    }
+    adding.make(target, node::format_target)?;
+    let listen = ports.nid(&name).ok_or_else(|| Failure::new(format!("{target} has no port")))?;
+    serve(adding.instance(), target, listen, mgs, &mut progress)?;
+    drop(progress);
+    println!("{target} has joined file system '{}'", instance.superblock.fsname);
+    Ok(())
+}
+
+/// Nothing runs: the target is made, and its index taken, so that it joins with the next start.
+fn add_while_stopped(args: &TargetAddArgs, instance: &Instance, run: &RunDir) -> Result<()> {
+    let _locks = super::check::take_all(instance, run)?;
+    let mut adding = Adding::begin(instance)?;
+    let dir = instance.target_dir(TargetId::mgt());
+    let mgs = Mgs::open(&dir).map_err(Failure::because("open the management target"))?;
+    let target = adding.plan(args.kind.kind(), args.index, &mgs.config())?;
+    adding.make(target, node::format_target)?;
+    let request = MgsRequest::AddTarget {
+        fsname: instance.superblock.fsname.clone(),
+        fs_uuid: instance.superblock.fs_uuid,
+        target: TargetConfig { target, nids: vec![Nid::Lo], active: true },
+    };
+    mgs.handle(&request)
+        .map_err(|status| Failure::new(format!("the management target refused {target}: {status}")))?;
+    println!(
+        "{target} was added to file system '{}': it joins with the next 'nacre up'",
+        instance.superblock.fsname
+    );
+    Ok(())
+}
+
+/// The management server is elsewhere: the target gets a directory and a process here.
+fn add_elsewhere(args: &TargetAddArgs, mgs: Nid, listen: Nid) -> Result<()> {
+    let found = Instance::open(&args.dir)?;
+    let addr = with_port(listen)?;
+    let mut progress = Progress::new(false);
+    let Some(instance) = found else {
+        let fsname = args.fsname.as_deref().unwrap_or(FSNAME_DEFAULT);
+        check_fsname(fsname).map_err(|error| Failure::usage(error.to_string()))?;
+        let config = node::configuration_at(mgs, fsname)?;
+        let known = config.targets.iter().map(|known| known.target);
+        let target = next_target(args.kind.kind(), args.index, known)?;
+        node::check_listen(addr)?;
+        let options = FormatOptions {
+            fsname: fsname.to_owned(),
+            mdt_count: 0,
+            ost_count: 0,
+            joins: Some(Joins { fs_uuid: config.fs_uuid, target }),
+        };
+        let instance =
+            Instance::format(&args.dir, &options, node::format_target, |text| progress.show(text))?;
+        let adding = Adding::begin(&instance)?;
+        return serve_elsewhere(&adding, target, (listen, mgs), progress);
+    };
+    check_name(args, &instance)?;
+    let mut adding = Adding::begin(&instance)?;
+    let config = config_of(&instance, mgs)?;
+    let target = adding.plan(args.kind.kind(), args.index, &config)?;
+    if RunDir::new(instance.run_dir()).pid(&target_name(target)).is_none() {
+        node::check_listen(addr)?;
+    }
+    adding.make(target, node::format_target)?;
+    serve_elsewhere(&adding, target, (listen, mgs), progress)
+}
+
+fn serve_elsewhere(
+    adding: &Adding,
+    target: TargetId,
+    (listen, mgs): (Nid, Nid),
+    mut progress: Progress,
+) -> Result<()> {
+    let instance = adding.instance();
+    let address = format!("listen {listen}\nmgs {mgs}\n");
+    instance::write_durably(&instance.target_dir(target), ADDRESS, address.as_bytes())?;
+    serve(instance, target, listen, mgs, &mut progress)?;
+    drop(progress);
+    println!("{target} has joined file system '{}'", instance.superblock.fsname);
+    Ok(())
+}
+
+/// What the management server at `mgs` knows, if it is that of the file system of a directory.
+fn config_of(instance: &Instance, mgs: Nid) -> Result<FsConfig> {
+    let config = node::configuration_at(mgs, &instance.superblock.fsname)?;
+    if config.fs_uuid == instance.superblock.fs_uuid {
+        return Ok(config);
+    }
+    Err(Failure::new(format!(
+        "the management server at {mgs} knows another file system named '{}' than the one in {}: nothing was changed",
+        config.fsname,
+        instance.dir.display()
+    )))
+}
+
+/// A target keeps its address, so it needs to say its port.
+fn with_port(listen: Nid) -> Result<SocketAddr> {
+    match listen {
+        Nid::Tcp(addr) if addr.port() != 0 => Ok(addr),
+        _ => Err(Failure::usage(format!(
+            "{listen} cannot be listened on for good: give an address such as 10.0.0.3@tcp or 10.0.0.3:7989@tcp"
+        ))),
+    }
+}
+
+/// Starts the process of a target, unless it runs, and waits until the target has joined.
+fn serve(
+    instance: &Instance,
+    target: TargetId,
+    listen: Nid,
+    mgs: Nid,
+    progress: &mut Progress,
+) -> Result<()> {
+    let run = RunDir::new(instance.run_dir());
+    let name = target_name(target);
+    if run.pid(&name).is_none() {
+        progress.show(&format!("starting {target}"));
+        let mut words = serve_words(&name, instance);
+        words.extend(["--listen".into(), listen.to_string().into()]);
+        words.extend(["--mgs".into(), mgs.to_string().into()]);
+        return process::start(&words, &run.log(&name), progress);
+    }
+    // Somebody who was to wait for it has been ended.
+    let deadline = Instant::now() + ADD_LIMIT;
+    while is_joining(instance, target) {
+        if run.pid(&name).is_none() || Instant::now() >= deadline {
+            return Err(Failure::new(format!("{target} has not joined: see {}", run.log(&name).display())));
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+fn start(args: &TargetStartArgs) -> Result<()> {
+    let instance = Instance::open_existing(&args.dir)?;
+    let run = RunDir::new(instance.run_dir());
+    let mut progress = Progress::new(false);
+    let mut known = false;
+    for target in instance.targets() {
+        let Some((listen, mgs)) = address_of(&instance.target_dir(target))? else { continue };
+        known = true;
+        if run.pid(&target_name(target)).is_some() {
+            println!("{target} is running already");
+            continue;
+        }
+        serve(&instance, target, listen, mgs, &mut progress)?;
+        println!("{target} of file system '{}' is up", instance.superblock.fsname);
+    }
+    if known {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "no target of {} has an address of its own: start the file system with 'nacre up'",
+        args.dir.display()
+    )))
+}
+
+/// Where a target listens and where its management server is, if that was kept.
+fn address_of(dir: &Path) -> Result<Option<(Nid, Nid)>> {
+    let path: PathBuf = dir.join(ADDRESS);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::because(format!("read {}", path.display()))(error)),
+    };
+    let nid = |word: &str| text.lines().find_map(|line| line.strip_prefix(word)?.trim().parse::<Nid>().ok());
+    match (nid("listen "), nid("mgs ")) {
+        (Some(listen), Some(mgs)) => Ok(Some((listen, mgs))),
+        _ => {
+            Err(Failure::new(format!("{} is damaged: add lines 'listen NID' and 'mgs NID'", path.display())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_a_target_is_kept_as_text() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        assert_eq!(address_of(scratch.path()).expect("none"), None);
+        let nid = |text: &str| text.parse::<Nid>().expect("a NID");
+        fs::write(scratch.path().join(ADDRESS), "listen 10.0.0.3:7989@tcp\nmgs 10.0.0.1@tcp\n")
+            .expect("written");
+        let expected = Some((nid("10.0.0.3:7989@tcp"), nid("10.0.0.1@tcp")));
+        assert_eq!(address_of(scratch.path()).expect("readable"), expected);
+        fs::write(scratch.path().join(ADDRESS), "listen here\n").expect("written");
+        assert!(address_of(scratch.path()).expect_err("damaged").message.contains("is damaged"));
+        assert!(with_port(Nid::Lo).is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! Telling the management server which targets are here, and starting one more while the process runs.
+
+use super::links::Links;
+use super::targets::Services;
+use super::{Node, Plan, format_target, no_config};
+use crate::control::NewTarget;
+use crate::failure::{Failure, Result};
+use crate::instance::{self, Adding, Instance, random_uuid};
+use crate::process::NODE;
+use nacre_rpc::tcp::Server;
+use nacre_types::{ClientUuid, Nid, Status, TargetId, TargetKind};
+use nacre_wire::mgs::FsConfig;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long somebody who adds an MDT waits until the mount of this process knows it.
+const MOUNT_LIMIT: Duration = Duration::from_secs(20);
+
+/// Tells the management server which targets are here; the configuration afterwards.
+pub(super) fn register_all(
+    plan: &Plan,
+    (links, services): (&Links, &Services),
+    server: Option<&Server>,
+    config: FsConfig,
+) -> Result<FsConfig> {
+    let Some(instance) = &plan.instance else {
+        return Ok(config);
+    };
+    let nids = nids_of(plan, server);
+    let mut config = config;
+    for target in plan.targets.iter().filter(|target| **target != TargetId::mgt()) {
+        config = match instance::is_joining(instance, *target) {
+            true => join(instance, *target, (links, services), &nids)?,
+            false => links.register(*target, &nids, &instance.superblock.fs_uuid).map_err(|status| {
+                Failure::new(format!("the management server refused {target}: {status}"))
+            })?,
+        };
+    }
+    Ok(config)
+}
+
+/// What the management server at `mgs` knows of a file system.
+///
+/// # Errors
+/// If it does not answer or has no such file system.
+pub fn configuration_at(mgs: Nid, fsname: &str) -> Result<FsConfig> {
+    let client = ClientUuid(random_uuid()?);
+    let links = Links::new(&Services::default(), &[mgs], fsname, client, true, None)?;
+    links.config(0, 0).map_err(|status| no_config(&[mgs], fsname, status))
+}
+
+/// Where targets of this process are reached.
+fn nids_of(plan: &Plan, server: Option<&Server>) -> Vec<Nid> {
+    let remote = server.map_or(&[][..], Server::addrs).iter().map(|addr: &SocketAddr| Nid::Tcp(*addr));
+    plan.local_nid().into_iter().chain(remote).collect()
+}
+
+/// Makes a target that is served here part of the file system. From here on clients may use it.
+fn join(
+    instance: &Instance,
+    target: TargetId,
+    (links, services): (&Links, &Services),
+    nids: &[Nid],
+) -> Result<FsConfig> {
+    services.await_acquaintance(target)?;
+    // If the answer is lost, this says that it may be the one that is registered.
+    instance::note_joining(instance, target, nids)?;
+    let config =
+        links.add(target, nids, &instance.superblock.fs_uuid).map_err(|status| refused(target, status))?;
+    instance::joined(instance, target)?;
+    log::info!("{target} has joined the file system");
+    Ok(config)
+}
+
+fn refused(target: TargetId, status: Status) -> Failure {
+    Failure::new(match status {
+        Status::EEXIST => format!(
+            "another server has registered as {target}: if it was this one, start it at the address that it had, otherwise add the \
+             target in another directory"
+        ),
+        Status::ENXIO => format!("a target below {target} has not registered yet: start it first"),
+        status => format!("the management server refused {target}: {status}"),
+    })
+}
+
+impl Node {
+    /// Makes a target more in the directory of this process and serves it.
+    ///
+    /// # Errors
+    /// One sentence; what has been made by then is used when this is called again.
+    pub(super) fn add_target(&self, kind: NewTarget, index: Option<u16>) -> Result<TargetId> {
+        let Some(instance) = self.plan.instance.as_ref().filter(|_| self.plan.name == NODE) else {
+            return Err(Failure::new(format!("{} serves one target and no more", self.plan.name)));
+        };
+        let mut adding = Adding::begin(instance)?;
+        let config = self.links.config(0, 0).map_err(|status| {
+            Failure::new(format!("the management server does not say which targets there are: {status}"))
+        })?;
+        let target = adding.plan(kind.kind(), index, &config)?;
+        adding.make(target, format_target)?;
+        let config = self.serve(adding.instance(), target, &config).inspect_err(|_| {
+            self.services.close(target);
+            self.links.set_local_osts(self.services.osts());
+            if let Err(failure) = self.services.introduce_mdts(&config, &self.links) {
+                log::error!("{failure}");
+            }
+        })?;
+        self.targets.lock().push(target);
+        self.services.enter_params(&[target], &self.params, &self.plan.fsname, &self.links);
+        self.use_configuration(&config);
+        if target.kind == TargetKind::Mdt {
+            let deadline = Instant::now() + MOUNT_LIMIT;
+            let newcomers = self.mount.lock().as_ref().map(|mount| mount.newcomers());
+            if newcomers.is_some_and(|newcomers| !newcomers.await_mdt(target.index, deadline)) {
+                log::warn!("the mount of this process does not reach {target} yet");
+            }
+        }
+        Ok(target)
+    }
+
+    /// Opens a target, offers it to others and has it registered.
+    fn serve(&self, instance: &Instance, target: TargetId, config: &FsConfig) -> Result<FsConfig> {
+        match target.kind {
+            TargetKind::Mdt => self.services.open_mdts(instance, &[target], config, &self.links)?,
+            _ => {
+                self.services.open_mgt_and_osts(instance, &[target])?;
+                self.links.set_local_osts(self.services.osts());
+            }
+        }
+        if let Some(server) = &self.server {
+            server.add(self.services.offered(&[target]));
+        }
+        let nids = nids_of(&self.plan, self.server.as_ref());
+        join(instance, target, (&self.links, &self.services), &nids)
+    }
+}

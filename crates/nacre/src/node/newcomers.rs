@@ -1,0 +1,190 @@
+//! Targets that join while a mount runs: its ways to them, and when they are made.
+
+use super::links::Links;
+use super::mounted::{RemoteEvents, connect};
+use super::params::Params;
+use super::targets::Services;
+use nacre_client::Client;
+use nacre_rpc::tcp::TcpMds;
+use nacre_rpc::{LoMds, MdsEndpoint, OssEndpoint, OstEventsFactory};
+use nacre_types::{StatusResult, TargetId};
+use nacre_wire::mgs::{FsConfig, TargetConfig};
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Pause before an MDT that does not let the mount in is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Ways of the mount that are told in the end that it leaves.
+#[derive(Default)]
+pub struct Ways {
+    /// To MDTs in other processes.
+    pub mdts: Vec<Arc<TcpMds>>,
+    /// To all OSTs.
+    pub osts: Vec<Arc<dyn OssEndpoint>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The newest configuration that was heard of.
+    config: FsConfig,
+    /// A thread brings MDTs.
+    working: bool,
+    stopped: bool,
+    ways: Ways,
+}
+
+/// Brings the targets that have joined to a mount. MDTs come one after the other, by a thread of their own: one that does not answer
+/// holds up nobody who does not need it.
+pub struct Newcomers {
+    client: Weak<Client>,
+    services: Weak<Services>,
+    links: Arc<Links>,
+    params: Arc<Params>,
+    ost_events: Arc<dyn OstEventsFactory>,
+    state: Mutex<State>,
+    me: Weak<Newcomers>,
+}
+
+impl Newcomers {
+    /// For a mount that has these ways.
+    pub fn new(
+        client: &Arc<Client>,
+        services: &Arc<Services>,
+        links: &Arc<Links>,
+        params: &Arc<Params>,
+        ost_events: Arc<dyn OstEventsFactory>,
+        ways: Ways,
+    ) -> Arc<Newcomers> {
+        Arc::new_cyclic(|me| Newcomers {
+            client: Arc::downgrade(client),
+            services: Arc::downgrade(services),
+            links: links.clone(),
+            params: params.clone(),
+            ost_events,
+            state: Mutex::new(State { ways, ..State::default() }),
+            me: me.clone(),
+        })
+    }
+
+    /// Uses the OSTs that have joined.
+    pub fn bring_osts(&self, config: &FsConfig) {
+        let Some(client) = self.client.upgrade() else { return };
+        let is_known = |index: u16| client.ost_endpoint(index).is_some();
+        for (index, endpoint) in self.links.osts_of_mount(config, is_known, &*self.ost_events) {
+            self.add_ost(&client, index, endpoint);
+        }
+    }
+
+    fn add_ost(&self, client: &Arc<Client>, index: u16, endpoint: Arc<dyn OssEndpoint>) {
+        if client.add_ost(index, endpoint.clone()) {
+            self.state.lock().ways.osts.push(endpoint);
+            log::info!("{} has joined", TargetId::ost(index));
+            self.params.enter_way(client, TargetId::ost(index));
+        }
+    }
+
+    /// Has the MDTs that have joined brought.
+    pub fn bring_mdts(&self, config: &FsConfig) {
+        let Some(client) = self.client.upgrade() else { return };
+        let mut state = self.state.lock();
+        if config.version > state.config.version {
+            state.config = config.clone();
+        }
+        if state.working || state.stopped || next_mdt(&state.config, &client).is_none() {
+            return;
+        }
+        let me = self.me.clone();
+        let work = move || {
+            while let Some(me) = me.upgrade() {
+                if !me.bring_next_mdt() {
+                    return;
+                }
+            }
+        };
+        match std::thread::Builder::new().name("mdt-join".into()).spawn(work) {
+            Ok(_) => state.working = true,
+            // The next who asks tries again.
+            Err(error) => log::error!("no thread to reach an MDT that has joined: {error}"),
+        }
+    }
+
+    /// Brings one MDT, or tries to; false if there is nothing more to do.
+    fn bring_next_mdt(&self) -> bool {
+        let Some(client) = self.client.upgrade() else { return false };
+        let target = {
+            let mut state = self.state.lock();
+            match next_mdt(&state.config, &client).cloned().filter(|_| !state.stopped) {
+                Some(target) => target,
+                None => {
+                    state.working = false;
+                    return false;
+                }
+            }
+        };
+        if let Err(status) = self.bring_mdt(&client, &target) {
+            log::warn!("{} has joined and does not let this client in: {status}", target.target);
+            std::thread::sleep(RETRY);
+        }
+        true
+    }
+
+    fn bring_mdt(&self, client: &Arc<Client>, mdt: &TargetConfig) -> StatusResult<()> {
+        let index = mdt.target.index;
+        let services = self.services.upgrade();
+        // Data of its files can be asked for as soon as anybody knows of them.
+        let data = services.as_ref().map(|services| services.mdt_data()).unwrap_or_default();
+        if let Some((index, endpoint)) = self.links.data_of_mdt(mdt, &data, &*self.ost_events) {
+            self.add_ost(client, index, endpoint);
+        }
+        client.add_mdt(index, |callbacks| {
+            if let Some(service) = services.and_then(|services| services.mdt(index)) {
+                let (endpoint, grant) = LoMds::connect(service, self.links.identity().client, callbacks)?;
+                return Ok((Arc::new(endpoint) as Arc<dyn MdsEndpoint>, grant));
+            }
+            let events = Arc::new(RemoteEvents::new(index, callbacks, client.lease().locks().clone()));
+            events.attach(client);
+            let (endpoint, grant) = connect(mdt, &self.links, events)?;
+            let endpoint = Arc::new(endpoint);
+            self.state.lock().ways.mdts.push(endpoint.clone());
+            Ok((endpoint as Arc<dyn MdsEndpoint>, grant))
+        })?;
+        log::info!("{} has joined", mdt.target);
+        self.params.enter_way(client, mdt.target);
+        Ok(())
+    }
+
+    /// Waits until the mount knows an MDT; false if it does not by then.
+    pub fn await_mdt(&self, index: u16, deadline: Instant) -> bool {
+        while self.client.upgrade().is_some_and(|client| client.mdt_count() <= usize::from(index)) {
+            if Instant::now() >= deadline || self.state.lock().stopped {
+                return false;
+            }
+            std::thread::sleep(POLL);
+        }
+        true
+    }
+
+    /// Nothing is brought any more. The ways that there are.
+    pub fn stop(&self) -> Ways {
+        let mut state = self.state.lock();
+        state.stopped = true;
+        std::mem::take(&mut state.ways)
+    }
+}
+
+impl nacre_client::Newcomers for Newcomers {
+    fn is_coming(&self, mdt_index: u16) -> bool {
+        let Ok(config) = self.links.config(0, 0) else { return false };
+        self.bring_mdts(&config);
+        config.targets.iter().any(|known| known.target == TargetId::mdt(mdt_index))
+    }
+}
+
+/// The first MDT that a client does not know; those behind it come later.
+fn next_mdt<'a>(config: &'a FsConfig, client: &Client) -> Option<&'a TargetConfig> {
+    let next = TargetId::mdt(u16::try_from(client.mdt_count()).ok()?);
+    config.targets.iter().find(|known| known.target == next)
+}

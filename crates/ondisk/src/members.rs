@@ -1,0 +1,68 @@
+//! Which targets the directory of a file system holds, where its superblock does not count them: text, so that it can be read with
+//! `cat`.
+//!
+//! ```text
+//! nacre-targets 1
+//! MDT0002
+//! crc32c 0123abcd
+//! ```
+//!
+//! The checksum is over all bytes before its line.
+
+use nacre_types::TargetId;
+use std::fmt::Write;
+
+const HEADER: &str = "nacre-targets 1";
+
+/// The text that is stored.
+pub fn encode(targets: &[TargetId]) -> String {
+    let mut text = format!("{HEADER}\n");
+    for target in targets {
+        writeln!(text, "{target}").expect("writing to a string cannot fail");
+    }
+    let crc = crc32c(&text);
+    writeln!(text, "crc32c {crc:08x}").expect("writing to a string cannot fail");
+    text
+}
+
+/// Reads a stored text back, in its order; `None` if it is none, was changed, or names something twice.
+pub fn decode(text: &str) -> Option<Vec<TargetId>> {
+    let (body, last) = text.split_at(text.rfind("crc32c ")?);
+    let crc = last.strip_prefix("crc32c ")?.strip_suffix('\n')?;
+    let lines = body.strip_prefix(HEADER)?.strip_prefix('\n')?;
+    if crc.len() != 8 || u32::from_str_radix(crc, 16).ok()? != crc32c(body) {
+        return None;
+    }
+    let targets = lines.lines().map(|line| line.parse().ok()).collect::<Option<Vec<TargetId>>>()?;
+    let mut sorted = targets.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    (sorted.len() == targets.len()).then_some(targets)
+}
+
+fn crc32c(text: &str) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, text.as_bytes()) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_text_round_trips_and_every_change_is_noticed() {
+        let targets = [TargetId::mgt(), TargetId::mdt(0), TargetId::ost(0), TargetId::mdt(0x1f)];
+        let text = encode(&targets);
+        assert_eq!(text, "nacre-targets 1\nMGT\nMDT0000\nOST0000\nMDT001f\ncrc32c 5a7e0f4d\n");
+        assert_eq!(decode(&text), Some(targets.to_vec()));
+        for at in 0..text.len() {
+            assert_eq!(decode(&text[..at]), None, "cut at {at}");
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            if let Ok(changed) = String::from_utf8(bytes) {
+                assert_eq!(decode(&changed), None, "changed at {at}");
+            }
+        }
+        assert_eq!(decode(&encode(&[])), Some(Vec::new()));
+        assert_eq!(decode(&encode(&[TargetId::mdt(1), TargetId::mdt(1)])), None);
+    }
+}
