@@ -39,11 +39,12 @@ impl MdtTable {
     }
 
     pub fn get(&self, index: usize) -> Option<&Mdt> {
-        self.slots.get(index)?.get()
+        // As many as it says that there are, not one that is just being added.
+        if index < self.len() { self.slots.get(index)?.get() } else { None }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Mdt> {
-        self.slots.iter().map_while(OnceLock::get)
+        self.slots.iter().take(self.len()).filter_map(OnceLock::get)
     }
 }
 

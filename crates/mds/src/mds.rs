@@ -343,6 +343,16 @@ impl Mds {
         self.space.set_nonrotational(is_nonrotational);
     }
 
+    /// Whether clients are asked to place no new directories here (`mdt.*.no_create`).
+    pub fn is_no_create(&self) -> bool {
+        self.space.is_no_create()
+    }
+
+    /// Changes it.
+    pub fn set_no_create(&self, no_create: bool) {
+        self.space.set_no_create(no_create);
+    }
+
     /// How pools spill over; can be changed.
     pub fn spilling(&self) -> &Pools {
         self.osts.spilling()

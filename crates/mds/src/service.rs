@@ -48,8 +48,8 @@ impl MdsService for Mds {
             return self.serve_peer(export, peer);
         }
         if export.is_server && matches!(request, MdsRequest::Ping) {
-            // It has no lease, so it is never given up.
-            return Ok(self.answer(MdsReply::Done));
+            // It has no lease; that it is answered says that it is known.
+            return Ok(self.answer(MdsReply::Lease(LeaseGrant { exclusive: false, epoch: 0 })));
         }
         self.clients.check(&export.client)?;
         self.note_request(&export.client, request);

@@ -10,6 +10,7 @@ const BYTES_PER_FILE: u64 = 512;
 /// Free inodes of the local file system below which creates are refused; the store itself needs few files.
 const LOCAL_FILES_MIN: u64 = 16;
 /// Bits of a target's state, as Lustre numbers them.
+const STATE_NO_CREATE: u32 = 4;
 const STATE_NO_SPACE: u32 = 0x20;
 const STATE_NONROTATIONAL: u32 = 0x200;
 
@@ -20,6 +21,8 @@ pub struct SpaceGuard {
     full: AtomicBool,
     /// On flash.
     nonrotational: AtomicBool,
+    /// No new directories are to be placed here.
+    no_create: AtomicBool,
     last: Mutex<Statfs>,
     /// Inodes in the store. Below 0 only for moments, when a removal is counted before the creation.
     inodes: AtomicI64,
@@ -33,6 +36,7 @@ impl SpaceGuard {
             reserve_bytes,
             full: AtomicBool::new(false),
             nonrotational: AtomicBool::new(false),
+            no_create: AtomicBool::new(false),
             last: Mutex::new(Statfs::default()),
             inodes: AtomicI64::new(0),
         };
@@ -75,7 +79,20 @@ impl SpaceGuard {
         if self.is_nonrotational() {
             statfs.state |= STATE_NONROTATIONAL;
         }
+        if self.is_no_create() {
+            statfs.state |= STATE_NO_CREATE;
+        }
         statfs
+    }
+
+    /// Whether clients are asked to place no new directories here. What somebody wants here all the same is made.
+    pub fn is_no_create(&self) -> bool {
+        self.no_create.load(Ordering::Relaxed)
+    }
+
+    /// Changes it.
+    pub fn set_no_create(&self, no_create: bool) {
+        self.no_create.store(no_create, Ordering::Relaxed);
     }
 
     /// Whether the target is on flash, which statfs tells.

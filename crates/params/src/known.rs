@@ -60,6 +60,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "job_stats",
             "ldlm_timeout",
             "md_stats",
+            "no_create",
             "simulated_service",
         ],
     ),

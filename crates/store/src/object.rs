@@ -27,7 +27,7 @@ pub mod conformance;
 
 pub use cache_policy::CachePolicy;
 pub use error::{ObjectError, Result};
-pub use file::{CLASS, DirectIo, FileStore, FileStoreOptions, LOCK_CLIENTS};
+pub use file::{ADDRESS, CLASS, DirectIo, FileStore, FileStoreOptions, JOINING, LOCK_CLIENTS};
 pub use records::{Edit, RecordStore};
 pub use report::{ObjectProblem, ObjectStoreStats, ObjectVerifyReport};
 

@@ -78,6 +78,7 @@ pub struct Cluster {
     launcher: Launcher,
     run: Run,
     ports: Ports,
+    spare_ports: AtomicU32,
     _slot: Slot,
 }
 
@@ -126,6 +127,7 @@ impl Cluster {
             launcher: Launcher::start(&run),
             run,
             ports: Ports::take(),
+            spare_ports: AtomicU32::new(0),
             _slot: slot,
         };
         match std::env::var_os("NACRE_TEST_DIRECTORY") {
@@ -226,6 +228,35 @@ impl Cluster {
     /// Where an embedded one listens.
     fn address(&self) -> String {
         format!("127.0.0.1:{}@tcp", self.ports.first())
+    }
+
+    /// A port that this file system has and that `start_all` gives to no server.
+    ///
+    /// # Panics
+    ///
+    /// When there are none left.
+    pub fn spare_port(&self) -> u16 {
+        let taken = self.spare_ports.fetch_add(1, Ordering::Relaxed);
+        assert!(taken + 16 < u32::from(ports::LENGTH), "few targets are added");
+        self.ports.first() + ports::LENGTH - 1 - taken as u16
+    }
+
+    /// Adds a target as users do, with these options.
+    #[track_caller]
+    pub fn add_target(&self, kind: &str, options: &[&str]) -> Outcome {
+        let mut command = self.command_to_add(kind);
+        command.args(options);
+        program::run_command(command, program::LIMIT)
+    }
+
+    /// The command that adds a target.
+    pub fn command_to_add(&self, kind: &str) -> Command {
+        let mut command = self.command();
+        command.args(["target", "add"]).arg(&self.data).arg(kind);
+        if self.shape == Some(Shape::Separate) {
+            command.args(["--port", &self.spare_port().to_string()]);
+        }
+        command
     }
 
     /// Name of the file system.
@@ -403,6 +434,11 @@ impl Cluster {
             self.stop();
             self.check();
         }
+    }
+
+    /// The further mounts were ended by the test.
+    pub fn forget_mounts(&mut self) {
+        self.more_mounts.clear();
     }
 
     /// Has the targets checked; nothing may be running.

@@ -32,7 +32,7 @@ mod stopped;
 pub mod wait;
 
 pub use cluster::{Cluster, Shape};
-pub use shapes::{on_each_shape, on_each_shape_of, on_each_shape_with_mdts};
+pub use shapes::{on_each_shape, on_each_shape_of, on_each_shape_with, on_each_shape_with_mdts};
 pub use stopped::Stopped;
 
 /// The error number of a failed call; panics when it did not fail, saying what it returned.

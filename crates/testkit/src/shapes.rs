@@ -19,7 +19,8 @@ pub fn on_each_shape_of(name: &str, osts: usize, test: fn(&mut Cluster, &str)) {
     on_each_shape_with(name, &Options { osts, ..Options::default() }, test);
 }
 
-fn on_each_shape_with(name: &str, options: &Options, test: fn(&mut Cluster, &str)) {
+/// A file system of each shape, made as `options` say, whose name nobody else on this host has.
+pub fn on_each_shape_with(name: &str, options: &Options, test: fn(&mut Cluster, &str)) {
     if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
         return;
     }

@@ -330,11 +330,16 @@ impl Client {
         if count <= 1 && mdts.len() <= 1 {
             mdts = vec![first];
         } else if mdts.len() < count {
-            let known = mdts.clone();
-            let others = spread(&self.rooms()?, first, count.max(all));
-            mdts.extend(others.into_iter().filter(|mdt| !known.contains(mdt)));
+            for mdt in spread(&self.rooms()?, first, all) {
+                if !mdts.contains(&mdt) {
+                    mdts.push(mdt);
+                }
+            }
+            // Where some cannot be used there are fewer parts, unless several may lie on one.
+            let is_over = wish.flags.contains(DirFlags::OVERSTRIPED);
+            let parts = if is_over { count } else { count.min(mdts.len()) };
             let round = mdts.clone();
-            mdts = round.into_iter().cycle().take(count).collect();
+            mdts = round.into_iter().cycle().take(parts).collect();
         }
         Ok(Plan { mdts, hash: wish.hash, is_fixed: wish.flags.contains(DirFlags::FIXED), is_balanced })
     }

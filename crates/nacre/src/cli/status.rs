@@ -60,9 +60,7 @@ impl Overview {
         let run = RunDir::new(instance.run_dir());
         let mut overview = Overview::of_run_dir(&run);
         let expected: Vec<String> = match overview.processes.iter().any(|process| process.name == NODE) {
-            _ if instance.is_outlying() => {
-                instance.targets().into_iter().map(target_name).collect()
-            }
+            _ if instance.is_outlying() => instance.targets().into_iter().map(target_name).collect(),
             true => vec![NODE.to_owned()],
             // Nothing runs: then nothing says which shape it would have, and one process is the usual one.
             false if overview.processes.is_empty() && overview.missing.is_empty() => vec![NODE.to_owned()],

@@ -10,6 +10,7 @@ use crate::progress::Progress;
 use crate::{node, ports};
 use nacre_mgs::Mgs;
 use nacre_rpc::MgsService;
+use nacre_store::object::ADDRESS;
 use nacre_types::nid::check_fsname;
 use nacre_types::{Nid, TargetId};
 use nacre_wire::mgs::{FsConfig, MgsRequest, TargetConfig};
@@ -20,8 +21,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const FSNAME_DEFAULT: &str = "nacre";
-/// File in the directory of a target that has a process of its own: where it listens and where the management server is.
-const ADDRESS: &str = "address";
 /// How long a running file system may take to add a target.
 const ADD_LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(50);

@@ -275,8 +275,13 @@ fn start_separate(
         TargetKind::Ost => (1, target.index),
         TargetKind::Mdt => (2, target.index),
     });
+    // Who runs looks for the others where they were; those that were added may have been given another port than comes next.
+    let made = 1 + usize::from(instance.superblock.mdt_count) + usize::from(instance.superblock.ost_count);
+    let is_new = run.running().is_empty();
     for (index, target) in instance.targets().into_iter().enumerate() {
-        let wanted = args.port.map(|base| base.checked_add(index as u16).ok_or(base)).transpose();
+        let is_free = is_new && index < made || ports.nid(&target_name(target)).is_none();
+        let wanted =
+            args.port.filter(|_| is_free).map(|base| base.checked_add(index as u16).ok_or(base)).transpose();
         let wanted =
             wanted.map_err(|base| Failure::usage(format!("--port {base} leaves too few ports above it")))?;
         if run.pid(&target_name(target)).is_none() {

@@ -14,6 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::process::RunDir;
 use nacre_ondisk::members;
 use nacre_ondisk::superblock::{FORMAT_VERSION_LISTED, Superblock};
+use nacre_store::object::JOINING;
 use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::{Nid, TargetId, TargetKind};
 use nacre_wire::mgs::FsConfig;
@@ -24,7 +25,6 @@ use std::path::Path;
 
 const LIST: &str = "targets";
 const ADDING: &str = "adding";
-const JOINING: &str = "joining";
 const LOCK: &str = "adding.lock";
 
 /// The targets that a directory holds.

@@ -177,7 +177,13 @@ impl Newcomers {
 
 impl nacre_client::Newcomers for Newcomers {
     fn is_coming(&self, mdt_index: u16) -> bool {
-        let Ok(config) = self.links.config(0, 0) else { return false };
+        let config = match self.links.config(0, 0) {
+            Ok(config) => config,
+            Err(status) => {
+                log::warn!("whether there is an MDT{mdt_index:04x} is not known: {status}");
+                return false;
+            }
+        };
         self.bring_mdts(&config);
         config.targets.iter().any(|known| known.target == TargetId::mdt(mdt_index))
     }

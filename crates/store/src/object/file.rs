@@ -33,7 +33,7 @@ mod stream;
 mod tests;
 mod transfer;
 
-pub use directory::{CLASS, LOCK_CLIENTS};
+pub use directory::{ADDRESS, CLASS, JOINING, LOCK_CLIENTS};
 pub use options::{DirectIo, FileStoreOptions, default_reserve};
 
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};

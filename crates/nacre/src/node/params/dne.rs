@@ -15,6 +15,15 @@ pub fn enter(tree: &Tree, mdt: &str, mds: &Arc<Mds>) {
             Ok(())
         },
     );
+    let (get, set) = (mds.clone(), mds.clone());
+    tree.add_both(
+        &format!("{mdt}.no_create"),
+        move || Ok(u8::from(get.is_no_create()).to_string()),
+        move |text| {
+            set.set_no_create(value::truth(text)?);
+            Ok(())
+        },
+    );
     enter_moving(tree, mdt, mds);
 }
 

@@ -27,6 +27,12 @@ pub(super) const OBJECTS: &str = "objects";
 pub const LOCK_CLIENTS: &str = "lock_clients";
 /// File in which whoever serves the target keeps whether it is on flash.
 pub const CLASS: &str = "class";
+/// File there while a target that was added is not registered yet. Only its name is known here.
+pub const JOINING: &str = "joining";
+/// File there that says where a target in a directory of its own is served. Only its name is known here.
+pub const ADDRESS: &str = "address";
+/// What a kill may leave of writing those two.
+const UNFINISHED: [&str; 2] = ["joining.new", "address.new"];
 
 /// A directory that this process has for itself. Dropping it gives it up.
 pub(super) struct Directory {
@@ -89,10 +95,11 @@ impl Directory {
 
     /// Names in the directory that no store puts there.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<std::path::PathBuf>> {
-        let known = [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS, CLASS];
+        let known = [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS, CLASS, JOINING, ADDRESS];
+        let is_known = |name: &[u8]| known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name);
         Ok(names(&self.fd, dir)?
             .into_iter()
-            .filter(|name| !known.iter().any(|known| known.as_bytes() == name.as_slice()))
+            .filter(|name| !is_known(name))
             .map(|name| dir.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(&name))))
             .collect())
     }
