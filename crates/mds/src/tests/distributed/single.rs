@@ -173,14 +173,58 @@ fn a_name_on_another_mdt_is_told_to_be_there() {
     assert_eq!(path, MdsReply::Path { top: inner, path: b"middle/last".to_vec() });
 }
 
-/// A connection whose ping is answered with an eviction is closed.
+/// An MDT may be told of another one that has joined before its configuration says so.
 #[test]
-fn a_server_that_pings_is_not_taken_for_a_client_that_was_evicted() {
-    let world = World::new(2, 5);
+fn an_mdt_that_is_not_known_is_looked_for_before_it_is_missing() {
+    let world = World::new(3, 5);
     let mds = world.net.get(0).expect("alive");
-    let server = LoMds::connect_server(mds, ClientUuid([101; 16])).expect("connects");
-    let reply = server.call(&Cred::system(), &MdsRequest::Ping).map(|answer| answer.reply);
-    assert_eq!(reply, Ok(MdsReply::Done));
-    drop(server);
+    let way = |to: u16| Arc::new(Way { net: world.net.clone(), from: 0, to }) as Arc<dyn MdsEndpoint>;
+    mds.operations.set_peers([(1, way(1))].into_iter().collect());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (weak, seen, all) = (Arc::downgrade(&mds), asked.clone(), [(1, way(1)), (2, way(2))]);
+    mds.set_newcomers(Box::new(move |index| {
+        seen.lock().push(index);
+        if let Some(mds) = weak.upgrade().filter(|_| index == 2) {
+            mds.meet_peers(all.iter().cloned().collect()).expect("a thread");
+        }
+    }));
+    drop(mds);
+    world.make(Fid::ROOT, "there", world.fid(2), true).expect("made on the one that has joined");
+    let unknown = Fid::new(Fid::first_sequence_of_mdt(7) + 1, 1, 0);
+    assert_eq!(world.make(Fid::ROOT, "nowhere", unknown, true), Err(Status::ENODEV));
+    let mut asked = std::mem::take(&mut *asked.lock());
+    asked.dedup();
+    assert_eq!(asked, [2, 7]);
+    world.meet();
+    world.recover();
     world.check();
+}
+
+/// One that joins takes no names before it knows how others hash them.
+#[test]
+fn an_mdt_is_acquainted_when_the_first_one_has_told_it_what_it_must_know() {
+    let world = World::new(2, 6);
+    world.net.kill(1);
+    world.net.kill(0);
+    world.start(1);
+    world.meet();
+    let mds = world.net.get(1).expect("alive");
+    assert!(!mds.await_acquaintance(Instant::now()), "nobody tells it anything");
+    world.start(0);
+    world.meet();
+    assert!(mds.await_acquaintance(Instant::now()));
+    assert_eq!(mds.hash_seed(), world.net.get(0).expect("alive").hash_seed());
+    drop(mds);
+    world.recover();
+}
+
+/// Its ways to others are pinged while they are not used.
+#[test]
+fn a_server_is_known_without_a_lease() {
+    let world = World::new(2, 7);
+    let way = Way { net: world.net.clone(), from: 1, to: 0 };
+    let answer = way.call(&Cred::system(), &MdsRequest::Ping).expect("it is known");
+    assert!(matches!(answer.reply, MdsReply::Lease(grant) if !grant.exclusive));
+    let other = way.call(&Cred::system(), &MdsRequest::GetAttr { fid: Fid::ROOT });
+    assert_eq!(other.map(|answer| answer.reply), Err(Status::EVICTED), "it is no client");
 }
