@@ -122,13 +122,16 @@ fn default_layout(config: &FsConfig) -> LayoutSpec {
     }
 }
 
+/// A way and where it leads.
+type WayTo = (Vec<Nid>, Arc<dyn MdsEndpoint>);
+
 /// Ways of MDTs of this process to other MDTs.
 #[derive(Default)]
 struct MdtWays {
     /// Newest configuration that they were made for.
     version: u64,
     /// By both indexes, and where the other one is.
-    ways: BTreeMap<(u16, u16), (Vec<Nid>, Arc<dyn MdsEndpoint>)>,
+    ways: BTreeMap<(u16, u16), WayTo>,
 }
 
 /// Services by target; more may come while the process runs.

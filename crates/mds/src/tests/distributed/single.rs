@@ -185,7 +185,7 @@ fn an_mdt_that_is_not_known_is_looked_for_before_it_is_missing() {
     mds.set_newcomers(Box::new(move |index| {
         seen.lock().push(index);
         if let Some(mds) = weak.upgrade().filter(|_| index == 2) {
-            mds.meet_peers(all.iter().cloned().collect()).expect("a thread");
+            mds.operations.set_peers(all.iter().cloned().collect());
         }
     }));
     drop(mds);
