@@ -178,14 +178,16 @@ fn a_name_on_another_mdt_is_told_to_be_there() {
 fn an_mdt_that_is_not_known_is_looked_for_before_it_is_missing() {
     let world = World::new(3, 5);
     let mds = world.net.get(0).expect("alive");
-    let way = |to: u16| Arc::new(Way { net: world.net.clone(), from: 0, to }) as Arc<dyn MdsEndpoint>;
-    mds.operations.set_peers([(1, way(1))].into_iter().collect());
+    let way =
+        |net: &Arc<Net>, to| (to, Arc::new(Way { net: net.clone(), from: 0, to }) as Arc<dyn MdsEndpoint>);
+    mds.operations.set_peers([way(&world.net, 1)].into_iter().collect());
     let asked = Arc::new(Mutex::new(Vec::new()));
-    let (weak, seen, all) = (Arc::downgrade(&mds), asked.clone(), [(1, way(1)), (2, way(2))]);
+    // The network knows the server, and the server must not keep the network.
+    let (seen, weak, net) = (asked.clone(), Arc::downgrade(&mds), Arc::downgrade(&world.net));
     mds.set_newcomers(Box::new(move |index| {
         seen.lock().push(index);
-        if let Some(mds) = weak.upgrade().filter(|_| index == 2) {
-            mds.operations.set_peers(all.iter().cloned().collect());
+        if let (2, Some(mds), Some(net)) = (index, weak.upgrade(), net.upgrade()) {
+            mds.operations.set_peers([1, 2].map(|to| way(&net, to)).into_iter().collect());
         }
     }));
     drop(mds);
