@@ -22,6 +22,8 @@ struct Wanted {
     count: usize,
     hash: Option<DirHash>,
     is_fixed: bool,
+    /// Fewer will do if some MDTs take nothing new.
+    is_by_itself: bool,
     /// MDTs of which those for new shards are taken, the best first.
     mdts: Vec<u16>,
 }
@@ -51,6 +53,7 @@ impl Mds {
             count: usize::try_from(wish.count).map_err(|_| Status::EINVAL)?,
             hash: wish.hash,
             is_fixed: wish.flags.contains(DirFlags::FIXED),
+            is_by_itself: false,
             mdts: wish.mdts.clone(),
         };
         if !wanted.mdts.iter().all(|mdt| self.operations.knows(*mdt)) {
@@ -91,7 +94,7 @@ impl Mds {
             return Ok(());
         }
         let more = usize::try_from(limits.split_delta).unwrap_or(usize::MAX).clamp(1, free);
-        let wanted = Wanted { count: now + more, hash: None, is_fixed: false, mdts };
+        let wanted = Wanted { count: now + more, hash: None, is_fixed: false, is_by_itself: true, mdts };
         let change = self.change_to(&record, &wanted)?;
         log::info!("MDT{:04x}: {fid} has many names and gets {more} more shards", self.index);
         let (gathered, updates) = self.begin_of(fid, &record, change)?;
@@ -107,7 +110,7 @@ impl Mds {
         }
         let hash =
             wanted.hash.or_else(|| DirHash::from_number(list.as_ref()?.hash)).unwrap_or(DirHash::Crush);
-        let new = |count: usize, beside: &[Fid]| self.new_shards(count, beside, &wanted.mdts);
+        let new = |count: usize, beside: &[Fid]| self.new_shards(count, beside, wanted);
         let (list, fresh) = match (list, wanted.count) {
             (None, 0 | 1) => return Err(Status::EALREADY),
             (None, count) => {
@@ -135,8 +138,8 @@ impl Mds {
     }
 
     /// FIDs for shards on these MDTs, on those first that have the fewest.
-    fn new_shards(&self, count: usize, beside: &[Fid], mdts: &[u16]) -> StatusResult<Vec<Fid>> {
-        let mut all = beside.to_vec();
+    fn new_shards(&self, count: usize, beside: &[Fid], wanted: &Wanted) -> StatusResult<Vec<Fid>> {
+        let (mut all, mut mdts) = (beside.to_vec(), wanted.mdts.clone());
         let mut fresh = Vec::with_capacity(count.min(nacre_layout::dir_layout::SHARDS_MAX));
         while fresh.len() < count {
             let has = |mdt: u16| all.iter().filter(|fid| fid.mdt_index() == mdt).count();
@@ -144,17 +147,31 @@ impl Mds {
             if has(best) >= PER_MDT_MAX as usize {
                 return Err(Status::EINVAL);
             }
-            let fid = match best == self.index {
-                true => self.new_fid()?,
-                false => match self.operations.ask(best, PeerRequest::NewFid)? {
-                    PeerReply::Fid(fid) if fid.mdt_index() == best => fid,
-                    _ => return Err(Status::EPROTO),
-                },
-            };
-            fresh.push(fid);
-            all.push(fid);
+            match self.new_fid_on(best) {
+                Ok(fid) => {
+                    fresh.push(fid);
+                    all.push(fid);
+                }
+                Err(Status::ENOSPC) if wanted.is_by_itself => {
+                    mdts.retain(|mdt| *mdt != best);
+                    if mdts.is_empty() && !fresh.is_empty() {
+                        break;
+                    }
+                }
+                Err(status) => return Err(status),
+            }
         }
         Ok(fresh)
+    }
+
+    fn new_fid_on(&self, mdt: u16) -> StatusResult<Fid> {
+        if mdt == self.index {
+            return self.new_fid();
+        }
+        match self.operations.ask(mdt, PeerRequest::NewFid)? {
+            PeerReply::Fid(fid) if fid.mdt_index() == mdt => Ok(fid),
+            _ => Err(Status::EPROTO),
+        }
     }
 
     /// A FID of this MDT that nobody has.
@@ -162,7 +179,7 @@ impl Mds {
     /// # Errors
     /// `ENOSPC` if nothing new is to come here; what the store says.
     pub(crate) fn new_fid(&self) -> StatusResult<Fid> {
-        if self.space.is_full() {
+        if self.space.is_full() || self.is_no_create() {
             return Err(Status::ENOSPC);
         }
         let mut fids = self.moving.fids.lock();
