@@ -127,6 +127,8 @@ pub(crate) struct FileInner {
     pub blocks: Option<u64>,
     /// Bytes from the beginning that this client wrote one after the other since the file was empty.
     pub dense: u64,
+    /// Opens of which the MDT has not been told that they ended.
+    pub opens: u32,
     /// Opens for writing.
     pub writers: u32,
     /// Opens to execute the file.
@@ -371,7 +373,11 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     pub fn new(handle: OpenHandle, file: Arc<FileState>, flags: OpenFlags, sync: bool) -> OpenFile {
-        let seen = file.lock().error.0;
+        let seen = {
+            let mut inner = file.lock();
+            inner.opens += 1;
+            inner.error.0
+        };
         OpenFile {
             handle,
             file,

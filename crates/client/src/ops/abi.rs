@@ -2,10 +2,16 @@
 
 use crate::caller::Caller;
 use crate::client::{Answer, Client};
+use crate::ops::lock::Closes;
 use nacre_layout::{LayoutForm, user};
 use nacre_types::{Caps, Fid, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, MdsReply, MdsRequest, OpenFlags};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long the release of a descriptor that was closed may take to arrive before a lease is refused: a process that was just started
+/// has copies of descriptors until it runs its own program.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Client {
     /// One of the names of an inode and the directory that it is in: link number `link` from 0.
@@ -29,12 +35,18 @@ impl Client {
         full.caps.contains(Caps::DAC_READ_SEARCH)
     }
 
-    /// Takes a lease for an open file that has none.
+    /// Takes a lease for an open file that has none. `closes_are_told`: the kernel says when a descriptor is closed ([`Client::flush`]).
     ///
     /// # Errors
     /// `EPERM` for a write lease on a file that is not open for writing, and a read lease on one that is not open for reading; `EBUSY` if
     /// there is one already, and as for [`Client::open_lease`].
-    pub fn take_lease(&self, caller: &Caller, handle: u64, kind: LeaseKind) -> StatusResult<()> {
+    pub fn take_lease(
+        &self,
+        caller: &Caller,
+        handle: u64,
+        kind: LeaseKind,
+        closes_are_told: bool,
+    ) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
         let needed = if kind == LeaseKind::Read { OpenFlags::READ } else { OpenFlags::WRITE };
         if !open.flags.contains(needed) {
@@ -43,7 +55,16 @@ impl Client {
         if open.leased.swap(true, Ordering::AcqRel) {
             return Err(Status::EBUSY);
         }
-        let taken = self.open_lease(caller, handle, Some(kind)).map(drop);
+        let taken = match self.open_lease(caller, handle, Some(kind)) {
+            // What is in the way may be an open of this mount whose descriptor was closed before.
+            Err(Status::EBUSY) => {
+                let closes = if closes_are_told { Closes::Told(Some(&open)) } else { Closes::Untold };
+                let waited = self.await_closes(open.file.fid, &closes, CLOSE_PATIENCE);
+                let heard = waited.and_then(|_| self.mdt(open.file.fid)?.endpoint.wait_for_posts());
+                heard.and_then(|()| self.open_lease(caller, handle, Some(kind)).map(drop))
+            }
+            taken => taken.map(drop),
+        };
         taken.inspect_err(|_| open.leased.store(false, Ordering::Release))
     }
 

@@ -2,12 +2,22 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
+use crate::file::{FileInner, OpenFile};
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::mds::{FileLock, LockFamily, LockMode, MdsReply, MdsRequest};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a release may take to arrive after its descriptor was closed.
+/// How long a release may take to arrive after its descriptor was closed. Who asks for a lock without waiting is answered soon.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// What is known of opens of which a descriptor was closed.
+pub(crate) enum Closes<'a> {
+    /// The kernel tells of each. This one, which stays, does not count.
+    Told(Option<&'a OpenFile>),
+    /// Nothing: each of them but one may be.
+    Untold,
+}
 
 impl Client {
     /// Sets or releases a lock; with `wait` until it is granted.
@@ -24,24 +34,42 @@ impl Client {
         }
         let request = MdsRequest::SetLock { fid, lock, wait };
         match self.call(caller, fid, &request) {
-            // What is in the way may belong to a descriptor that was closed before: the kernel tells of the end of an open
-            // file, with which its lock goes, only after close(2) has returned.
-            Err(Status::EAGAIN) if lock.family == LockFamily::File && self.await_closes(fid)? => {
+            // What is in the way may belong to a descriptor that was closed before.
+            Err(Status::EAGAIN)
+                if lock.family == LockFamily::File
+                    && self.await_closes(fid, &Closes::Told(None), RELEASE_PATIENCE)? =>
+            {
                 self.call(caller, fid, &request).map(drop)
             }
             outcome => outcome.map(drop),
         }
     }
 
-    /// Waits for opens of the file whose descriptors are closed to be released; false if there are none.
-    fn await_closes(&self, fid: Fid) -> StatusResult<bool> {
+    /// Waits until opens of the file whose descriptors are closed are released, and the MDT has heard of it; false if there are none.
+    /// The kernel tells of the end of an open file only after close(2) has returned.
+    pub(crate) fn await_closes(
+        &self,
+        fid: Fid,
+        closes: &Closes<'_>,
+        patience: Duration,
+    ) -> StatusResult<bool> {
         let Some(file) = self.nodes.file(fid.inode_number()) else { return Ok(false) };
-        if file.lock().closing == 0 {
+        let is_over = |inner: &FileInner| match closes {
+            // A program that was started from this one has closed its copy of the own one.
+            Closes::Told(own) => {
+                let own = own.is_some_and(|own| own.closing.load(Ordering::Relaxed));
+                inner.closing <= u32::from(own)
+            }
+            Closes::Untold => inner.opens <= 1,
+        };
+        if is_over(&file.lock()) {
             return Ok(false);
         }
         // Another descriptor of the same open file may still be there, so not for ever.
-        let deadline = Instant::now() + RELEASE_PATIENCE;
-        file.wait_for(|inner| (inner.closing == 0 || Instant::now() >= deadline).then_some(true))
+        let deadline = Instant::now() + patience;
+        file.wait_for(|inner| (is_over(inner) || Instant::now() >= deadline).then_some(()))?;
+        self.mdt(fid)?.endpoint.wait_for_posts()?;
+        Ok(true)
     }
 
     /// True if closing a descriptor of the open file may have to give `fcntl` locks back. Most files never have one, so

@@ -276,6 +276,7 @@ impl Client {
     /// `EBADF`. Failures to tell the size are logged: the MDT then asks the objects.
     pub fn release(&self, handle: u64) -> StatusResult<()> {
         let open = self.handles.remove_file(handle)?;
+        let _closing = Closing(&open);
         let (file, writes) = (&*open.file, open.writable());
         if file.frozen_by(&open).is_some() {
             // The MDT hears of it with the close.
@@ -299,10 +300,6 @@ impl Client {
                 inner.writers -= 1;
             }
             inner.executors -= u32::from(open.flags.contains(OpenFlags::EXEC));
-            if open.closing.load(Ordering::Relaxed) {
-                inner.closing -= 1;
-                file.changed.notify_all();
-            }
             // Who wrote nothing says what it knows, but asks nobody: the MDT remembers what was exact before.
             let knows = self.size_is_ours(&inner) && inner.known_blocks().is_some();
             writes && inner.writers == 0 && (inner.data_changed || knows)
@@ -357,6 +354,19 @@ impl Client {
         {
             self.dirty.untold.keep(file.node, status);
         }
+    }
+}
+
+/// Tells, with its end, those who wait for a close that the MDT hears of it.
+struct Closing<'a>(&'a OpenFile);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.0.file.lock();
+        inner.opens -= 1;
+        inner.closing -= u32::from(self.0.closing.load(Ordering::Relaxed));
+        drop(inner);
+        self.0.file.changed.notify_all();
     }
 }
 

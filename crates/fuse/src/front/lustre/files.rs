@@ -10,7 +10,7 @@ use nacre_types::{AttrFlags, Fid, SetAttr, SetAttrValid, Status, StatusResult};
 use super::Asked;
 use super::memory::OpenFile;
 use crate::front::ioctl::{XFLAG_PROJECT_INHERIT, inherit_of};
-use crate::front::{Front, caller};
+use crate::front::{Front, LockScope, caller};
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -124,7 +124,10 @@ impl Front {
         }
         let (caller, fh) = (caller(asked.request), asked.call.fh);
         match wanted {
-            Some(kind) => self.client.take_lease(&caller, fh, kind).map(|()| 0),
+            Some(kind) => {
+                let closes_are_told = self.options.locks == LockScope::Cluster;
+                self.client.take_lease(&caller, fh, kind, closes_are_told).map(|()| 0)
+            }
             None => self.client.end_lease(&caller, fh).map(number_of),
         }
     }
