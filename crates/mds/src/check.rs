@@ -327,7 +327,13 @@ impl Checker<'_> {
         let mut names = inode.names.clone();
         names.sort();
         if known != names {
-            self.report(*fid, true, "does not know its names".to_owned());
+            let list = |names: &[(Fid, Vec<u8>)]| {
+                let text =
+                    |(parent, name): &(Fid, Vec<u8>)| format!("{parent}/{}", String::from_utf8_lossy(name));
+                names.iter().map(text).collect::<Vec<_>>().join(" ")
+            };
+            let (names, known) = (list(&names), list(&known));
+            self.report(*fid, true, format!("does not know its names: they are {names}, it says {known}"));
         }
     }
 
