@@ -33,7 +33,7 @@ pub type Expected = HashMap<ClientUuid, Option<ProcessIdentity>>;
 struct Recovery {
     /// Clients that have not re-opened all their handles yet.
     awaited: Expected,
-    /// Inodes without names found at the start; those still closed at the end are destroyed.
+    /// Inodes without names found at the start, or since; those still closed at the end are destroyed.
     orphans: Vec<Fid>,
     over: bool,
 }
@@ -347,6 +347,22 @@ impl Mds {
             self.clients.recovery.lock().awaited.remove(client);
             self.end_recovery_if_complete();
         }
+    }
+
+    /// True if a client of the last run that is not back yet may have an inode open, which has just lost its last name: it stays until
+    /// all are back.
+    pub(crate) fn may_be_open(&self, fid: &Fid) -> bool {
+        if self.opens.is_open(fid) {
+            return true;
+        }
+        if !self.clients.recovering.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut recovery = self.clients.recovery.lock();
+        if !recovery.over {
+            recovery.orphans.push(*fid);
+        }
+        !recovery.over
     }
 
     /// Destroys orphans that nobody has re-opened, once nobody is awaited any more.

@@ -65,7 +65,7 @@ impl Mds {
         }
         record.parent = Fid::ZERO;
         record.name.clear();
-        if self.opens.is_open(&record.attr.fid) {
+        if self.may_be_open(&record.attr.fid) {
             record.attr.flags |= AttrFlags::ORPHAN;
             tx.batch().put(ORPHANS, &record.attr.fid.to_key(), &OrphanKind::Unlinked.encode());
             return Ok(tx.put_inode(record).shown());

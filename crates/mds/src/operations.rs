@@ -96,6 +96,7 @@ pub(crate) struct Operations {
     boot: u64,
     /// The run before ended with everything durable, so nothing is to be done again.
     has_all: bool,
+    began: Instant,
     peers: RwLock<Peers>,
     /// Who is asked for others.
     newcomers: OnceLock<Box<Newcomers>>,
@@ -210,6 +211,7 @@ impl Operations {
             index,
             boot,
             has_all: was_clean,
+            began: Instant::now(),
             peers: RwLock::default(),
             newcomers: OnceLock::new(),
             busy: AtomicUsize::new(state.prepared.len()),

@@ -33,7 +33,7 @@ pub struct Tx {
     destroyed: Vec<(u16, Fid)>,
     /// By how much the number of inodes changes.
     inode_change: i64,
-    /// What it changes was changed before the restart, and called back then: nobody is waited for.
+    /// What it changes was changed before the restart, and called back then, or nobody has kept it: nobody is waited for.
     pub is_replay: bool,
     /// Handle that the request opens, to be stored with its answer.
     pub opened: Option<OpenedRecord>,

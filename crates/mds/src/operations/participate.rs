@@ -57,12 +57,24 @@ impl Mds {
                 self.free_tree_of(*mdt);
                 self.operations_of(*mdt, after.as_ref())
             }
-            PeerRequest::Prepare { op, fids, names } => self.prepare(*op, fids, names)?,
-            PeerRequest::Apply { operation } => self.apply(operation)?,
+            PeerRequest::Prepare { op, fids, names } => {
+                self.await_own_greetings();
+                self.prepare(*op, fids, names)?
+            }
+            PeerRequest::Apply { operation } => {
+                self.await_own_greetings();
+                self.apply(operation)?
+            }
             PeerRequest::Abort { op } => self.abort(op)?,
             PeerRequest::Outcome { op } => self.outcome(op)?,
             PeerRequest::Sync { op } => self.sync_operation(op)?,
-            PeerRequest::Forget { ops, below } => self.forget_operations(ops, &[*below])?,
+            PeerRequest::Forget { ops, below } => {
+                // It may be among what is about to be done again: that it is known keeps it from being done twice.
+                if !self.operations.state.lock().greeted.contains(&below.mdt) {
+                    return Err(Status::EAGAIN);
+                }
+                self.forget_operations(ops, &[*below])?
+            }
             PeerRequest::Record { fid } => PeerReply::Record(self.found(fid)?),
             PeerRequest::LockTree { op } => self.lock_tree(*op)?,
             PeerRequest::UnlockTree { op } => self.unlock_tree(op),
@@ -128,6 +140,9 @@ impl Mds {
         let noted = Arc::new(operation.clone());
         let outcome = (|| {
             let mut tx = self.begin();
+            // Clients of the last run have nothing of it that outlives their return. To wait for them would be to wait for each other:
+            // this may be what they open again, and comes before the server listens.
+            tx.is_replay = self.mdlocks.is_recovering();
             self.stage(&mut tx, part, operation.now)?;
             tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(operation));
             tx.batch().delete(PREPARED, op_key(&id).as_slice());

@@ -10,28 +10,11 @@ use std::time::Instant;
 
 impl Mds {
     /// Tells which other MDTs there are from now on, by index, as a server to each. Names and inodes may then lie on any of
-    /// them.
+    /// them. A thread asks those that are new what this one has to know.
     ///
     /// # Errors
     /// If a thread cannot be started.
     pub fn set_peers(self: &Arc<Self>, peers: Peers) -> Result<(), MdsError> {
-        self.operations.set_peers(peers);
-        self.greet_peers();
-        self.start_threads()
-    }
-
-    /// Learns from the other MDTs that are known what it has to know of them, now.
-    pub fn greet_peers(&self) {
-        if self.operations.has_peers() {
-            self.resolve_once();
-        }
-    }
-
-    /// As [`Mds::set_peers`], but asks none of them anything yet: for those who wait for an MDT that has joined.
-    ///
-    /// # Errors
-    /// If a thread cannot be started.
-    pub fn meet_peers(self: &Arc<Self>, peers: Peers) -> Result<(), MdsError> {
         self.operations.set_peers(peers);
         self.start_threads()
     }
@@ -50,7 +33,7 @@ impl Mds {
         Ok(())
     }
 
-    /// Who is asked for MDTs that are not known: `look` may make them known with [`Mds::meet_peers`]. Only the first call counts.
+    /// Who is asked for MDTs that are not known: `look` may make them known with [`Mds::set_peers`]. Only the first call counts.
     pub fn set_newcomers(&self, look: Box<Newcomers>) {
         self.operations.set_newcomers(look);
     }

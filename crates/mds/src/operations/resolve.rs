@@ -16,11 +16,15 @@ pub(super) const TICK: Duration = Duration::from_millis(250);
 /// How long clients wait for what other MDTs know of operations before a restart.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Body of the thread that sees to operations over several MDTs.
+/// Body of the thread that sees to operations over several MDTs. It begins at once: clients are let in after its first look.
 pub(crate) fn resolve(mds: &Weak<Mds>, signal: &StopSignal) {
-    while !signal.wait(TICK) {
-        let Some(mds) = mds.upgrade() else { return };
-        mds.resolve_once();
+    loop {
+        let Some(strong) = mds.upgrade() else { return };
+        strong.resolve_once();
+        drop(strong);
+        if signal.wait(TICK) {
+            return;
+        }
     }
 }
 
@@ -121,13 +125,20 @@ impl Mds {
         self.forget_operations(&ops, finished).map(drop)
     }
 
-    /// Waits until every other MDT was asked what is to be done again, for a while at most: one that is away may have nothing, and
-    /// clients are not kept out for it. Not after a stop in order, which leaves nothing to be done again.
+    /// The same for what other MDTs want changed: what this one has lost comes before. Without the thread nobody would ask.
+    pub(super) fn await_own_greetings(&self) {
+        if self.operations.began.elapsed() < GREETING_PATIENCE && self.resolver.lock().is_some() {
+            self.await_greetings();
+        }
+    }
+
+    /// Waits until every other MDT was asked what is to be done again, for a while at most after the start: one that is away may have
+    /// nothing, and nobody is kept out for it. Not after a stop in order, which leaves nothing to be done again.
     pub(crate) fn await_greetings(&self) {
         if self.operations.has_all {
             return;
         }
-        let deadline = Instant::now() + GREETING_PATIENCE;
+        let deadline = self.operations.began + GREETING_PATIENCE;
         let peers: Vec<u16> = self.operations.peers.read().keys().copied().collect();
         let mut state = self.operations.state.lock();
         while !peers.iter().all(|mdt| state.greeted.contains(mdt)) && Instant::now() < deadline {

@@ -202,18 +202,11 @@ impl Services {
         self.mdts.read().iter().map(|(index, mds)| (*index, mds.clone())).collect()
     }
 
-    /// Tells the metadata targets here of each other and of those elsewhere, and has them ask those that are new what they have missed.
-    pub fn introduce_mdts(&self, config: &FsConfig, links: &Links) -> Result<()> {
-        self.make_mdts_known(config, links)?;
-        self.mds_here().iter().for_each(|(_, mds)| mds.greet_peers());
-        Ok(())
-    }
-
     /// A metadata target here was told of one that it does not know.
     fn look_for_mdt(&self, index: u16, links: &Links) {
         match links.config(0, 0) {
             Ok(config) if config.targets.iter().any(|known| known.target == TargetId::mdt(index)) => {
-                if let Err(failure) = self.make_mdts_known(&config, links) {
+                if let Err(failure) = self.introduce_mdts(&config, links) {
                     log::error!("{failure}");
                 }
             }
@@ -223,7 +216,7 @@ impl Services {
     }
 
     /// Tells the metadata targets here of each other and of those elsewhere.
-    fn make_mdts_known(&self, config: &FsConfig, links: &Links) -> Result<()> {
+    fn introduce_mdts(&self, config: &FsConfig, links: &Links) -> Result<()> {
         let registered = config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt);
         let mut places: BTreeMap<u16, Vec<Nid>> =
             registered.map(|mdt| (mdt.target.index, remote_nids(mdt))).collect();
@@ -249,7 +242,7 @@ impl Services {
                     peers.insert(other, way);
                 }
             }
-            mds.meet_peers(peers).map_err(Failure::because(format!("tell MDT{own:04x} of other MDTs")))?;
+            mds.set_peers(peers).map_err(Failure::because(format!("tell MDT{own:04x} of other MDTs")))?;
         }
         Ok(())
     }

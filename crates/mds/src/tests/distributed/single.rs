@@ -229,4 +229,114 @@ fn a_server_is_known_without_a_lease() {
     assert!(matches!(answer.reply, MdsReply::Lease(grant) if !grant.exclusive));
     let other = way.call(&Cred::system(), &MdsRequest::GetAttr { fid: Fid::ROOT });
     assert_eq!(other.map(|answer| answer.reply), Err(Status::EVICTED), "it is no client");
+/// Clients come back when the server listens, which it does not before this; and what they open again may be what is locked.
+#[test]
+fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() {
+    let mut world = World::new(2, 5);
+    let there = world.fid(1);
+    world.make(Fid::ROOT, "there", there, true).expect("made");
+    world.recover();
+    let mds = world.net.get(1).expect("alive");
+    mds.disconnect(ClientUuid([1; 16]));
+    mds.connect(&export(9, tcp_nid()).0).expect("let in");
+    mds.sync_store(mds.store.last_transno()).expect("synced");
+    drop(mds);
+    let old = world.image(1);
+    let file = world.fid(0);
+    world.make(Fid::ROOT, "file", file, false).expect("made");
+    let rename = MdsRequest::Rename {
+        from_parent: Fid::ROOT,
+        from_name: b"file",
+        to_parent: there,
+        to_name: b"moved",
+        flags: RenameFlags::empty(),
+    };
+    world.run(0, &rename).expect("moved");
+    assert!(world.lose_power(old), "something was synced");
+    world.start(1);
+    world.meet();
+    let mds = world.net.get(1).expect("alive");
+    assert!(mds.mdlocks.is_recovering(), "nobody has waited for the client");
+    let found = mds.find_name(&there, mds.hash(b"moved"), b"moved").expect("read");
+    assert_eq!(found.map(|found| found.fid), Some(file));
+    drop(mds);
+    world.check();
+}
+
+/// Whether somebody has a file open is known only when the clients of the last run are back.
+#[test]
+fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
+    let mut world = World::new(2, 5);
+    let (there, victim, file) = (world.fid(1), world.fid(1), world.fid(0));
+    world.make(Fid::ROOT, "there", there, true).expect("made");
+    world.make(there, "victim", victim, false).expect("made");
+    world.make(Fid::ROOT, "file", file, false).expect("made");
+    world.recover();
+    let (client, handle, cred) = (export(9, tcp_nid()).0, OpenHandle(1), Cred::system());
+    let open = |mds: &Mds, flags| {
+        let request = MdsRequest::Open { fid: victim, handle, flags, lock: LockHandle(0) };
+        mds.handle(&client, &Call::new(&cred), &request)
+    };
+    let mds = world.net.get(1).expect("alive");
+    mds.disconnect(ClientUuid([1; 16]));
+    mds.connect(&client).expect("let in");
+    open(&mds, OpenFlags::READ).expect("opened");
+    mds.sync_store(mds.store.last_transno()).expect("synced");
+    drop(mds);
+    let old = world.image(1);
+    let rename = MdsRequest::Rename {
+        from_parent: Fid::ROOT,
+        from_name: b"file",
+        to_parent: there,
+        to_name: b"victim",
+        flags: RenameFlags::empty(),
+    };
+    world.run(0, &rename).expect("moved");
+    assert!(world.lose_power(old), "something was synced");
+    world.start(1);
+    world.meet();
+    let mds = world.net.get(1).expect("alive");
+    mds.connect(&client).expect("let in");
+    open(&mds, OpenFlags::READ | OpenFlags::REPLAY).expect("opened again");
+    let run = |request: &MdsRequest<'_>| mds.handle(&client, &Call::new(&cred), request);
+    let attr = run(&MdsRequest::GetAttr { fid: victim }).map(|answer| attr_of(answer.reply));
+    assert_eq!(attr.expect("there").expect("attributes").nlink, 0);
+    run(&MdsRequest::Close { fid: victim, handle, update: Default::default() }).expect("closed");
+    assert_eq!(run(&MdsRequest::GetAttr { fid: victim }).map(drop), Err(Status::ENOENT));
+    drop(mds);
+    world.check();
+}
+
+/// What is forgotten between the answer to a greeting and its end would be taken for lost, and done twice.
+#[test]
+fn nothing_is_forgotten_before_it_was_asked_what_is_to_be_done_again() {
+    let world = World::new(2, 7);
+    world.make(Fid::ROOT, "there", world.fid(1), true).expect("made");
+    let mds = world.net.get(1).expect("alive");
+    let open = |mds: &Mds| {
+        let mut ops = Vec::new();
+        mds.store
+            .scan(crate::tables::OPERATIONS, &[], std::ops::Bound::Unbounded, &mut |key, _| {
+                ops.extend(crate::tables::decode_op_key(key));
+                std::ops::ControlFlow::Continue(())
+            })
+            .expect("read");
+        ops
+    };
+    let ops = open(&mds);
+    assert_eq!(ops.len(), 1, "it is not durable yet");
+    drop(mds);
+    world.net.kill(1);
+    world.start(1);
+    let forget = || {
+        let way = Way { net: world.net.clone(), from: 0, to: 1 };
+        let request = PeerRequest::Forget { ops: ops.clone(), below: ops[0] };
+        way.call(&Cred::system(), &MdsRequest::Peer(request)).map(drop)
+    };
+    assert_eq!(forget(), Err(Status::EAGAIN));
+    assert_eq!(open(&world.net.get(1).expect("alive")), ops, "it is still known");
+    world.meet();
+    assert_eq!(forget(), Ok(()));
+    world.recover();
+    world.check();
 }
