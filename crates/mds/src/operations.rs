@@ -111,6 +111,19 @@ pub(crate) struct Operations {
     root_age_ms: AtomicU64,
     /// Held while what is finished is noted, so that the store gets the notes in their order.
     noting: Mutex<()>,
+    #[cfg(test)]
+    bug: Mutex<Option<Bug>>,
+}
+
+/// Bugs that tests plant, to see them found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bug {
+    /// A participant takes what it has done for something new.
+    AppliesTwice,
+    /// A coordinator commits its part without the operation.
+    ForgetsWhatItDecides,
+    /// An MDT that has lost something with the power leaves it lost.
+    DoesNothingAgain,
 }
 
 /// Counts an operation in [`Operations::busy`].
@@ -219,6 +232,8 @@ impl Operations {
             patience_ms: AtomicU64::new(PATIENCE_MS),
             root_age_ms: AtomicU64::new(ROOT_AGE_MS),
             noting: Mutex::new(()),
+            #[cfg(test)]
+            bug: Mutex::new(None),
             state: Mutex::new(state),
             changed: Condvar::new(),
         })
@@ -234,6 +249,22 @@ impl Operations {
     pub fn wake(&self) {
         let _state = self.state.lock();
         self.changed.notify_all();
+    }
+
+    /// Behaves wrongly from now on.
+    #[cfg(test)]
+    pub fn plant(&self, bug: Option<Bug>) {
+        *self.bug.lock() = bug;
+    }
+
+    #[cfg(test)]
+    fn has(&self, bug: Bug) -> bool {
+        *self.bug.lock() == Some(bug)
+    }
+
+    #[cfg(not(test))]
+    const fn has(&self, _: Bug) -> bool {
+        false
     }
 
     /// Coordinators that have not decided are asked at once.

@@ -1,6 +1,6 @@
 //! The side that is asked by a client.
 
-use super::{Busy, encode_record};
+use super::{Bug, Busy, encode_record};
 use crate::locks::{HELD_MAX, Locked};
 use crate::mds::Mds;
 use crate::service::Caller;
@@ -208,7 +208,9 @@ impl Mds {
         if let Some(part) = operation.part(self.index) {
             self.stage(&mut tx, part, now)?;
         }
-        tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(&*operation));
+        if !self.operations.has(Bug::ForgetsWhatItDecides) {
+            tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(&*operation));
+        }
         // Before it is committed, so that nobody takes it for durable in between.
         let transno = TransNo(self.store.last_transno().0 + 1);
         self.operations.note_open(&operation, transno);

@@ -1,6 +1,6 @@
 //! The side that another MDT asks.
 
-use super::{Prepared, encode_record};
+use super::{Bug, Prepared, encode_record};
 use crate::mds::Mds;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use nacre_rpc::Export;
@@ -128,7 +128,8 @@ impl Mds {
         let _under_way = UnderWay::begin(self, id)?;
         let kept = {
             let mut state = self.operations.state.lock();
-            if state.open.contains_key(&id) || state.is_finished(&id) {
+            let is_done = state.open.contains_key(&id) || state.is_finished(&id);
+            if is_done && !self.operations.has(Bug::AppliesTwice) {
                 return Ok(PeerReply::Done);
             }
             state.clock = state.clock.max(operation.stamp);

@@ -1,6 +1,6 @@
 //! What happens to operations in the background, after failures, and before something may be called durable.
 
-use super::{Open, encode_record};
+use super::{Bug, Open, encode_record};
 use crate::mds::{Mds, StopSignal};
 
 use crate::tables::{FINISHED, OPERATIONS, op_key};
@@ -88,6 +88,9 @@ impl Mds {
                 }
                 Err(status) => log::debug!("MDT{mdt:04x} does not tell what is to be done again: {status}"),
             }
+        }
+        if self.operations.has(Bug::DoesNothingAgain) {
+            again.clear();
         }
         for operation in again.values() {
             if let Err(status) = self.apply(operation) {

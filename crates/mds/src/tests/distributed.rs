@@ -4,6 +4,7 @@
 //! namespace is read back: it must be that of before or that of after.
 
 mod model;
+mod planted;
 mod single;
 
 use super::concurrency::Dice;
@@ -13,6 +14,7 @@ use crate::mds::{read_record, store_path};
 use crate::shards::shards_of;
 use crate::tables::MOVES;
 use nacre_layout::DirDefault;
+use crate::operations::Bug;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_rpc::{LoMds, MdsEndpoint};
@@ -162,6 +164,8 @@ struct World {
     next_oid: AtomicU32,
     /// Of directories with shards, also of those that were never made.
     layouts: Mutex<BTreeMap<Fid, DirLayout>>,
+    /// What all servers do wrong.
+    bug: Option<Bug>,
 }
 
 fn config_of(index: u16) -> MdsConfig {
@@ -170,6 +174,10 @@ fn config_of(index: u16) -> MdsConfig {
 
 impl World {
     fn new(count: u16, seed: u64) -> World {
+        World::with_bug(count, seed, None)
+    }
+
+    fn with_bug(count: u16, seed: u64, bug: Option<Bug>) -> World {
         let net = Arc::new(Net {
             alive: Mutex::new((0..count).map(|_| None).collect()),
             dice: Mutex::new(Dice(seed)),
@@ -187,6 +195,7 @@ impl World {
             sequences: Vec::new(),
             next_oid: AtomicU32::new(1),
             layouts: Mutex::default(),
+            bug,
         };
         for index in 0..count {
             world.start(index);
@@ -217,6 +226,7 @@ impl World {
         let mds = mds.expect("opened");
         mds.operations.look_at_root_once();
         mds.moving.step_by(1);
+        mds.operations.plant(self.bug);
         self.net.alive.lock()[usize::from(index)] = Some(mds);
     }
 
@@ -656,9 +666,15 @@ impl Step {
 
 /// Runs `steps` operations and gives a text of what happened.
 fn run(seed: u64, steps: usize, one_in: u64) -> String {
-    let mut world = World::new(3, seed);
-    let (mut dice, mut tree, mut told) =
-        (Dice(seed ^ 0x5eed), Tree::from([(Fid::ROOT, BTreeMap::new())]), String::new());
+    let mut told = String::new();
+    run_with(None, (seed, steps, one_in), &mut told);
+    told
+}
+
+/// As [`run`], with servers that have a bug. What happened is told also if it is found.
+fn run_with(bug: Option<Bug>, (seed, steps, one_in): (u64, usize, u64), told: &mut String) {
+    let mut world = World::with_bug(3, seed, bug);
+    let (mut dice, mut tree) = (Dice(seed ^ 0x5eed), Tree::from([(Fid::ROOT, BTreeMap::new())]));
     for number in 0..steps {
         let step = Step::roll(&mut dice, &world, &tree);
         let expected = step.model(&tree);
@@ -703,7 +719,6 @@ fn run(seed: u64, steps: usize, one_in: u64) -> String {
     assert_eq!(world.tree(), tree, "seed {seed}, when all names have moved\n{told}");
     writeln!(told, "{} messages", world.net.messages.load(Ordering::Relaxed)).expect("a text");
     world.check();
-    told
 }
 
 #[test]

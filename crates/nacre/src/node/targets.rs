@@ -216,7 +216,7 @@ impl Services {
     }
 
     /// Tells the metadata targets here of each other and of those elsewhere.
-    fn introduce_mdts(&self, config: &FsConfig, links: &Links) -> Result<()> {
+    pub fn introduce_mdts(&self, config: &FsConfig, links: &Links) -> Result<()> {
         let registered = config.targets.iter().filter(|target| target.target.kind == TargetKind::Mdt);
         let mut places: BTreeMap<u16, Vec<Nid>> =
             registered.map(|mdt| (mdt.target.index, remote_nids(mdt))).collect();
