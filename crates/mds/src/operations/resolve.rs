@@ -123,9 +123,7 @@ impl Mds {
 
     /// Operations before these are durable everywhere: those that are still known here need not be.
     fn learn_finished(&self, finished: &[OpId]) -> StatusResult<()> {
-        let is_done = |op: &&OpId| finished.iter().any(|below| below.mdt == op.mdt && *op < below);
-        let ops: Vec<OpId> = self.operations.state.lock().open.keys().filter(is_done).copied().collect();
-        self.forget_operations(&ops, finished).map(drop)
+        self.forget_operations(&[], finished).map(drop)
     }
 
     /// The same for what other MDTs want changed: what this one has lost comes before. Without the thread nobody would ask.
@@ -260,29 +258,36 @@ impl Mds {
         if ops.is_empty() { Ok(()) } else { self.forget_operations(&ops, &[below]).map(drop) }
     }
 
-    /// Removes the records of operations that are durable everywhere, and notes in the same transaction that all before some are: if
-    /// the log loses this, it has the records again.
+    /// Operations are durable everywhere; those before the marks in `finished` are never done again. The records of the latter go, in the
+    /// transaction that notes the marks: if the log loses this, it has the records again. Others stay known: a request to do them may still
+    /// be on its way.
     pub(super) fn forget_operations(&self, ops: &[OpId], finished: &[OpId]) -> StatusResult<PeerReply> {
         if ops.is_empty() && finished.is_empty() {
             return Ok(PeerReply::Done);
         }
         let _noting = self.operations.noting.lock();
-        let mut tx = self.begin();
-        tx.batch().set_releasing(true);
-        for op in ops {
-            tx.batch().delete(OPERATIONS, op_key(op).as_slice());
-        }
-        let finished: Vec<OpId> = {
+        let (finished, over) = {
             let state = self.operations.state.lock();
             let is_new = |below: &&OpId| state.finished.get(&below.mdt).is_none_or(|known| known < *below);
-            finished.iter().filter(is_new).copied().collect()
+            let finished: Vec<OpId> = finished.iter().filter(is_new).copied().collect();
+            let is_over = |op: &&OpId| {
+                state.is_finished(op) || finished.iter().any(|below| below.mdt == op.mdt && *op < below)
+            };
+            let over: Vec<OpId> = state.open.keys().chain(ops).filter(is_over).copied().collect();
+            (finished, over)
         };
+        let mut tx = self.begin();
+        tx.batch().set_releasing(true);
+        for op in &over {
+            tx.batch().delete(OPERATIONS, op_key(op).as_slice());
+        }
         for below in &finished {
             tx.batch().put(FINISHED, &below.mdt.to_be_bytes(), &encode_record(below));
         }
         self.commit(&mut tx)?;
         self.operations.change(|state| {
-            ops.iter().for_each(|op| state.close(op));
+            ops.iter().for_each(|op| state.settle(op));
+            over.iter().for_each(|op| state.close(op));
             state.finished.extend(finished.iter().map(|below| (below.mdt, *below)));
         });
         Ok(PeerReply::Done)

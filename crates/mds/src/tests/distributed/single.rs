@@ -4,7 +4,7 @@ use super::*;
 use crate::check::check_dir;
 use crate::tables::INODES;
 use nacre_ondisk::InodeRecord;
-use nacre_wire::peer::{Name, Part, Update};
+use nacre_wire::peer::{Name, OpId, Operation, Part, Update};
 
 /// The log of a server that loses power may lose its end. What others have a part in comes back from them, whoever coordinated it.
 #[test]
@@ -307,22 +307,62 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
     world.check();
 }
 
+/// Operations that an MDT knows.
+fn stored(mds: &Mds) -> Vec<Operation> {
+    let mut found = Vec::new();
+    let mut take = |_: &[u8], value: &[u8]| {
+        found.extend(crate::operations::decode_record::<Operation>(value));
+        std::ops::ControlFlow::Continue(())
+    };
+    mds.store.scan(crate::tables::OPERATIONS, &[], std::ops::Bound::Unbounded, &mut take).expect("read");
+    found
+}
+
+/// A request may be sent twice, and the second one come late: after all that it asks for is durable and others of its coordinator are
+/// not.
+#[test]
+fn an_operation_is_not_done_again_when_it_was_forgotten_before_an_older_one() {
+    let world = World::new(2, 8);
+    let (there, file) = (world.fid(1), world.fid(0));
+    world.make(Fid::ROOT, "there", there, true).expect("made");
+    world.make(Fid::ROOT, "file", file, false).expect("made");
+    world.recover();
+    let rename = MdsRequest::Rename {
+        from_parent: Fid::ROOT,
+        from_name: b"file",
+        to_parent: there,
+        to_name: b"moved",
+        flags: RenameFlags::empty(),
+    };
+    world.run(0, &rename).expect("moved");
+    let mds = world.net.get(1).expect("alive");
+    let operation = stored(&mds).pop().expect("it is not durable yet");
+    let ask = |request| {
+        let way = Way { net: world.net.clone(), from: 0, to: 1 };
+        way.call(&Cred::system(), &MdsRequest::Peer(request)).map(drop)
+    };
+    ask(PeerRequest::Sync { op: operation.id }).expect("durable");
+    ask(PeerRequest::Forget { ops: vec![operation.id], below: operation.id }).expect("forgotten");
+    let unlink = MdsRequest::Unlink { parent: there, name: b"moved", directory: false };
+    world.run(1, &unlink).expect("removed");
+    ask(PeerRequest::Apply { operation: operation.clone() }).expect("done long ago");
+    drop(mds);
+    world.net.kill(1);
+    world.start(1);
+    world.meet();
+    ask(PeerRequest::Apply { operation }).expect("done long ago");
+    assert_eq!(world.tree()[&there], BTreeMap::new());
+    world.recover();
+    world.check();
+}
+
 /// What is forgotten between the answer to a greeting and its end would be taken for lost, and done twice.
 #[test]
 fn nothing_is_forgotten_before_it_was_asked_what_is_to_be_done_again() {
     let world = World::new(2, 7);
     world.make(Fid::ROOT, "there", world.fid(1), true).expect("made");
     let mds = world.net.get(1).expect("alive");
-    let open = |mds: &Mds| {
-        let mut ops = Vec::new();
-        mds.store
-            .scan(crate::tables::OPERATIONS, &[], std::ops::Bound::Unbounded, &mut |key, _| {
-                ops.extend(crate::tables::decode_op_key(key));
-                std::ops::ControlFlow::Continue(())
-            })
-            .expect("read");
-        ops
-    };
+    let open = |mds: &Mds| stored(mds).into_iter().map(|operation| operation.id).collect::<Vec<OpId>>();
     let ops = open(&mds);
     assert_eq!(ops.len(), 1, "it is not durable yet");
     drop(mds);
