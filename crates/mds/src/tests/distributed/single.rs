@@ -229,6 +229,8 @@ fn a_server_is_known_without_a_lease() {
     assert!(matches!(answer.reply, MdsReply::Lease(grant) if !grant.exclusive));
     let other = way.call(&Cred::system(), &MdsRequest::GetAttr { fid: Fid::ROOT });
     assert_eq!(other.map(|answer| answer.reply), Err(Status::EVICTED), "it is no client");
+}
+
 /// Clients come back when the server listens, which it does not before this; and what they open again may be what is locked.
 #[test]
 fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() {
