@@ -237,10 +237,7 @@ impl Front {
         let what = Created { new: NewFile::Directory, mode, umask: ask.umask };
         let wish = wish_of(ask).ok_or(Status::EINVAL)?;
         let place = (parent, &ask.name[..]);
-        self.make_or_restripe(&caller(request), place, &what, &wish, ask.restripes)?;
-        // The kernel may know that the name does not exist.
-        self.expire_names();
-        Ok(())
+        self.make_or_restripe(&caller(request), place, &what, &wish, ask.restripes)
     }
 
     /// Makes a directory, or if it is there already and that is wanted, spreads it over other MDTs.
@@ -254,7 +251,12 @@ impl Front {
     ) -> StatusResult<()> {
         match self.client.make_directory(caller, (parent, name), what, wish) {
             Err(Status::EEXIST) if restripes => {}
-            made => return made.map(|made| self.client.forget(made.node, 1)),
+            made => {
+                self.client.forget(made?.node, 1);
+                // The kernel may know that the name does not exist.
+                self.expire_names();
+                return Ok(());
+            }
         }
         let found = self.client.lookup(caller, parent, name)?.map_err(|_| Status::ENOENT)?;
         let outcome = match found.attr.is_dir() {

@@ -14,9 +14,6 @@ use rustix::fs::{AtFlags, CWD, RenameFlags, XattrFlags};
 use super::dirs::{Maker, Wish};
 use super::tree::{Expected, Flags, Id, Kind, Place, ROOT, Tree};
 
-/// More operations with directories that exist: a part of them is given other numbers of shards. For when `lfs setdirstripe -c` can.
-const RESTRIPES: bool = false;
-
 const NAMES: usize = 7;
 const DIRS_MAX: usize = 16;
 const HELD_MAX: usize = 4;
@@ -136,7 +133,7 @@ impl Worker {
             26 => self.let_go(),
             27 => self.sync(),
             28 => self.look(),
-            29 if RESTRIPES => self.restripe(),
+            29 => self.restripe(),
             _ => self.list(),
         }
     }

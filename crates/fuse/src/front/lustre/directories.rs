@@ -88,19 +88,16 @@ impl Front {
             let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
             // Its programs say one where nobody has said anything.
             let restripes = !(0..=1).contains(&wish.count);
-            self.make_or_restripe(&caller, place, &what, &wish, restripes)?;
-        } else {
-            let made = self.client.create_on(&caller, place, &what, None)?;
-            self.client.forget(made.node, 1);
-            if let Err(status) =
-                self.client.setxattr(&caller, made.attr.fid, LAYOUT, wish, XattrFlags::CREATE)
-            {
-                // Nobody is to find a plain directory in its place.
-                if let Err(status) = self.client.unlink(&caller, asked.fid, name, true) {
-                    log::warn!("a directory that was to be foreign stays as a plain one: {status}");
-                }
-                return Err(status);
+            return self.make_or_restripe(&caller, place, &what, &wish, restripes).map(|()| 0);
+        }
+        let made = self.client.create_on(&caller, place, &what, None)?;
+        self.client.forget(made.node, 1);
+        if let Err(status) = self.client.setxattr(&caller, made.attr.fid, LAYOUT, wish, XattrFlags::CREATE) {
+            // Nobody is to find a plain directory in its place.
+            if let Err(status) = self.client.unlink(&caller, asked.fid, name, true) {
+                log::warn!("a directory that was to be foreign stays as a plain one: {status}");
             }
+            return Err(status);
         }
         // The kernel may know that the name does not exist.
         self.expire_names();
