@@ -58,7 +58,11 @@ impl Maker {
 
     /// Spreads the names of a directory that is there.
     pub fn restripe(&self, path: &Path, count: usize) -> Result<(), String> {
-        self.lfs(&["setdirstripe", "-c", &count.to_string()], path).map_err(|error| error.to_string())
+        match self.lfs(&["setdirstripe", "-c", &count.to_string()], path) {
+            // It has so many, or its names are still on their way.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EALREADY | libc::EBUSY)) => Ok(()),
+            outcome => outcome.map_err(|error| error.to_string()),
+        }
     }
 
     fn lfs(&self, words: &[&str], path: &Path) -> io::Result<()> {

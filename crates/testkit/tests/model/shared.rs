@@ -64,7 +64,10 @@ impl Shared {
             3 | 4 => {
                 let (parent, name) = (self.dir(random), dir_name(random));
                 let wish = Wish::roll(random, self.maker.mdts);
+                // One that is there may be spread anew, once at a time.
                 let made = self.maker.make(&parent, &name, wish);
+                let made = made.or_else(|error| ignore(error, libc::EBUSY));
+                let made = made.or_else(|error| ignore(error, libc::EALREADY));
                 (format!("mkdir {name} in {parent:?} {wish:?}"), made)
             }
             5 => (format!("unlink {path:?}"), fs::remove_file(&path)),

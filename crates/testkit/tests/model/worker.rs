@@ -172,6 +172,16 @@ impl Worker {
         let wish = Wish::roll(&mut self.random, self.maker.mdts);
         self.note(format!("mkdir {at:?} {wish:?}"));
         let made = self.maker.make(&self.path_in(0, at.0), &at.1, wish);
+        let there = self.tree.find(&at).map(|id| &self.tree.node(id).kind);
+        if matches!((there, wish), (Some(Kind::Dir(_)), Wish::Spread(..) | Wish::Overspread(_))) {
+            // One that is there is spread anew, as on Lustre; or its names are still on their way.
+            return match made {
+                Err(error) if !matches!(error.raw_os_error(), Some(libc::EALREADY | libc::EBUSY)) => {
+                    Err(format!("spread anew: {error}"))
+                }
+                _ => Ok(()),
+            };
+        }
         if compare("mkdir", made, &self.tree.may_make(&at))?.is_some() {
             let id = self.tree.add(Kind::Dir(BTreeMap::new()));
             self.tree.link(id, &at);
