@@ -27,6 +27,7 @@ use crate::null::{self, NullArguments, ServeArguments};
 use crate::programs::{self, ProgramsArguments};
 use crate::report::{Against, Report};
 use crate::slice::{self, SliceArguments};
+use crate::split::{self, SplitArguments};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, Phase, interleave, serve};
 
@@ -57,6 +58,8 @@ pub enum Command {
     Ior(Box<IorArguments>),
     /// Names on 1, 2, 4 and 8 MDTs: CPU time per operation, and rates with simulated service times
     DneScaling(DneArguments),
+    /// How long creates in a large directory wait while its names move to more MDTs
+    DneSplit(SplitArguments),
     /// A stream beside writers of 4 KiB at random, on OSTs with simulated service times, together and apart
     Noisy(NoisyArguments),
     /// What layouts cost and gain: PFL, data on the MDT, many components and stripes, lfs over many files, migration
@@ -242,6 +245,10 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         Command::Ior(arguments) => ior::run(&arguments, &myself),
         Command::DneScaling(arguments) => {
             arguments.common.print(&dne::measure(&arguments, &myself)?);
+            Ok(())
+        }
+        Command::DneSplit(arguments) => {
+            arguments.common.print(&split::measure(&arguments, &myself)?);
             Ok(())
         }
         Command::Mdt(arguments) => {

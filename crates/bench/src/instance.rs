@@ -137,8 +137,13 @@ impl Instance {
 
     /// Calls `lfs`.
     pub(crate) fn lfs(&self, words: &[&OsStr]) -> Result<(), Error> {
+        self.lfs_text(words).map(drop)
+    }
+
+    /// The same; what it prints.
+    pub(crate) fn lfs_text(&self, words: &[&OsStr]) -> Result<String, Error> {
         let words: Vec<&OsStr> = std::iter::once(OsStr::new("lfs")).chain(words.iter().copied()).collect();
-        self.call(&words).map(drop)
+        self.call(&words)
     }
 
     fn unmount_more(&mut self) {

@@ -16,6 +16,7 @@
 //! - [`client`]: the client's I/O engine: every combination of its features, on loopback and on a simulated fabric.
 //! - [`mdt`]: the engine of an MDT without network and FUSE, its memory and opening times.
 //! - [`dne`]: names on several MDTs.
+//! - [`split`]: a directory whose names move to more MDTs.
 //! - [`noisy`]: a stream beside small random writes, on simulated disks.
 //! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
@@ -44,6 +45,7 @@ pub mod report;
 pub mod sample;
 mod size;
 pub mod slice;
+pub mod split;
 mod striping;
 pub mod team;
 pub mod work;

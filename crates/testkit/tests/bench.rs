@@ -256,6 +256,19 @@ fn scaling_over_mdts_is_measured_and_nothing_is_left() {
 }
 
 #[test]
+fn a_directory_that_is_spread_is_measured_and_nothing_is_left() {
+    let cluster = Cluster::start(Shape::Embedded);
+    let scratch = cluster.run().make("split");
+    let words = ["dne-split", "--dir", text(&scratch), "--runs", "1", "--seconds", "0.1", "--one-process"];
+    let words: Vec<&str> = words.into_iter().chain(["--names", "600", "--mdts", "2"]).collect();
+    let table = bench(&cluster, &words);
+    for row in ["| all names have moved after ", "| longest create while names move ", "| creates after "] {
+        assert!(table.contains(row), "{row} in {table}");
+    }
+    assert_eq!(fs::read_dir(&scratch).expect("there").count(), 0);
+}
+
+#[test]
 fn the_engine_of_an_mdt_is_measured_alone_and_with_many_inodes() {
     let cluster = Cluster::start(Shape::Embedded);
     let scratch = cluster.run().make("mdt");

@@ -118,6 +118,9 @@ impl Mds {
                 let version = record.attr.version as u32;
                 let whole = DirLayout { version, ..DirLayout::new(hash, self.index, vec![fid]) };
                 let fresh = new(count, &[])?;
+                if fresh.len() < 2 {
+                    return Err(Status::ENOSPC);
+                }
                 (whole.moving_to(hash, &fresh), fresh)
             }
             (Some(list), 0 | 1) => (list.moving_to(hash, &[fid]), Vec::new()),
