@@ -41,10 +41,18 @@ pub struct Maker {
     /// Of the run.
     pub run: PathBuf,
     pub mdts: usize,
+    /// Directories get other numbers of shards too (`NACRE_MODEL_RESTRIPES=1`): a mount that has not heard yet that an MDT was killed and is
+    /// back shows what names led to before, which the model finds then (ROADMAP).
+    pub restripes: bool,
 }
 
 impl Maker {
     pub fn make(&self, parent: &Path, name: &str, wish: Wish) -> io::Result<()> {
+        let spreads = matches!(wish, Wish::Spread(..) | Wish::Overspread(_));
+        if spreads && !self.restripes && parent.join(name).is_dir() {
+            // It would be spread anew.
+            return Err(io::Error::from_raw_os_error(libc::EEXIST));
+        }
         match wish {
             Wish::Nowhere => fs::create_dir(parent.join(name)),
             Wish::On(mdt) => ask(parent, name, 0, mdt, 0),

@@ -133,7 +133,7 @@ impl Worker {
             26 => self.let_go(),
             27 => self.sync(),
             28 => self.look(),
-            29 => self.restripe(),
+            29 if self.maker.restripes => self.restripe(),
             _ => self.list(),
         }
     }
@@ -173,7 +173,9 @@ impl Worker {
         self.note(format!("mkdir {at:?} {wish:?}"));
         let made = self.maker.make(&self.path_in(0, at.0), &at.1, wish);
         let there = self.tree.find(&at).map(|id| &self.tree.node(id).kind);
-        if matches!((there, wish), (Some(Kind::Dir(_)), Wish::Spread(..) | Wish::Overspread(_))) {
+        if self.maker.restripes
+            && matches!((there, wish), (Some(Kind::Dir(_)), Wish::Spread(..) | Wish::Overspread(_)))
+        {
             // One that is there is spread anew, as on Lustre; or its names are still on their way.
             return match made {
                 Err(error) if !matches!(error.raw_os_error(), Some(libc::EALREADY | libc::EBUSY)) => {
