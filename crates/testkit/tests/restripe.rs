@@ -258,11 +258,11 @@ fn changes_that_may_not_be_are_refused() {
                 cluster.lfs(&[&["setdirstripe"], options, &[text(path)]].concat()).fails_with(errno);
             assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
         };
-        refused(&["-c", "1"], &dir, libc::EALREADY, "already set");
+        refused(&["-c", "1"], &dir, libc::EEXIST, "already set");
         refused(&["-c", "2", "-i", "7,8"], &dir, libc::EINVAL, "Invalid argument");
         refused(&["-c", "2"], &dir.join("file1"), libc::EEXIST, "File exists");
         restripe(cluster, &dir, &["-c", "2"], 2);
-        refused(&["-c", "2"], &dir, libc::EALREADY, "already set");
+        refused(&["-c", "2"], &dir, libc::EEXIST, "already set");
         // Without a number nobody asks for a change.
         refused(&["-i", "1"], &dir, libc::EEXIST, "File exists");
         let user = Identity::user(4321);

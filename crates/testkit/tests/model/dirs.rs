@@ -68,7 +68,7 @@ impl Maker {
     pub fn restripe(&self, path: &Path, count: usize) -> Result<(), String> {
         match self.lfs(&["setdirstripe", "-c", &count.to_string()], path) {
             // It has so many, or its names are still on their way.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EALREADY | libc::EBUSY)) => Ok(()),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY)) => Ok(()),
             outcome => outcome.map_err(|error| error.to_string()),
         }
     }

@@ -109,10 +109,14 @@ fn run(name: &str, args: &[OsString]) -> Outcome {
         Action::SetDefault(default) => set_default(name, path, &default.encode()),
         Action::RemoveDefault => set_default(name, path, &[]),
         Action::Make(_) | Action::MakeForeign(_) => make_one(path, &plan).map_err(|error| {
-            let errno = errno_of(&error);
+            // One that has as many shards as are wanted is there, no more and no less.
+            let errno = match errno_of(&error) {
+                libc::EALREADY => libc::EEXIST,
+                errno => errno,
+            };
             let text = error_text(errno);
             let reason = match errno {
-                libc::EEXIST | libc::EALREADY => "stripe already set",
+                libc::EEXIST => "stripe already set",
                 libc::ENOTTY => "not on a Lustre filesystem",
                 _ => &text,
             };
