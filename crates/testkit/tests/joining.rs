@@ -206,8 +206,12 @@ fn kill_adding(cluster: &Cluster, mut adding: Child) {
         adding.kill().expect("our child");
     }
     wait::until(wait::SOON, "the command has ended", || adding.try_wait().expect("our child"));
-    if cluster.servers().iter().any(|name| name == "mdt0001") {
-        cluster.kill("mdt0001");
+    // It may be about to end by itself.
+    let server = |cluster: &Cluster| cluster.processes().into_iter().find(|(role, _)| role == "mdt0001");
+    if let Some((_, pid)) = server(cluster) {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process");
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        wait::until(wait::SOON, "the server is gone", || server(cluster).is_none().then_some(()));
     }
 }
 

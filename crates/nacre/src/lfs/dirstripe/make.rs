@@ -351,13 +351,13 @@ fn make_one(path: &Path, plan: &Plan) -> io::Result<()> {
     finish().inspect_err(|_| drop(fs::remove_dir(path)))
 }
 
-/// Whether there is something to choose from. MDTs that do not exist are refused.
+/// Whether there is something to choose from. The mount knows best whether an MDT exists: it may just have joined.
 fn is_about_mdts(parent: &Mounted, wish: &DirDefault) -> io::Result<bool> {
     let rows = parent.targets()?;
     let is_there = |mdt: u16| rows.iter().any(|row| row.target == TargetId::mdt(mdt));
     let named = u16::try_from(wish.index).ok();
     if !wish.mdts.iter().copied().chain(named).all(is_there) {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        return Ok(true);
     }
     Ok(rows.iter().filter(|row| row.target.kind == TargetKind::Mdt).count() > 1)
 }
