@@ -8,7 +8,7 @@
 //!   is enough less often, so that most directories that lie elsewhere are near the root.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the choice needs to know of an MDT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,9 +166,69 @@ fn has_enough(room: &Room, usable: &[Room], depth: u32) -> bool {
     room.weight() * usable.len() as u128 * (u128::from(depth) + 10) >= total * 16
 }
 
+/// What was last heard of the room on all MDTs.
+#[derive(Default)]
+pub(crate) struct Rooms {
+    /// By index, one for each MDT that was known; empty before the first question.
+    all: Vec<Room>,
+    asked: Option<Instant>,
+}
+
+impl Rooms {
+    /// What is known, if that has every one of `count` MDTs and was asked for within `maxage`. Otherwise the caller is to ask; others go on
+    /// with what is known meanwhile.
+    pub fn known(&mut self, count: usize, maxage: Duration, now: Instant) -> Option<Vec<Room>> {
+        let is_fresh = self.asked.is_some_and(|asked| now.saturating_duration_since(asked) < maxage);
+        if is_fresh && !self.all.is_empty() && self.all.len() >= count {
+            return Some(self.all.clone());
+        }
+        self.asked = Some(now);
+        None
+    }
+
+    /// The answers to a question. Somebody may have asked more MDTs since.
+    pub fn learn(&mut self, all: &[Room]) {
+        if all.len() >= self.all.len() {
+            self.all = all.to_vec();
+        }
+    }
+
+    /// The next one who wants to know asks.
+    pub fn ask_again(&mut self) {
+        self.asked = None;
+    }
+
+    /// Nothing goes to this MDT until space is asked for again.
+    pub fn note_unusable(&mut self, mdt: u16) {
+        if let Some(room) = self.all.iter_mut().find(|room| room.index == mdt) {
+            room.usable = false;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_known_without_an_mdt_that_has_joined_is_used_by_nobody() {
+        let room = |index| Room { index, bytes: GIB, files: 1000, usable: true };
+        let (mut rooms, now, maxage) = (Rooms::default(), Instant::now(), Duration::from_secs(5));
+        assert!(rooms.known(2, maxage, now).is_none());
+        rooms.learn(&[room(0), room(1)]);
+        assert_eq!(rooms.known(2, maxage, now).map(|all| all.len()), Some(2));
+        // An MDT has joined: who asks has not been answered when the next one wants to know.
+        rooms.ask_again();
+        assert!(rooms.known(3, maxage, now).is_none());
+        assert!(rooms.known(3, maxage, now).is_none());
+        rooms.learn(&[room(0), room(1), room(2)]);
+        // Who had asked before it joined is answered last.
+        rooms.learn(&[room(0), room(1)]);
+        assert_eq!(rooms.known(3, maxage, now).map(|all| all.len()), Some(3));
+        // Whoever wants to know while somebody asks again because time has passed does not wait.
+        assert!(rooms.known(3, maxage, now + maxage).is_none());
+        assert_eq!(rooms.known(3, maxage, now + maxage).map(|all| all.len()), Some(3));
+    }
 
     const GIB: u64 = 1 << 30;
     const NEAR: Wanted = Wanted { parent: 1, depth: 5, moves: false, in_turn: false };

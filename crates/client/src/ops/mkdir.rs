@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::node::Warrant;
 use crate::ops::namespace::{Created, Found};
 use crate::ops::striped::Striping;
-use crate::place::{Chooser, DirQos, Room, Wanted, spread};
+use crate::place::{Chooser, DirQos, Room, Rooms, Wanted, spread};
 use nacre_layout::{DirDefault, DirFlags, DirHash};
 use nacre_rpc::LinkState;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, TargetId};
@@ -33,13 +33,6 @@ pub(crate) struct Placement {
     chooser: Mutex<Chooser>,
     rooms: Mutex<Rooms>,
     defaults: Mutex<HashMap<Fid, Kept>>,
-}
-
-#[derive(Default)]
-struct Rooms {
-    /// By index, one for each MDT; empty before the first question.
-    all: Vec<Room>,
-    asked: Option<Instant>,
 }
 
 /// The default of a directory.
@@ -90,7 +83,7 @@ impl Placement {
 
     /// Room is asked for anew: there is an MDT more.
     pub fn forget_rooms(&self) {
-        self.rooms.lock().asked = None;
+        self.rooms.lock().ask_again();
     }
 
     fn kept(&self, fid: Fid) -> Option<Kept> {
@@ -115,7 +108,7 @@ impl Client {
     /// Changes it.
     pub fn change_dir_qos(&self, change: impl FnOnce(&mut DirQos)) {
         change(&mut self.placement.qos.lock());
-        self.placement.rooms.lock().asked = None;
+        self.placement.rooms.lock().ask_again();
     }
 
     /// Makes a directory as somebody asked for it. Counts as one lookup.
@@ -374,34 +367,26 @@ impl Client {
 
     /// Asks again whether an MDT takes new inodes: otherwise it was another one that had no room, for the name.
     fn has_room_now(&self, mdt: u16) -> StatusResult<bool> {
-        self.placement.rooms.lock().asked = None;
+        self.placement.rooms.lock().ask_again();
         Ok(self.rooms()?.iter().any(|room| room.index == mdt && room.usable))
     }
 
     /// Nothing goes to this MDT until space is asked for again.
     fn note_unusable(&self, mdt: u16) {
-        let mut rooms = self.placement.rooms.lock();
-        if let Some(room) = rooms.all.iter_mut().find(|room| room.index == mdt) {
-            room.usable = false;
-        }
+        self.placement.rooms.lock().note_unusable(mdt);
     }
 
-    /// The room on each MDT, not older than `qos_maxage`.
+    /// The room on each MDT, not older than `qos_maxage` unless somebody asks for it at this moment.
     fn rooms(&self) -> StatusResult<Vec<Room>> {
         let maxage = self.dir_qos().maxage;
-        {
-            let mut rooms = self.placement.rooms.lock();
-            let is_fresh = rooms.asked.is_some_and(|asked| asked.elapsed() < maxage);
-            if is_fresh && !rooms.all.is_empty() {
-                return Ok(rooms.all.clone());
-            }
-            // Others go on with what is known.
-            rooms.asked = Some(Instant::now());
+        let count = self.mdts.len();
+        if let Some(known) = self.placement.rooms.lock().known(count, maxage, Instant::now()) {
+            return Ok(known);
         }
-        let targets: Vec<TargetId> = (0..self.mdts.len()).map(|index| TargetId::mdt(index as u16)).collect();
+        let targets: Vec<TargetId> = (0..count).map(|index| TargetId::mdt(index as u16)).collect();
         let states = self.statfs_of(&targets);
         if states.iter().any(|state| state.statfs == Err(Status::EINTR)) {
-            self.placement.rooms.lock().asked = None;
+            self.placement.rooms.lock().ask_again();
             return Err(Status::EINTR);
         }
         let room = |state: &crate::ops::info::TargetState| match state.statfs {
@@ -414,7 +399,7 @@ impl Client {
             Err(_) => Room { index: state.target.index, bytes: 0, files: 0, usable: false },
         };
         let all: Vec<Room> = states.iter().map(room).collect();
-        self.placement.rooms.lock().all = all.clone();
+        self.placement.rooms.lock().learn(&all);
         Ok(all)
     }
 }
