@@ -230,29 +230,23 @@ impl DirLayout {
 
     /// What the directory stores.
     pub fn encode(&self) -> Vec<u8> {
-        self.encode_moved(0)
-    }
-
-    /// The same for one that is an old shard itself.
-    pub fn encode_moved(&self, moved: u64) -> Vec<u8> {
-        let mut out = self.encode_as(MAGIC_DIRECTORY, self.master_mdt.into(), moved);
+        let mut out = self.encode_as(MAGIC_DIRECTORY, self.master_mdt.into());
         self.shards.iter().for_each(|fid| out.extend_from_slice(&fid.to_le_bytes()));
         out
     }
 
     /// What the shard in this place of the list stores, when it has moved nothing.
     pub fn encode_shard(&self, place: u32) -> Vec<u8> {
-        self.encode_as(MAGIC_SHARD, place, 0)
+        self.encode_as(MAGIC_SHARD, place)
     }
 
-    fn encode_as(&self, magic: u32, third: u32, moved: u64) -> Vec<u8> {
+    fn encode_as(&self, magic: u32, third: u32) -> Vec<u8> {
         let hash = u32::from(self.hash) | self.flags.bits();
         let count = self.shards.len() as u32;
         let mut out = Vec::with_capacity(HEADER + FID_BYTES * self.shards.len());
-        for field in [magic, count, third, hash, self.version, self.migrate_offset, self.migrate_hash, 0] {
+        for field in [magic, count, third, hash, self.version, self.migrate_offset, self.migrate_hash] {
             out.extend_from_slice(&field.to_le_bytes());
         }
-        out.extend_from_slice(&moved.to_le_bytes());
         out.resize(HEADER, 0);
         out
     }
@@ -418,11 +412,6 @@ impl DirShard {
     /// Names have still to move out of this shard.
     pub fn is_moving(&self) -> bool {
         self.spread.moved != MOVED_ALL && self.spread.old_places().contains(&self.place)
-    }
-
-    /// While names move: they move out of this shard, or have.
-    pub fn is_old(&self) -> bool {
-        self.spread.old_places().contains(&self.place)
     }
 }
 

@@ -508,6 +508,7 @@ impl Mds {
         self.flocks.wake();
         self.mdlocks.stop();
         self.operations.wake();
+        self.moving.stop();
     }
 
     /// What an error of the store means to a client; told to the log too, since it is not the client's fault.
@@ -652,6 +653,9 @@ impl Mds {
         self.call_back(tx, export)?;
         let transno = self.store.commit(tx.batch()).map_err(|error| self.store_failed(&error))?;
         self.space.count_inodes(tx.inode_change());
+        if tx.moves_names {
+            self.moving.note_change();
+        }
         for (fid, record) in tx.take_cached() {
             if let Some(record) = record.as_ref().filter(|record| record.attr.is_dir()) {
                 self.moving.note_size(record);

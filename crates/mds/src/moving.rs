@@ -10,7 +10,7 @@
 mod begin;
 mod step;
 
-use crate::mds::{Mds, StopSignal};
+use crate::mds::Mds;
 use crate::shards::{named_in, place_of, shards_of};
 use crate::tables::MOVES;
 use nacre_layout::dir_layout::Home;
@@ -18,15 +18,15 @@ use nacre_ondisk::InodeRecord;
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::peer::{PeerReply, PeerRequest};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two looks for changes.
+/// Time between two looks at changes that wait for others.
 const TICK: Duration = Duration::from_millis(250);
 /// Names that a step moves. Guess: others wait for the shard for as long as a step takes: two messages for each target, one sync, and
 /// about 2 us for each name.
@@ -64,6 +64,62 @@ struct Known {
     upto: HashMap<u32, u64>,
 }
 
+/// How a look at all changes has ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Pace {
+    /// Nothing changes.
+    Idle,
+    /// Others have something to do first.
+    Waiting,
+    /// There is more to do at once.
+    Busy,
+}
+
+/// Where the thread that moves names waits.
+#[derive(Default)]
+struct Bell {
+    state: Mutex<Rung>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Rung {
+    /// There is something to look at.
+    due: bool,
+    /// The thread is to end.
+    ended: bool,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.state.lock().due = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until there is something to look at, or for `limit`; false if it is time to end.
+    fn wait(&self, limit: Option<Duration>) -> bool {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let mut state = self.state.lock();
+        while !state.due && !state.ended {
+            match deadline {
+                None => self.changed.wait(&mut state),
+                Some(deadline) if self.changed.wait_until(&mut state, deadline).timed_out() => break,
+                Some(_) => {}
+            }
+        }
+        state.due = false;
+        !state.ended
+    }
+
+    /// Rests for `time`; false if it is time to end.
+    fn rest(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.ended && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+        !state.ended
+    }
+}
+
 /// What an MDT knows of names that move.
 #[derive(Default)]
 pub(crate) struct Moving {
@@ -72,12 +128,12 @@ pub(crate) struct Moving {
     grown: Mutex<BTreeSet<Fid>>,
     /// Sequence of FIDs for shards, and the number of the last one.
     fids: Mutex<(u64, u32)>,
-    may_restripe: AtomicBool,
     /// Names in one shard from which on it is split; `u64::MAX` if it never is.
     split_count: AtomicU64,
     limits: Mutex<MovingLimits>,
     /// Names that a step moves.
     step_names: AtomicUsize,
+    bell: Arc<Bell>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -97,7 +153,6 @@ impl Moving {
     fn change_limits(&self, change: impl FnOnce(&mut MovingLimits)) {
         let mut limits = self.limits.lock();
         change(&mut limits);
-        self.may_restripe.store(limits.may_restripe, Ordering::Relaxed);
         let count = if limits.splits { limits.split_count } else { u64::MAX };
         self.split_count.store(count, Ordering::Relaxed);
     }
@@ -127,8 +182,24 @@ impl Moving {
         let count = self.split_count.load(Ordering::Relaxed);
         let names = record.entries();
         if names >= count && (names - count).is_multiple_of(LOOK_EVERY) {
-            self.grown.lock().insert(named_in(record));
+            self.note_grown(named_in(record));
         }
+    }
+
+    fn note_grown(&self, fid: Fid) {
+        self.grown.lock().insert(fid);
+        self.bell.ring();
+    }
+
+    /// Names have to move, or a change is to be ended.
+    pub fn note_change(&self) {
+        self.bell.ring();
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.bell.state.lock().ended = true;
+        self.bell.changed.notify_all();
     }
 
     /// Waits for the end of the thread; false if it has panicked.
@@ -138,14 +209,19 @@ impl Moving {
 }
 
 /// Body of the thread that moves names.
-fn move_names(mds: &Weak<Mds>, signal: &StopSignal) {
+fn move_names(mds: &Weak<Mds>, bell: &Bell) {
     loop {
         let Some(mds) = mds.upgrade() else { return };
         let start = Instant::now();
-        let is_busy = mds.move_once();
+        let pace = mds.move_once();
         drop(mds);
-        // Whoever waits for a shard gets as much time with it as the steps.
-        if signal.wait(if is_busy { start.elapsed().min(TICK) } else { TICK }) {
+        let goes_on = match pace {
+            // Whoever waits for a shard gets as much time with it as the steps.
+            Pace::Busy => bell.rest(start.elapsed().min(TICK)),
+            Pace::Waiting => bell.wait(Some(TICK)),
+            Pace::Idle => bell.wait(None),
+        };
+        if !goes_on {
             return;
         }
     }
@@ -184,11 +260,11 @@ impl Mds {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub(crate) fn start_moving(self: &Arc<Self>, signal: &Arc<StopSignal>) -> std::io::Result<()> {
+    pub(crate) fn start_moving(self: &Arc<Self>) -> std::io::Result<()> {
         let mut thread = self.moving.thread.lock();
         if thread.is_none() {
-            let (weak, signal) = (Arc::downgrade(self), signal.clone());
-            let body = move || move_names(&weak, &signal);
+            let (weak, bell) = (Arc::downgrade(self), self.moving.bell.clone());
+            let body = move || move_names(&weak, &bell);
             *thread = Some(std::thread::Builder::new().name("mds-move".into()).spawn(body)?);
         }
         Ok(())
@@ -253,11 +329,11 @@ impl Mds {
 
     /// A directory should get more shards.
     pub(crate) fn note_grown(&self, fid: &Fid) {
-        self.moving.grown.lock().insert(*fid);
+        self.moving.note_grown(*fid);
     }
 
-    /// Does a step of every change that is under way here; true if there is more to do at once. Failures are tried again.
-    pub(crate) fn move_once(&self) -> bool {
+    /// Does a step of every change that is under way here. Failures are tried again.
+    pub(crate) fn move_once(&self) -> Pace {
         self.split_grown();
         let mut changing = Vec::new();
         let scanned = self.store.scan(MOVES, &[], Bound::Unbounded, &mut |key, _| {
@@ -266,18 +342,22 @@ impl Mds {
         });
         if let Err(error) = scanned {
             self.store_failed(&error);
-            return false;
+            return Pace::Waiting;
         }
-        let mut is_busy = false;
+        let mut pace = Pace::Idle;
         for fid in changing {
             if self.stopping.load(Ordering::Acquire) {
-                return false;
+                return Pace::Idle;
             }
-            match self.move_on(&fid) {
-                Ok(more) => is_busy |= more,
-                Err(status) => log::debug!("MDT{:04x}: names of {fid} do not move on: {status}", self.index),
-            }
+            pace = pace.max(match self.move_on(&fid) {
+                Ok(true) => Pace::Busy,
+                Ok(false) => Pace::Waiting,
+                Err(status) => {
+                    log::debug!("MDT{:04x}: names of {fid} do not move on: {status}", self.index);
+                    Pace::Waiting
+                }
+            });
         }
-        is_busy
+        pace
     }
 }

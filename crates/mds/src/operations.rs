@@ -16,12 +16,13 @@ pub(crate) use update::MIRRORED;
 use crate::error::MdsError;
 use crate::locks::{Kept, LockTable};
 use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key};
+use nacre_ondisk::InodeRecord;
 use nacre_rpc::MdsEndpoint;
 use nacre_store::MetaStore;
 use nacre_types::limits::MDT_COUNT_MAX;
 use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest};
-use nacre_wire::peer::{OpId, Operation, PeerReply, PeerRequest};
+use nacre_wire::peer::{OpId, Operation, PeerReply, PeerRequest, RecordBytes};
 use nacre_wire::{Decode, Encode};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -294,16 +295,9 @@ impl Operations {
         !self.peers.read().is_empty()
     }
 
-    /// True for an MDT of the file system.
-    pub fn knows(&self, mdt: u16) -> bool {
-        mdt == self.index || self.peers.read().contains_key(&mdt)
-    }
-
-    /// All MDTs.
-    pub fn all_mdts(&self) -> impl Iterator<Item = u16> + use<> {
-        let mut all: Vec<u16> = self.peers.read().keys().copied().collect();
-        all.push(self.index);
-        all.into_iter()
+    /// The indexes of all MDTs.
+    pub fn all_mdts(&self) -> Vec<u16> {
+        self.peers.read().keys().copied().chain([self.index]).collect()
     }
 
     /// A new operation, which is not decided.
@@ -364,6 +358,13 @@ impl Operations {
             _ => Err(Status::EPROTO),
         }
     }
+}
+
+/// An inode's record in a message.
+pub(crate) fn encoded(record: &InodeRecord) -> RecordBytes {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    RecordBytes(bytes)
 }
 
 /// A record of this part of the store: what a prepared operation locks, a committed operation, or the first operation of a

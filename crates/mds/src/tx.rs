@@ -37,6 +37,8 @@ pub struct Tx {
     pub is_replay: bool,
     /// Handle that the request opens, to be stored with its answer.
     pub opened: Option<OpenedRecord>,
+    /// Names have to move between shards because of it.
+    pub moves_names: bool,
     /// The default ACL that a directory gets, or that it loses, if that is changed.
     pub default_acl: Option<Option<Vec<u8>>>,
 }
@@ -51,6 +53,7 @@ impl Tx {
             destroyed: Vec::new(),
             inode_change: 0,
             is_replay: false,
+            moves_names: false,
             opened: None,
             default_acl: None,
         }

@@ -15,7 +15,6 @@ use nacre_types::{Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{PeerReply, PeerRequest, RecordBytes, Update};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 /// Shards that a directory is to have.
 struct Wanted {
@@ -45,7 +44,7 @@ impl Mds {
         self.may_choose_mdts(caller)?;
         let record = self.directory(fid)?;
         perm::owner_or_capable(&record.attr, caller.cred()).or(Status::EPERM)?;
-        if !self.moving.may_restripe.load(Ordering::Relaxed) {
+        if !self.moving_limits().may_restripe {
             return Err(Status::EPERM);
         }
         let wish = DirDefault::decode(wish).map_err(|_| Status::EINVAL)?;
@@ -56,9 +55,6 @@ impl Mds {
             is_by_itself: false,
             mdts: wish.mdts.clone(),
         };
-        if !wanted.mdts.iter().all(|mdt| self.operations.knows(*mdt)) {
-            return Err(Status::EINVAL);
-        }
         let change = self.change_to(&record, &wanted)?;
         let (gathered, updates) = self.begin_of(fid, &record, change)?;
         self.execute(caller, gathered, updates, (self.now(), MdsReply::Done))
@@ -86,7 +82,8 @@ impl Mds {
             list.as_ref().is_none_or(|list| list.change().is_none() && !list.flags.contains(DirFlags::FIXED));
         let used: BTreeSet<u16> = list.iter().flat_map(|list| &list.shards).map(Fid::mdt_index).collect();
         let now = list.as_ref().map_or(1, |list| list.shards.len());
-        let mut mdts: Vec<u16> = self.operations.all_mdts().filter(|mdt| !used.contains(mdt)).collect();
+        let mut mdts: Vec<u16> = self.operations.all_mdts();
+        mdts.retain(|mdt| !used.contains(mdt));
         // The directory's own first, then those behind it.
         mdts.sort_by_key(|mdt| mdt.wrapping_sub(self.index));
         let free = mdts.len() - usize::from(list.is_none());
@@ -126,6 +123,9 @@ impl Mds {
             (Some(list), 0 | 1) => (list.moving_to(hash, &[fid]), Vec::new()),
             (Some(list), count) if count > list.shards.len() => {
                 let fresh = new(count - list.shards.len(), &list.shards)?;
+                if fresh.is_empty() {
+                    return Err(Status::ENOSPC);
+                }
                 (list.growing(hash, &fresh), fresh)
             }
             (Some(list), count) if count < list.shards.len() => (list.shrinking(hash, count), Vec::new()),
@@ -155,13 +155,16 @@ impl Mds {
                     fresh.push(fid);
                     all.push(fid);
                 }
-                Err(Status::ENOSPC) if wanted.is_by_itself => {
-                    mdts.retain(|mdt| *mdt != best);
-                    if mdts.is_empty() && !fresh.is_empty() {
-                        break;
-                    }
-                }
+                Err(Status::ENOSPC) if wanted.is_by_itself => {}
+                Err(Status::ENODEV) => return Err(Status::EINVAL),
                 Err(status) => return Err(status),
+            }
+            // Two shards on one MDT are no gain unless somebody asks for them.
+            if wanted.is_by_itself {
+                mdts.retain(|mdt| *mdt != best);
+                if mdts.is_empty() {
+                    break;
+                }
             }
         }
         Ok(fresh)

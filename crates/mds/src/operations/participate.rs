@@ -1,13 +1,13 @@
 //! The side that another MDT asks.
 
-use super::{Bug, Prepared, encode_record};
+use super::{Bug, Prepared, encode_record, encoded};
 use crate::mds::Mds;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use nacre_rpc::Export;
 use nacre_types::{Fid, FileKind, Status, StatusResult, TransNo};
 use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
-use nacre_wire::peer::{Found, Name, OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest, RecordBytes};
+use nacre_wire::peer::{Found, Name, OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,11 +91,7 @@ impl Mds {
     }
 
     fn found(&self, fid: &Fid) -> StatusResult<Found> {
-        let record = self.find_inode(fid)?.map(|record| {
-            let mut bytes = Vec::new();
-            record.encode(&mut bytes);
-            RecordBytes(bytes)
-        });
+        let record = self.find_inode(fid)?.map(|record| encoded(&record));
         Ok(Found { fid: *fid, record })
     }
 

@@ -21,7 +21,7 @@ impl Mds {
 
     fn start_threads(self: &Arc<Self>) -> Result<(), MdsError> {
         if !self.stopping.load(Ordering::Acquire) {
-            self.start_moving(&self.signal).map_err(MdsError::Thread)?;
+            self.start_moving().map_err(MdsError::Thread)?;
         }
         let mut resolver = self.resolver.lock();
         if resolver.is_none() && self.operations.has_peers() && !self.stopping.load(Ordering::Acquire) {

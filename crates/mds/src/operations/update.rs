@@ -48,7 +48,10 @@ fn stage_moves(tx: &mut Tx, record: &InodeRecord) {
     let is_moving = place_of(record).is_ok_and(|shard| shard.is_some_and(|shard| shard.is_moving()));
     let is_changing = || shards_of(record).is_ok_and(|list| list.is_some_and(|list| list.change().is_some()));
     match is_moving || is_changing() {
-        true => tx.batch().put(MOVES, &key, &PRESENT),
+        true => {
+            tx.batch().put(MOVES, &key, &PRESENT);
+            tx.moves_names = true;
+        }
         false => tx.batch().delete(MOVES, &key),
     }
 }

@@ -5,7 +5,7 @@ use super::create::{ACL_DEFAULT, Wanted};
 use super::rename::Move;
 use crate::mds::Mds;
 use crate::names::Place;
-use crate::operations::Gathered;
+use crate::operations::{Gathered, encoded};
 use crate::ops::new_shard;
 use crate::service::Caller;
 use crate::shards::{named_in, shards_of};
@@ -14,7 +14,7 @@ use nacre_ondisk::InodeRecord;
 use nacre_types::perm;
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult};
 use nacre_wire::mds::{MdsAnswer, MdsReply, NewFile, RenameFlags};
-use nacre_wire::peer::{Name, RecordBytes, Update};
+use nacre_wire::peer::{Name, Update};
 
 /// How often names may change under an operation before it gives up.
 const ATTEMPTS: usize = 100;
@@ -31,12 +31,6 @@ fn name_in(directory: &InodeRecord, name: &[u8]) -> Name {
 /// Where a name is stored: with a directory or a shard.
 fn stored_at(home: &Fid, name: &[u8]) -> Name {
     Name { parent: *home, name: name.to_vec() }
-}
-
-fn encoded(record: &InodeRecord) -> RecordBytes {
-    let mut bytes = Vec::new();
-    record.encode(&mut bytes);
-    RecordBytes(bytes)
 }
 
 /// Removes the shards of what is to be removed.

@@ -3,7 +3,7 @@
 use super::create::ACL_DEFAULT;
 use crate::locks::Locked;
 use crate::mds::Mds;
-use crate::operations::{Gathered, MIRRORED};
+use crate::operations::{Gathered, MIRRORED, encoded};
 use crate::service::Caller;
 use crate::shards::shards_of;
 use crate::tx::Tx;
@@ -33,9 +33,7 @@ pub(crate) fn new_shard(master: &InodeRecord, fid: &Fid, lmv: Vec<u8>) -> Record
     let attr = &mut shard.attr;
     (attr.fid, attr.size, attr.nlink) = (*fid, 0, 2);
     attr.flags &= MIRRORED;
-    let mut bytes = Vec::new();
-    shard.encode(&mut bytes);
-    RecordBytes(bytes)
+    encoded(&shard)
 }
 
 impl Mds {
@@ -115,15 +113,13 @@ impl Mds {
         let changed =
             tx.cached().iter().find_map(|(changed, record)| record.as_ref().filter(|_| *changed == fid));
         let Some(changed) = changed else { return Ok(self.answer(reply)) };
-        let mut bytes = Vec::new();
-        changed.encode(&mut bytes);
+        let record = encoded(changed);
         let xattrs: Vec<_> = tx
             .default_acl
             .iter()
             .map(|acl| (ACL_DEFAULT.to_vec(), acl.clone().unwrap_or_default()))
             .collect();
-        let mirror =
-            |fid: Fid| Update::Mirror { fid, record: RecordBytes(bytes.clone()), xattrs: xattrs.clone() };
+        let mirror = |fid: Fid| Update::Mirror { fid, record: record.clone(), xattrs: xattrs.clone() };
         let shards = shards_of(changed)?.map(|layout| layout.shards).unwrap_or_default();
         let shards = shards.into_iter().filter(|shard| *shard != fid);
         let updates = shards.chain([fid]).map(mirror).collect();

@@ -6,6 +6,16 @@ use crate::tables::INODES;
 use nacre_ondisk::InodeRecord;
 use nacre_wire::peer::{Name, OpId, Operation, Part, Update};
 
+fn rename<'a>(from: (Fid, &'a str), to: (Fid, &'a str)) -> MdsRequest<'a> {
+    MdsRequest::Rename {
+        from_parent: from.0,
+        from_name: from.1.as_bytes(),
+        to_parent: to.0,
+        to_name: to.1.as_bytes(),
+        flags: RenameFlags::empty(),
+    }
+}
+
 /// The log of a server that loses power may lose its end. What others have a part in comes back from them, whoever coordinated it.
 #[test]
 fn a_part_that_was_lost_with_the_power_is_done_again() {
@@ -20,13 +30,6 @@ fn a_part_that_was_lost_with_the_power_is_done_again() {
         world.recover();
         let old = world.image(lost);
 
-        let rename = |from: (Fid, &str), to: (Fid, &str)| MdsRequest::Rename {
-            from_parent: from.0,
-            from_name: Box::leak(from.1.to_owned().into_boxed_str()).as_bytes(),
-            to_parent: to.0,
-            to_name: Box::leak(to.1.to_owned().into_boxed_str()).as_bytes(),
-            flags: RenameFlags::empty(),
-        };
         world.run(0, &rename((here, "file"), (there, "moved"))).expect("moved");
         world.run(1, &rename((there, "other"), (here, "came"))).expect("moved");
         let link = MdsRequest::Link { fid: other, parent: Fid::ROOT, name: b"link" };
@@ -120,14 +123,7 @@ fn a_repair_of_one_mdt_leaves_inodes_alone_whose_names_lie_on_others() {
     world.make(Fid::ROOT, "file", file, false).expect("made");
     let link = MdsRequest::Link { fid: file, parent: there, name: b"link" };
     world.run(1, &link).expect("linked");
-    let rename = MdsRequest::Rename {
-        from_parent: Fid::ROOT,
-        from_name: b"file",
-        to_parent: there,
-        to_name: b"moved",
-        flags: RenameFlags::empty(),
-    };
-    world.run(0, &rename).expect("moved");
+    world.run(0, &rename((Fid::ROOT, "file"), (there, "moved"))).expect("moved");
     world.recover();
     let dirs = world.stop();
     {
@@ -246,14 +242,7 @@ fn what_others_have_decided_is_done_while_clients_of_the_last_run_are_awaited() 
     let old = world.image(1);
     let file = world.fid(0);
     world.make(Fid::ROOT, "file", file, false).expect("made");
-    let rename = MdsRequest::Rename {
-        from_parent: Fid::ROOT,
-        from_name: b"file",
-        to_parent: there,
-        to_name: b"moved",
-        flags: RenameFlags::empty(),
-    };
-    world.run(0, &rename).expect("moved");
+    world.run(0, &rename((Fid::ROOT, "file"), (there, "moved"))).expect("moved");
     assert!(world.lose_power(old), "something was synced");
     world.start(1);
     world.meet();
@@ -286,14 +275,7 @@ fn a_file_whose_last_name_goes_before_its_opener_is_back_stays_for_it() {
     mds.sync_store(mds.store.last_transno()).expect("synced");
     drop(mds);
     let old = world.image(1);
-    let rename = MdsRequest::Rename {
-        from_parent: Fid::ROOT,
-        from_name: b"file",
-        to_parent: there,
-        to_name: b"victim",
-        flags: RenameFlags::empty(),
-    };
-    world.run(0, &rename).expect("moved");
+    world.run(0, &rename((Fid::ROOT, "file"), (there, "victim"))).expect("moved");
     assert!(world.lose_power(old), "something was synced");
     world.start(1);
     world.meet();
@@ -329,14 +311,7 @@ fn an_operation_is_not_done_again_when_it_was_forgotten_before_an_older_one() {
     world.make(Fid::ROOT, "there", there, true).expect("made");
     world.make(Fid::ROOT, "file", file, false).expect("made");
     world.recover();
-    let rename = MdsRequest::Rename {
-        from_parent: Fid::ROOT,
-        from_name: b"file",
-        to_parent: there,
-        to_name: b"moved",
-        flags: RenameFlags::empty(),
-    };
-    world.run(0, &rename).expect("moved");
+    world.run(0, &rename((Fid::ROOT, "file"), (there, "moved"))).expect("moved");
     let mds = world.net.get(1).expect("alive");
     let operation = stored(&mds).pop().expect("it is not durable yet");
     let ask = |request| {
@@ -380,5 +355,73 @@ fn nothing_is_forgotten_before_it_was_asked_what_is_to_be_done_again() {
     world.meet();
     assert_eq!(forget(), Ok(()));
     world.recover();
+    world.check();
+}
+
+/// A directory on MDT 0 with names.
+fn with_names(world: &World, name: &str) -> Fid {
+    let dir = world.fid(0);
+    world.make(Fid::ROOT, name, dir, true).expect("made");
+    for number in 0..8 {
+        world.make(dir, &format!("n{number}"), world.fid(0), false).expect("made");
+    }
+    dir
+}
+
+/// How many shards it has; none if it is whole.
+fn shards(world: &World, dir: Fid) -> usize {
+    world.list_of(dir).map_or(0, |list| list.shards.len())
+}
+
+fn restripe(world: &World, fid: Fid, mdts: &[u16]) -> StatusResult<MdsReply> {
+    let wish = DirDefault { count: mdts.len() as i32, mdts: mdts.to_vec(), ..DirDefault::default() };
+    world.run(fid.mdt_index(), &MdsRequest::Restripe { fid, wish: &wish.encode() })
+}
+
+#[test]
+fn a_second_change_is_refused_while_names_move_and_so_are_mdts_that_there_are_not() {
+    let world = World::new(2, 8);
+    let dir = with_names(&world, "dir");
+    assert_eq!(restripe(&world, dir, &[0, 7]), Err(Status::EINVAL));
+    assert_eq!(shards(&world, dir), 0);
+    assert_eq!(restripe(&world, dir, &[0, 1]), Ok(MdsReply::Done));
+    assert_eq!(restripe(&world, dir, &[0, 1]), Err(Status::EBUSY));
+    world.settle();
+    assert_eq!(shards(&world, dir), 2);
+    assert_eq!(restripe(&world, dir, &[0, 1]), Err(Status::EALREADY));
+    world.check();
+}
+
+#[test]
+fn a_directory_that_grows_is_split_over_mdts_that_take_something_new_unless_it_is_fixed() {
+    let world = World::new(3, 9);
+    let grow = |dir: Fid| {
+        world.net.get(0).expect("alive").note_grown(&dir);
+        world.settle();
+    };
+    let full = |no_create: [bool; 3]| {
+        for (index, no_create) in (0..).zip(no_create) {
+            world.net.get(index).expect("alive").set_no_create(no_create);
+        }
+    };
+    let dir = with_names(&world, "dir");
+    full([false, true, true]);
+    grow(dir);
+    assert_eq!(shards(&world, dir), 0, "one shard alone would be no gain");
+    full([false, true, false]);
+    grow(dir);
+    let mdts: Vec<u16> = world.parts(dir).iter().map(Fid::mdt_index).collect();
+    assert_eq!(mdts, [0, 2]);
+    let fixed = with_names(&world, "fixed");
+    full([false; 3]);
+    let flags = nacre_layout::dir_layout::DirFlags::FIXED;
+    let wish = DirDefault { count: 2, mdts: vec![0, 1], flags, ..DirDefault::default() };
+    let request = MdsRequest::Restripe { fid: fixed, wish: &wish.encode() };
+    world.run(0, &request).expect("begins");
+    world.settle();
+    grow(fixed);
+    assert_eq!(shards(&world, fixed), 2);
+    grow(dir);
+    assert_eq!(world.parts(dir).len(), 3);
     world.check();
 }
