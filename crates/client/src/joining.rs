@@ -7,7 +7,7 @@ use nacre_types::{Status, StatusResult};
 use nacre_wire::mds::LeaseGrant;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a wait looks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(100);
@@ -98,6 +98,19 @@ impl Client {
             }
             nacre_env::blocking(|| self.joining.changed.wait_for(&mut stopped, POLL));
         }
+    }
+
+    /// Waits until the client knows an MDT; false if it does not by then.
+    pub fn await_mdt(&self, index: u16, deadline: Instant) -> bool {
+        let is_known = || self.mdts.get(usize::from(index)).is_some();
+        let mut stopped = self.joining.stopped.lock();
+        while !is_known() && !*stopped {
+            let wait = || self.joining.changed.wait_until(&mut stopped, deadline).timed_out();
+            if nacre_env::blocking(wait) {
+                break;
+            }
+        }
+        is_known()
     }
 
     /// Whether there is such an MDT, also if it has joined just now.

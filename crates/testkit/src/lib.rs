@@ -31,6 +31,9 @@ mod shapes;
 mod stopped;
 pub mod wait;
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 pub use cluster::{Cluster, Shape};
 pub use shapes::{on_each_shape, on_each_shape_of, on_each_shape_with, on_each_shape_with_mdts};
 pub use stopped::Stopped;
@@ -50,6 +53,30 @@ pub fn errno<T: std::fmt::Debug, E: Into<std::io::Error>>(result: Result<T, E>) 
             error.raw_os_error().unwrap_or_else(|| panic!("{error} has no error number"))
         }
     }
+}
+
+/// A path as an argument of a command.
+///
+/// # Panics
+///
+/// If it is no text.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have plain names")
+}
+
+/// The names in a directory.
+///
+/// # Panics
+///
+/// If it cannot be listed, or shows a name twice.
+#[track_caller]
+pub fn names_in(path: &Path) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(path).expect("listed") {
+        let name = entry.expect("an entry").file_name().into_string().expect("plain");
+        assert!(names.insert(name.clone()), "{name} was listed twice");
+    }
+    names
 }
 
 /// Makes two tests of each function, one over an embedded file system and one over separate processes. The functions

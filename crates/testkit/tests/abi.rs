@@ -5,6 +5,7 @@ use std::path::Path;
 
 use nacre_testkit::program::run;
 use nacre_testkit::requirements::have;
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, on_every_shape};
 
 #[path = "abi/attributes.rs"]
@@ -15,10 +16,6 @@ mod files;
 mod groups;
 #[path = "abi/ioctls.rs"]
 mod ioctls;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

@@ -2,16 +2,12 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::have_root;
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn bench(cluster: &Cluster, words: &[&str]) -> String {
     let words: Vec<&str> = std::iter::once("bench").chain(words.iter().copied()).collect();

@@ -10,14 +10,11 @@ use nacre_testkit::identity::Identity;
 use nacre_testkit::program::{LIMIT, run_command, shell};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, binary, mounts, on_every_shape};
 
 /// A user who exists everywhere: fusermount3 wants to know the name.
 const NOBODY: u32 = 65_534;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 on_every_shape! {
     fn up_again_changes_nothing_and_down_again_is_fine(cluster) {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, program, wait};
 
 /// What a new file system has at its root.
@@ -18,10 +19,6 @@ const NO_DEFAULT: &str =
 const LMV_GETSTRIPE: u32 = 0xc030_66f1;
 const LMV_SET_DEFAULT_STRIPE: u32 = 0xc030_66f6;
 const DEFAULT_MAGIC: u32 = 0x0CD3_0CD0;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

@@ -7,11 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, program, wait};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

@@ -12,6 +12,7 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::run::Run;
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, Stopped, errno, on_each_shape, on_every_shape, wait};
 use rustix::fs::{FallocateFlags, SeekFrom};
 
@@ -20,10 +21,6 @@ const MIB: u64 = 1 << 20;
 /// Far more than anything here takes; what hangs is found by it.
 const LIMIT: Duration = Duration::from_secs(100);
 const HEAD: &[&str] = &["-E", "1M", "-L", "mdt", "-E", "-1", "-c", "2", "-S", "64K"];
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

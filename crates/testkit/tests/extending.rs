@@ -11,6 +11,7 @@ use std::time::Duration;
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::Random;
 use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, wait};
 use rustix::fs::FallocateFlags;
 
@@ -19,10 +20,6 @@ const STEP: u64 = 64 * MIB;
 const OSTS: usize = 3;
 /// Longer than metadata servers keep what they know of OSTs, and than a restart takes.
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

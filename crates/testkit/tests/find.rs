@@ -10,10 +10,7 @@ use std::time::{Duration, SystemTime};
 use nacre_testkit::Cluster;
 use nacre_testkit::on_every_shape;
 use nacre_testkit::requirements::have;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
+use nacre_testkit::text;
 
 /// Lines of `lfs find` in `directory`, in alphabetical order.
 fn lfs_find(cluster: &Cluster, directory: &Path, predicates: &str) -> Vec<String> {

@@ -8,13 +8,10 @@ use std::path::{Path, PathBuf};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_every_shape};
 
 const KIB: usize = 1 << 10;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];

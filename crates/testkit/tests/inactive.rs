@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, errno, on_each_shape_of, wait};
 
 /// Far more than anything here takes.
@@ -14,10 +15,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// What fails at once has failed within this time, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
 const STRIPE: usize = 65536;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

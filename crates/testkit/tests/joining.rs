@@ -6,11 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nacre_testkit::cluster::Options;
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, mounts, on_each_shape_with, program, wait};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

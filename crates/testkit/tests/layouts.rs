@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, errno, on_every_shape, wait};
 use rustix::fs::{FallocateFlags, SeekFrom};
 
@@ -19,10 +20,6 @@ const LIMIT: Duration = Duration::from_secs(100);
 /// Ends of components close together, so that small files cross them: 1 MiB on one OST, up to 4 MiB on two, then all.
 const PROGRESSIVE: &[&str] =
     &["-E", "1M", "-c", "1", "-S", "64K", "-E", "4M", "-c", "2", "-E", "-1", "-c", "-1"];
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

@@ -9,11 +9,8 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::program::{LIMIT, run_command};
 use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, binary, on_each_shape_of, on_every_shape, wait};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout

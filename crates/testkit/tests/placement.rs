@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_each_shape_of, wait};
 
 const OSTS: usize = 3;
 /// Longer than metadata servers keep what they know of OSTs.
 const LIMIT: Duration = Duration::from_secs(30);
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

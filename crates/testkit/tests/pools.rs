@@ -4,14 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use nacre_testkit::program::Outcome;
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, on_each_shape_of};
 
 /// OSTs of each file system here.
 const OSTS: usize = 4;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.lfs(arguments).success().stdout.trim().to_owned()

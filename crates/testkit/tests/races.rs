@@ -9,12 +9,9 @@ use std::sync::Barrier;
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, wait};
+use nacre_testkit::{names_in, text};
 
 const ROUNDS: usize = 40;
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
 
 /// A file system with three MDTs and two mounts. The mount of a single process is left alone, so that both come over the network.
 fn start(shape: Shape, fsname: &str) -> Option<(Cluster, [PathBuf; 2])> {
@@ -65,11 +62,6 @@ fn at_once(
         begin.wait();
         [number(first()), other.join().expect("no panic")]
     })
-}
-
-fn names_in(path: &Path) -> BTreeSet<String> {
-    let names = fs::read_dir(path).expect("listed").map(|entry| entry.expect("an entry").file_name());
-    names.map(|name| name.into_string().expect("plain")).collect()
 }
 
 fn below(mounts: &[PathBuf; 2], path: &str) -> [PathBuf; 2] {

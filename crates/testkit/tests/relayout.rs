@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, program, wait};
 
 const MIB: u64 = 1 << 20;
@@ -56,10 +57,6 @@ on_both! {
         super::a_migration_that_is_interrupted_leaves_nothing_behind,
     ];
     rebalancing_empties_an_ost_under_load: &[super::an_ost_is_emptied_under_load];
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
 }
 
 fn lfs(cluster: &Cluster, arguments: &[&str]) -> String {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,24 +12,10 @@ use std::time::Duration;
 use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, wait};
+use nacre_testkit::{names_in, text};
 
 /// How long names may take to move on a busy machine.
 const MOVED: Duration = Duration::from_secs(120);
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
-
-fn names_in(path: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(path).expect("listed");
-    let mut count = 0;
-    let names: BTreeSet<String> = entries
-        .inspect(|_| count += 1)
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("plain"))
-        .collect();
-    assert_eq!(names.len(), count, "a name was listed twice");
-    names
-}
 
 fn field(cluster: &Cluster, option: &str, dir: &Path) -> String {
     cluster.lfs(&["getdirstripe", option, text(dir)]).success().stdout.trim().to_owned()
@@ -87,6 +74,8 @@ fn a_directory_gets_more_and_fewer_shards_another_hash_and_is_whole_again() {
     on_each_shape_with_mdts("resa", 4, |cluster, _| {
         let (dir, names) = filled(cluster, &cluster.directory("change"), 300);
         let inode = fs::metadata(&dir).expect("there").ino();
+        let held = fs::File::open(&dir).expect("opened");
+        let in_held = |name: &str| format!("/proc/self/fd/{}/{name}", held.as_raw_fd());
         let steps: [(&[&str], usize, &str); 6] = [
             (&["-c", "3"], 3, "crush"),
             (&["-c", "4", "-H", "fnv_1a_64"], 4, "fnv_1a_64"),
@@ -99,6 +88,9 @@ fn a_directory_gets_more_and_fewer_shards_another_hash_and_is_whole_again() {
             restripe(cluster, &dir, options, count);
             assert_eq!(field(cluster, "-H", &dir), hash);
             check_all(&dir, &names);
+            fs::write(in_held("new"), b"new").expect("written by the open directory");
+            assert_eq!(fs::read(in_held("file7")).expect("read"), b"file7");
+            fs::remove_file(dir.join("new")).expect("removed");
             let shown = fs::metadata(&dir).expect("there");
             assert_eq!((shown.ino(), shown.nlink()), (inode, 7), "{options:?}");
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::Random;
 use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::text;
 use nacre_testkit::{Cluster, Shape, wait};
 
 const MIB: usize = 1 << 20;
@@ -50,10 +51,6 @@ enum Victim {
     Mount,
     /// The program that does the work.
     Program,
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
 }
 
 fn random_bytes(seed: u64, length: usize) -> Vec<u8> {

@@ -10,27 +10,13 @@ use std::time::{Duration, SystemTime};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, program, wait};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
+use nacre_testkit::{names_in, text};
 
 /// A new directory with a shard on each MDT, itself on MDT 0.
 fn striped(cluster: &Cluster, parent: &Path, name: &str) -> PathBuf {
     let path = parent.join(name);
     cluster.lfs(&["mkdir", "-c", "-1", "-i", "0", text(&path)]).success();
     path
-}
-
-fn names_in(path: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(path).expect("listed");
-    let mut count = 0;
-    let names: BTreeSet<String> = entries
-        .inspect(|_| count += 1)
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("plain"))
-        .collect();
-    assert_eq!(names.len(), count, "a name was listed twice");
-    names
 }
 
 fn error_of<T: std::fmt::Debug>(outcome: std::io::Result<T>) -> i32 {

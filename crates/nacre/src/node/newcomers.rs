@@ -9,13 +9,12 @@ use nacre_rpc::tcp::TcpMds;
 use nacre_rpc::{LoMds, MdsEndpoint, OssEndpoint, OstEventsFactory};
 use nacre_types::{StatusResult, TargetId};
 use nacre_wire::mgs::{FsConfig, TargetConfig};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Pause before an MDT that does not let the mount in is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-const POLL: Duration = Duration::from_millis(20);
 
 /// Ways of the mount that are told in the end that it leaves.
 #[derive(Default)]
@@ -45,6 +44,8 @@ pub struct Newcomers {
     params: Arc<Params>,
     ost_events: Arc<dyn OstEventsFactory>,
     state: Mutex<State>,
+    /// It is stopped.
+    ended: Condvar,
     me: Weak<Newcomers>,
 }
 
@@ -65,6 +66,7 @@ impl Newcomers {
             params: params.clone(),
             ost_events,
             state: Mutex::new(State { ways, ..State::default() }),
+            ended: Condvar::new(),
             me: me.clone(),
         })
     }
@@ -126,7 +128,10 @@ impl Newcomers {
         };
         if let Err(status) = self.bring_mdt(&client, &target) {
             log::warn!("{} has joined and does not let this client in: {status}", target.target);
-            std::thread::sleep(RETRY);
+            let mut state = self.state.lock();
+            if !state.stopped {
+                self.ended.wait_for(&mut state, RETRY);
+            }
         }
         true
     }
@@ -158,19 +163,15 @@ impl Newcomers {
 
     /// Waits until the mount knows an MDT; false if it does not by then.
     pub fn await_mdt(&self, index: u16, deadline: Instant) -> bool {
-        while self.client.upgrade().is_some_and(|client| client.mdt_count() <= usize::from(index)) {
-            if Instant::now() >= deadline || self.state.lock().stopped {
-                return false;
-            }
-            std::thread::sleep(POLL);
-        }
-        true
+        // A mount that has gone need not know it.
+        self.client.upgrade().is_none_or(|client| client.await_mdt(index, deadline))
     }
 
     /// Nothing is brought any more. The ways that there are.
     pub fn stop(&self) -> Ways {
         let mut state = self.state.lock();
         state.stopped = true;
+        self.ended.notify_all();
         std::mem::take(&mut state.ways)
     }
 }

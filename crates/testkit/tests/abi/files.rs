@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use nacre_testkit::identity::Identity;
-use nacre_testkit::{errno, on_every_shape};
+use nacre_testkit::{errno, on_every_shape, wait};
 
 use super::ioctls::{ioctl, packed, put, u32_at, u64_at};
 use super::{attribute, lfs, text};
@@ -184,21 +184,33 @@ on_every_shape! {
         let (file, reader) = (open(&path), File::open(&path).expect("open"));
         // A process that is being started has a copy of the reader's until it runs its own program.
         let (mut begun, mut begins) = std::io::pipe().expect("a pipe");
+        let (mut goes_on, mut go_on) = std::io::pipe().expect("a pipe");
+        // SAFETY: gettid has no arguments.
+        let asker = unsafe { libc::gettid() };
+        let told_by = go_on.as_raw_fd();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut command = cluster.run().command("true");
-                // SAFETY: write and usleep may be called in a process that was just forked.
+                // SAFETY: close, read and write may be called in a process that was just forked; the descriptor is its own copy.
                 unsafe {
                     command.pre_exec(move || {
+                        libc::close(told_by);
                         begins.write_all(b"x")?;
-                        libc::usleep(200_000);
-                        Ok(())
+                        goes_on.read_exact(&mut [0])
                     });
                 }
                 assert!(command.status().expect("runs").success());
             });
-            let mut told = [0];
-            begun.read_exact(&mut told).expect("the process is there");
+            begun.read_exact(&mut [0]).expect("the process is there");
+            scope.spawn(move || {
+                // It lives until the lease is being asked for.
+                let call = format!("{} ", libc::SYS_ioctl);
+                let path = format!("/proc/self/task/{asker}/syscall");
+                wait::until(wait::SOON, "the lease is asked for", || {
+                    fs::read_to_string(&path).expect("a thread").starts_with(&call).then_some(())
+                });
+                go_on.write_all(b"x").expect("told");
+            });
             drop(reader);
             assert_eq!(lease(&file, 2), 0);
         });
