@@ -124,6 +124,7 @@ impl Mds {
             MdsRequest::Scan { fid, cookie, max_bytes, layouts } => {
                 self.scan(caller, fid, *cookie, *max_bytes, *layouts)
             }
+            MdsRequest::ListInodes { fids, layouts } => self.list_inodes(fids, *layouts),
             MdsRequest::LookupMany { parent, names } => self.lookup_many(caller, parent, names),
             MdsRequest::ReadLink { fid } => self.read_link(fid),
             MdsRequest::GetXattr { fid, name } => self.get_xattr(caller, fid, name),

@@ -54,6 +54,15 @@ fn names_are_spread_over_all_mdts_and_the_directory_is_one() {
             fs::create_dir(dir.join(format!("sub{number}"))).expect("made");
         }
         assert_eq!((links(&dir), links(&top)), (14, 3));
+        for entry in fs::read_dir(&top).expect("listed").chain(fs::read_dir(&dir).expect("listed")) {
+            let entry = entry.expect("an entry");
+            let expected = match entry.file_name().to_str() {
+                Some("dir") => 14,
+                Some(name) if name.starts_with("sub") => 2,
+                _ => 1,
+            };
+            assert_eq!(entry.metadata().expect("there").nlink(), expected, "{:?}", entry.file_name());
+        }
         assert_eq!(fs::canonicalize(dir.join("sub3/..")).expect("there"), dir);
         assert_eq!(error_of(fs::remove_dir(&dir)), libc::ENOTEMPTY);
         let found = cluster.lfs(&["find", text(&dir), "-type", "f"]).success().stdout;

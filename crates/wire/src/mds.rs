@@ -55,6 +55,9 @@ bitflags! {
 /// Names of one [`MdsRequest::LookupMany`] (the largest `statahead_batch_max`, reference 5).
 pub const LOOKUP_MANY_MAX: usize = 1024;
 
+/// Inodes of one [`MdsRequest::ListInodes`]. Guess: as many as a page of a listing has names.
+pub const LIST_INODES_MAX: usize = 4096;
+
 /// What a create makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewFile<'a> {
@@ -500,6 +503,15 @@ pub enum MdsRequest<'a> {
         /// ([`nacre_layout::DirDefault`]).
         wish: &'a [u8],
     },
+    /// Attributes of many inodes of one MDT, and perhaps layouts, as `Scan` gives them: for names that lie on another MDT. Reply:
+    /// `Directory`, with entries called `.` in the order asked for; those that are gone are left out. The page may be full before the
+    /// last, which `end` tells.
+    ListInodes {
+        /// Which, up to [`LIST_INODES_MAX`].
+        fids: Vec<Fid>,
+        /// With layouts.
+        layouts: bool,
+    },
     /// Of another metadata server. Reply: `Peer`. `EPERM` for anybody else.
     Peer(PeerRequest),
 }
@@ -533,6 +545,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::ReadDir { .. }
                 | MdsRequest::Scan { .. }
                 | MdsRequest::LookupMany { .. }
+                | MdsRequest::ListInodes { .. }
                 | MdsRequest::ReadLink { .. }
                 | MdsRequest::GetXattr { .. }
                 | MdsRequest::ListXattr { .. }

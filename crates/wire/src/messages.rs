@@ -99,6 +99,7 @@ wire_enum!(MdsRequest<'a> {
     40 = CloseWrite { fid, handle, update, data },
     41 = Peer(request),
     42 = Restripe { fid, wish },
+    43 = ListInodes { fids, layouts },
 });
 
 wire_enum!(MdsReply {

@@ -11,7 +11,7 @@ use crate::ops::dot_lustre::virtual_attr;
 use crate::ops::namespace::Keep;
 use ahead::{Page, PageAhead, Wanted};
 use merge::Merge;
-use nacre_types::{Attr, Fid, FileKind, SizeSource, Status, StatusResult, perm};
+use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Status, StatusResult, perm};
 use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -160,7 +160,9 @@ impl Client {
         let mut next = None;
         for entry in page.entries() {
             let node = node_of(entry.fid)?;
-            let attr = entry.attr.filter(|_| plus).and_then(|attr| self.sure_attr(attr, lease));
+            // A directory with shards needs theirs: whoever wants that asks for it.
+            let attr = entry.attr.filter(|attr| plus && !attr.flags.contains(AttrFlags::STRIPED));
+            let attr = attr.and_then(|attr| self.sure_attr(attr, lease));
             let listed = ListedEntry {
                 name: entry.name,
                 node,
@@ -187,7 +189,11 @@ impl Client {
 
     /// Attributes of a listed file, unless its objects would have to be asked one file at a time.
     fn sure_attr(&self, attr: Attr, lease: u64) -> Option<Attr> {
-        if attr.size_source == SizeSource::Exact && self.nodes.file(attr.fid.inode_number()).is_none() {
+        let is_alone = !attr.flags.contains(AttrFlags::STRIPED);
+        if is_alone
+            && attr.size_source == SizeSource::Exact
+            && self.nodes.file(attr.fid.inode_number()).is_none()
+        {
             return Some(attr);
         }
         if attr.size_source == SizeSource::Objects && !self.lease.exclusive() {

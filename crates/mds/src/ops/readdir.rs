@@ -6,10 +6,10 @@ use crate::service::Caller;
 use crate::shards::place_of;
 use crate::tables::{DIRENTS, split_dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord};
-use nacre_types::name::COOKIE_MAX;
+use nacre_types::name::{COOKIE_FIRST, COOKIE_MAX};
 use nacre_types::{Fid, Status, StatusResult, perm};
 use nacre_wire::dir::{ATTR_BYTES, DIR_PAGE_MAX};
-use nacre_wire::mds::{DirEntry, DirPage, ListedLayout, MdsAnswer, MdsReply};
+use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, MdsAnswer, MdsReply};
 use std::ops::{Bound, ControlFlow};
 
 /// Access times older than this many seconds are renewed even if nothing changed (as `relatime` of Linux does).
@@ -129,6 +129,39 @@ impl Mds {
             }
             _ => Err(Status::WRONG_SHARD),
         }
+    }
+
+    /// What a listing says of inodes whose names lie on other MDTs.
+    ///
+    /// # Errors
+    /// `EINVAL` for too many; `WRONG_TARGET` for one of another MDT; what the store says.
+    pub(crate) fn list_inodes(&self, fids: &[Fid], layouts: bool) -> StatusResult<MdsAnswer> {
+        if fids.len() > LIST_INODES_MAX {
+            return Err(Status::EINVAL);
+        }
+        let mut page = DirPage { bytes: Vec::new(), end: true, public: false };
+        for fid in fids {
+            self.await_decision(fid);
+            let Some(record) = self.find_inode(fid)? else { continue };
+            let attr = self.told(&record)?;
+            let layout = if layouts { self.system_xattr(&record, System::Lov)? } else { None };
+            let mut entry = DirEntry {
+                cookie: COOKIE_FIRST,
+                fid: *fid,
+                kind: attr.kind(),
+                name: b".",
+                attr: Some(attr),
+                layout: layout.as_deref().map_or(ListedLayout::None, ListedLayout::Bytes),
+            };
+            if entry.encoded_len() > DIR_PAGE_MAX {
+                entry.layout = ListedLayout::TooLong;
+            }
+            if !page.push(&entry, DIR_PAGE_MAX as u32) {
+                page.end = false;
+                break;
+            }
+        }
+        Ok(self.answer(MdsReply::Directory(page)))
     }
 
     fn add_entry(

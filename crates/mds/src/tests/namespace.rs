@@ -2,7 +2,7 @@ use super::*;
 use nacre_layout::user::{self, Foreign};
 use nacre_types::limits::LINK_MAX;
 use nacre_types::{SetAttr, SetAttrValid};
-use nacre_wire::mds::XattrFlags;
+use nacre_wire::mds::{LIST_INODES_MAX, XattrFlags};
 
 #[test]
 fn a_file_is_found_under_its_name_with_the_attributes_it_was_made_with() {
@@ -304,4 +304,23 @@ fn many_names_are_looked_up_at_once_by_those_who_may_search() {
     let closed = f.create_as(&f.cred, Fid::ROOT, "closed", NewFile::Directory, 0o040700).expect("made");
     let request = MdsRequest::LookupMany { parent: closed.fid, names: &names };
     assert_eq!(f.run_as(&user(5, 5, &[]), &request), Err(Status::EACCES));
+}
+
+#[test]
+fn inodes_are_listed_by_fid_in_the_order_asked_for_without_those_that_are_gone() {
+    let f = Fixture::new();
+    let made: Vec<Attr> =
+        (0..5).map(|number| f.file(Fid::ROOT, &format!("f{number}")).expect("made")).collect();
+    f.unlink(Fid::ROOT, "f2").expect("removed");
+    let list = |fids: Vec<Fid>| f.run(&MdsRequest::ListInodes { fids, layouts: false });
+    let asked: Vec<Fid> = made.iter().rev().map(|attr| attr.fid).collect();
+    let Ok(MdsReply::Directory(page)) = list(asked) else { panic!("a page") };
+    let found: Vec<(Fid, Option<u32>)> =
+        page.entries().map(|entry| (entry.fid, entry.attr.map(|attr| attr.nlink))).collect();
+    let expected: Vec<_> = [4, 3, 1, 0].map(|number: usize| (made[number].fid, Some(1))).to_vec();
+    assert_eq!((found, page.end), (expected, true));
+    assert_eq!(list(vec![Fid::ROOT; LIST_INODES_MAX + 1]), Err(Status::EINVAL));
+    let elsewhere = Fid::new(Fid::first_sequence_of_mdt(1), 5, 0);
+    assert_eq!(list(vec![elsewhere]), Err(Status::WRONG_TARGET));
+    f.check();
 }

@@ -210,6 +210,7 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         },
         MdsRequest::Peer(peer::requests().remove(0)),
         MdsRequest::Restripe { fid: fid(1), wish: b"lum" },
+        MdsRequest::ListInodes { fids: vec![fid(1), fid(2)], layouts: true },
     ]
 }
 

@@ -189,15 +189,16 @@ impl Client {
         let Wanted { cookie, max_bytes, plus } = *wanted;
         let request = MdsRequest::ReadDir { fid: dir.fid, cookie, max_bytes, plus };
         let answer = self.call_system(dir.fid, &request)?;
-        match (answer.reply, dir.version) {
-            (MdsReply::Directory(page), None) => Ok(Page { page, lease: answer.lease, changes }),
-            (MdsReply::Shard { page, version, .. }, Some(expected)) if version == expected => {
-                Ok(Page { page, lease: answer.lease, changes })
-            }
+        let lease = answer.lease;
+        let page = match (answer.reply, dir.version) {
+            (MdsReply::Directory(page), None) => page,
+            (MdsReply::Shard { page, version, .. }, Some(expected)) if version == expected => page,
             // The list that it is in is not the one that is known, or it is in none.
-            (MdsReply::Directory(_) | MdsReply::Shard { .. }, _) => Err(Status::WRONG_SHARD),
-            _ => Err(Status::EPROTO),
-        }
+            (MdsReply::Directory(_) | MdsReply::Shard { .. }, _) => return Err(Status::WRONG_SHARD),
+            _ => return Err(Status::EPROTO),
+        };
+        let page = if plus { self.with_attributes(page, lease)? } else { page };
+        Ok(Page { page, lease, changes })
     }
 
     /// `page` was handed out up to `next`, all of it if `whole`: gets what will be asked for next.

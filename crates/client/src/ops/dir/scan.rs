@@ -5,10 +5,24 @@ use crate::client::{Answer, Client};
 use nacre_layout::dir_layout::DirLayout;
 use nacre_types::ioctl::ScanWanted;
 use nacre_types::{Attr, AttrFlags, Fid, SizeSource, Status, StatusResult};
-use nacre_wire::mds::{DirEntry, DirPage, ListedLayout, MdsReply, MdsRequest};
+use nacre_wire::dir::DIR_PAGE_MAX;
+use nacre_wire::mds::{DirEntry, DirPage, LIST_INODES_MAX, ListedLayout, MdsReply, MdsRequest};
+use std::collections::{BTreeMap, HashMap};
 
 /// A page of a shard that a program's request is divided into has at least so many bytes.
 const SHARD_PAGE_MIN: usize = 16 << 10;
+
+/// What listings say of inodes of other MDTs, and under which lease; 0 if under none.
+struct ListedInodes {
+    pages: Vec<DirPage>,
+    lease: u64,
+}
+
+impl ListedInodes {
+    fn by_fid(&self) -> HashMap<Fid, DirEntry<'_>> {
+        self.pages.iter().flat_map(DirPage::entries).map(|entry| (entry.fid, entry)).collect()
+    }
+}
 
 /// A page of a shard, and when it was true.
 pub(super) struct ShardPage {
@@ -138,23 +152,17 @@ impl Client {
 
     /// Puts in what lies on other MDTs than its name. The page may end earlier then.
     fn with_those_elsewhere(&self, page: &DirPage, max_bytes: u32, layouts: bool) -> StatusResult<DirPage> {
+        let missing = page.entries().filter(|entry| entry.attr.is_none()).map(|entry| entry.fid);
+        let inodes = self.list_inodes(missing, layouts)?;
+        let found = inodes.by_fid();
         let mut filled = DirPage { bytes: Vec::with_capacity(max_bytes as usize), ..*page };
         // Where the names begin that have the position of the last one.
         let (mut group, mut group_at) = (0, 0);
         for mut entry in page.entries() {
-            let layout = match entry.attr {
-                None => match self.ask_entry(entry.fid, layouts)? {
-                    Some((attr, layout)) => {
-                        entry.attr = Some(attr);
-                        layout
-                    }
-                    // Removed meanwhile.
-                    None => continue,
-                },
-                Some(_) => None,
-            };
-            if let Some(layout) = &layout {
-                entry.layout = ListedLayout::Bytes(layout);
+            if entry.attr.is_none() {
+                // Removed meanwhile, if it is not there.
+                let Some(inode) = found.get(&entry.fid) else { continue };
+                (entry.attr, entry.layout) = (inode.attr, inode.layout);
                 if entry.encoded_len() > max_bytes as usize {
                     entry.layout = ListedLayout::TooLong;
                 }
@@ -171,22 +179,62 @@ impl Client {
         if filled.is_empty() && !filled.end { Err(Status::E2BIG) } else { Ok(filled) }
     }
 
-    /// What a listing says of an inode; `None` if it is gone.
-    fn ask_entry(&self, fid: Fid, with_layout: bool) -> StatusResult<Option<(Attr, Option<Vec<u8>>)>> {
-        let attr = match self.mdt_attr(fid) {
-            Ok(attr) => attr,
-            Err(Status::ENOENT) => return Ok(None),
-            Err(status) => return Err(status),
-        };
-        if !with_layout || !(attr.is_regular() || attr.is_dir()) {
-            return Ok(Some((attr, None)));
+    /// The same for a page of a kernel's listing, which was asked for under a lease: attributes that were not there come under the same
+    /// lease, or not at all. The page may grow.
+    ///
+    /// # Errors
+    /// What an MDT answers.
+    pub(super) fn with_attributes(&self, page: DirPage, lease: u64) -> StatusResult<DirPage> {
+        if lease == 0 || page.entries().all(|entry| entry.attr.is_some()) {
+            return Ok(page);
         }
-        match self.call_system(fid, &MdsRequest::GetXattr { fid, name: b"lustre.lov" }) {
-            Ok(answer) => Ok(Some((attr, Some(answer.bytes()?)))),
-            Err(Status::ENODATA) => Ok(Some((attr, None))),
-            Err(Status::ENOENT) => Ok(None),
-            Err(status) => Err(status),
+        let missing = page.entries().filter(|entry| entry.attr.is_none()).map(|entry| entry.fid);
+        let inodes = self.list_inodes(missing, false)?;
+        if inodes.lease != lease {
+            return Ok(page);
         }
+        let found = inodes.by_fid();
+        let mut filled = DirPage { bytes: Vec::with_capacity(2 * page.bytes.len()), ..page };
+        for mut entry in page.entries() {
+            entry.attr = entry.attr.or_else(|| found.get(&entry.fid)?.attr);
+            // Names of one position stay together: one that does not fit with its attributes comes without.
+            if !filled.push(&entry, DIR_PAGE_MAX as u32)
+                && !filled.push(&DirEntry { attr: None, ..entry }, DIR_PAGE_MAX as u32)
+            {
+                return Ok(page);
+            }
+        }
+        Ok(filled)
+    }
+
+    /// What listings say of inodes, asked of their MDTs many at a time.
+    fn list_inodes(&self, fids: impl Iterator<Item = Fid>, layouts: bool) -> StatusResult<ListedInodes> {
+        let mut by_mdt: BTreeMap<u16, Vec<Fid>> = BTreeMap::new();
+        fids.for_each(|fid| by_mdt.entry(fid.mdt_index()).or_default().push(fid));
+        let (mut pages, mut lease) = (Vec::new(), None);
+        for fids in by_mdt.values_mut() {
+            // One with several names in the directory is asked for once.
+            fids.sort_unstable();
+            fids.dedup();
+            let mut rest = &fids[..];
+            while let Some(first) = rest.first() {
+                let some = rest[..rest.len().min(LIST_INODES_MAX)].to_vec();
+                let asked = some.len();
+                let answer = self.call_system(*first, &MdsRequest::ListInodes { fids: some, layouts })?;
+                let MdsReply::Directory(page) = answer.reply else { return Err(Status::EPROTO) };
+                let under = answer.lease;
+                lease = Some(lease.map_or(under, |lease| if lease == under { lease } else { 0 }));
+                let last = page.entries().last().map(|entry| entry.fid);
+                rest = match (page.end, last) {
+                    (true, _) => &rest[asked..],
+                    // Those behind the last one did not fit.
+                    (false, Some(last)) => &rest[rest.partition_point(|fid| *fid <= last)..],
+                    (false, None) => return Err(Status::EPROTO),
+                };
+                pages.push(page);
+            }
+        }
+        Ok(ListedInodes { pages, lease: lease.unwrap_or(0) })
     }
 
     /// Attributes as the MDT has them: size, space and times of data may be out of date.
