@@ -197,13 +197,6 @@ impl Rooms {
     pub fn ask_again(&mut self) {
         self.asked = None;
     }
-
-    /// Nothing goes to this MDT until space is asked for again.
-    pub fn note_unusable(&mut self, mdt: u16) {
-        if let Some(room) = self.all.iter_mut().find(|room| room.index == mdt) {
-            room.usable = false;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -139,7 +139,11 @@ impl Client {
         let first = wish.mdts.first().copied().or(named).unwrap_or(fid.mdt_index());
         let mdts = match &wish.mdts[..] {
             _ if count <= 1 => Vec::new(),
-            [] => spread(&self.rooms()?, first, self.mdts.len()).into_iter().cycle().take(count).collect(),
+            [] => spread(&self.connected_rooms()?, first, self.mdts.len())
+                .into_iter()
+                .cycle()
+                .take(count)
+                .collect(),
             listed => listed.iter().copied().cycle().take(count).collect(),
         };
         let (count, index) = (i32::try_from(count).map_err(|_| Status::EINVAL)?, first.into());
@@ -323,7 +327,7 @@ impl Client {
         if count <= 1 && mdts.len() <= 1 {
             mdts = vec![first];
         } else if mdts.len() < count {
-            for mdt in spread(&self.rooms()?, first, all) {
+            for mdt in spread(&self.connected_rooms()?, first, all) {
                 if !mdts.contains(&mdt) {
                     mdts.push(mdt);
                 }
@@ -348,13 +352,14 @@ impl Client {
             in_turn,
         };
         let qos = self.dir_qos();
-        for _ in 0..self.mdts.len() {
-            let rooms = self.rooms()?;
+        let mut rooms = self.rooms()?;
+        for _ in 0..rooms.len() {
             let Some(mdt) = self.placement.chooser.lock().choose(&rooms, &wanted, &qos) else { break };
             if self.is_connected(mdt) {
                 return Ok(mdt);
             }
-            self.note_unusable(mdt);
+            // The next directory may find it again.
+            rooms.iter_mut().filter(|room| room.index == mdt).for_each(|room| room.usable = false);
         }
         Ok(wanted.parent)
     }
@@ -365,15 +370,17 @@ impl Client {
         import.is_none_or(|import| matches!(import.state, LinkState::New | LinkState::Full | LinkState::Idle))
     }
 
+    /// The room on each MDT; what has to be waited for cannot be used.
+    fn connected_rooms(&self) -> StatusResult<Vec<Room>> {
+        let mut rooms = self.rooms()?;
+        rooms.iter_mut().for_each(|room| room.usable &= self.is_connected(room.index));
+        Ok(rooms)
+    }
+
     /// Asks again whether an MDT takes new inodes: otherwise it was another one that had no room, for the name.
     fn has_room_now(&self, mdt: u16) -> StatusResult<bool> {
         self.placement.rooms.lock().ask_again();
         Ok(self.rooms()?.iter().any(|room| room.index == mdt && room.usable))
-    }
-
-    /// Nothing goes to this MDT until space is asked for again.
-    fn note_unusable(&self, mdt: u16) {
-        self.placement.rooms.lock().note_unusable(mdt);
     }
 
     /// The room on each MDT, not older than `qos_maxage` unless somebody asks for it at this moment.

@@ -544,6 +544,8 @@ impl Peer {
         let state = match link {
             _ if self.is_stopping() => LinkState::Disconnected,
             ImportState::New => LinkState::New,
+            // One more connection beside those that there are.
+            ImportState::Connecting if open().is_some() => LinkState::Full,
             ImportState::Connecting => LinkState::Connecting,
             ImportState::Recovering | ImportState::Evicted => LinkState::Recover,
             ImportState::Disconnected => LinkState::Disconnected,
