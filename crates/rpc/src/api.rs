@@ -64,6 +64,10 @@ pub trait ClientCallbacks: Send + Sync {
     fn lock_message(&self, message: LockMessage) {
         let _ = message;
     }
+
+    /// The server cannot call back until the client has reached it again: the connection for it has ended. Must return soon and must
+    /// not wait for a server.
+    fn callbacks_lost(&self) {}
 }
 
 /// Callbacks of somebody who caches nothing: servers among each other.

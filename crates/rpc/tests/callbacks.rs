@@ -11,6 +11,7 @@ use nacre_wire::mds::LeaseGrant;
 use proxy::{Harm, Proxy, Way};
 use services::*;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Tells it again until it arrives, as services do.
 fn tell_until_heard(export: &Export, events: &Events, number: u64) {
@@ -40,11 +41,14 @@ fn a_metadata_client_hears_of_locks_and_leases_in_order() {
     let mut heard = numbers(&events);
     heard.dedup();
     assert!(heard.into_iter().eq(0..20_000), "each once, in order");
-    // One that gets lost with its connection arrives when it is told again.
+    assert_eq!(events.losses.load(Ordering::SeqCst), 0);
+    // One that gets lost with its connection arrives when it is told again, and the client knows that it may not hear.
     proxy.plan(Way::ToClient, 10, Harm::Cut, false);
     export.callbacks.lock_message(message(30_000));
     eventually("the connection is lost", || proxy.happened() == 1);
     assert!(!numbers(&events).contains(&30_000));
     tell_until_heard(&export, &events, 30_000);
+    assert_eq!(events.losses.load(Ordering::SeqCst), 1);
     drop(mds);
+    assert_eq!(events.losses.load(Ordering::SeqCst), 1, "who leaves wants to hear nothing");
 }

@@ -15,7 +15,7 @@ use nacre_fuse::front::{Front, FrontOptions, LockScope};
 use nacre_fuse::{Error, Session, SessionConfig, Unmount};
 use nacre_rpc::tcp::{MdsEvents, TcpMds};
 use nacre_rpc::{ClientCallbacks, LoMds, MdsEndpoint, Recovery};
-use nacre_types::{Cred, StatusResult, TargetKind};
+use nacre_types::{Cred, StatusResult, TargetId, TargetKind};
 use nacre_wire::lock::{LockMessage, LockRequest};
 use nacre_wire::mds::{LeaseGrant, MdsRequest};
 use nacre_wire::mgs::{FsConfig, TargetConfig};
@@ -341,6 +341,12 @@ impl ClientCallbacks for RemoteEvents {
 
     fn lock_message(&self, message: LockMessage) {
         self.lease.lock_message(message);
+    }
+
+    /// An MDT that was killed does what others had decided as soon as it is started again, and hears of this client later: names would
+    /// be shown until then that are gone.
+    fn callbacks_lost(&self) {
+        self.locks.drop_unused(TargetId::mdt(self.index));
     }
 }
 

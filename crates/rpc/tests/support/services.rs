@@ -15,7 +15,7 @@ use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -256,6 +256,8 @@ pub struct Events {
     pub grants: Mutex<Vec<LeaseGrant>>,
     pub messages: Mutex<Vec<LockMessage>>,
     pub recoveries: Mutex<Vec<Recovery>>,
+    /// How often the way for callbacks was lost.
+    pub losses: AtomicUsize,
 }
 
 impl ClientCallbacks for Events {
@@ -265,6 +267,10 @@ impl ClientCallbacks for Events {
 
     fn lock_message(&self, message: LockMessage) {
         self.messages.lock().unwrap().push(message);
+    }
+
+    fn callbacks_lost(&self) {
+        self.losses.fetch_add(1, Ordering::SeqCst);
     }
 }
 

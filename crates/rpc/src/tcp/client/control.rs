@@ -130,6 +130,9 @@ impl Holder {
                     // A stop or a goodbye that came before the socket was in its place is seen by `listen`, which asks first.
                     listen(peer, events, &socket, greeting.inbox);
                     *self.place.lock() = None;
+                    if !peer.is_leaving() {
+                        events.callbacks_lost();
+                    }
                 }
                 Err(status) => log::debug!("control connection to {}: {status}", peer.name()),
             }
