@@ -67,6 +67,7 @@ impl Shared {
                 // One that is there may be spread anew, once at a time.
                 let made = self.maker.make(&parent, &name, wish);
                 let made = made.or_else(|error| ignore(error, libc::EBUSY));
+                let made = made.or_else(|error| ignore(error, libc::EALREADY));
                 (format!("mkdir {name} in {parent:?} {wish:?}"), made)
             }
             5 => (format!("unlink {path:?}"), fs::remove_file(&path)),

@@ -178,7 +178,9 @@ impl Worker {
         {
             // One that is there is spread anew, as on Lustre; or its names are still on their way.
             return match made {
-                Err(error) if !matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY)) => {
+                Err(error)
+                    if !matches!(error.raw_os_error(), Some(libc::EALREADY | libc::EEXIST | libc::EBUSY)) =>
+                {
                     Err(format!("spread anew: {error}"))
                 }
                 _ => Ok(()),
