@@ -15,6 +15,7 @@
 //! - an object never shows bytes of another one, neither after a crash nor after a power cut;
 //! - overlapping writes at the same time leave either data in each byte, in no particular order.
 
+pub mod block;
 mod cache_policy;
 mod error;
 pub mod file;
@@ -29,7 +30,9 @@ pub use cache_policy::CachePolicy;
 pub use error::{ObjectError, Result};
 pub use file::{ADDRESS, CLASS, DirectIo, FileStore, FileStoreOptions, JOINING, LOCK_CLIENTS};
 pub use records::{Edit, RecordStore};
-pub use report::{ObjectProblem, ObjectStoreStats, ObjectVerifyReport};
+pub use report::{
+    FreeExtentClass, FreeExtents, ObjectExtent, ObjectProblem, ObjectStoreStats, ObjectVerifyReport,
+};
 
 use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
@@ -237,6 +240,29 @@ pub trait ObjectStore: Send + Sync {
     /// Changes it, for transfers that begin from now on; what is cached stays. Transfers whose offset, length or memory is not
     /// aligned as the medium wants it cannot go around the cache.
     fn set_cache_policy(&self, policy: CachePolicy);
+
+    /// Where the data of an object lies on the medium, in the order of the object; `None` if the store does not know. Holes are
+    /// left out, reserved space that reads as zeros is not. An object that does not exist has none.
+    ///
+    /// # Errors
+    /// Those of the index.
+    fn extents(&self, _object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
+        Ok(None)
+    }
+
+    /// How the free space of the medium lies; `None` if the store does not know.
+    fn free_extents(&self) -> Option<FreeExtents> {
+        None
+    }
+
+    /// Tells the medium of up to `max_bytes` of space that was freed and that it has not been told of, and returns how many
+    /// bytes those were; 0 if there is nothing left to tell, and in stores that leave it to the file system below.
+    ///
+    /// # Errors
+    /// Those of the medium; `EOPNOTSUPP` if it does not want to know.
+    fn trim(&self, _max_bytes: u64) -> Result<u64> {
+        Ok(0)
+    }
 
     /// Counters.
     fn stats(&self) -> ObjectStoreStats;

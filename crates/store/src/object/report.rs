@@ -37,6 +37,41 @@ pub struct ObjectStoreStats {
     pub recovered_files: u64,
 }
 
+/// A piece of an object on the medium. Offsets and length in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectExtent {
+    /// Offset in the object.
+    pub logical: u64,
+    /// Offset on the medium.
+    pub physical: u64,
+    /// Length.
+    pub len: u64,
+}
+
+/// Free extents of a range of lengths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreeExtentClass {
+    /// Least length in bytes, a power of two times the block size; below twice as much.
+    pub min_bytes: u64,
+    /// How many there are.
+    pub count: u64,
+    /// Their bytes in all.
+    pub bytes: u64,
+}
+
+/// How free space lies.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FreeExtents {
+    /// Classes that are not empty, by growing length.
+    pub classes: Vec<FreeExtentClass>,
+    /// Extents in all.
+    pub count: u64,
+    /// Bytes in all.
+    pub bytes: u64,
+    /// The longest extent in bytes.
+    pub largest: u64,
+}
+
 /// What [`ObjectStore::verify`](super::ObjectStore::verify) found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectVerifyReport {

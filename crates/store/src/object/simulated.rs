@@ -6,8 +6,8 @@
 //! Whatever is measured so is to be labelled "simulated".
 
 use super::{
-    Advice, CachePolicy, Fallocate, ObjectAttr, ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result,
-    Seek, Space,
+    Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectExtent, ObjectStore, ObjectStoreStats,
+    ObjectVerifyReport, Result, Seek, Space,
 };
 use nacre_types::Fid;
 use parking_lot::Mutex;
@@ -233,6 +233,18 @@ impl<S: ObjectStore> ObjectStore for Simulated<S> {
 
     fn set_cache_policy(&self, policy: CachePolicy) {
         self.inner.set_cache_policy(policy);
+    }
+
+    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
+        self.inner.extents(object)
+    }
+
+    fn free_extents(&self) -> Option<FreeExtents> {
+        self.inner.free_extents()
+    }
+
+    fn trim(&self, max_bytes: u64) -> Result<u64> {
+        self.inner.trim(max_bytes)
     }
 
     fn stats(&self) -> ObjectStoreStats {

@@ -1,0 +1,372 @@
+//! A raw device or one large file, around the page cache.
+
+use super::aligned::AlignedBuffer;
+use super::ring::{Ring, Transfer, Way};
+use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, ReadOp, WriteOp, check_range};
+use parking_lot::Mutex;
+use rustix::fs::{self, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How a [`DirectDevice`] is opened.
+#[derive(Clone, Debug, Default)]
+pub struct DirectDeviceOptions {
+    /// Make a sparse file of so many bytes if there is nothing at the path.
+    pub create_bytes: Option<u64>,
+    /// Do not use rings.
+    pub system_calls_only: bool,
+    /// Rings at most; 0 chooses by the number of CPUs.
+    pub rings_max: usize,
+}
+
+/// `BLKDISCARD`. Source: linux/fs.h.
+const BLKDISCARD: libc::c_ulong = 0x1277;
+/// Pieces in which memory that is not aligned is copied where there are no rings.
+const COPY_PIECE: usize = 1 << 20;
+
+/// See the [module documentation](self). Dropping it gives the device up.
+pub struct DirectDevice {
+    // Before the descriptor that they use.
+    rings: Mutex<Rings>,
+    fd: OwnedFd,
+    path: PathBuf,
+    size: u64,
+    align: usize,
+    is_raw: bool,
+    is_flash: bool,
+    engine: Engine,
+    counters: Counters,
+}
+
+struct Rings {
+    idle: Vec<Ring>,
+    made: usize,
+    max: usize,
+}
+
+#[derive(Default)]
+struct Counters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    flushes: AtomicU64,
+    discarded_bytes: AtomicU64,
+    ring_batches: AtomicU64,
+    call_batches: AtomicU64,
+    short: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}
+
+impl DirectDevice {
+    /// Opens a device or file for this process alone.
+    ///
+    /// # Errors
+    /// `EBUSY` if somebody else has it open or mounted, `EINVAL` where there is no way around the page cache or it is neither a
+    /// device nor a regular file, or the size is less than a block.
+    pub fn open(path: &Path, options: &DirectDeviceOptions) -> io::Result<DirectDevice> {
+        let fd = open_exclusive(path, options.create_bytes)?;
+        let stat = fs::fstat(&fd)?;
+        let is_raw = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => true,
+            FileType::RegularFile => false,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        let size = fs::seek(&fd, fs::SeekFrom::End(0))? / BLOCK * BLOCK;
+        if size < BLOCK {
+            return Err(Errno::INVAL.into());
+        }
+        let align = memory_alignment(&fd)?;
+        let first = if options.system_calls_only { None } else { Ring::new(fd.as_raw_fd(), align).ok() };
+        let engine = if first.is_some() { Engine::IoUring } else { Engine::SystemCalls };
+        let max = match options.rings_max {
+            0 => (nacre_env::cpu_count() * 4).clamp(8, 64),
+            max => max,
+        };
+        let rings = Rings { made: usize::from(first.is_some()), idle: first.into_iter().collect(), max };
+        Ok(DirectDevice {
+            rings: Mutex::new(rings),
+            path: path.to_owned(),
+            size,
+            align,
+            is_raw,
+            is_flash: is_flash(if is_raw { stat.st_rdev } else { stat.st_dev }),
+            engine,
+            counters: Counters::default(),
+            fd,
+        })
+    }
+
+    /// A ring that nobody uses; `None` if all are in use.
+    fn take_ring(&self) -> Option<Ring> {
+        if self.engine != Engine::IoUring {
+            return None;
+        }
+        let mut rings = self.rings.lock();
+        if let Some(ring) = rings.idle.pop() {
+            return Some(ring);
+        }
+        if rings.made >= rings.max {
+            return None;
+        }
+        rings.made += 1;
+        drop(rings);
+        let ring = Ring::new(self.fd.as_raw_fd(), self.align).ok();
+        if ring.is_none() {
+            self.rings.lock().made -= 1;
+        }
+        ring
+    }
+
+    /// Does a batch of transfers.
+    ///
+    /// # Safety
+    /// As [`Ring::run`].
+    unsafe fn run(&self, way: Way, transfers: &[Transfer]) -> io::Result<()> {
+        if let Some(mut ring) = self.take_ring() {
+            // SAFETY: passed on.
+            let result = unsafe { ring.run(way, transfers) };
+            self.rings.lock().idle.push(ring);
+            add(&self.counters.ring_batches, 1);
+            return result.map(|short| add(&self.counters.short, short));
+        }
+        add(&self.counters.call_batches, 1);
+        let mut copy = None;
+        for transfer in transfers {
+            match way {
+                Way::Read => {
+                    // SAFETY: the caller says that the memory may be written.
+                    let buffer = unsafe { std::slice::from_raw_parts_mut(transfer.memory, transfer.len) };
+                    self.read_by_calls(transfer.offset, buffer, &mut copy)?;
+                }
+                Way::Write => {
+                    // SAFETY: the caller says that the memory is valid.
+                    let data = unsafe { std::slice::from_raw_parts(transfer.memory, transfer.len) };
+                    self.write_by_calls(transfer.offset, data, &mut copy)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_aligned(&self, memory: *const u8) -> bool {
+        (memory as usize).is_multiple_of(self.align)
+    }
+
+    fn read_by_calls(
+        &self,
+        mut offset: u64,
+        buffer: &mut [u8],
+        copy: &mut Option<AlignedBuffer>,
+    ) -> io::Result<()> {
+        if self.is_aligned(buffer.as_ptr()) {
+            return self.read_aligned(offset, buffer);
+        }
+        let copy = copy.get_or_insert_with(|| AlignedBuffer::zeroed(COPY_PIECE));
+        for piece in buffer.chunks_mut(COPY_PIECE) {
+            self.read_aligned(offset, &mut copy[..piece.len()])?;
+            piece.copy_from_slice(&copy[..piece.len()]);
+            offset += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn read_aligned(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match rustix::io::pread(&self.fd, &mut buffer[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_by_calls(
+        &self,
+        mut offset: u64,
+        data: &[u8],
+        copy: &mut Option<AlignedBuffer>,
+    ) -> io::Result<()> {
+        if self.is_aligned(data.as_ptr()) {
+            return self.write_aligned(offset, data);
+        }
+        let copy = copy.get_or_insert_with(|| AlignedBuffer::zeroed(COPY_PIECE));
+        for piece in data.chunks(COPY_PIECE) {
+            copy[..piece.len()].copy_from_slice(piece);
+            self.write_aligned(offset, &copy[..piece.len()])?;
+            offset += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write_aligned(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            match rustix::io::pwrite(&self.fd, &data[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for DirectDevice {
+    fn read(&self, batch: &mut [ReadOp<'_>]) -> io::Result<()> {
+        let mut bytes = 0;
+        let mut transfers = Vec::with_capacity(batch.len());
+        for op in batch.iter_mut().filter(|op| !op.buffer.is_empty()) {
+            check_range(self.size, op.offset, op.buffer.len())?;
+            bytes += op.buffer.len() as u64;
+            transfers.push(Transfer {
+                offset: op.offset,
+                memory: op.buffer.as_mut_ptr(),
+                len: op.buffer.len(),
+            });
+        }
+        add(&self.counters.reads, transfers.len() as u64);
+        add(&self.counters.read_bytes, bytes);
+        // SAFETY: the buffers are borrowed mutably for the whole call.
+        unsafe { self.run(Way::Read, &transfers) }
+    }
+
+    fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {
+        let mut bytes = 0;
+        let mut transfers = Vec::with_capacity(batch.len());
+        for op in batch.iter().filter(|op| !op.data.is_empty()) {
+            check_range(self.size, op.offset, op.data.len())?;
+            bytes += op.data.len() as u64;
+            transfers.push(Transfer {
+                offset: op.offset,
+                memory: op.data.as_ptr().cast_mut(),
+                len: op.data.len(),
+            });
+        }
+        add(&self.counters.writes, transfers.len() as u64);
+        add(&self.counters.written_bytes, bytes);
+        // SAFETY: the data is borrowed for the whole call, and only read.
+        unsafe { self.run(Way::Write, &transfers) }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        add(&self.counters.flushes, 1);
+        loop {
+            match fs::fdatasync(&self.fd) {
+                Err(Errno::INTR) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(self.size, offset, 0)?;
+        if !len.is_multiple_of(BLOCK) || len > self.size - offset {
+            return Err(Errno::INVAL.into());
+        }
+        if self.is_raw {
+            let range = [offset, len];
+            // SAFETY: the kernel reads two numbers of 64 bits, which outlive the call.
+            let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), BLKDISCARD as _, &range) };
+            if result != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        } else {
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fs::fallocate(&self.fd, punch, offset, len)?;
+        }
+        add(&self.counters.discarded_bytes, len);
+        Ok(())
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: self.path.display().to_string(),
+            is_raw: self.is_raw,
+            is_flash: self.is_flash,
+            engine: self.engine,
+        }
+    }
+
+    fn stats(&self) -> DeviceStats {
+        let counters = &self.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DeviceStats {
+            reads: read(&counters.reads),
+            read_bytes: read(&counters.read_bytes),
+            writes: read(&counters.writes),
+            written_bytes: read(&counters.written_bytes),
+            flushes: read(&counters.flushes),
+            discarded_bytes: read(&counters.discarded_bytes),
+            ring_batches: read(&counters.ring_batches),
+            call_batches: read(&counters.call_batches),
+            short: read(&counters.short),
+        }
+    }
+}
+
+/// Opens a path for direct transfers, and keeps others out: a device by `O_EXCL`, a file by a lock.
+fn open_exclusive(path: &Path, create_bytes: Option<u64>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    let is_device = match fs::stat(path) {
+        Ok(stat) => FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice,
+        Err(Errno::NOENT) if create_bytes.is_some() => false,
+        Err(error) => return Err(error.into()),
+    };
+    // Without O_CREAT, O_EXCL means: nobody else, no mount.
+    let fd = match (is_device, create_bytes) {
+        (true, _) => fs::open(path, flags | OFlags::EXCL, Mode::empty())?,
+        (false, None) => fs::open(path, flags, Mode::empty())?,
+        (false, Some(bytes)) => {
+            match fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
+                Ok(fd) => {
+                    fs::ftruncate(&fd, bytes)?;
+                    fs::fsync(&fd)?;
+                    fd
+                }
+                Err(Errno::EXIST) => fs::open(path, flags, Mode::empty())?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    if !is_device {
+        match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(Errno::BUSY.into()),
+            other => other?,
+        }
+    }
+    Ok(fd)
+}
+
+/// What memory must be aligned to: 512 bytes if a read into such memory works.
+fn memory_alignment(fd: impl AsFd) -> io::Result<usize> {
+    let mut memory = AlignedBuffer::zeroed(2 * BLOCK as usize);
+    let refused = rustix::io::pread(&fd, &mut memory[512..512 + BLOCK as usize], 0).is_err();
+    if refused {
+        rustix::io::pread(&fd, &mut memory[..BLOCK as usize], 0)?;
+    }
+    Ok(if refused { BLOCK as usize } else { 512 })
+}
+
+/// Does the kernel say that nothing turns in a device? A partition is asked through its disk.
+fn is_flash(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    ["queue/rotational", "../queue/rotational"].iter().any(|file| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{file}");
+        std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "0")
+    })
+}

@@ -1,0 +1,220 @@
+//! A device in memory that loses power and fails to order, for tests.
+
+use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, ReadOp, WriteOp, check_range};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+
+/// What is written whole or not at all.
+const SECTOR: usize = 512;
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The `n`th write from now fails with EIO after its first sectors; 0 is the next.
+    TornWrite(u64),
+    /// The `n`th flush from now fails with EIO, and nothing becomes durable.
+    Flush(u64),
+    /// Reads that touch this block fail with EIO, until it is written.
+    UnreadableBlock(u64),
+    /// From the `n`th write or flush on, everything fails with EIO: the power is gone.
+    PowerAfter(u64),
+    /// Discards are refused.
+    NoDiscard,
+}
+
+type Sector = Box<[u8; SECTOR]>;
+
+#[derive(Default)]
+struct State {
+    /// What reads see, by sector; sectors that are not there are zeros.
+    current: BTreeMap<u64, Sector>,
+    /// What each sector that was written since the last flush held then and after each write, oldest first.
+    unsynced: BTreeMap<u64, Vec<Option<Sector>>>,
+    faults: Vec<Fault>,
+    writes: u64,
+    flushes: u64,
+    stats: DeviceStats,
+    is_off: bool,
+}
+
+/// See the [module documentation](self).
+pub struct MemoryDevice {
+    size: u64,
+    state: Mutex<State>,
+}
+
+fn eio() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+impl State {
+    fn put(&mut self, sector: u64, data: Option<&[u8]>) {
+        let new: Option<Sector> = data.map(|data| Box::new(data.try_into().expect("a sector")));
+        let before = match &new {
+            Some(new) => self.current.insert(sector, new.clone()),
+            None => self.current.remove(&sector),
+        };
+        let versions = self.unsynced.entry(sector).or_insert_with(|| vec![before]);
+        versions.push(new);
+    }
+
+    /// Counts an operation that changes something, and says whether the power went away before it.
+    fn power(&mut self) -> io::Result<()> {
+        let done = self.writes + self.flushes;
+        let gone = self.faults.iter().any(|fault| matches!(fault, Fault::PowerAfter(n) if done >= *n));
+        self.is_off |= gone;
+        if self.is_off { Err(eio()) } else { Ok(()) }
+    }
+}
+
+impl MemoryDevice {
+    /// A device of `size` bytes, all zeros.
+    pub fn new(size: u64) -> MemoryDevice {
+        MemoryDevice { size: size / BLOCK * BLOCK, state: Mutex::default() }
+    }
+
+    /// Orders a fault; counts begin with this call.
+    pub fn order(&self, fault: Fault) {
+        let mut state = self.state.lock();
+        let (writes, flushes) = (state.writes, state.flushes);
+        state.faults.push(match fault {
+            Fault::TornWrite(n) => Fault::TornWrite(writes + n),
+            Fault::Flush(n) => Fault::Flush(flushes + n),
+            Fault::PowerAfter(n) => Fault::PowerAfter(writes + flushes + n),
+            other => other,
+        });
+    }
+
+    /// Takes all faults back.
+    pub fn repair(&self) {
+        let mut state = self.state.lock();
+        state.faults.clear();
+        state.is_off = false;
+    }
+
+    /// Flips one bit of the medium.
+    pub fn flip_bit(&self, offset: u64, bit: u8) {
+        let mut state = self.state.lock();
+        let sector = state.current.entry(offset / SECTOR as u64).or_insert_with(|| Box::new([0; SECTOR]));
+        sector[offset as usize % SECTOR] ^= 1 << (bit % 8);
+    }
+
+    /// The device after a power cut now: each sector that was written since the last flush holds what `choose` picks of
+    /// its versions, of which it is told the number; the first is the durable one, the last the newest.
+    pub fn after_power_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> MemoryDevice {
+        let state = self.state.lock();
+        let mut current = state.current.clone();
+        for (sector, versions) in &state.unsynced {
+            match &versions[choose(versions.len()).min(versions.len() - 1)] {
+                Some(data) => current.insert(*sector, data.clone()),
+                None => current.remove(sector),
+            };
+        }
+        MemoryDevice { size: self.size, state: Mutex::new(State { current, ..State::default() }) }
+    }
+
+    /// Bytes that the device keeps: those that were written and not discarded.
+    pub fn used_bytes(&self) -> u64 {
+        self.state.lock().current.len() as u64 * SECTOR as u64
+    }
+
+    /// Writes and flushes so far.
+    pub fn operations(&self) -> u64 {
+        let state = self.state.lock();
+        state.writes + state.flushes
+    }
+}
+
+impl BlockDevice for MemoryDevice {
+    fn read(&self, batch: &mut [ReadOp<'_>]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.is_off {
+            return Err(eio());
+        }
+        for op in batch {
+            check_range(self.size, op.offset, op.buffer.len())?;
+            let blocks = op.offset / BLOCK..(op.offset + op.buffer.len() as u64) / BLOCK;
+            let is_bad = |fault: &Fault| matches!(fault, Fault::UnreadableBlock(b) if blocks.contains(b));
+            if state.faults.iter().any(is_bad) {
+                return Err(eio());
+            }
+            for (at, piece) in op.buffer.chunks_mut(SECTOR).enumerate() {
+                match state.current.get(&(op.offset / SECTOR as u64 + at as u64)) {
+                    Some(sector) => piece.copy_from_slice(&sector[..]),
+                    None => piece.fill(0),
+                }
+            }
+            state.stats.reads += 1;
+            state.stats.read_bytes += op.buffer.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        for op in batch {
+            check_range(self.size, op.offset, op.data.len())?;
+            state.power()?;
+            let number = state.writes;
+            state.writes += 1;
+            let torn = state.faults.iter().any(|fault| *fault == Fault::TornWrite(number));
+            let sectors = op.data.len() / SECTOR;
+            let kept = if torn { sectors.div_ceil(2) - 1 } else { sectors };
+            for (at, piece) in op.data.chunks(SECTOR).enumerate().take(kept) {
+                state.put(op.offset / SECTOR as u64 + at as u64, Some(piece));
+            }
+            if torn {
+                return Err(eio());
+            }
+            let blocks = op.offset / BLOCK..(op.offset + op.data.len() as u64) / BLOCK;
+            state.faults.retain(|fault| !matches!(fault, Fault::UnreadableBlock(b) if blocks.contains(b)));
+            state.stats.writes += 1;
+            state.stats.written_bytes += op.data.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.power()?;
+        let number = state.flushes;
+        state.flushes += 1;
+        state.stats.flushes += 1;
+        if state.faults.contains(&Fault::Flush(number)) {
+            return Err(eio());
+        }
+        state.unsynced.clear();
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(self.size, offset, len as usize)?;
+        let mut state = self.state.lock();
+        if state.is_off {
+            return Err(eio());
+        }
+        if state.faults.contains(&Fault::NoDiscard) {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        for sector in offset / SECTOR as u64..(offset + len) / SECTOR as u64 {
+            if state.current.contains_key(&sector) {
+                state.put(sector, None);
+            }
+        }
+        state.stats.discarded_bytes += len;
+        Ok(())
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { name: "memory".to_owned(), is_raw: false, is_flash: true, engine: Engine::Memory }
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.state.lock().stats
+    }
+}

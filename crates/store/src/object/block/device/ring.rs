@@ -1,0 +1,217 @@
+//! One `io_uring` that carries batches of one thread at a time.
+//!
+//! The device's descriptor is registered. Small transfers, and those whose memory is not aligned, go through slots of
+//! registered memory: copying 4 KiB costs less than pinning the caller's page. Large aligned ones go straight to the caller's
+//! memory.
+
+use super::aligned::AlignedBuffer;
+use io_uring::{IoUring, opcode, squeue, types};
+use std::io;
+use std::os::fd::RawFd;
+
+/// Transfers in flight at most.
+pub(super) const DEPTH: usize = 64;
+/// Bytes of a slot of registered memory.
+const SLOT: usize = 16 << 10;
+/// Largest piece of one transfer: a multiple of a block that fits the kernel's length.
+const PIECE_MAX: usize = 64 << 20;
+
+/// Direction of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    Read,
+    Write,
+}
+
+/// A transfer on its way: what is left of one operation, or of a part of it.
+#[derive(Clone, Copy)]
+struct Piece {
+    offset: u64,
+    /// The caller's memory.
+    memory: *mut u8,
+    len: usize,
+    /// The slot that stands for the memory.
+    slot: Option<u16>,
+    done: usize,
+}
+
+/// One operation as the ring sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Transfer {
+    pub(super) offset: u64,
+    pub(super) memory: *mut u8,
+    pub(super) len: usize,
+}
+
+/// See the [module documentation](self).
+pub(super) struct Ring {
+    // Before the memory, so that it is closed before that goes.
+    ring: IoUring,
+    slab: AlignedBuffer,
+    is_registered: bool,
+    align: usize,
+    pieces: Vec<Piece>,
+    free_pieces: Vec<u16>,
+    free_slots: Vec<u16>,
+}
+
+// SAFETY: the pointers in `pieces` are used only inside `run`, whose caller holds the memory.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// A ring for a descriptor that outlives it; `align` is what the memory of direct transfers needs.
+    pub(super) fn new(fd: RawFd, align: usize) -> io::Result<Ring> {
+        let ring = IoUring::builder().setup_coop_taskrun().build(DEPTH as u32)?;
+        ring.submitter().register_files(&[fd])?;
+        let slab = AlignedBuffer::zeroed(DEPTH * SLOT);
+        let vector = libc::iovec { iov_base: slab.address().cast(), iov_len: slab.len() };
+        // SAFETY: the memory belongs to the slab, which is dropped after the ring. Refused where locked memory is limited; the
+        // slots then work as plain memory.
+        let is_registered = unsafe { ring.submitter().register_buffers(&[vector]) }.is_ok();
+        let none = Piece { offset: 0, memory: std::ptr::null_mut(), len: 0, slot: None, done: 0 };
+        Ok(Ring {
+            ring,
+            slab,
+            is_registered,
+            align,
+            pieces: vec![none; DEPTH],
+            free_pieces: (0..DEPTH as u16).rev().collect(),
+            free_slots: (0..DEPTH as u16).rev().collect(),
+        })
+    }
+
+    /// Does all transfers and returns how many parts were short. Returns only when the kernel has let go of all memory.
+    ///
+    /// # Safety
+    /// Each transfer's memory is valid for its length for the whole call, for writing if `way` is a read.
+    pub(super) unsafe fn run(&mut self, way: Way, transfers: &[Transfer]) -> io::Result<u64> {
+        let mut rest = transfers.iter().copied();
+        let mut current = rest.next();
+        let (mut in_flight, mut short, mut failed) = (0usize, 0u64, None);
+        loop {
+            while failed.is_none() && in_flight < DEPTH {
+                let Some(transfer) = current.as_mut() else { break };
+                let number = self.take_piece(transfer);
+                if transfer.len == 0 {
+                    current = rest.next();
+                }
+                self.push(way, number);
+                in_flight += 1;
+            }
+            if in_flight == 0 {
+                return failed.map_or(Ok(short), Err);
+            }
+            self.wait();
+            while let Some((number, result)) = self.completed() {
+                match self.advance(way, number, result) {
+                    Ok(true) => {}
+                    // An error elsewhere ends the batch, but not before what is under way.
+                    Ok(false) if failed.is_none() => {
+                        short += u64::from(result >= 0);
+                        self.push(way, number);
+                        continue;
+                    }
+                    Ok(false) => {}
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+                self.give_back(number);
+                in_flight -= 1;
+            }
+        }
+    }
+
+    /// Waits for a completion. There is one under way, so errors can only mean "again".
+    fn wait(&mut self) {
+        loop {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => return,
+                // The memory under way must not be given back, so there is nothing else to do.
+                Err(_) if !self.ring.completion().is_empty() => return,
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Number and result of a piece that the kernel is done with.
+    fn completed(&mut self) -> Option<(u16, i32)> {
+        self.ring.completion().next().map(|entry| (entry.user_data() as u16, entry.result()))
+    }
+
+    /// Cuts the next piece off a transfer.
+    fn take_piece(&mut self, transfer: &mut Transfer) -> u16 {
+        let number = self.free_pieces.pop().expect("as many pieces as may be in flight");
+        let is_aligned = (transfer.memory as usize).is_multiple_of(self.align);
+        let through_slot = !is_aligned || (self.is_registered && transfer.len <= SLOT);
+        let len = transfer.len.min(if through_slot { SLOT } else { PIECE_MAX });
+        let slot = through_slot.then(|| self.free_slots.pop().expect("a slot for each piece"));
+        self.pieces[usize::from(number)] =
+            Piece { offset: transfer.offset, memory: transfer.memory, len, slot, done: 0 };
+        transfer.offset += len as u64;
+        transfer.memory = transfer.memory.wrapping_add(len);
+        transfer.len -= len;
+        number
+    }
+
+    fn give_back(&mut self, number: u16) {
+        let piece = self.pieces[usize::from(number)];
+        self.free_slots.extend(piece.slot);
+        self.free_pieces.push(number);
+    }
+
+    fn slot_address(&self, slot: u16) -> *mut u8 {
+        self.slab.address().wrapping_add(usize::from(slot) * SLOT)
+    }
+
+    /// Queues what is left of a piece.
+    fn push(&mut self, way: Way, number: u16) {
+        let piece = self.pieces[usize::from(number)];
+        let target = piece.slot.map_or(piece.memory, |slot| self.slot_address(slot));
+        if let (Some(_), Way::Write, 0) = (piece.slot, way, piece.done) {
+            // SAFETY: the caller's memory holds `len` bytes, the slot has room for them, and they are different memory.
+            unsafe { std::ptr::copy_nonoverlapping(piece.memory, target, piece.len) };
+        }
+        let memory = target.wrapping_add(piece.done);
+        let (len, offset) = ((piece.len - piece.done) as u32, piece.offset + piece.done as u64);
+        let fd = types::Fixed(0);
+        let entry: squeue::Entry = match (way, piece.slot.is_some() && self.is_registered) {
+            (Way::Read, true) => opcode::ReadFixed::new(fd, memory, len, 0).offset(offset).build(),
+            (Way::Read, false) => opcode::Read::new(fd, memory, len).offset(offset).build(),
+            (Way::Write, true) => opcode::WriteFixed::new(fd, memory, len, 0).offset(offset).build(),
+            (Way::Write, false) => opcode::Write::new(fd, memory, len).offset(offset).build(),
+        };
+        let entry = entry.user_data(u64::from(number));
+        // SAFETY: the memory stays valid until the completion, which `run` waits for.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("the queue has room for all that may be in flight");
+    }
+
+    /// Takes in a completion; false if something of the piece is left.
+    fn advance(&mut self, way: Way, number: u16, result: i32) -> io::Result<bool> {
+        let piece = &mut self.pieces[usize::from(number)];
+        if result < 0 {
+            let again = matches!(-result, libc::EINTR | libc::EAGAIN);
+            return if again { Ok(false) } else { Err(io::Error::from_raw_os_error(-result)) };
+        }
+        if result == 0 {
+            let kind = if way == Way::Read { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::WriteZero };
+            return Err(kind.into());
+        }
+        piece.done += result as usize;
+        if piece.done < piece.len {
+            return Ok(false);
+        }
+        let piece = *piece;
+        if let (Some(slot), Way::Read) = (piece.slot, way) {
+            // SAFETY: the slot holds `len` bytes, the caller's memory has room for them, and they are different memory.
+            unsafe { std::ptr::copy_nonoverlapping(self.slot_address(slot), piece.memory, piece.len) };
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // A ring is torn down behind the back of its owner; the device is to be free for others as soon as it is given up.
+        let _ = self.ring.submitter().unregister_files();
+    }
+}
