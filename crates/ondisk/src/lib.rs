@@ -5,6 +5,7 @@
 //! never panic. Byte tables: `docs/formats/mdt.md`. The bytes of each record are pinned by tests: a change of
 //! them needs a new version number.
 
+pub mod block;
 mod codec;
 pub mod data;
 pub mod dirent;

@@ -5,8 +5,8 @@
 //! sequence before anybody uses them, so that ids that were handed out but never recorded (an MDT that crashed) can be
 //! found and destroyed.
 //!
-//! [`FileStore`] keeps one sparse file per object in a directory of a local file system. Further back ends implement the
-//! same trait and pass `conformance` (feature `conformance`).
+//! [`FileStore`] keeps one sparse file per object in a directory of a local file system, [`BlockStore`] all objects on one device.
+//! Back ends implement one trait and pass `conformance` (feature `conformance`).
 //!
 //! What is promised:
 //! - a change is visible to every thread when its call returns, and survives a crash of this process;
@@ -26,6 +26,7 @@ pub mod simulated;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+pub use block::{BlockStore, BlockStoreOptions};
 pub use cache_policy::CachePolicy;
 pub use error::{ObjectError, Result};
 pub use file::{ADDRESS, CLASS, DirectIo, FileStore, FileStoreOptions, JOINING, LOCK_CLIENTS};

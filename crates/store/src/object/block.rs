@@ -1,3 +1,343 @@
-//! The `block` back end: a raw device, or one large file, with an allocator of its own.
+//! The `block` back end: all objects on a raw device, or in one large file, with an allocator of its own.
+//!
+//! ```text
+//! DIR/superblock            what the directory is (nacre_ondisk::block::BlockLabel), the same as on the device
+//! DIR/device                path of the device, relative to DIR or absolute
+//! DIR/data                  the device, if none was named: a sparse file
+//! DIR/index/                a MetaStore: objects, maps of their blocks with checksums, sequences, state of the whole
+//! ```
+//!
+//! Owns `DIR` and the device. Format and invariants: `docs/formats/block.md`. In short:
+//!
+//! - data goes to blocks that nobody uses, around the page cache, and then one transaction of the index says where it is. So
+//!   no data is written twice, and a change is whole or absent after a crash of the process;
+//! - up to 4 KiB of a small object lie in its record in the index and cost no transfer of their own;
+//! - a block that lost its owner is used again only when that is durable ([`durable`]);
+//! - after a power cut the index may know of data that did not reach the device. Each map remembers where changed
+//!   blocks were before; opening compares checksums and goes back where they do not match ([`recover`]);
+//! - every read compares checksums: damaged data is an error, never a result.
+//!
+//! There is no cache of data and no read-ahead.
 
+mod allocator;
+mod change;
+mod check;
 pub mod device;
+mod directory;
+mod durable;
+mod label;
+mod objects;
+mod ops;
+mod options;
+mod read;
+mod recover;
+mod sequences;
+mod shape;
+mod space;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+mod write;
+
+pub use directory::is_block_store;
+pub use label::DeviceProblem;
+pub use options::BlockStoreOptions;
+pub use read::ReadRequest;
+
+use crate::meta::{MetaError, MetaStore, MetaStoreOptions, Table};
+use crate::object::file::directory::{draw_identity, is_label};
+use crate::object::file::{boot_identity, default_reserve};
+use crate::object::{ObjectError, Result};
+use allocator::Allocator;
+use device::{BLOCK, BlockDevice, DirectDevice, DirectDeviceOptions};
+use directory::Directory;
+use durable::Durable;
+use nacre_ondisk::block::{BlockLabel, BlockStoreRecord};
+use nacre_types::Timestamp;
+use objects::Objects;
+use parking_lot::Mutex;
+use space::SpaceBook;
+use std::ops::{Bound, ControlFlow, Deref};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use upkeep::Upkeep;
+
+/// Object records: FID in key form -> [`nacre_ondisk::block::BlockHeadRecord`].
+const OBJECTS: Table = Table(1);
+/// Sequence records: sequence, big-endian -> [`nacre_ondisk::object::SequenceRecord`].
+const SEQUENCES: Table = Table(2);
+/// The one [`BlockStoreRecord`], under [`STORE_KEY`].
+const STORE: Table = Table(3);
+const STORE_KEY: &[u8] = b"store";
+/// Maps: FID in key form, number of the map, big-endian -> [`nacre_ondisk::block::BlockMapRecord`].
+const MAPS: Table = Table(4);
+
+/// See the [module documentation](self). Dropping it closes it.
+pub struct BlockStore {
+    core: Arc<Core>,
+    upkeep: Upkeep,
+}
+
+impl Deref for BlockStore {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+/// What the threads of a store share.
+pub struct Core {
+    dir: PathBuf,
+    directory: Directory,
+    device: Arc<dyn BlockDevice>,
+    device_name: String,
+    uuid: [u8; 16],
+    index: MetaStore,
+    objects: Objects,
+    space: SpaceBook,
+    durable: Durable,
+    /// One reservation at a time.
+    reserving: Mutex<()>,
+    /// Calls that change something and are under way.
+    changing: AtomicUsize,
+    is_closed: AtomicBool,
+    /// Opening came to its end.
+    is_complete: AtomicBool,
+    boot: u64,
+    counters: Counters,
+    scrub_rate: AtomicU64,
+}
+
+#[derive(Default)]
+struct Counters {
+    objects: AtomicU64,
+    created: AtomicU64,
+    destroyed: AtomicU64,
+    refused_full: AtomicU64,
+    checksum_errors: AtomicU64,
+    scrubbed_bytes: AtomicU64,
+    recovered_blocks: AtomicU64,
+}
+
+/// Settings of the index: its logs hold the small objects of a commit interval, and many maps.
+fn default_index(device_bytes: u64) -> MetaStoreOptions {
+    let usual =
+        MetaStoreOptions { wal_segment_bytes: 32 << 20, overlay_bytes: 16 << 20, ..Default::default() };
+    let usual = MetaStoreOptions { reserve_bytes: 48 << 20, ..usual };
+    if device_bytes >= 1 << 30 {
+        return usual;
+    }
+    MetaStoreOptions {
+        wal_segment_bytes: 4 << 20,
+        overlay_bytes: 2 << 20,
+        reserve_bytes: 1 << 20,
+        map_bytes: 64 << 30,
+        ..usual
+    }
+}
+
+impl BlockStore {
+    /// Opens the store in `dir`; makes it if `options.create` is set and the directory is missing or empty.
+    ///
+    /// Reads the maps of all objects, about a microsecond per 256 KiB of data; after a crash also the data that
+    /// changed since the last sync.
+    ///
+    /// # Errors
+    /// [`ObjectError::InUse`] if another process has it open, [`ObjectError::Missing`], [`ObjectError::Foreign`],
+    /// [`ObjectError::OtherTarget`], [`ObjectError::OtherIndex`], [`ObjectError::Device`] if the device is not that of the store,
+    /// or cannot become it without loss.
+    pub fn open(dir: &Path, options: BlockStoreOptions) -> Result<BlockStore> {
+        let directory = Directory::open(dir, &options)?;
+        let path = dir.join(&directory.device);
+        let is_own = directory.device == Path::new(directory::OWN_DEVICE);
+        let create = directory.label.is_none() && (is_own || options.size > 0);
+        let device_options = DirectDeviceOptions {
+            create_bytes: create.then_some(options.size / BLOCK * BLOCK),
+            ..DirectDeviceOptions::default()
+        };
+        let device = DirectDevice::open(&path, &device_options).map_err(|error| ObjectError::Device {
+            device: path.display().to_string(),
+            problem: DeviceProblem::Io(error),
+        })?;
+        BlockStore::open_on(dir, options, directory, Arc::new(device))
+    }
+
+    /// As [`BlockStore::open`], on a device that is open already.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(
+        dir: &Path,
+        options: BlockStoreOptions,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<BlockStore> {
+        let directory = Directory::open(dir, &options)?;
+        BlockStore::open_on(dir, options, directory, device)
+    }
+
+    fn open_on(
+        dir: &Path,
+        options: BlockStoreOptions,
+        mut directory: Directory,
+        device: Arc<dyn BlockDevice>,
+    ) -> Result<BlockStore> {
+        if !is_label(&options.label) {
+            return Err(ObjectError::Index(MetaError::Option {
+                option: "label",
+                requirement: "printable ASCII without spaces, up to 48 bytes",
+            }));
+        }
+        let index_options = options.index.clone().unwrap_or_else(|| default_index(device.size()));
+        // Durability is in the hands of this store: a record may not say more than the device holds.
+        let index_options =
+            MetaStoreOptions { create: directory.label.is_none(), commit_interval_ms: 0, ..index_options };
+        let open_index = || MetaStore::open(&dir.join(directory::INDEX), index_options);
+        let (uuid, index) = match &directory.label {
+            None => {
+                let label = new_label(dir, &options, device.size())?;
+                label::format(&*device, &label, options.force)?;
+                let index = open_index()?;
+                put_state(&index, BlockStoreRecord { uuid: label.uuid, clean: true, generation: 0 })?;
+                let uuid = label.uuid;
+                directory.finish(dir, label)?;
+                (uuid, index)
+            }
+            Some(own) => {
+                let found = label::read(&*device, Some(own.size), true)?;
+                if found.uuid != own.uuid {
+                    let problem = if found.label == own.label {
+                        DeviceProblem::OtherStore
+                    } else {
+                        DeviceProblem::OtherTarget { found: found.label, wanted: own.label.clone() }
+                    };
+                    return Err(label::refused(&*device, problem));
+                }
+                (own.uuid, open_index()?)
+            }
+        };
+        let state = read_state(&index, dir, uuid)?;
+        let core = Core::assemble(dir, &options, directory, device, index, state)?;
+        let upkeep = Upkeep::start(&core, options.commit_interval_ms)?;
+        Ok(BlockStore { core, upkeep })
+    }
+}
+
+impl Core {
+    fn assemble(
+        dir: &Path,
+        options: &BlockStoreOptions,
+        directory: Directory,
+        device: Arc<dyn BlockDevice>,
+        index: MetaStore,
+        state: BlockStoreRecord,
+    ) -> Result<Arc<Core>> {
+        let size = directory.label.as_ref().map_or(device.size(), |label| label.size);
+        let scan = recover::scan(&index, &*device, state.generation, state.clean)?;
+        let allocator = Allocator::new(1, size / BLOCK - 1, &scan.used);
+        let reserve = options.reserve_bytes.unwrap_or_else(|| default_reserve(size)).div_ceil(BLOCK);
+        let mut objects = 0;
+        index.scan(OBJECTS, &[], Bound::Unbounded, &mut |_, _| {
+            objects += 1;
+            ControlFlow::Continue(())
+        })?;
+        let core = Core {
+            dir: dir.to_owned(),
+            directory,
+            device_name: device.info().name,
+            device,
+            uuid: state.uuid,
+            index,
+            objects: Objects::new(options.maps_max),
+            space: SpaceBook::new(allocator, reserve),
+            durable: Durable::new(state.generation, scan.newest),
+            reserving: Mutex::new(()),
+            changing: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+            is_complete: AtomicBool::new(false),
+            boot: boot_identity(),
+            counters: Counters { objects: AtomicU64::new(objects), ..Counters::default() },
+            scrub_rate: AtomicU64::new(options.scrub_bytes_per_second),
+        };
+        core.recover(scan)?;
+        // Also says that the last run did not stop in order, until this one does.
+        core.complete(core.durable.generation())?;
+        core.is_complete.store(true, Ordering::Release);
+        Ok(Arc::new(core))
+    }
+
+    /// Directory of the store.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The device.
+    pub fn device(&self) -> &dyn BlockDevice {
+        &*self.device
+    }
+
+    /// Refuses changes after [`crate::object::ObjectStore::close`].
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed.load(Ordering::Relaxed) { Err(ObjectError::Closed) } else { Ok(()) }
+    }
+
+    /// Notes that a call changes something, until the guard is dropped.
+    fn change(&self) -> Result<Changing<'_>> {
+        self.check_open()?;
+        self.changing.fetch_add(1, Ordering::AcqRel);
+        Ok(Changing(self))
+    }
+}
+
+/// See [`Core::change`].
+struct Changing<'a>(&'a Core);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.changing.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for BlockStore {
+    /// Nobody can be inside a call now, so the state on disk can be called clean if it is.
+    fn drop(&mut self) {
+        self.upkeep.stop();
+        if !self.is_complete.load(Ordering::Acquire) {
+            return;
+        }
+        let generation = self.durable.generation();
+        let closed = self
+            .complete(generation)
+            .and_then(|()| self.write_state(generation, true))
+            .and_then(|()| Ok(self.index.close()?));
+        if let Err(error) = closed {
+            log::warn!("object store {} was not closed in order: {error}", self.dir.display());
+        }
+    }
+}
+
+fn new_label(dir: &Path, options: &BlockStoreOptions, size: u64) -> Result<BlockLabel> {
+    Ok(BlockLabel {
+        uuid: draw_identity(dir)?,
+        created: Timestamp::from(std::time::SystemTime::now()),
+        size,
+        block_size: BLOCK as u32,
+        label: options.label.clone(),
+    })
+}
+
+fn put_state(index: &MetaStore, record: BlockStoreRecord) -> Result<()> {
+    let mut batch = crate::meta::Batch::new();
+    batch.put(STORE, STORE_KEY, &record.encode());
+    let transno = index.commit(&batch)?;
+    Ok(index.sync(transno)?)
+}
+
+fn read_state(index: &MetaStore, dir: &Path, uuid: [u8; 16]) -> Result<BlockStoreRecord> {
+    match index.get(STORE, STORE_KEY, |value| value.map(BlockStoreRecord::decode))? {
+        Some(Ok(record)) if record.uuid == uuid => Ok(record),
+        Some(Ok(_)) => Err(ObjectError::OtherIndex { dir: dir.to_owned() }),
+        _ => Err(ObjectError::IndexDamaged { what: "the record of the store cannot be read" }),
+    }
+}

@@ -1,5 +1,6 @@
 //! What can go wrong in an object store.
 
+use super::block::DeviceProblem;
 use crate::meta::MetaError;
 use nacre_ondisk::object::ObjectDirectoryError;
 use nacre_types::{Fid, Status};
@@ -109,6 +110,27 @@ pub enum ObjectError {
         /// Directory of the store.
         dir: PathBuf,
     },
+    /// The device of a store cannot be used.
+    #[error("the device {device} cannot be used: {problem}")]
+    Device {
+        /// Its name.
+        device: String,
+        /// Why.
+        #[source]
+        problem: DeviceProblem,
+    },
+    /// Data is not what was written.
+    #[error(
+        "object {object} is damaged: the checksum at offset {offset}, block at {at_device} of the device, does not match"
+    )]
+    Checksum {
+        /// The object.
+        object: Fid,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// Where on the device, in bytes.
+        at_device: u64,
+    },
     /// The store was closed.
     #[error("the object store is closed")]
     Closed,
@@ -132,7 +154,9 @@ impl ObjectError {
             | ObjectError::Foreign { .. }
             | ObjectError::Header { .. }
             | ObjectError::OtherTarget { .. }
-            | ObjectError::OtherIndex { .. } => Status::EIO,
+            | ObjectError::OtherIndex { .. }
+            | ObjectError::Device { .. }
+            | ObjectError::Checksum { .. } => Status::EIO,
         }
     }
 

@@ -18,12 +18,12 @@
 //! (`nacre_env::blocking`). Write-out of streams starts early. Does not know quotas, checksums or clients.
 
 mod check;
-mod directory;
+pub(super) mod directory;
 mod fetch;
 mod handle;
 mod io;
 pub(super) mod ops;
-mod options;
+pub(super) mod options;
 mod recover;
 mod release;
 mod slots;

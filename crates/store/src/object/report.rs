@@ -35,6 +35,14 @@ pub struct ObjectStoreStats {
     pub sync_failures: u64,
     /// Empty files found unclean when the store was opened after a crash, and emptied.
     pub recovered_files: u64,
+    /// Flushes of a device.
+    pub flushes: u64,
+    /// Blocks whose checksum did not match.
+    pub checksum_errors: u64,
+    /// Bytes that were read in the background to find damage.
+    pub scrubbed_bytes: u64,
+    /// Blocks that went back to what they were before, after a power cut.
+    pub recovered_blocks: u64,
 }
 
 /// A piece of an object on the medium. Offsets and length in bytes.
@@ -169,6 +177,40 @@ pub enum ObjectProblem {
         said: u64,
         /// Bytes found.
         found: u64,
+    },
+    /// The data of an object is not what was written.
+    #[error("object {object}: data at offset {offset} is damaged (block at {at_device} of the device)")]
+    Data {
+        /// The object.
+        object: Fid,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// Where on the device, in bytes.
+        at_device: u64,
+    },
+    /// The data of an object cannot be read.
+    #[error("object {object}: data at offset {offset} cannot be read (block at {at_device} of the device)")]
+    Unreadable {
+        /// The object.
+        object: Fid,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// Where on the device, in bytes.
+        at_device: u64,
+    },
+    /// A block of the device belongs to two objects, or lies outside of it.
+    #[error("object {object}: the block at {at_device} of the device is not its own")]
+    NotItsOwn {
+        /// The object found second.
+        object: Fid,
+        /// Where on the device, in bytes.
+        at_device: u64,
+    },
+    /// Blocks that are neither free nor any object's.
+    #[error("{blocks} blocks of the device are neither free nor used")]
+    Leaked {
+        /// How many; more are free or used than there are if negative.
+        blocks: i64,
     },
     /// An object has an id that was never reserved. Mended by raising the mark, so that the id is not given out again.
     #[error("object {object} lies above the last reserved id {last_reserved} of its sequence")]

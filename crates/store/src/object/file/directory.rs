@@ -41,7 +41,7 @@ pub(super) struct Directory {
     pub(super) header: Option<ObjectDirectoryHeader>,
 }
 
-fn path_error(action: &'static str, path: &Path, error: Errno) -> ObjectError {
+pub(in crate::object) fn path_error(action: &'static str, path: &Path, error: Errno) -> ObjectError {
     ObjectError::Path { action, path: path.to_owned(), source: error.into() }
 }
 
@@ -107,12 +107,7 @@ impl Directory {
 
 /// A header for a new store.
 pub(super) fn new_header(dir: &Path, label: &str) -> Result<ObjectDirectoryHeader> {
-    let mut uuid = [0u8; 16];
-    // SAFETY: the kernel writes at most `uuid.len()` bytes into `uuid`, which outlives the call.
-    let drawn = unsafe { libc::getrandom(uuid.as_mut_ptr().cast(), uuid.len(), 0) };
-    if drawn != uuid.len() as isize {
-        return Err(path_error("draw an identity for", dir, Errno::IO));
-    }
+    let uuid = draw_identity(dir)?;
     Ok(ObjectDirectoryHeader {
         uuid,
         created: Timestamp::from(std::time::SystemTime::now()),
@@ -120,8 +115,19 @@ pub(super) fn new_header(dir: &Path, label: &str) -> Result<ObjectDirectoryHeade
     })
 }
 
+/// A random identity for the store in `dir`.
+pub(in crate::object) fn draw_identity(dir: &Path) -> Result<[u8; 16]> {
+    let mut uuid = [0u8; 16];
+    // SAFETY: the kernel writes at most `uuid.len()` bytes into `uuid`, which outlives the call.
+    let drawn = unsafe { libc::getrandom(uuid.as_mut_ptr().cast(), uuid.len(), 0) };
+    if drawn != uuid.len() as isize {
+        return Err(path_error("draw an identity for", dir, Errno::IO));
+    }
+    Ok(uuid)
+}
+
 /// A label is printable ASCII of limited length.
-pub(super) fn is_label(label: &str) -> bool {
+pub(in crate::object) fn is_label(label: &str) -> bool {
     label.len() <= OBJECT_LABEL_MAX && label.bytes().all(|b| b.is_ascii_graphic())
 }
 
@@ -149,7 +155,7 @@ fn read_header(fd: impl AsFd, dir: &Path) -> Result<Option<ObjectDirectoryHeader
 }
 
 /// Names in a directory, without `.` and `..`.
-pub(super) fn names(fd: impl AsFd, path: &Path) -> Result<Vec<Vec<u8>>> {
+pub(in crate::object) fn names(fd: impl AsFd, path: &Path) -> Result<Vec<Vec<u8>>> {
     let read = || {
         let mut names = Vec::new();
         for entry in fs::Dir::read_from(fd.as_fd())? {

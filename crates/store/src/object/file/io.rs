@@ -352,6 +352,7 @@ impl ObjectStore for FileStore {
             refused_full: counters.refused_full.load(Ordering::Relaxed),
             sync_failures: counters.sync_failures.load(Ordering::Relaxed),
             recovered_files: counters.recovered_files.load(Ordering::Relaxed),
+            ..ObjectStoreStats::default()
         }
     }
 

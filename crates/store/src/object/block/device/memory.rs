@@ -158,7 +158,7 @@ impl BlockDevice for MemoryDevice {
             state.power()?;
             let number = state.writes;
             state.writes += 1;
-            let torn = state.faults.iter().any(|fault| *fault == Fault::TornWrite(number));
+            let torn = state.faults.contains(&Fault::TornWrite(number));
             let sectors = op.data.len() / SECTOR;
             let kept = if torn { sectors.div_ceil(2) - 1 } else { sectors };
             for (at, piece) in op.data.chunks(SECTOR).enumerate().take(kept) {

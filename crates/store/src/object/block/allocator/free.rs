@@ -1,0 +1,143 @@
+//! Sets of blocks: free extents by address and by class, and plain ranges.
+
+use super::Extent;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Extents of a class that are looked at for one that is just long enough.
+const LOOKS: usize = 8;
+/// Classes: 2^31 blocks and more are one.
+const CLASSES: usize = 32;
+
+/// Class of a length: the whole part of its logarithm.
+fn class_of(len: u64) -> usize {
+    (len.ilog2() as usize).min(CLASSES - 1)
+}
+
+/// Ranges of blocks that do not touch each other.
+#[derive(Default)]
+pub(super) struct Ranges {
+    by_address: BTreeMap<u64, u64>,
+}
+
+impl Ranges {
+    /// Adds a range of which nothing is there, and returns what it became with its neighbours, which are gone.
+    fn join(&mut self, extent: Extent) -> (Extent, [Option<Extent>; 2]) {
+        let mut joined = extent;
+        let mut gone = [None; 2];
+        if let Some((&start, &len)) = self.by_address.range(..extent.start).next_back() {
+            debug_assert!(start + len <= extent.start, "blocks {extent:?} are there already");
+            if start + len == extent.start {
+                joined = Extent { start, len: len + joined.len };
+                gone[0] = Some(Extent { start, len });
+            }
+        }
+        if let Some(len) = self.by_address.remove(&extent.end()) {
+            gone[1] = Some(Extent { start: extent.end(), len });
+            joined.len += len;
+        }
+        self.by_address.insert(joined.start, joined.len);
+        (joined, gone)
+    }
+
+    pub(super) fn insert(&mut self, extent: Extent) {
+        // Parts may be there: space that was given to a window and came back untouched.
+        self.remove(extent);
+        self.join(extent);
+    }
+
+    /// Takes away what is there of a range.
+    pub(super) fn remove(&mut self, extent: Extent) {
+        if let Some((&start, &len)) = self.by_address.range(..extent.start).next_back()
+            && start + len > extent.start
+        {
+            self.by_address.insert(start, extent.start - start);
+            if start + len > extent.end() {
+                self.by_address.insert(extent.end(), start + len - extent.end());
+            }
+        }
+        while let Some((&start, &len)) = self.by_address.range(extent.start..extent.end()).next() {
+            self.by_address.remove(&start);
+            if start + len > extent.end() {
+                self.by_address.insert(extent.end(), start + len - extent.end());
+            }
+        }
+    }
+
+    pub(super) fn first(&self) -> Option<Extent> {
+        self.by_address.first_key_value().map(|(&start, &len)| Extent { start, len })
+    }
+}
+
+/// Free extents.
+#[derive(Default)]
+pub(super) struct FreeMap {
+    ranges: Ranges,
+    by_class: [BTreeSet<u64>; CLASSES],
+    blocks: u64,
+}
+
+impl FreeMap {
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn len_of(&self, start: u64) -> u64 {
+        self.ranges.by_address.get(&start).copied().unwrap_or(0)
+    }
+
+    /// Adds blocks that are not there.
+    pub(super) fn insert(&mut self, extent: Extent) {
+        let (joined, gone) = self.ranges.join(extent);
+        for gone in gone.into_iter().flatten() {
+            self.by_class[class_of(gone.len)].remove(&gone.start);
+        }
+        self.by_class[class_of(joined.len)].insert(joined.start);
+        self.blocks += extent.len;
+    }
+
+    /// Takes blocks away that are there, in one extent.
+    pub(super) fn remove(&mut self, extent: Extent) {
+        let Some((&start, &len)) = self.ranges.by_address.range(..=extent.start).next_back() else { return };
+        debug_assert!(start + len >= extent.end(), "blocks {extent:?} are not there");
+        self.by_class[class_of(len)].remove(&start);
+        self.ranges.by_address.remove(&start);
+        let parts = [(start, extent.start - start), (extent.end(), start + len - extent.end())];
+        for (start, len) in parts.into_iter().filter(|(_, len)| *len > 0) {
+            self.ranges.by_address.insert(start, len);
+            self.by_class[class_of(len)].insert(start);
+        }
+        self.blocks -= extent.len;
+    }
+
+    pub(super) fn starting_at(&self, start: u64) -> Option<Extent> {
+        self.ranges.by_address.get(&start).map(|&len| Extent { start, len })
+    }
+
+    /// The shortest class of extents that are long enough, and its first or last one; if none is, one of the longest.
+    pub(super) fn find(&self, len: u64, last: bool) -> Option<Extent> {
+        let class = class_of(len);
+        let extent = |start: &u64| Extent { start: *start, len: self.len_of(*start) };
+        let starts = &self.by_class[class];
+        let fits = |extent: &Extent| extent.len >= len;
+        let own = match last {
+            true => starts.iter().rev().take(LOOKS).map(extent).find(fits),
+            false => starts.iter().take(LOOKS).map(extent).find(fits),
+        };
+        let end =
+            |starts: &BTreeSet<u64>| if last { starts.last().copied() } else { starts.first().copied() };
+        let longer = || self.by_class[class + 1..].iter().find_map(end);
+        let shorter = || self.by_class[..=class].iter().rev().find_map(end);
+        own.or_else(|| longer().or_else(shorter).map(|start| extent(&start)))
+    }
+
+    pub(super) fn largest(&self) -> u64 {
+        let longest = self.by_class.iter().rev().find(|starts| !starts.is_empty());
+        longest.and_then(|starts| starts.iter().map(|start| self.len_of(*start)).max()).unwrap_or(0)
+    }
+
+    /// Count and blocks of each class.
+    pub(super) fn classes(&self) -> Vec<(u64, u64)> {
+        let sum = |starts: &BTreeSet<u64>| starts.iter().map(|start| self.len_of(*start)).sum();
+        self.by_class.iter().map(|starts| (starts.len() as u64, sum(starts))).collect()
+    }
+}

@@ -1,0 +1,201 @@
+//! Changes of an object as one transaction of the index.
+
+use super::Core;
+use super::allocator::Extent;
+use super::objects::{Object, State, map_key};
+use super::{MAPS, OBJECTS};
+use crate::meta::Batch;
+use crate::object::Result;
+use nacre_ondisk::block::{Before, BlockHeadRecord, BlockMapRecord, Inline, MAP_BLOCKS, Place};
+use nacre_types::Timestamp;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+/// What changes of an object's maps.
+#[derive(Default)]
+pub(super) struct Edits {
+    /// New places, by map and index in it.
+    places: BTreeMap<u64, Vec<(u8, Place)>>,
+    /// Maps that go, with all their blocks.
+    removed: Vec<u64>,
+    /// Space is freed, which a full index must not refuse.
+    is_releasing: bool,
+}
+
+impl Edits {
+    /// For a change that frees space.
+    pub(super) fn releasing() -> Edits {
+        Edits { is_releasing: true, ..Edits::default() }
+    }
+
+    /// Block `block` of the object is at `place` now. In ascending order.
+    pub(super) fn put(&mut self, block: u64, place: Place) {
+        let (map, index) = (block / MAP_BLOCKS as u64, (block % MAP_BLOCKS as u64) as u8);
+        self.places.entry(map).or_default().push((index, place));
+    }
+
+    /// A whole map goes.
+    pub(super) fn remove_map(&mut self, number: u64) {
+        self.places.remove(&number);
+        self.removed.push(number);
+    }
+
+    fn touches_blocks(&self) -> bool {
+        !self.places.is_empty() || !self.removed.is_empty()
+    }
+}
+
+/// Blocks that lose their owner, as extents.
+#[derive(Default)]
+struct Freed(Vec<Extent>);
+
+impl Freed {
+    fn push(&mut self, block: u64) {
+        match self.0.last_mut() {
+            Some(last) if last.end() == block => last.len += 1,
+            _ => self.0.push(Extent { start: block, len: 1 }),
+        }
+    }
+}
+
+/// The time of a change; never the same twice, because it is the version of the data.
+pub(super) fn change_time(before: Option<&BlockHeadRecord>) -> Timestamp {
+    let now = Timestamp::from(SystemTime::now());
+    before.map_or(now, |before| now.max(before.mtime.next()))
+}
+
+/// Puts new places into a map and notes where the blocks were before this generation. Returns how many blocks it has more.
+fn edit_map(
+    map: &mut BlockMapRecord,
+    edits: &[(u8, Place)],
+    generation: u64,
+    completed: u64,
+    freed: &mut Freed,
+) -> i64 {
+    map.before.retain(|before| before.generation > completed);
+    let mut more = 0;
+    for &(index, place) in edits {
+        let old = std::mem::replace(&mut map.places[usize::from(index)], place);
+        more += i64::from(place.block().is_some()) - i64::from(old.block().is_some());
+        if let Some(block) = old.block().filter(|block| place.block() != Some(*block)) {
+            freed.push(block);
+        }
+        let key = |before: &Before| (before.generation, before.index);
+        if let Err(at) = map.before.binary_search_by_key(&(generation, index), key) {
+            map.before.insert(at, Before { generation, index, place: old });
+        }
+    }
+    more
+}
+
+impl Core {
+    /// Makes `head` (`None`: no object) and `edits` what the object is, in one transaction. Its time and its count of
+    /// blocks are set here.
+    ///
+    /// # Errors
+    /// Nothing is changed then.
+    pub(super) fn commit(
+        &self,
+        object: &Object,
+        state: &mut State,
+        head: Option<BlockHeadRecord>,
+        edits: &Edits,
+    ) -> Result<()> {
+        let mut changed: Vec<(u64, BlockMapRecord)> = Vec::with_capacity(edits.places.len());
+        for number in edits.places.keys() {
+            changed.push((*number, BlockMapRecord::clone(&*self.map(object, *number)?)));
+        }
+        let mut removed = Vec::with_capacity(edits.removed.len());
+        for number in &edits.removed {
+            removed.push(self.map(object, *number)?);
+        }
+        let mut batch = Batch::new();
+        batch.set_releasing(edits.is_releasing);
+        let (mut freed, mut bytes) = (Freed::default(), Vec::new());
+        let mut blocks = state.head.as_ref().map_or(0, |head| head.blocks) as i64;
+        let _gate = self.durable.gate.read();
+        let (generation, completed) = (self.durable.generation(), self.durable.completed());
+        for (number, map) in &mut changed {
+            blocks += edit_map(map, &edits.places[number], generation, completed, &mut freed);
+            map.encode(&mut bytes);
+            batch.put(MAPS, &map_key(object.fid, *number), &bytes);
+        }
+        for (number, map) in edits.removed.iter().zip(&removed) {
+            for block in map.places.iter().filter_map(|place| place.block()) {
+                freed.push(block);
+                blocks -= 1;
+            }
+            batch.delete(MAPS, &map_key(object.fid, *number));
+        }
+        let head =
+            head.map(|head| self.finish_head(head, state.head.as_ref(), blocks, generation, completed));
+        match &head {
+            Some(head) => {
+                head.encode(&mut bytes);
+                batch.put(OBJECTS, &object.fid.to_key(), &bytes);
+            }
+            None => batch.delete(OBJECTS, &object.fid.to_key()),
+        }
+        let transno = self.index.commit(&batch)?;
+        self.space.free(generation, freed.0);
+        drop(_gate);
+        self.count_change(state.head.is_some(), head.is_some());
+        (state.head, state.transno) = (head, transno);
+        if edits.touches_blocks() {
+            state.generation = generation;
+        }
+        changed.into_iter().for_each(|(number, map)| self.remember_map(object, number, Some(Arc::new(map))));
+        edits.removed.iter().for_each(|number| self.remember_map(object, *number, None));
+        self.shrink();
+        Ok(())
+    }
+
+    fn finish_head(
+        &self,
+        mut head: BlockHeadRecord,
+        before: Option<&BlockHeadRecord>,
+        blocks: i64,
+        generation: u64,
+        completed: u64,
+    ) -> BlockHeadRecord {
+        head.blocks = blocks as u64;
+        head.mtime = change_time(before);
+        let was_inline = before.and_then(|before| match &before.inline {
+            Inline::All(bytes) => Some(bytes),
+            _ => None,
+        });
+        match (&mut head.inline, was_inline) {
+            // The bytes go to the device: they stay here until they are durable there.
+            (inline @ Inline::Nothing, Some(bytes)) if !bytes.is_empty() => {
+                let len = bytes.len().min(usize::try_from(head.size).unwrap_or(usize::MAX));
+                *inline = Inline::Kept(generation, bytes[..len].to_vec());
+            }
+            (inline @ Inline::Kept(..), _) => {
+                let Inline::Kept(kept_in, bytes) = inline else { return head };
+                bytes.truncate(usize::try_from(head.size).unwrap_or(usize::MAX));
+                if *kept_in <= completed {
+                    *inline = Inline::Nothing;
+                }
+            }
+            _ => {}
+        }
+        head
+    }
+
+    fn count_change(&self, was: bool, is: bool) {
+        let counters = &self.counters;
+        match (was, is) {
+            (false, true) => {
+                counters.objects.fetch_add(1, Ordering::Relaxed);
+                counters.created.fetch_add(1, Ordering::Relaxed);
+            }
+            (true, false) => {
+                counters.objects.fetch_sub(1, Ordering::Relaxed);
+                counters.destroyed.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+}

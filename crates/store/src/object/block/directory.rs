@@ -1,0 +1,144 @@
+//! The directory of a block store: what it is, which device it belongs to, the index.
+//!
+//! `superblock` is written last when a store is made. A directory that holds only what an unfinished making leaves
+//! behind counts as empty; the file on which data would lie does not.
+
+use super::options::BlockStoreOptions;
+use crate::exclusive::Exclusive;
+use crate::object::file::directory::{ADDRESS, CLASS, JOINING, LOCK_CLIENTS, names, path_error};
+use crate::object::{ObjectError, Result};
+use nacre_ondisk::block::{BLOCK_LABEL_LEN, BlockLabel, BlockLabelError};
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::label::DeviceProblem;
+
+/// Name of the label's file.
+const HEADER: &str = "superblock";
+/// Name of the index's directory.
+pub(super) const INDEX: &str = "index";
+/// File with the path of the device, relative to the directory or absolute.
+const DEVICE: &str = "device";
+/// The file that is the device if none is named.
+pub(super) const OWN_DEVICE: &str = "data";
+/// Files while they are written.
+const UNFINISHED: [&str; 4] = ["superblock.new", "device.new", "joining.new", "address.new"];
+
+/// Is this the directory of a block store?
+pub fn is_block_store(dir: &Path) -> bool {
+    dir.join(DEVICE).exists()
+}
+
+/// A directory that this process has for itself. Dropping it gives it up.
+pub(super) struct Directory {
+    fd: Exclusive,
+    /// `None` until [`Directory::finish`] of a store that is being made.
+    pub(super) label: Option<BlockLabel>,
+    /// Path of the device.
+    pub(super) device: PathBuf,
+}
+
+impl Directory {
+    /// Opens and locks `dir`, making it if `options` say so, and checks that it is a store or can become one.
+    pub(super) fn open(dir: &Path, options: &BlockStoreOptions) -> Result<Directory> {
+        if options.create {
+            match fs::mkdir(dir, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(path_error("make", dir, error)),
+            }
+        }
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = match fs::open(dir, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Err(ObjectError::Missing { dir: dir.to_owned() }),
+            Err(error) => return Err(path_error("open", dir, error)),
+        };
+        let fd = Exclusive::take(fd).map_err(|error| path_error("lock", dir, error))?;
+        let fd = fd.ok_or_else(|| ObjectError::InUse { dir: dir.to_owned() })?;
+        let label = read_label(dir)?;
+        let mut directory = Directory { fd, label, device: PathBuf::new() };
+        match &directory.label {
+            Some(label) => {
+                if !options.label.is_empty() && label.label != options.label {
+                    let (found, wanted) = (label.label.clone(), options.label.clone());
+                    return Err(ObjectError::OtherTarget { dir: dir.to_owned(), found, wanted });
+                }
+                directory.device = read_device(dir)?;
+            }
+            None => {
+                if !directory.is_empty(dir)? {
+                    return Err(ObjectError::Foreign { dir: dir.to_owned() });
+                }
+                if !options.create {
+                    return Err(ObjectError::Missing { dir: dir.to_owned() });
+                }
+                fs::chmod(dir, Mode::RWXU).map_err(|error| path_error("protect", dir, error))?;
+                directory.device = options.device.clone().unwrap_or_else(|| PathBuf::from(OWN_DEVICE));
+            }
+        }
+        Ok(directory)
+    }
+
+    /// Writes the path of the device and the label: the store is complete.
+    pub(super) fn finish(&mut self, dir: &Path, label: BlockLabel) -> Result<()> {
+        self.write_file(dir, DEVICE, self.device.as_os_str().as_bytes())?;
+        self.write_file(dir, HEADER, &label.encode())?;
+        self.label = Some(label);
+        Ok(())
+    }
+
+    fn write_file(&self, dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+        let new = format!("{name}.new");
+        let write = || {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+            let file = fs::openat(&self.fd, &*new, flags, Mode::RUSR | Mode::WUSR)?;
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                rest = &rest[rustix::io::write(&file, rest)?..];
+            }
+            fs::fsync(&file)?;
+            fs::renameat(&self.fd, &*new, &self.fd, name)?;
+            fs::fsync(&self.fd)
+        };
+        write().map_err(|error| path_error("write the superblock in", dir, error))
+    }
+
+    /// Names in the directory that no store puts there.
+    pub(super) fn strays(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+        let known = [HEADER, INDEX, DEVICE, OWN_DEVICE, LOCK_CLIENTS, CLASS, JOINING, ADDRESS];
+        let is_known = |name: &[u8]| known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name);
+        let names = names(&self.fd, dir)?.into_iter().filter(|name| !is_known(name));
+        Ok(names.map(|name| dir.join(std::ffi::OsString::from_vec(name))).collect())
+    }
+
+    /// Only what an unfinished making leaves.
+    fn is_empty(&self, dir: &Path) -> Result<bool> {
+        let left = ["lost+found", INDEX, DEVICE, OWN_DEVICE];
+        let names = names(&self.fd, dir)?;
+        Ok(names.iter().all(|name| left.iter().chain(&UNFINISHED).any(|left| left.as_bytes() == name)))
+    }
+}
+
+fn read_label(dir: &Path) -> Result<Option<BlockLabel>> {
+    let path = dir.join(HEADER);
+    let problem = |problem| ObjectError::Device { device: path.display().to_string(), problem };
+    match std::fs::read(&path) {
+        Ok(bytes) if bytes.len() != BLOCK_LABEL_LEN => {
+            Err(problem(DeviceProblem::Label(BlockLabelError::Foreign)))
+        }
+        Ok(bytes) => {
+            BlockLabel::decode(&bytes).map(Some).map_err(|error| problem(DeviceProblem::Label(error)))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ObjectError::Path { action: "read", path, source }),
+    }
+}
+
+fn read_device(dir: &Path) -> Result<PathBuf> {
+    let path = dir.join(DEVICE);
+    let bytes = std::fs::read(&path).map_err(|source| ObjectError::Path { action: "read", path, source })?;
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&bytes[..end])))
+}

@@ -1,0 +1,156 @@
+//! What a device says of itself, and what is done before it is overwritten.
+
+use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp, WriteOp};
+use crate::object::{ObjectError, Result};
+use nacre_ondisk::block::{BLOCK_LABEL_LEN, BlockLabel, BlockLabelError};
+use std::io;
+
+/// Smallest device in bytes.
+pub(super) const SIZE_MIN: u64 = 1 << 20;
+/// Bytes at both ends of a device that must be zeros before it is taken: all known signatures lie there.
+const LOOK: u64 = 1 << 20;
+
+/// Why a device cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceProblem {
+    /// The operating system refused.
+    #[error("{0}")]
+    Io(#[source] io::Error),
+    /// Somebody's data is on it.
+    #[error("it holds {0}; nothing was overwritten")]
+    Signature(&'static str),
+    /// It is none of ours.
+    #[error("{0}")]
+    Label(#[source] BlockLabelError),
+    /// It belongs to another target.
+    #[error("it belongs to target {found}, not to {wanted}")]
+    OtherTarget {
+        /// Label found.
+        found: String,
+        /// Label asked for.
+        wanted: String,
+    },
+    /// It belongs to another directory.
+    #[error("it and the target's directory belong to different stores")]
+    OtherStore,
+    /// Its end is missing.
+    #[error("it has {found} bytes, but had {expected} when it was made")]
+    Truncated {
+        /// Size found.
+        found: u64,
+        /// Size in the label.
+        expected: u64,
+    },
+    /// Nothing fits.
+    #[error("it has {0} bytes, less than {SIZE_MIN}")]
+    TooSmall(u64),
+}
+
+/// Names the device in an error.
+pub(super) fn refused(device: &dyn BlockDevice, problem: DeviceProblem) -> ObjectError {
+    ObjectError::Device { device: device.info().name, problem }
+}
+
+fn read_at(device: &dyn BlockDevice, offset: u64, len: u64) -> Result<AlignedBuffer> {
+    let mut buffer = AlignedBuffer::zeroed(len as usize);
+    device
+        .read(&mut [ReadOp { offset, buffer: &mut buffer }])
+        .map_err(|error| refused(device, DeviceProblem::Io(error)))?;
+    Ok(buffer)
+}
+
+/// Whose data begins like this? `end` are the last bytes of the device.
+fn signature(start: &[u8], end: &[u8]) -> Option<&'static str> {
+    let has = |at: usize, magic: &[u8]| start.get(at..at + magic.len()) == Some(magic);
+    let known: &[(usize, &[u8], &str)] = &[
+        (0, b"NACREBLK", "an object store"),
+        (0, b"XFSB", "an XFS file system"),
+        (0x438, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
+        (0x10040, b"_BHRfS_M", "a btrfs file system"),
+        (0x200, b"LABELONE", "an LVM physical volume"),
+        (0xff6, b"SWAPSPACE2", "swap space"),
+        (0xff6, b"SWAP-SPACE", "swap space"),
+        (0, b"LUKS\xba\xbe", "an encrypted volume"),
+        (0x200, b"EFI PART", "a partition table"),
+        (0x1fe, &[0x55, 0xaa], "a partition table or boot sector"),
+    ];
+    if let Some((_, _, name)) = known.iter().find(|(at, magic, _)| has(*at, magic)) {
+        return Some(name);
+    }
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    if is_zero(start) && is_zero(end) { None } else { Some("data of an unknown kind") }
+}
+
+fn last_block(size: u64) -> u64 {
+    size / BLOCK - 1
+}
+
+/// Makes a device ours. It is left alone if it holds anything, unless `force` is on.
+pub(super) fn format(device: &dyn BlockDevice, label: &BlockLabel, force: bool) -> Result<()> {
+    let size = device.size();
+    if size < SIZE_MIN {
+        return Err(refused(device, DeviceProblem::TooSmall(size)));
+    }
+    let look = LOOK.min(size);
+    let (start, end) = (read_at(device, 0, look)?, read_at(device, size - look, look)?);
+    if let (Some(found), false) = (signature(&start, &end), force) {
+        return Err(refused(device, DeviceProblem::Signature(found)));
+    }
+    // Signatures of others go, so that nobody takes the device for theirs.
+    let zeros = AlignedBuffer::zeroed(look as usize);
+    let mut block = AlignedBuffer::zeroed(BLOCK as usize);
+    block[..BLOCK_LABEL_LEN].copy_from_slice(&label.encode());
+    let write = |offset, data: &[u8]| device.write(&[WriteOp { offset, data }]);
+    let work = || -> io::Result<()> {
+        if start.iter().any(|byte| *byte != 0) {
+            write(0, &zeros)?;
+        }
+        if end.iter().any(|byte| *byte != 0) {
+            write(size - look, &zeros)?;
+        }
+        write(last_block(size) * BLOCK, &block)?;
+        device.flush()?;
+        write(0, &block)?;
+        device.flush()
+    };
+    work().map_err(|error| refused(device, DeviceProblem::Io(error)))
+}
+
+/// Reads the label of a device; a damaged one is taken from its copy at the end, and mended if `mend` is on.
+pub(super) fn read(device: &dyn BlockDevice, wanted_size: Option<u64>, mend: bool) -> Result<BlockLabel> {
+    let size = device.size();
+    let decode = |block: u64| -> Result<std::result::Result<BlockLabel, BlockLabelError>> {
+        Ok(BlockLabel::decode(&read_at(device, block * BLOCK, BLOCK)?[..BLOCK_LABEL_LEN]))
+    };
+    let truncated = |expected| refused(device, DeviceProblem::Truncated { found: size, expected });
+    if size < SIZE_MIN {
+        return Err(wanted_size.map_or(refused(device, DeviceProblem::TooSmall(size)), truncated));
+    }
+    match decode(0)? {
+        Ok(label) if size < label.size => Err(truncated(label.size)),
+        Ok(label) => Ok(label),
+        Err(error @ BlockLabelError::Version { .. }) => Err(refused(device, DeviceProblem::Label(error))),
+        Err(error) => {
+            // The size that the directory remembers says where the copy is.
+            let size = wanted_size.unwrap_or(size);
+            if size > device.size() {
+                return Err(truncated(size));
+            }
+            let Ok(label) = decode(last_block(size))? else {
+                return Err(refused(device, DeviceProblem::Label(error)));
+            };
+            if label.size != size {
+                return Err(refused(device, DeviceProblem::Label(error)));
+            }
+            log::error!("{}: {error}; its copy at the end is used", device.info().name);
+            if mend {
+                let mut block = AlignedBuffer::zeroed(BLOCK as usize);
+                block[..BLOCK_LABEL_LEN].copy_from_slice(&label.encode());
+                let written =
+                    device.write(&[WriteOp { offset: 0, data: &block }]).and_then(|()| device.flush());
+                written.map_err(|error| refused(device, DeviceProblem::Io(error)))?;
+            }
+            Ok(label)
+        }
+    }
+}

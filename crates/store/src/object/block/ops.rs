@@ -1,0 +1,211 @@
+//! The calls of [`ObjectStore`] on a block store.
+
+use super::BlockStore;
+use super::device::BLOCK;
+use super::shape::attr_of;
+use super::space::Share;
+use crate::object::{
+    Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
+    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space,
+};
+use nacre_types::limits::FILE_SIZE_MAX;
+use nacre_types::{Fid, Timestamp};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// End of a range that an object can have.
+fn range_end(offset: u64, len: u64) -> Result<u64> {
+    offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(ObjectError::TooLarge)
+}
+
+impl BlockStore {
+    fn write_shared(&self, object: Fid, offset: u64, data: &[u8], share: Share) -> Result<usize> {
+        range_end(offset, data.len() as u64)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let _changing = self.change()?;
+        self.write_all(object, offset, data, share)
+    }
+}
+
+impl ObjectStore for BlockStore {
+    fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_shared(object, offset, data, Share::Usual)
+    }
+
+    fn write_promised(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_shared(object, offset, data, Share::Promised)
+    }
+
+    fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], _ahead: u32) -> Result<usize> {
+        match self.object(object, false)? {
+            None => Ok(0),
+            Some(object) => self.read_at(&object, offset, buffer),
+        }
+    }
+
+    fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
+        range_end(offset, len)?;
+        match advice {
+            // Nothing is kept in memory.
+            Advice::WillRead => Ok(()),
+            Advice::DontNeed => self.sync(object),
+        }
+    }
+
+    fn attr(&self, object: Fid) -> Result<ObjectAttr> {
+        match self.object(object, false)? {
+            None => Ok(ObjectAttr::default()),
+            Some(object) => Ok(attr_of(object.state.read().head.as_ref())),
+        }
+    }
+
+    fn version_in(&self, attr: &ObjectAttr) -> Option<u64> {
+        Some(attr.mtime.map_or(0, Timestamp::nanoseconds))
+    }
+
+    fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
+        range_end(size, 0)?;
+        let _changing = self.change()?;
+        let Some(object) = self.object(object, size > 0)? else { return Ok(ObjectAttr::default()) };
+        let mut state = self.lock(&object);
+        if state.head.is_some() || size > 0 {
+            self.set_size(&object, &mut state, size)?;
+        }
+        Ok(attr_of(state.head.as_ref()))
+    }
+
+    fn fallocate(&self, object: Fid, how: Fallocate, offset: u64, len: u64) -> Result<ObjectAttr> {
+        let end = range_end(offset, len)?;
+        let _changing = self.change()?;
+        if len == 0 {
+            return Err(ObjectError::Empty);
+        }
+        let found = match how {
+            Fallocate::Punch => self.object(object, false)?,
+            Fallocate::Allocate { .. } => {
+                self.admit_range(object, offset, len)?;
+                self.object(object, true)?
+            }
+            Fallocate::Zero { .. } => self.object(object, true)?,
+        };
+        found.map_or(Ok(ObjectAttr::default()), |object| self.shape(&object, how, offset..end))
+    }
+
+    fn seek(&self, object: Fid, offset: u64, what: Seek) -> Result<u64> {
+        let object = self.object(object, false)?.ok_or(ObjectError::NoData)?;
+        self.look_for(&object, offset, what)
+    }
+
+    fn sync(&self, object: Fid) -> Result<()> {
+        let Some(object) = self.object(object, false)? else { return Ok(()) };
+        let (generation, transno) = {
+            let state = object.state.read();
+            (state.generation, state.transno)
+        };
+        if generation > self.durable.completed() {
+            return self.complete(generation);
+        }
+        Ok(nacre_env::blocking(|| self.index.sync(transno))?)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        let transno = self.index.last_transno();
+        self.complete(self.durable.generation())?;
+        Ok(nacre_env::blocking(|| self.index.sync(transno))?)
+    }
+
+    fn destroy(&self, objects: &[Fid]) -> Result<u64> {
+        let _changing = self.change()?;
+        self.destroy_all(objects)
+    }
+
+    fn space(&self) -> Result<Space> {
+        let (total, free, available, reserve) = self.space.counts();
+        let objects = self.counters.objects.load(Ordering::Relaxed);
+        let objects_free = available.min(u64::from(u32::MAX).saturating_sub(objects));
+        Ok(Space {
+            block_size: BLOCK as u32,
+            total: total * BLOCK,
+            free: free * BLOCK,
+            available: available * BLOCK,
+            promisable: reserve * BLOCK / 2,
+            objects: objects + objects_free,
+            objects_free,
+            is_read_only: self.is_closed.load(Ordering::Relaxed) || self.index.stats().has_failed,
+        })
+    }
+
+    fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
+        self.check_open()?;
+        self.reserve_ids(sequence, count)
+    }
+
+    fn last_reserved(&self, sequence: u64) -> Result<u32> {
+        self.sequence(sequence)
+    }
+
+    fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
+        let _changing = self.change()?;
+        self.destroy_above(sequence, last_used)
+    }
+
+    fn durability_epoch(&self) -> u64 {
+        self.boot.wrapping_add(self.durable.failures.load(Ordering::Relaxed))
+    }
+
+    fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
+        self.check(repair, progress)
+    }
+
+    fn cache_policy(&self) -> CachePolicy {
+        CachePolicy { read: false, write: false, ..CachePolicy::ALL }
+    }
+
+    fn set_cache_policy(&self, _policy: CachePolicy) {
+        // There is no cache.
+    }
+
+    fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
+        match self.object(object, false)? {
+            None => Ok(Some(Vec::new())),
+            Some(object) => self.extents_of(&object).map(Some),
+        }
+    }
+
+    fn free_extents(&self) -> Option<FreeExtents> {
+        Some(self.space.report())
+    }
+
+    fn trim(&self, max_bytes: u64) -> Result<u64> {
+        self.tell_freed(max_bytes)
+    }
+
+    fn stats(&self) -> ObjectStoreStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let device = self.device.stats();
+        ObjectStoreStats {
+            objects: read(&counters.objects),
+            created: read(&counters.created),
+            destroyed: read(&counters.destroyed),
+            open_now: self.objects.counts().0,
+            reads_waited: device.reads,
+            reads_direct: device.reads,
+            writes_direct: device.writes,
+            refused_full: read(&counters.refused_full),
+            sync_failures: read(&self.durable.failures),
+            flushes: device.flushes,
+            checksum_errors: read(&counters.checksum_errors),
+            scrubbed_bytes: read(&counters.scrubbed_bytes),
+            recovered_blocks: read(&counters.recovered_blocks),
+            ..ObjectStoreStats::default()
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.sync_all()
+    }
+}

@@ -1,0 +1,202 @@
+//! Free space, and space that is free once a generation is durable.
+
+use super::Core;
+use super::allocator::{Allocator, Extent, Wish};
+use super::device::BLOCK;
+use super::objects::Object;
+use crate::object::{FreeExtents, ObjectError, Result};
+use nacre_types::Fid;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a write may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Share {
+    /// All but the reserve.
+    Usual,
+    /// The reserve too, but for what freeing needs: the space was promised, or as much comes back.
+    Promised,
+    /// Everything: space is being freed.
+    Freeing,
+}
+
+/// Blocks that only freeing may use.
+const FOR_FREEING: u64 = 64;
+/// Streams are recognised up to so many blocks from where the last write ended: 16 MiB, as clients send out of order.
+const NEAR: u64 = (16 << 20) / BLOCK;
+/// Writes of so many blocks begin a stream: 64 KiB.
+const STREAM_MIN: u64 = 16;
+
+/// Blocks that were freed, by the generation that must be durable before they are used again.
+#[derive(Default)]
+struct Quarantine {
+    lists: VecDeque<(u64, Vec<Extent>)>,
+}
+
+/// See the [module documentation](self).
+pub(super) struct SpaceBook {
+    allocator: Mutex<Allocator>,
+    quarantine: Mutex<Quarantine>,
+    quarantined: AtomicU64,
+    reserve_blocks: u64,
+}
+
+impl SpaceBook {
+    pub(super) fn new(allocator: Allocator, reserve_blocks: u64) -> SpaceBook {
+        SpaceBook {
+            allocator: Mutex::new(allocator),
+            quarantine: Mutex::default(),
+            quarantined: AtomicU64::new(0),
+            reserve_blocks,
+        }
+    }
+
+    /// Blocks in all, blocks nobody has, blocks that may still be written, and of the reserve.
+    pub(super) fn counts(&self) -> (u64, u64, u64, u64) {
+        let allocator = self.allocator.lock();
+        let free = allocator.free_blocks() + self.quarantined();
+        (allocator.blocks(), free, free.saturating_sub(self.reserve_blocks), self.reserve_blocks)
+    }
+
+    pub(super) fn quarantined(&self) -> u64 {
+        self.quarantined.load(Ordering::Acquire)
+    }
+
+    /// Blocks were freed in `generation`; the gate is held.
+    pub(super) fn free(&self, generation: u64, extents: Vec<Extent>) {
+        let blocks: u64 = extents.iter().map(|extent| extent.len).sum();
+        if blocks == 0 {
+            return;
+        }
+        let mut quarantine = self.quarantine.lock();
+        match quarantine.lists.back_mut() {
+            Some((last, list)) if *last == generation => list.extend(extents),
+            _ => quarantine.lists.push_back((generation, extents)),
+        }
+        self.quarantined.fetch_add(blocks, Ordering::AcqRel);
+    }
+
+    /// `generation` and all before are durable.
+    pub(super) fn complete(&self, generation: u64) {
+        let mut ready = Vec::new();
+        {
+            let mut quarantine = self.quarantine.lock();
+            while quarantine.lists.front().is_some_and(|(freed, _)| *freed <= generation) {
+                ready.extend(quarantine.lists.pop_front().map(|(_, list)| list).unwrap_or_default());
+            }
+        }
+        let mut allocator = self.allocator.lock();
+        for extent in ready {
+            allocator.release(extent);
+            // Under the lock of the allocator, so that the sum never tells less than there is.
+            self.quarantined.fetch_sub(extent.len, Ordering::AcqRel);
+        }
+    }
+
+    /// Gives blocks back that nobody has seen.
+    pub(super) fn give_back(&self, extents: &[Extent]) {
+        let mut allocator = self.allocator.lock();
+        extents.iter().for_each(|extent| allocator.release(*extent));
+    }
+
+    pub(super) fn close_window(&self, object: Fid) {
+        self.allocator.lock().close_window(object);
+    }
+
+    /// Gives up windows that nobody used since the clock showed `since`.
+    pub(super) fn close_idle_windows(&self, since: u64) -> u64 {
+        self.allocator.lock().close_windows(since)
+    }
+
+    pub(super) fn report(&self) -> FreeExtents {
+        self.allocator.lock().report()
+    }
+
+    pub(super) fn take_untold(&self, max_blocks: u64) -> Option<Extent> {
+        self.allocator.lock().take_untold(max_blocks)
+    }
+
+    pub(super) fn told(&self, extent: Extent, was_told: bool) {
+        self.allocator.lock().told(extent, was_told);
+    }
+
+    fn is_left(&self, allocator: &Allocator, blocks: u64, share: Share) -> bool {
+        let floor = match share {
+            Share::Usual => self.reserve_blocks.max(FOR_FREEING.min(allocator.blocks() / 16)),
+            Share::Promised => FOR_FREEING.min(allocator.blocks() / 16),
+            Share::Freeing => 0,
+        };
+        allocator.free_blocks() + self.quarantined() >= blocks + floor
+    }
+}
+
+impl Core {
+    /// Whether `blocks` more may be used.
+    pub(super) fn admit(&self, blocks: u64, share: Share) -> Result<()> {
+        let allocator = self.space.allocator.lock();
+        if self.space.is_left(&allocator, blocks, share) {
+            return Ok(());
+        }
+        drop(allocator);
+        self.counters.refused_full.fetch_add(1, Ordering::Relaxed);
+        Err(ObjectError::NoSpace)
+    }
+
+    /// Takes blocks for a write of an object at its block `first`, in few pieces. The caller gives them back if it does not
+    /// commit them.
+    pub(super) fn take_blocks(
+        &self,
+        object: &Object,
+        first: u64,
+        blocks: u64,
+        share: Share,
+    ) -> Result<Vec<Extent>> {
+        if blocks == 0 {
+            return Ok(Vec::new());
+        }
+        self.admit(blocks, share)?;
+        let mut stream = object.stream.lock();
+        let is_next = stream.next == first;
+        let is_stream =
+            blocks >= STREAM_MIN && stream.next.abs_diff(first) <= NEAR || is_next && first >= STREAM_MIN;
+        let mut after = stream.after.filter(|_| is_next && first > 0);
+        let mut taken: Vec<Extent> = Vec::new();
+        let mut left = blocks;
+        let mut tries = 0;
+        while left > 0 {
+            let wish = Wish { owner: object.fid, after, blocks: left, is_stream };
+            let got = self.space.allocator.lock().allocate(wish);
+            let Some(got) = got else {
+                tries += 1;
+                if let Err(error) = self.make_room(tries) {
+                    self.space.give_back(&taken);
+                    return Err(error);
+                }
+                continue;
+            };
+            left -= got.len;
+            after = Some(got.end());
+            match taken.last_mut() {
+                Some(last) if last.end() == got.start => last.len += got.len,
+                _ => taken.push(got),
+            }
+        }
+        stream.next = first + blocks;
+        stream.after = after;
+        Ok(taken)
+    }
+
+    /// Nothing is free outside of windows and quarantine: gets something from there.
+    fn make_room(&self, tries: u32) -> Result<()> {
+        self.space.allocator.lock().close_all_windows();
+        if tries <= 1 {
+            return Ok(());
+        }
+        if tries > 8 || self.space.quarantined() == 0 {
+            self.counters.refused_full.fetch_add(1, Ordering::Relaxed);
+            return Err(ObjectError::NoSpace);
+        }
+        self.complete(self.durable.generation())
+    }
+}

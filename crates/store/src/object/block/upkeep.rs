@@ -1,0 +1,222 @@
+//! What a store does by itself: it makes changes durable, looks for damage, and tells the device what is free.
+
+use super::allocator::Extent;
+use super::check::MapProblem;
+use super::device::BLOCK;
+use super::objects::Object;
+use super::recover::parse_map_key;
+use super::{Core, MAPS};
+use crate::object::{ObjectError, ObjectExtent, Result};
+use nacre_ondisk::block::{MAP_BLOCKS, Place};
+use nacre_types::Fid;
+use parking_lot::{Condvar, Mutex};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Maps that are found at once.
+const MAPS_AT_ONCE: usize = 64;
+/// Bytes that one discard tells of: devices take long for large ones.
+const DISCARD_MAX: u64 = (64 << 20) / BLOCK;
+/// How often an idle scrubber looks whether it is to begin.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Says once that it is time to stop.
+#[derive(Default)]
+struct Stop {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    /// Waits, or until it is set: then true.
+    fn wait(&self, time: Duration) -> bool {
+        let mut is_set = self.is_set.lock();
+        let end = Instant::now() + time;
+        while !*is_set {
+            if self.changed.wait_until(&mut is_set, end).timed_out() {
+                break;
+            }
+        }
+        *is_set
+    }
+}
+
+/// The threads of a store.
+pub(super) struct Upkeep {
+    stop: Arc<Stop>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Upkeep {
+    pub(super) fn start(core: &Arc<Core>, commit_interval_ms: u64) -> Result<Upkeep> {
+        let mut upkeep = Upkeep { stop: Arc::default(), threads: Vec::new() };
+        if commit_interval_ms > 0 {
+            let (core, stop) = (core.clone(), upkeep.stop.clone());
+            let interval = Duration::from_millis(commit_interval_ms);
+            upkeep.spawn(&core.clone(), "ost-commit", move || core.commit_now_and_then(&stop, interval))?;
+        }
+        let (core, stop) = (core.clone(), upkeep.stop.clone());
+        upkeep.spawn(&core.clone(), "ost-scrub", move || core.scrub(&stop))?;
+        Ok(upkeep)
+    }
+
+    fn spawn(&mut self, core: &Core, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        let fail =
+            |source| ObjectError::Path { action: "start a thread for", path: core.dir.clone(), source };
+        match spawned.map_err(fail) {
+            Ok(thread) => {
+                self.threads.push(thread);
+                Ok(())
+            }
+            Err(error) => {
+                self.stop();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn stop(&mut self) {
+        *self.stop.is_set.lock() = true;
+        self.stop.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::error!("a thread of an object store has panicked");
+            }
+        }
+    }
+}
+
+impl Core {
+    fn commit_now_and_then(&self, stop: &Stop, interval: Duration) {
+        let mut clock = 0;
+        while !stop.wait(interval) {
+            clock = self.space.close_idle_windows(clock);
+            if self.index.last_transno() > self.index.last_committed()
+                && let Err(error) = self.complete(self.durable.generation())
+            {
+                log::error!("{}: changes could not be made durable: {error}", self.dir.display());
+            }
+        }
+    }
+
+    /// Bytes per second that are read in the background to find damage; 0 for none.
+    pub fn set_scrub_rate(&self, bytes_per_second: u64) {
+        self.scrub_rate.store(bytes_per_second, Ordering::Relaxed);
+    }
+
+    /// Reads all data again and again, at the rate that is set.
+    fn scrub(&self, stop: &Stop) {
+        let mut next: Option<[u8; 24]> = None;
+        let mut owed = Duration::ZERO;
+        loop {
+            let rate = self.scrub_rate.load(Ordering::Relaxed);
+            if stop.wait(if rate == 0 { IDLE } else { owed }) {
+                return;
+            }
+            owed = Duration::ZERO;
+            if rate == 0 {
+                continue;
+            }
+            let (maps, after) = match self.some_maps(next.as_ref()) {
+                Ok(found) => found,
+                Err(error) => {
+                    log::error!("{}: looking for damage: {error}", self.dir.display());
+                    owed = IDLE;
+                    continue;
+                }
+            };
+            if after.is_none() {
+                owed = IDLE;
+            }
+            next = after;
+            for (fid, number) in maps {
+                let bytes = self.scrub_map(fid, number);
+                let time = Duration::from_secs_f64(bytes as f64 / rate as f64);
+                if stop.wait(time) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Reads the data of a map and returns how many bytes those were.
+    fn scrub_map(&self, fid: Fid, number: u64) -> u64 {
+        match self.check_map(fid, number) {
+            Ok((bytes, problems)) => {
+                self.counters.scrubbed_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.counters.checksum_errors.fetch_add(problems.len() as u64, Ordering::Relaxed);
+                for MapProblem { offset, at_device, .. } in problems {
+                    log::error!(
+                        "{}: data of object {fid} at offset {offset} is damaged, the block at {at_device} of {}",
+                        self.dir.display(),
+                        self.device_name
+                    );
+                }
+                bytes
+            }
+            Err(error) => {
+                log::error!("{}: looking for damage in object {fid}: {error}", self.dir.display());
+                0
+            }
+        }
+    }
+
+    /// Some maps after `from`, and the last key if there may be more.
+    pub(super) fn some_maps(&self, from: Option<&[u8; 24]>) -> Result<(Vec<(Fid, u64)>, Option<[u8; 24]>)> {
+        let mut found = Vec::new();
+        let mut last = None;
+        let from = from.map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
+        self.index.scan(MAPS, &[], from, &mut |key, _| {
+            found.extend(parse_map_key(key));
+            last = key.try_into().ok();
+            if found.len() >= MAPS_AT_ONCE { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let is_end = found.len() < MAPS_AT_ONCE;
+        Ok((found, last.filter(|_| !is_end)))
+    }
+
+    /// Tells the device of up to `max_bytes` that were freed.
+    pub(super) fn tell_freed(&self, max_bytes: u64) -> Result<u64> {
+        let _changing = self.change()?;
+        let mut left = max_bytes / BLOCK;
+        let mut told = 0;
+        while left > 0 {
+            let Some(Extent { start, len }) = self.space.take_untold(left.min(DISCARD_MAX)) else { break };
+            let result = nacre_env::blocking(|| self.device.discard(start * BLOCK, len * BLOCK));
+            self.space.told(Extent { start, len }, result.is_ok());
+            if let Err(source) = result {
+                let (action, object) = ("discard freed space", Fid::ZERO);
+                return Err(ObjectError::Io { action, object, source });
+            }
+            told += len * BLOCK;
+            left -= len;
+        }
+        Ok(told)
+    }
+
+    /// Where an object lies.
+    pub(super) fn extents_of(&self, object: &Object) -> Result<Vec<ObjectExtent>> {
+        let _state = object.state.read();
+        let mut extents: Vec<ObjectExtent> = Vec::new();
+        for number in self.map_numbers(object.fid, 0, u64::MAX)? {
+            let places = self.map(object, number)?.places;
+            for (block, place) in (number * MAP_BLOCKS as u64..).zip(places) {
+                let (Place::Data(at, _) | Place::Reserved(at)) = place else { continue };
+                let (logical, physical) = (block * BLOCK, at * BLOCK);
+                match extents.last_mut() {
+                    Some(last)
+                        if last.logical + last.len == logical && last.physical + last.len == physical =>
+                    {
+                        last.len += BLOCK;
+                    }
+                    _ => extents.push(ObjectExtent { logical, physical, len: BLOCK }),
+                }
+            }
+        }
+        Ok(extents)
+    }
+}

@@ -1,0 +1,298 @@
+//! Writing: data first, into blocks that nobody uses, then the maps.
+
+use super::Core;
+use super::allocator::Extent;
+use super::change::Edits;
+use super::device::{AlignedBuffer, BLOCK, WriteOp};
+use super::objects::{Object, State};
+use super::read::block_crc;
+use super::space::Share;
+use crate::object::{ObjectError, Result};
+use nacre_ondisk::block::{BlockHeadRecord, INLINE_MAX, Inline, MAP_BLOCKS, Place};
+use nacre_types::{Fid, Status};
+
+const BLOCK_LEN: usize = BLOCK as usize;
+/// Bytes that one transaction writes at most.
+const STEP: u64 = 4 << 20;
+
+/// A head for an object that does not exist.
+pub(super) fn new_head() -> BlockHeadRecord {
+    BlockHeadRecord { inline: Inline::All(Vec::new()), ..BlockHeadRecord::default() }
+}
+
+/// Gives the blocks of extents one after the other.
+fn blocks_of(extents: &[Extent]) -> impl Iterator<Item = u64> + '_ {
+    extents.iter().flat_map(|extent| extent.start..extent.end())
+}
+
+/// Blocks to write: where in the object, and their bytes.
+#[derive(Default)]
+pub(super) struct Images<'a>(Vec<(u64, &'a [u8])>);
+
+impl<'a> Images<'a> {
+    pub(super) fn push(&mut self, block: u64, bytes: &'a [u8]) {
+        debug_assert_eq!(bytes.len(), BLOCK_LEN);
+        self.0.push((block, bytes));
+    }
+}
+
+impl Core {
+    /// Writes all of `data`, or as much as there is room for.
+    pub(super) fn write_all(&self, fid: Fid, offset: u64, data: &[u8], share: Share) -> Result<usize> {
+        let object =
+            self.object(fid, true)?.ok_or(ObjectError::IndexDamaged { what: "no object was made" })?;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let len = (data.len() - done).min((STEP - at % STEP) as usize);
+            match self.write_step(&object, at, &data[done..done + len], share) {
+                Ok(()) => done += len,
+                Err(error) if done > 0 && error.status() == Status::ENOSPC => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Refuses to set a range aside if only the reserve is left.
+    pub(super) fn admit_range(&self, fid: Fid, offset: u64, len: u64) -> Result<()> {
+        let blocks = (offset + len).div_ceil(BLOCK) - offset / BLOCK;
+        match self.admit(blocks, Share::Usual) {
+            Err(ObjectError::NoSpace) => match self.object(fid, false)? {
+                Some(object) if self.is_rewrite(&object, offset / BLOCK, blocks)? => Ok(()),
+                _ => Err(ObjectError::NoSpace),
+            },
+            other => other,
+        }
+    }
+
+    fn write_step(&self, object: &Object, offset: u64, data: &[u8], share: Share) -> Result<()> {
+        if offset + data.len() as u64 <= INLINE_MAX as u64
+            && self.write_inline(object, offset, data, share)?
+        {
+            return Ok(());
+        }
+        let is_whole = offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_LEN);
+        if is_whole && self.can_write_ahead(object, offset, data.len() as u64)? {
+            return self.write_ahead(object, offset, data, share);
+        }
+        let mut state = self.lock(object);
+        self.write_locked(object, &mut state, offset, data, share)
+    }
+
+    /// Writes into the record of an object that has no blocks; false if it has some.
+    fn write_inline(&self, object: &Object, offset: u64, data: &[u8], share: Share) -> Result<bool> {
+        let mut state = self.lock(object);
+        let mut head = state.head.clone().unwrap_or_else(new_head);
+        let Inline::All(bytes) = &mut head.inline else { return Ok(false) };
+        // Nothing goes to the device, but what is full is to look full.
+        if bytes.is_empty() {
+            self.admit(1, share)?;
+        }
+        let (start, end) = (offset as usize, offset as usize + data.len());
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[start..end].copy_from_slice(data);
+        head.size = head.size.max(end as u64);
+        self.commit(object, &mut state, Some(head), &Edits::default())?;
+        Ok(true)
+    }
+
+    /// Can whole blocks go to new places on the device before the object is locked? Not if bytes of its record must go
+    /// there too, or space was set aside for them.
+    fn can_write_ahead(&self, object: &Object, offset: u64, len: u64) -> Result<bool> {
+        let state = object.state.read();
+        let Some(head) = &state.head else { return Ok(true) };
+        if matches!(&head.inline, Inline::All(bytes) if !bytes.is_empty() && offset >= BLOCK) {
+            return Ok(false);
+        }
+        if head.blocks == 0 {
+            return Ok(true);
+        }
+        let (first, end) = (offset / BLOCK, (offset + len) / BLOCK);
+        for number in first / MAP_BLOCKS as u64..end.div_ceil(MAP_BLOCKS as u64) {
+            let map = self.map(object, number)?;
+            if map.places.iter().any(|place| matches!(place, Place::Reserved(_))) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Are all blocks of a range on the device already, so that writing them frees as much as it takes?
+    fn is_rewrite(&self, object: &Object, first: u64, blocks: u64) -> Result<bool> {
+        let state = object.state.read();
+        if state.head.as_ref().is_none_or(|head| head.blocks < blocks) {
+            return Ok(false);
+        }
+        for block in first..first + blocks {
+            let map = self.map(object, block / MAP_BLOCKS as u64)?;
+            if map.places[(block % MAP_BLOCKS as u64) as usize] == Place::Hole {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn take_for_write(&self, object: &Object, first: u64, blocks: u64, share: Share) -> Result<Vec<Extent>> {
+        match self.take_blocks(object, first, blocks, share) {
+            Err(ObjectError::NoSpace)
+                if share == Share::Usual && self.is_rewrite(object, first, blocks)? =>
+            {
+                self.take_blocks(object, first, blocks, Share::Promised)
+            }
+            other => other,
+        }
+    }
+
+    /// Writes whole blocks to the device, and locks the object only to say where they are.
+    fn write_ahead(&self, object: &Object, offset: u64, data: &[u8], share: Share) -> Result<()> {
+        let first = offset / BLOCK;
+        let blocks = (data.len() / BLOCK_LEN) as u64;
+        let extents = self.take_for_write(object, first, blocks, share)?;
+        let mut rest = data;
+        let mut ops = Vec::with_capacity(extents.len());
+        for extent in &extents {
+            let (now, later) = rest.split_at((extent.len * BLOCK) as usize);
+            ops.push(WriteOp { offset: extent.start * BLOCK, data: now });
+            rest = later;
+        }
+        let mut edits = Edits::default();
+        for ((at, block), bytes) in (first..).zip(blocks_of(&extents)).zip(data.chunks(BLOCK_LEN)) {
+            edits.put(at, Place::Data(block, block_crc(bytes)));
+        }
+        self.to_device(object.fid, &ops).inspect_err(|_| self.space.give_back(&extents))?;
+        let mut state = self.lock(object);
+        let mut head = state.head.clone().unwrap_or_else(new_head);
+        if matches!(&head.inline, Inline::All(bytes) if !bytes.is_empty() && offset >= BLOCK) {
+            // It was made anew meanwhile.
+            self.space.give_back(&extents);
+            return self.write_locked(object, &mut state, offset, data, share);
+        }
+        if matches!(head.inline, Inline::All(_)) {
+            head.inline = Inline::Nothing;
+        }
+        head.size = head.size.max(offset + data.len() as u64);
+        let committed = self.commit(object, &mut state, Some(head), &edits);
+        committed.inspect_err(|_| self.space.give_back(&extents))
+    }
+
+    /// Writes any bytes of a locked object. Blocks that change in part are read first.
+    fn write_locked(
+        &self,
+        object: &Object,
+        state: &mut State,
+        offset: u64,
+        data: &[u8],
+        share: Share,
+    ) -> Result<()> {
+        let end = offset + data.len() as u64;
+        let (first, last) = (offset / BLOCK, (end - 1) / BLOCK);
+        let mut head = state.head.clone().unwrap_or_else(new_head);
+        let inline = match std::mem::take(&mut head.inline) {
+            Inline::All(bytes) => Some(bytes),
+            kept => {
+                head.inline = kept;
+                None
+            }
+        };
+        // The bytes of the record, the first and the last block.
+        let mut edges = AlignedBuffer::zeroed(3 * BLOCK_LEN);
+        let (moved, ends) = edges.split_at_mut(BLOCK_LEN);
+        let (front, tail) = ends.split_at_mut(BLOCK_LEN);
+        let has_front = !offset.is_multiple_of(BLOCK);
+        let has_tail = !end.is_multiple_of(BLOCK) && (last > first || !has_front);
+        for (block, buffer) in
+            [(first, has_front.then_some(&mut *front)), (last, has_tail.then_some(&mut *tail))]
+        {
+            let Some(buffer) = buffer else { continue };
+            match &inline {
+                Some(bytes) if block == 0 => buffer[..bytes.len()].copy_from_slice(bytes),
+                Some(_) => {}
+                None => self.read_blocks(object, block, buffer)?,
+            }
+            let from = offset.max(block * BLOCK);
+            let to = end.min((block + 1) * BLOCK);
+            buffer[(from - block * BLOCK) as usize..(to - block * BLOCK) as usize]
+                .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
+        }
+        let mut images = Images::default();
+        if let Some(bytes) = inline.as_ref().filter(|bytes| !bytes.is_empty() && first > 0) {
+            moved[..bytes.len()].copy_from_slice(bytes);
+            images.push(0, moved);
+        }
+        for block in first..=last {
+            match block {
+                _ if block == first && has_front => images.push(block, front),
+                _ if block == last && has_tail => images.push(block, tail),
+                _ => {
+                    let at = (block * BLOCK - offset) as usize;
+                    images.push(block, &data[at..at + BLOCK_LEN]);
+                }
+            }
+        }
+        head.size = head.size.max(end);
+        self.put_images(object, state, head, images, Edits::default(), share)
+    }
+
+    /// Writes blocks of a locked object to the device and commits them with `edits`, whose blocks lie before them.
+    pub(super) fn put_images(
+        &self,
+        object: &Object,
+        state: &mut State,
+        head: BlockHeadRecord,
+        images: Images<'_>,
+        mut edits: Edits,
+        share: Share,
+    ) -> Result<()> {
+        let mut reserved = Vec::with_capacity(images.0.len());
+        for (block, _) in &images.0 {
+            let map = self.map(object, block / MAP_BLOCKS as u64)?;
+            reserved.push(match map.places[(block % MAP_BLOCKS as u64) as usize] {
+                Place::Reserved(at) => Some(at),
+                _ => None,
+            });
+        }
+        let wanted = reserved.iter().filter(|place| place.is_none()).count() as u64;
+        let share = match share {
+            Share::Usual if self.all_there(object, &images)? => Share::Promised,
+            share => share,
+        };
+        let first = images.0.first().map_or(0, |(block, _)| *block);
+        let extents = self.take_blocks(object, first, wanted, share)?;
+        let mut fresh = blocks_of(&extents);
+        let mut ops: Vec<WriteOp<'_>> = Vec::with_capacity(images.0.len());
+        for ((block, bytes), reserved) in images.0.iter().zip(reserved) {
+            let Some(at) = reserved.or_else(|| fresh.next()) else {
+                self.space.give_back(&extents);
+                return Err(ObjectError::NoSpace);
+            };
+            edits.put(*block, Place::Data(at, block_crc(bytes)));
+            ops.push(WriteOp { offset: at * BLOCK, data: bytes });
+        }
+        let written = self.to_device(object.fid, &ops);
+        let committed = written.and_then(|()| self.commit(object, state, Some(head), &edits));
+        committed.inspect_err(|_| self.space.give_back(&extents))
+    }
+
+    fn all_there(&self, object: &Object, images: &Images<'_>) -> Result<bool> {
+        for (block, _) in &images.0 {
+            let map = self.map(object, block / MAP_BLOCKS as u64)?;
+            if map.places[(block % MAP_BLOCKS as u64) as usize] == Place::Hole {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn to_device(&self, object: Fid, ops: &[WriteOp<'_>]) -> Result<()> {
+        let written = nacre_env::blocking(|| self.device.write(ops));
+        self.durable.note_written();
+        written.map_err(|source| match source.raw_os_error() {
+            // A sparse file whose file system is full.
+            Some(libc::ENOSPC) => ObjectError::NoSpace,
+            _ => ObjectError::Io { action: "write to the device", object, source },
+        })
+    }
+}
