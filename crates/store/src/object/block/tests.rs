@@ -1,18 +1,73 @@
-//! The suite that every store passes, on a file and on memory.
+//! The suite that every store passes, on a file and on memory; crashes, damage, full devices, opening.
+
+mod crash;
+mod damage;
+mod full;
+mod opening;
 
 use super::device::MemoryDevice;
 use super::*;
 use crate::object::{ObjectStore, conformance};
+use nacre_types::Fid;
 use std::collections::HashMap;
 
-pub(super) fn options() -> BlockStoreOptions {
+fn options() -> BlockStoreOptions {
+    // Small logs, so that opening takes little time.
+    let index = MetaStoreOptions {
+        wal_segment_bytes: 2 << 20,
+        overlay_bytes: 1 << 20,
+        map_bytes: 1 << 30,
+        reserve_bytes: 64 << 10,
+        ..MetaStoreOptions::default()
+    };
     BlockStoreOptions {
         create: true,
         size: 64 << 20,
         reserve_bytes: Some(0),
         commit_interval_ms: 0,
+        index: Some(index),
         ..BlockStoreOptions::default()
     }
+}
+
+fn fid(oid: u32) -> Fid {
+    Fid::ost_object(0, oid)
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// A store on a device in memory, its objects' ids reserved.
+fn in_memory(dir: &Path, device: &Arc<MemoryDevice>, options: BlockStoreOptions) -> BlockStore {
+    let store = BlockStore::open_with(dir, options, device.clone()).expect("opens");
+    store.reserve(fid(1).seq, 100_000).expect("reserved");
+    store
+}
+
+fn assert_clean(store: &BlockStore, context: &str) {
+    let report = store.verify(false, &mut |_| {}).expect("verify runs");
+    assert!(report.is_clean(), "{context}: {report:?}");
+}
+
+fn contents(store: &BlockStore, object: Fid) -> Vec<u8> {
+    let size = store.attr(object).expect("attr").size as usize;
+    let mut buffer = vec![0xee; size];
+    assert_eq!(store.read(object, 0, &mut buffer, 0).expect("read"), size);
+    buffer
 }
 
 #[test]
@@ -22,15 +77,96 @@ fn a_store_on_a_file_passes_the_conformance_suite() {
 }
 
 #[test]
-fn a_store_in_memory_passes_the_conformance_suite() {
+fn a_store_in_memory_that_remembers_little_passes_the_conformance_suite() {
     let dir = tempfile::tempdir().expect("a directory");
     let devices: Mutex<HashMap<PathBuf, Arc<MemoryDevice>>> = Mutex::default();
     conformance::run(dir.path(), &|dir| {
-        let device = devices
-            .lock()
-            .entry(dir.to_owned())
-            .or_insert_with(|| Arc::new(MemoryDevice::new(64 << 20)))
-            .clone();
-        Box::new(BlockStore::open_with(dir, options(), device).expect("opens")) as Box<dyn ObjectStore>
+        let new = || Arc::new(MemoryDevice::new(64 << 20));
+        let device = devices.lock().entry(dir.to_owned()).or_insert_with(new).clone();
+        let options = BlockStoreOptions { maps_max: 1, ..options() };
+        Box::new(BlockStore::open_with(dir, options, device).expect("opens")) as Box<dyn ObjectStore>
     });
+}
+
+#[test]
+fn many_reads_at_once_give_what_single_ones_give() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = BlockStore::open(dir.path(), options()).expect("opens");
+    let mut random = Random(3);
+    for oid in 1..20 {
+        let data: Vec<u8> = (0..random.below(300_000)).map(|_| random.next() as u8).collect();
+        store.write(fid(oid), random.below(3) * 5000, &data).expect("written");
+    }
+    let mut buffers = vec![vec![0u8; 8192]; 200];
+    let mut requests: Vec<ReadRequest<'_>> = buffers
+        .iter_mut()
+        .map(|buffer| {
+            let len = if random.below(2) == 0 { 4096 } else { random.below(8192) as usize };
+            let offset = random.below(70) * if random.below(2) == 0 { 4096 } else { 3000 };
+            let object = fid(random.below(22) as u32);
+            ReadRequest { object, offset, buffer: &mut buffer[..len], read: 0 }
+        })
+        .collect();
+    store.read_many(&mut requests).expect("read");
+    for request in &requests {
+        let mut single = vec![1; request.buffer.len()];
+        let read = store.read(request.object, request.offset, &mut single, 0).expect("read");
+        assert_eq!(read, request.read);
+        assert!(single[..read] == request.buffer[..read]);
+    }
+}
+
+#[test]
+fn objects_that_are_written_side_by_side_lie_in_few_pieces() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    let store = in_memory(dir.path(), &device, options());
+    for at in 0..16 {
+        for oid in 1..=8 {
+            store.write(fid(oid), at << 20, &vec![oid as u8; 1 << 20]).expect("written");
+        }
+    }
+    for oid in 1..=8 {
+        let extents = store.extents(fid(oid)).expect("read").expect("known");
+        assert!(extents.len() <= 6, "object {oid} lies in {} pieces", extents.len());
+        assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), 16 << 20);
+        assert!(extents.is_sorted_by_key(|extent| extent.logical));
+    }
+    let free = store.free_extents().expect("known");
+    assert_eq!(free.classes.iter().map(|class| class.bytes).sum::<u64>(), free.bytes);
+    assert!(free.largest >= 64 << 20);
+}
+
+#[test]
+fn trimming_gives_the_space_of_destroyed_objects_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let store = in_memory(dir.path(), &device, options());
+    while store.trim(u64::MAX).expect("trimmed") > 0 {}
+    store.write(fid(1), 0, &vec![1; 8 << 20]).expect("written");
+    store.write(fid(2), 0, &vec![2; 8 << 20]).expect("written");
+    store.sync_all().expect("synced");
+    assert!(device.used_bytes() >= 16 << 20);
+    store.destroy(&[fid(1)]).expect("destroyed");
+    store.sync_all().expect("synced");
+    let mut told = 0;
+    loop {
+        match store.trim(1 << 20).expect("trimmed") {
+            0 => break,
+            bytes => {
+                assert!(bytes <= 1 << 20);
+                told += bytes;
+            }
+        }
+    }
+    assert!(told >= 8 << 20, "{told}");
+    assert!(device.used_bytes() < 9 << 20, "{}", device.used_bytes());
+    assert_eq!(contents(&store, fid(2)), vec![2; 8 << 20]);
+    assert_clean(&store, "trimmed");
+    device.order(device::Fault::NoDiscard);
+    store.destroy(&[fid(2)]).expect("destroyed");
+    store.sync_all().expect("synced");
+    let refused = store.trim(u64::MAX).expect_err("refused").status();
+    assert_eq!(refused, nacre_types::Status::EOPNOTSUPP);
+    assert_clean(&store, "what cannot be told is free all the same");
 }

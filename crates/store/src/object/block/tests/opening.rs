@@ -1,0 +1,151 @@
+//! Making and opening stores, and what is refused.
+
+use super::*;
+use device::{AlignedBuffer, WriteOp};
+
+fn message(result: Result<BlockStore>) -> String {
+    match result {
+        Ok(_) => panic!("opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn poke(device: &MemoryDevice, offset: u64, bytes: &[u8]) {
+    let mut block = AlignedBuffer::zeroed(BLOCK as usize);
+    let at = (offset % BLOCK) as usize;
+    block[at..at + bytes.len()].copy_from_slice(bytes);
+    device.write(&[WriteOp { offset: offset / BLOCK * BLOCK, data: &block }]).expect("written");
+}
+
+#[test]
+fn a_device_with_a_signature_is_not_overwritten_unless_it_is_forced() {
+    let signatures: &[(u64, &[u8], &str)] = &[
+        (0, b"XFSB", "XFS"),
+        (0x438, &[0x53, 0xef], "ext"),
+        (0x10040, b"_BHRfS_M", "btrfs"),
+        (0x200, b"LABELONE", "LVM"),
+        (0xff6, b"SWAPSPACE2", "swap"),
+        (0x1fe, &[0x55, 0xaa], "partition table"),
+        (700_000, b"x", "unknown"),
+        ((16 << 20) - 100, b"x", "unknown"),
+    ];
+    for (offset, magic, name) in signatures {
+        let dir = tempfile::tempdir().expect("a directory");
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        poke(&device, *offset, magic);
+        let writes = device.stats().writes;
+        let text = message(BlockStore::open_with(dir.path(), options(), device.clone()));
+        assert!(text.contains(name) && text.contains("nothing was overwritten"), "{text}");
+        assert_eq!(device.stats().writes, writes, "{name}");
+        let forced = BlockStoreOptions { force: true, ..options() };
+        let store = BlockStore::open_with(dir.path(), forced, device).expect("forced");
+        store.write(fid(1), 0, &[1; 10_000]).expect("written");
+    }
+}
+
+#[test]
+fn a_device_of_another_store_is_refused_by_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let named = |label: &str| BlockStoreOptions { label: label.to_owned(), ..options() };
+    let devices = [Arc::new(MemoryDevice::new(16 << 20)), Arc::new(MemoryDevice::new(16 << 20))];
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    drop(BlockStore::open_with(&one, named("a-OST0000"), devices[0].clone()).expect("made"));
+    drop(BlockStore::open_with(&two, named("b-OST0000"), devices[1].clone()).expect("made"));
+    let text = message(BlockStore::open_with(&one, named("a-OST0000"), devices[1].clone()));
+    assert!(text.contains("belongs to target b-OST0000, not to a-OST0000"), "{text}");
+    let text = message(BlockStore::open_with(&one, named("b-OST0000"), devices[0].clone()));
+    assert!(text.contains("a-OST0000"), "{text}");
+    let text = message(BlockStore::open_with(&dir.path().join("new"), named(""), devices[0].clone()));
+    assert!(text.contains("an object store") && text.contains("nothing was overwritten"), "{text}");
+    let third = Arc::new(MemoryDevice::new(16 << 20));
+    drop(BlockStore::open_with(&dir.path().join("three"), named("a-OST0000"), third.clone()).expect("made"));
+    let text = message(BlockStore::open_with(&one, named("a-OST0000"), third));
+    assert!(text.contains("different stores"), "{text}");
+    let empty = Arc::new(MemoryDevice::new(16 << 20));
+    let text = message(BlockStore::open_with(&one, named(""), empty));
+    assert!(text.contains("does not begin like a device of an object store"), "{text}");
+}
+
+#[test]
+fn a_device_that_is_too_short_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("store");
+    drop(BlockStore::open(&path, options()).expect("made"));
+    let file = std::fs::OpenOptions::new().write(true).open(path.join("data")).expect("opens");
+    file.set_len(32 << 20).expect("cut");
+    let text = message(BlockStore::open(&path, options()));
+    assert!(text.contains(&format!("{} bytes, but had {}", 32 << 20, 64 << 20)), "{text}");
+    file.set_len(64 << 20).expect("grown");
+    drop(BlockStore::open(&path, options()).expect("opens"));
+    let small = Arc::new(MemoryDevice::new(64 << 10));
+    let text = message(BlockStore::open_with(&dir.path().join("small"), options(), small));
+    assert!(text.contains("less than"), "{text}");
+}
+
+#[test]
+fn a_damaged_label_is_mended_from_its_copy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let store = in_memory(dir.path(), &device, options());
+    store.write(fid(1), 0, &[3; 50_000]).expect("written");
+    drop(store);
+    device.flip_bit(100, 0);
+    let store = BlockStore::open_with(dir.path(), options(), device.clone()).expect("opens");
+    assert_eq!(contents(&store, fid(1)), [3; 50_000]);
+    drop(store);
+    // And the copy alone is enough to notice that both are gone.
+    device.flip_bit(100, 0);
+    device.flip_bit((16 << 20) - BLOCK + 9, 0);
+    let text = message(BlockStore::open_with(dir.path(), options(), device.clone()));
+    assert!(text.contains("damaged"), "{text}");
+    device.flip_bit((16 << 20) - BLOCK + 9, 0);
+    device.flip_bit(100, 0);
+    drop(BlockStore::open_with(dir.path(), options(), device).expect("whole again"));
+}
+
+#[test]
+fn a_label_of_another_version_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    drop(in_memory(dir.path(), &device, options()));
+    device.flip_bit(8, 1);
+    let text = message(BlockStore::open_with(dir.path(), options(), device));
+    assert!(text.contains("format 3"), "{text}");
+}
+
+#[test]
+fn directories_that_hold_something_else_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("mine"), "data").expect("written");
+    let text = message(BlockStore::open(dir.path(), options()));
+    assert!(text.contains("not empty"), "{text}");
+    let none = BlockStoreOptions { create: false, ..options() };
+    let text = message(BlockStore::open(&dir.path().join("none"), none.clone()));
+    assert!(text.contains("no object store"), "{text}");
+    let store = dir.path().join("store");
+    let open = BlockStore::open(&store, options()).expect("made");
+    assert!(is_block_store(&store) && !is_block_store(dir.path()));
+    let text = message(BlockStore::open(&store, none));
+    assert!(text.contains("in use"), "{text}");
+    drop(open);
+    // The other back end takes it for what it is not.
+    let file = crate::object::FileStore::open(&store, crate::object::FileStoreOptions::create());
+    assert!(file.is_err_and(|error| error.to_string().contains("does not begin like")));
+}
+
+#[test]
+fn a_device_elsewhere_is_remembered() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = dir.path().join("elsewhere");
+    let path = dir.path().join("store");
+    let named = BlockStoreOptions { device: Some(device.clone()), ..options() };
+    let store = BlockStore::open(&path, named).expect("made");
+    store.write(fid(1), 0, &[3; 50_000]).expect("written");
+    drop(store);
+    assert!(device.exists() && !path.join("data").exists());
+    let store = BlockStore::open(&path, BlockStoreOptions { create: false, ..options() }).expect("opens");
+    assert_eq!(contents(&store, fid(1)), [3; 50_000]);
+    let other = dir.path().join("other");
+    let text = message(BlockStore::open(&other, BlockStoreOptions { device: Some(device), ..options() }));
+    assert!(text.contains("cannot be used"), "{text}");
+}
