@@ -243,6 +243,10 @@ struct ShapeArgs {
     /// OSTs on rotating disks, likewise
     #[arg(long, value_name = "OSTS")]
     disk: Option<String>,
+    /// What OSTs of a new file system keep objects in: file, or block[:PATH][,size=BYTES][,force] for a device or one large
+    /// file; once for all OSTs, or once for each in their order [default: file]
+    #[arg(long, value_name = "BACKEND")]
+    ost_backend: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]

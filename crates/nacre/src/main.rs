@@ -23,6 +23,7 @@ mod logger;
 mod mount_helper;
 mod mounts;
 mod node;
+mod ost_backend;
 mod ost_class;
 mod ost_list;
 mod path;

@@ -242,6 +242,12 @@ pub trait ObjectStore: Send + Sync {
     /// aligned as the medium wants it cannot go around the cache.
     fn set_cache_policy(&self, policy: CachePolicy);
 
+    /// Visits every object, in the order of their FIDs.
+    ///
+    /// # Errors
+    /// Those of the index.
+    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()>;
+
     /// Where the data of an object lies on the medium, in the order of the object; `None` if the store does not know. Holes are
     /// left out, reserved space that reads as zeros is not. An object that does not exist has none.
     ///

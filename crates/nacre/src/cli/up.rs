@@ -5,12 +5,13 @@ use super::{FormatArgs, ShapeArgs, UpArgs};
 use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::instance::{self, FormatOptions, Instance, target_name};
+use crate::ost_backend::OstBackends;
 use crate::process::{self, MOUNT, NODE, RunDir};
 use crate::progress::Progress;
 use crate::{mounts, node, ost_class, ports};
 use nacre_types::limits::{MDT_COUNT_MAX, TARGET_INDEX_MAX};
 use nacre_types::nid::check_fsname;
-use nacre_types::{Nid, TargetKind};
+use nacre_types::{Nid, TargetId, TargetKind};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,7 +76,9 @@ pub fn format(args: &FormatArgs) -> Result<i32> {
         )));
     }
     let mut progress = Progress::new(false);
-    let instance = Instance::format(&args.dir, &options, node::format_target, |text| progress.show(text))?;
+    let backends = OstBackends::parse(&args.shape.ost_backend, options.ost_count)?;
+    let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
+    let instance = Instance::format(&args.dir, &options, make, |text| progress.show(text))?;
     ost_class::keep(&instance, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
     drop(progress);
     println!(
@@ -107,8 +110,12 @@ fn checked_shape(shape: &ShapeArgs) -> Result<FormatOptions> {
 
 fn open_or_format(args: &UpArgs, progress: &mut Progress) -> Result<Instance> {
     let options = checked_shape(&args.shape)?;
-    let Some(instance) = Instance::open(&args.dir)? else {
-        return Instance::format(&args.dir, &options, node::format_target, |text| progress.show(text));
+    let found = Instance::open(&args.dir)?;
+    let osts = found.as_ref().map_or(options.ost_count, |instance| instance.superblock.ost_count);
+    let backends = OstBackends::parse(&args.shape.ost_backend, osts)?;
+    let Some(instance) = found else {
+        let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
+        return Instance::format(&args.dir, &options, make, |text| progress.show(text));
     };
     if instance.is_outlying() {
         return Err(Failure::new(format!(
@@ -129,6 +136,9 @@ fn open_or_format(args: &UpArgs, progress: &mut Progress) -> Result<Instance> {
     }
     if args.shape.osts.is_some_and(|count| count != made.ost_count) {
         return differs("--osts", made.ost_count.to_string(), options.ost_count.to_string());
+    }
+    for target in (0..made.ost_count).map(TargetId::ost) {
+        backends.check(target.index, &instance.target_dir(target))?;
     }
     Ok(instance)
 }

@@ -4,6 +4,7 @@ use super::links::{Links, remote_nids};
 use super::params::Params;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
+use crate::ost_backend::{OstBackend, OstBackends};
 use crate::ost_class;
 use nacre_layout::LayoutSpec;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
@@ -12,8 +13,9 @@ use nacre_mgs::Mgs;
 use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::Targets;
 use nacre_rpc::{LoMds, LoOss, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
+use nacre_store::object::block::is_block_store;
 use nacre_store::object::simulated::Simulated;
-use nacre_store::object::{FileStore, FileStoreOptions};
+use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
 use nacre_types::{ClientUuid, Cred, Fid, Nid, SetAttr, SetAttrValid, TargetId, TargetKind};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::mgs::{FsConfig, PoolConfig};
@@ -30,9 +32,16 @@ const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 const ACQUAINTANCE_LIMIT: Duration = Duration::from_secs(20);
 /// How long the requests of an object server may take to end when it stops.
 const OST_STOP_LIMIT: Duration = Duration::from_secs(20);
+/// Bytes per second that a store on a device reads in the background to find damage: a tebibyte in six days.
+const SCRUB_RATE: u64 = 2 << 20;
 
-/// Fills the directory of a new target.
+/// Fills the directory of a new target; OSTs keep files.
 pub fn format_target(instance: &Instance, target: TargetId) -> Result<()> {
+    format_target_on(instance, target, &OstBackends::default())
+}
+
+/// Fills the directory of a new target; OSTs get the back ends that are said.
+pub fn format_target_on(instance: &Instance, target: TargetId, backends: &OstBackends) -> Result<()> {
     let dir = instance.target_dir(target);
     let what = format!("format {target}");
     let superblock = &instance.superblock;
@@ -46,11 +55,44 @@ pub fn format_target(instance: &Instance, target: TargetId) -> Result<()> {
             Mds::format(&dir, &config).map_err(Failure::because(what))?;
             give_root_to_formatter(&dir, config)
         }
-        TargetKind::Ost => {
-            use nacre_store::object::ObjectStore;
-            let options = FileStoreOptions { create: true, ..object_options(instance, target) };
-            FileStore::open(&dir, options).and_then(|store| store.close()).map_err(Failure::because(what))
-        }
+        TargetKind::Ost => match backends.of(target.index) {
+            OstBackend::File => {
+                let options = FileStoreOptions { create: true, ..object_options(instance, target) };
+                FileStore::open(&dir, options).and_then(|store| store.close()).map_err(Failure::because(what))
+            }
+            OstBackend::Block { device, size, force } => {
+                let size = size.unwrap_or_else(|| default_size(instance, target, device.as_deref()));
+                let options = BlockStoreOptions {
+                    create: true,
+                    device,
+                    size,
+                    force,
+                    ..block_options(instance, target)
+                };
+                let store = BlockStore::open(&dir, options);
+                store.and_then(|store| store.close()).map_err(Failure::because(what))
+            }
+        },
+    }
+}
+
+/// Size of the file that is the device of an OST if nothing is said: its share of what is available, less a tenth, in which
+/// the index lies. It is sparse. 0 for a device that is there.
+fn default_size(instance: &Instance, target: TargetId, device: Option<&Path>) -> u64 {
+    if device.is_some() {
+        return 0;
+    }
+    let stat = rustix::fs::statvfs(instance.target_dir(target));
+    let available = stat.map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    let share = available / u64::from(osts_beside(instance, target));
+    (share - share / 10) >> 20 << 20
+}
+
+fn block_options(instance: &Instance, target: TargetId) -> BlockStoreOptions {
+    BlockStoreOptions {
+        label: format!("{}-{target}", instance.superblock.fsname),
+        scrub_bytes_per_second: SCRUB_RATE,
+        ..BlockStoreOptions::default()
     }
 }
 
@@ -96,9 +138,13 @@ fn osts_beside(instance: &Instance, target: TargetId) -> u32 {
 }
 
 /// Opens the object store of an OST.
-pub fn open_objects(instance: &Instance, target: TargetId) -> Result<FileStore> {
-    FileStore::open(&instance.target_dir(target), object_options(instance, target))
-        .map_err(Failure::because(format!("open {target}")))
+pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
+    let dir = instance.target_dir(target);
+    let opened: nacre_store::object::Result<Box<dyn ObjectStore>> = match is_block_store(&dir) {
+        true => BlockStore::open(&dir, block_options(instance, target)).map(|store| Box::new(store) as _),
+        false => FileStore::open(&dir, object_options(instance, target)).map(|store| Box::new(store) as _),
+    };
+    opened.map_err(Failure::because(format!("open {target}")))
 }
 
 /// Settings of an MDT under the shared parameters.

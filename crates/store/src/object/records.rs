@@ -379,6 +379,17 @@ impl ObjectStore for RecordStore {
         Err(ObjectError::SequenceFull(sequence))
     }
 
+    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+        self.meta.scan(self.table, &[], Bound::Unbounded, &mut |key, _| {
+            // Longer keys are those of chunks.
+            if let Ok(key) = <&[u8; FID_BYTES]>::try_from(key) {
+                visit(Fid::from_key(key));
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(())
+    }
+
     fn durability_epoch(&self) -> u64 {
         self.boot
     }

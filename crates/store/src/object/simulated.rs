@@ -136,19 +136,19 @@ impl Simulation {
 }
 
 /// A store on a medium that may be simulated; off, it costs one look at a flag.
-pub struct Simulated<S> {
-    inner: S,
+pub struct Simulated {
+    inner: Box<dyn ObjectStore>,
     simulation: Arc<Simulation>,
 }
 
-impl<S: ObjectStore> Simulated<S> {
+impl Simulated {
     /// Over `inner`, with nothing simulated yet.
-    pub fn new(inner: S) -> Simulated<S> {
+    pub fn new(inner: Box<dyn ObjectStore>) -> Simulated {
         Simulated { inner, simulation: Arc::default() }
     }
 }
 
-impl<S: ObjectStore> ObjectStore for Simulated<S> {
+impl ObjectStore for Simulated {
     fn write(&self, object: Fid, offset: u64, data: &[u8]) -> Result<usize> {
         let written = self.inner.write(object, offset, data)?;
         self.simulation.transfer(object, offset, written);
@@ -235,6 +235,10 @@ impl<S: ObjectStore> ObjectStore for Simulated<S> {
         self.inner.set_cache_policy(policy);
     }
 
+    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+        self.inner.for_each_object(visit)
+    }
+
     fn extents(&self, object: Fid) -> Result<Option<Vec<ObjectExtent>>> {
         self.inner.extents(object)
     }
@@ -313,7 +317,8 @@ mod tests {
         let options =
             FileStoreOptions { create: true, reserve_bytes: Some(0), ..FileStoreOptions::default() };
         super::super::conformance::run(dir.path(), &|dir| {
-            Box::new(Simulated::new(FileStore::open(dir, options.clone()).expect("opens")))
+            let inner = FileStore::open(dir, options.clone()).expect("opens");
+            Box::new(Simulated::new(Box::new(inner)))
         });
     }
 
@@ -321,7 +326,7 @@ mod tests {
     fn a_store_takes_as_long_as_its_medium_while_that_is_on() {
         let dir = tempfile::tempdir().expect("a directory");
         let inner = FileStore::open(&dir.path().join("ost"), FileStoreOptions::create()).expect("opens");
-        let store = Simulated::new(inner);
+        let store = Simulated::new(Box::new(inner));
         let simulation = store.simulation().expect("there is one");
         assert_eq!(simulation.medium(), None);
         simulation.set_medium(Some(Medium { seek: Duration::from_millis(30), bandwidth: 1 << 30 }));

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::Instance;
 use crate::node;
 use nacre_mds::check::{ObjectReferences, object_references};
-use nacre_store::object::{FileStore, ObjectStore};
+use nacre_store::object::ObjectStore;
 use nacre_types::{Fid, TargetId, TargetKind};
 
 /// Problems of one kind that are written out for one OST.
@@ -34,7 +34,7 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
     for target in instance.targets().into_iter().filter(|target| target.kind == TargetKind::Ost) {
         let Some(report) = report_of(reports, target) else { continue };
         let store = node::open_objects(instance, target)?;
-        compare_ost(&store, target, &known, repair, report)
+        compare_ost(&*store, target, &known, repair, report)
             .map_err(Failure::because(format!("compare the objects of {target}")))?;
         store.close().map_err(Failure::because(format!("close {target}")))?;
     }
@@ -56,7 +56,7 @@ impl TargetReport {
 }
 
 fn compare_ost(
-    store: &FileStore,
+    store: &dyn ObjectStore,
     target: TargetId,
     known: &ObjectReferences,
     repair: bool,
@@ -97,7 +97,7 @@ fn compare_ost(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_store::object::FileStoreOptions;
+    use nacre_store::object::{FileStore, FileStoreOptions};
 
     #[test]
     fn objects_that_nobody_knows_are_found_and_destroyed_and_no_others() {

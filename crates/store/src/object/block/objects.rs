@@ -45,9 +45,12 @@ pub(super) struct Stream {
     pub(super) after: Option<u64>,
 }
 
+/// A part of the objects.
+type Shard = HashMap<Fid, Arc<Object>>;
+
 /// All objects in memory.
 pub(super) struct Objects {
-    shards: Box<[Mutex<HashMap<Fid, Arc<Object>>>]>,
+    shards: Box<[Mutex<Shard>]>,
     objects: AtomicUsize,
     maps: AtomicUsize,
     maps_max: usize,
@@ -73,7 +76,7 @@ impl Objects {
         }
     }
 
-    fn shard(&self, object: Fid) -> &Mutex<HashMap<Fid, Arc<Object>>> {
+    fn shard(&self, object: Fid) -> &Mutex<Shard> {
         let hash = (object.seq ^ u64::from(object.oid)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(hash >> 58) as usize % SHARDS]
     }

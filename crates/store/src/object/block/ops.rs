@@ -151,6 +151,10 @@ impl ObjectStore for BlockStore {
         self.destroy_above(sequence, last_used)
     }
 
+    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+        self.visit_objects(visit)
+    }
+
     fn durability_epoch(&self) -> u64 {
         self.boot.wrapping_add(self.durable.failures.load(Ordering::Relaxed))
     }

@@ -23,6 +23,9 @@ const DISCARD_MAX: u64 = (64 << 20) / BLOCK;
 /// How often an idle scrubber looks whether it is to begin.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Some maps, and the key behind which there may be more.
+type SomeMaps = (Vec<(Fid, u64)>, Option<[u8; 24]>);
+
 /// Says once that it is time to stop.
 #[derive(Default)]
 struct Stop {
@@ -166,7 +169,7 @@ impl Core {
     }
 
     /// Some maps after `from`, and the last key if there may be more.
-    pub(super) fn some_maps(&self, from: Option<&[u8; 24]>) -> Result<(Vec<(Fid, u64)>, Option<[u8; 24]>)> {
+    pub(super) fn some_maps(&self, from: Option<&[u8; 24]>) -> Result<SomeMaps> {
         let mut found = Vec::new();
         let mut last = None;
         let from = from.map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));

@@ -30,7 +30,7 @@ impl FileStore {
     ///
     /// # Errors
     /// If the index cannot be read.
-    pub fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+    pub(super) fn visit_objects(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
         self.index.scan(OBJECTS, &[], Bound::Unbounded, &mut |key, _| {
             if let Ok(key) = <&[u8; 16]>::try_from(key) {
                 visit(Fid::from_key(key));

@@ -319,6 +319,10 @@ impl ObjectStore for FileStore {
         last.checked_add(1).filter(|&next| next < u32::MAX).ok_or(ObjectError::SequenceFull(sequence))
     }
 
+    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+        self.visit_objects(visit)
+    }
+
     fn durability_epoch(&self) -> u64 {
         self.boot.wrapping_add(self.counters.sync_failures.load(Ordering::Relaxed))
     }
