@@ -48,6 +48,8 @@ pub struct Options {
     pub mount_options: Option<String>,
     /// Name of the file system. Commands that reach all file systems of a host need one of their own.
     pub fsname: String,
+    /// What OSTs keep their objects in, as for `nacre up --ost-backend`; `NACRE_TEST_OST_BACKEND` if empty.
+    pub ost_backend: Vec<String>,
     /// Separate: `nacre up` chooses the ports, as for users who name none. Somebody else may take them before the servers
     /// have them, so only for tests of just that.
     pub any_ports: bool,
@@ -62,6 +64,7 @@ impl Default for Options {
             data: None,
             mount_options: None,
             fsname: "nacre".to_owned(),
+            ost_backend: Vec::new(),
             any_ports: false,
         }
     }
@@ -329,6 +332,11 @@ impl Cluster {
         }
         if let Some(options) = &self.options.mount_options {
             words.extend([OsStr::new("-o"), OsStr::new(options)]);
+        }
+        let usual: Vec<String> = std::env::var("NACRE_TEST_OST_BACKEND").into_iter().collect();
+        let backends = if self.options.ost_backend.is_empty() { &usual } else { &self.options.ost_backend };
+        for backend in backends {
+            words.extend([OsStr::new("--ost-backend"), OsStr::new(backend)]);
         }
         self.launcher.run(&words, LIMIT);
         let kind = mounts::at(&self.mount).map(|mount| mount.kind);

@@ -8,7 +8,6 @@ use crate::instance::Instance;
 use crate::node;
 use crate::process::{MOUNT, NODE, RunDir, RunLock};
 use crate::progress::Progress;
-use nacre_store::object::ObjectStore;
 use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
 

@@ -126,8 +126,11 @@ fn default_index(device_bytes: u64) -> MetaStoreOptions {
     let usual =
         MetaStoreOptions { wal_segment_bytes: 32 << 20, overlay_bytes: 16 << 20, ..Default::default() };
     let usual = MetaStoreOptions { reserve_bytes: 48 << 20, ..usual };
-    if device_bytes >= 1 << 30 {
+    if device_bytes >= 64 << 30 {
         return usual;
+    }
+    if device_bytes >= 1 << 30 {
+        return MetaStoreOptions::small();
     }
     MetaStoreOptions {
         wal_segment_bytes: 4 << 20,

@@ -55,6 +55,11 @@ impl Durable {
         self.completed.load(Ordering::Acquire)
     }
 
+    /// Was data written to the device that no flush has begun to make durable?
+    pub(super) fn is_dirty(&self) -> bool {
+        self.is_dirty.load(Ordering::Acquire)
+    }
+
     /// Data was written to the device; to be called before the change is committed.
     pub(super) fn note_written(&self) {
         if !self.is_dirty.load(Ordering::Acquire) {

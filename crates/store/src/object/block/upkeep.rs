@@ -98,9 +98,11 @@ impl Core {
         let mut clock = 0;
         while !stop.wait(interval) {
             clock = self.space.close_idle_windows(clock);
-            if self.index.last_transno() > self.index.last_committed()
-                && let Err(error) = self.complete(self.durable.generation())
-            {
+            // A sync of the index alone leaves data behind, and space that waits.
+            let is_due = self.index.last_transno() > self.index.last_committed()
+                || self.durable.is_dirty()
+                || self.space.quarantined() > 0;
+            if is_due && let Err(error) = self.complete(self.durable.generation()) {
                 log::error!("{}: changes could not be made durable: {error}", self.dir.display());
             }
         }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 /// Transfers in flight at most.
-pub(super) const DEPTH: usize = 64;
+pub(super) const DEPTH: usize = 32;
 /// Bytes of a slot of registered memory.
 const SLOT: usize = 16 << 10;
 /// Largest piece of one transfer: a multiple of a block that fits the kernel's length.

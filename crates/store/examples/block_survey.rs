@@ -1,0 +1,193 @@
+//! Measures a block store beside fio on the file that is its device, and beside a file store, in one run and by turns, so that
+//! noise of the machine hits all.
+//!
+//! `cargo run --release -p nacre-store --example block_survey -- DIR [SIZE_MIB] [SECONDS] [ROUNDS] [OBJECTS]`
+
+use nacre_store::object::block::ReadRequest;
+use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
+use nacre_types::Fid;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+/// Reads of one call.
+const BATCH: usize = 1024;
+
+fn thread_cpu() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Runs fio; operations and KiB per second.
+fn fio(file: &Path, arguments: &[&str]) -> (f64, f64) {
+    let output = Command::new("fio")
+        .args(["--name=x", "--direct=1", "--ioengine=io_uring", "--registerfiles=1", "--fixedbufs=1"])
+        .args(["--output-format=terse", "--terse-version=3", "--thread", "--allow_file_create=0"])
+        .arg(format!("--filename={}", file.display()))
+        .args(arguments)
+        .output()
+        .expect("fio runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.starts_with("3;")).expect("a line of figures");
+    let fields: Vec<&str> = line.split(';').collect();
+    let at = if arguments.iter().any(|argument| argument.contains("rw=write")) { 46 } else { 5 };
+    let number = |at: usize| fields[at].parse::<f64>().expect("a number");
+    (number(at + 2), number(at + 1))
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// Memory at the beginning of a page.
+fn aligned(len: usize) -> &'static mut [u8] {
+    let memory: &'static mut [u8] = vec![0x5au8; len + 4096].leak();
+    let skip = memory.as_ptr().align_offset(4096);
+    &mut memory[skip..skip + len]
+}
+
+/// Reads of 4 KiB by one thread: per second, and CPU us of each.
+fn random_reads(store: &BlockStore, mib: usize, seconds: u64, random: &mut Random) -> (f64, f64) {
+    let memory = aligned(BATCH * 4096);
+    let (start, cpu) = (Instant::now(), thread_cpu());
+    let mut done = 0;
+    while start.elapsed().as_secs() < seconds {
+        let mut requests: Vec<ReadRequest<'_>> = memory
+            .chunks_mut(4096)
+            .map(|buffer| {
+                let offset = random.below(mib as u64 * 256) * 4096;
+                ReadRequest { object: Fid::ost_object(0, 1), offset, buffer, read: 0 }
+            })
+            .collect();
+        store.read_many(&mut requests).expect("read");
+        done += BATCH;
+    }
+    let cpu = thread_cpu() - cpu;
+    (done as f64 / start.elapsed().as_secs_f64(), cpu.as_secs_f64() * 1e6 / done as f64)
+}
+
+/// One read of 4 KiB after the other: CPU us of each in the store.
+fn single_reads(store: &BlockStore, mib: usize, random: &mut Random) -> f64 {
+    let buffer = aligned(4096);
+    let cpu = thread_cpu();
+    for _ in 0..20_000 {
+        let offset = random.below(mib as u64 * 256) * 4096;
+        store.read(Fid::ost_object(0, 1), offset, buffer, 0).expect("read");
+    }
+    (thread_cpu() - cpu).as_secs_f64() * 1e6 / 20_000.0
+}
+
+fn mib_per_second(mib: usize, work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    mib as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Makes objects, writes 4 KiB into each and syncs it: objects per second.
+fn create_and_sync(store: &dyn ObjectStore, first: u32, objects: u32, threads: u32) -> f64 {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                for number in (thread..objects).step_by(threads as usize) {
+                    let object = Fid::ost_object(0, first + number);
+                    store.write(object, 0, &[7; 4096]).expect("written");
+                    store.sync(object).expect("synced");
+                }
+            });
+        }
+    });
+    f64::from(objects) / start.elapsed().as_secs_f64()
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let dir = arguments.next().expect("a directory on the disk to measure");
+    let dir = Path::new(&dir);
+    let mut number =
+        |default: usize| arguments.next().map_or(default, |text| text.parse().expect("a number"));
+    let (mib, seconds, rounds, objects) = (number(1024), number(5) as u64, number(3), number(2000) as u32);
+    std::fs::create_dir_all(dir).expect("make the directory");
+    let store_dir = dir.join("block");
+    let size = (mib as u64 * 3 + 1024) << 20;
+    let options = BlockStoreOptions { create: true, size, ..BlockStoreOptions::default() };
+    let store = BlockStore::open(&store_dir, options.clone()).expect("open the store");
+    println!("device {:?}", store.device().info());
+    let buffer = aligned(MIB);
+    let object = Fid::ost_object(0, 1);
+    let plain = dir.join("plain");
+    let file_store = FileStore::open(&dir.join("file"), FileStoreOptions::create()).expect("open the store");
+    for round in 0..rounds {
+        store.destroy(&[object]).expect("destroy");
+        store.sync_all().expect("sync");
+        let write = mib_per_second(mib, || {
+            for at in 0..mib {
+                store.write(object, (at * MIB) as u64, buffer).expect("write");
+            }
+            store.sync(object).expect("sync");
+        });
+        let _ = std::fs::remove_file(&plain);
+        std::fs::File::create(&plain)
+            .and_then(|file| file.set_len((mib * MIB) as u64))
+            .expect("make the file");
+        let length = format!("--size={mib}m");
+        let (_, fio_write) = fio(&plain, &["--rw=write", "--bs=1m", "--iodepth=1", "--end_fsync=1", &length]);
+        let read = mib_per_second(mib, || {
+            for at in 0..mib {
+                store.read(object, (at * MIB) as u64, buffer, 0).expect("read");
+            }
+        });
+        let extents = store.extents(object).expect("known").expect("known");
+        let offset = format!("--offset={}", extents[0].physical);
+        let device = store_dir.join("data");
+        let (_, fio_read) = fio(&device, &["--rw=read", "--bs=1m", "--iodepth=1", &offset, &length]);
+        let (fio_write, fio_read) = (fio_write / 1024.0, fio_read / 1024.0);
+        println!(
+            "1 MiB in {} pieces: write and sync fio {fio_write:.0} store {write:.0} MiB/s = {:.2}; read fio {fio_read:.0} store \
+             {read:.0} MiB/s = {:.2}",
+            extents.len(),
+            write / fio_write,
+            read / fio_read
+        );
+        let mut random = Random(round as u64 * 2 + 1);
+        let runtime = format!("--runtime={seconds}");
+        let depth = ["--rw=randread", "--bs=4k", "--iodepth=32", "--time_based", &runtime, &offset, &length];
+        let (fio_rate, _) = fio(&device, &depth);
+        let (rate, cpu) = random_reads(&store, mib, seconds, &mut random);
+        let single = single_reads(&store, mib, &mut random);
+        println!(
+            "4 KiB random reads, depth: fio 32 {fio_rate:.0}/s, store 32 {rate:.0}/s = {:.2}, CPU {cpu:.2} us each; one after the \
+             other CPU {single:.2} us each",
+            rate / fio_rate
+        );
+        for threads in [1, 8] {
+            let first = 1000 + round as u32 * 100_000 + threads * 10_000;
+            let file = create_and_sync(&file_store, first, objects, threads);
+            let block = create_and_sync(&store, first, objects, threads);
+            println!(
+                "create, 4 KiB, sync by {threads} threads: file {file:.0}/s block {block:.0}/s = {:.2}",
+                block / file
+            );
+        }
+    }
+    println!("{:?}\n{:?}", store.stats(), store.device().stats());
+    drop(store);
+    let start = Instant::now();
+    let store =
+        BlockStore::open(&store_dir, BlockStoreOptions { create: false, ..options }).expect("open again");
+    println!("opened in {:.1} ms, {} objects", start.elapsed().as_secs_f64() * 1e3, store.stats().objects);
+    drop((store, file_store));
+    for name in ["block", "file"] {
+        std::fs::remove_dir_all(dir.join(name)).expect("remove the store");
+    }
+    std::fs::remove_file(&plain).expect("remove");
+}
