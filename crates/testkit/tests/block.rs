@@ -114,7 +114,7 @@ fn a_device_that_holds_something_is_left_alone() {
     if !have_root() {
         return;
     }
-    let run = nacre_testkit::Run::new();
+    let run = nacre_testkit::run::Run::new();
     let device = run.directory().join("device");
     let mut bytes = vec![0; 128 << 20];
     bytes[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);

@@ -61,6 +61,7 @@ use std::ops::{Bound, ControlFlow, Deref};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use upkeep::Upkeep;
 
 /// Object records: FID in key form -> [`nacre_ondisk::block::BlockHeadRecord`].
@@ -72,6 +73,9 @@ const STORE: Table = Table(3);
 const STORE_KEY: &[u8] = b"store";
 /// Maps: FID in key form, number of the map, big-endian -> [`nacre_ondisk::block::BlockMapRecord`].
 const MAPS: Table = Table(4);
+
+/// How long a device may still be in use by a process that was killed.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the [module documentation](self). Dropping it closes it.
 pub struct BlockStore {
@@ -158,6 +162,8 @@ impl BlockStore {
         let create = directory.label.is_none() && (is_own || options.size > 0);
         let device_options = DirectDeviceOptions {
             create_bytes: create.then_some(options.size / BLOCK * BLOCK),
+            // The lock of the directory is ours: whoever has the device is about to end, or has no business with it.
+            patience: PATIENCE,
             ..DirectDeviceOptions::default()
         };
         let device = DirectDevice::open(&path, &device_options).map_err(|error| ObjectError::Device {

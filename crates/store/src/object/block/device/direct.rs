@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// How a [`DirectDevice`] is opened.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +19,9 @@ pub struct DirectDeviceOptions {
     pub create_bytes: Option<u64>,
     /// Do not use rings.
     pub system_calls_only: bool,
+    /// How long to wait for somebody else to give the device up: the kernel takes the rings of a process that was killed
+    /// down after its end.
+    pub patience: Duration,
     /// Rings at most; 0 chooses by the number of CPUs.
     pub rings_max: usize,
 }
@@ -71,7 +75,7 @@ impl DirectDevice {
     /// `EBUSY` if somebody else has it open or mounted, `EINVAL` where there is no way around the page cache or it is neither a
     /// device nor a regular file, or the size is less than a block.
     pub fn open(path: &Path, options: &DirectDeviceOptions) -> io::Result<DirectDevice> {
-        let fd = open_exclusive(path, options.create_bytes)?;
+        let fd = open_patiently(path, options)?;
         let stat = fs::fstat(&fd)?;
         let is_raw = match FileType::from_raw_mode(stat.st_mode) {
             FileType::BlockDevice => true,
@@ -315,6 +319,20 @@ impl BlockDevice for DirectDevice {
             ring_batches: read(&counters.ring_batches),
             call_batches: read(&counters.call_batches),
             short: read(&counters.short),
+        }
+    }
+}
+
+/// As [`open_exclusive`], and waits for a while if somebody else has it.
+fn open_patiently(path: &Path, options: &DirectDeviceOptions) -> io::Result<OwnedFd> {
+    const POLL: Duration = Duration::from_millis(10);
+    let deadline = Instant::now() + options.patience;
+    loop {
+        match open_exclusive(path, options.create_bytes) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                std::thread::sleep(POLL);
+            }
+            other => return other,
         }
     }
 }

@@ -9,7 +9,12 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn open(dir: &tempfile::TempDir, system_calls_only: bool) -> DirectDevice {
-    let options = DirectDeviceOptions { create_bytes: Some(8 << 20), system_calls_only, rings_max: 2 };
+    let options = DirectDeviceOptions {
+        create_bytes: Some(8 << 20),
+        system_calls_only,
+        rings_max: 2,
+        ..DirectDeviceOptions::default()
+    };
     DirectDevice::open(&dir.path().join("device"), &options).expect("opens")
 }
 
@@ -141,6 +146,19 @@ fn a_device_is_opened_by_one_at_a_time() {
     DirectDevice::open(&path, &DirectDeviceOptions::default()).expect("opens again");
     assert!(DirectDevice::open(&dir.path().join("none"), &DirectDeviceOptions::default()).is_err());
     assert!(DirectDevice::open(dir.path(), &DirectDeviceOptions::default()).is_err());
+}
+
+#[test]
+fn a_device_that_is_given_up_meanwhile_is_waited_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = open(&dir, false);
+    let path = dir.path().join("device");
+    let patient = DirectDeviceOptions { patience: std::time::Duration::from_secs(60), ..Default::default() };
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| DirectDevice::open(&path, &patient).map(drop));
+        drop(device);
+        opened.join().expect("no panic").expect("opened");
+    });
 }
 
 #[test]
