@@ -109,6 +109,58 @@ fn create_and_sync(store: &dyn ObjectStore, first: u32, objects: u32, threads: u
     f64::from(objects) / start.elapsed().as_secs_f64()
 }
 
+/// Writes and reads 1 MiB after the other, beside fio.
+fn streams(store: &BlockStore, dir: &Path, mib: usize, buffer: &mut [u8]) {
+    let object = Fid::ost_object(0, 1);
+    let plain = dir.join("plain");
+    store.destroy(&[object]).expect("destroy");
+    store.sync_all().expect("sync");
+    let write = mib_per_second(mib, || {
+        for at in 0..mib {
+            store.write(object, (at * MIB) as u64, buffer).expect("write");
+        }
+        store.sync(object).expect("sync");
+    });
+    let _ = std::fs::remove_file(&plain);
+    std::fs::File::create(&plain).and_then(|file| file.set_len((mib * MIB) as u64)).expect("make the file");
+    let length = format!("--size={mib}m");
+    let (_, fio_write) = fio(&plain, &["--rw=write", "--bs=1m", "--iodepth=1", "--end_fsync=1", &length]);
+    let read = mib_per_second(mib, || {
+        for at in 0..mib {
+            store.read(object, (at * MIB) as u64, buffer, 0).expect("read");
+        }
+    });
+    let extents = store.extents(object).expect("known").expect("known");
+    let offset = format!("--offset={}", extents[0].physical);
+    let device = dir.join("block/data");
+    let (_, fio_read) = fio(&device, &["--rw=read", "--bs=1m", "--iodepth=1", &offset, &length]);
+    let (fio_write, fio_read) = (fio_write / 1024.0, fio_read / 1024.0);
+    println!(
+        "1 MiB in {} pieces: write and sync fio {fio_write:.0} store {write:.0} MiB/s = {:.2}; read fio {fio_read:.0} store \
+         {read:.0} MiB/s = {:.2}",
+        extents.len(),
+        write / fio_write,
+        read / fio_read
+    );
+}
+
+/// Reads 4 KiB at random, beside fio.
+fn depths(store: &BlockStore, dir: &Path, mib: usize, seconds: u64, random: &mut Random) {
+    let extents = store.extents(Fid::ost_object(0, 1)).expect("known").expect("known");
+    let offset = format!("--offset={}", extents[0].physical);
+    let (length, device) = (format!("--size={mib}m"), dir.join("block/data"));
+    let runtime = format!("--runtime={seconds}");
+    let depth = ["--rw=randread", "--bs=4k", "--iodepth=32", "--time_based", &runtime, &offset, &length];
+    let (fio_rate, _) = fio(&device, &depth);
+    let (rate, cpu) = random_reads(store, mib, seconds, random);
+    let single = single_reads(store, mib, random);
+    println!(
+        "4 KiB random reads, depth: fio 32 {fio_rate:.0}/s, store 32 {rate:.0}/s = {:.2}, CPU {cpu:.2} us each; one after the \
+         other CPU {single:.2} us each",
+        rate / fio_rate
+    );
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let dir = arguments.next().expect("a directory on the disk to measure");
@@ -123,52 +175,10 @@ fn main() {
     let store = BlockStore::open(&store_dir, options.clone()).expect("open the store");
     println!("device {:?}", store.device().info());
     let buffer = aligned(MIB);
-    let object = Fid::ost_object(0, 1);
-    let plain = dir.join("plain");
     let file_store = FileStore::open(&dir.join("file"), FileStoreOptions::create()).expect("open the store");
     for round in 0..rounds {
-        store.destroy(&[object]).expect("destroy");
-        store.sync_all().expect("sync");
-        let write = mib_per_second(mib, || {
-            for at in 0..mib {
-                store.write(object, (at * MIB) as u64, buffer).expect("write");
-            }
-            store.sync(object).expect("sync");
-        });
-        let _ = std::fs::remove_file(&plain);
-        std::fs::File::create(&plain)
-            .and_then(|file| file.set_len((mib * MIB) as u64))
-            .expect("make the file");
-        let length = format!("--size={mib}m");
-        let (_, fio_write) = fio(&plain, &["--rw=write", "--bs=1m", "--iodepth=1", "--end_fsync=1", &length]);
-        let read = mib_per_second(mib, || {
-            for at in 0..mib {
-                store.read(object, (at * MIB) as u64, buffer, 0).expect("read");
-            }
-        });
-        let extents = store.extents(object).expect("known").expect("known");
-        let offset = format!("--offset={}", extents[0].physical);
-        let device = store_dir.join("data");
-        let (_, fio_read) = fio(&device, &["--rw=read", "--bs=1m", "--iodepth=1", &offset, &length]);
-        let (fio_write, fio_read) = (fio_write / 1024.0, fio_read / 1024.0);
-        println!(
-            "1 MiB in {} pieces: write and sync fio {fio_write:.0} store {write:.0} MiB/s = {:.2}; read fio {fio_read:.0} store \
-             {read:.0} MiB/s = {:.2}",
-            extents.len(),
-            write / fio_write,
-            read / fio_read
-        );
-        let mut random = Random(round as u64 * 2 + 1);
-        let runtime = format!("--runtime={seconds}");
-        let depth = ["--rw=randread", "--bs=4k", "--iodepth=32", "--time_based", &runtime, &offset, &length];
-        let (fio_rate, _) = fio(&device, &depth);
-        let (rate, cpu) = random_reads(&store, mib, seconds, &mut random);
-        let single = single_reads(&store, mib, &mut random);
-        println!(
-            "4 KiB random reads, depth: fio 32 {fio_rate:.0}/s, store 32 {rate:.0}/s = {:.2}, CPU {cpu:.2} us each; one after the \
-             other CPU {single:.2} us each",
-            rate / fio_rate
-        );
+        streams(&store, dir, mib, buffer);
+        depths(&store, dir, mib, seconds, &mut Random(round as u64 * 2 + 1));
         for threads in [1, 8] {
             let first = 1000 + round as u32 * 100_000 + threads * 10_000;
             let file = create_and_sync(&file_store, first, objects, threads);
@@ -189,5 +199,5 @@ fn main() {
     for name in ["block", "file"] {
         std::fs::remove_dir_all(dir.join(name)).expect("remove the store");
     }
-    std::fs::remove_file(&plain).expect("remove");
+    std::fs::remove_file(dir.join("plain")).expect("remove");
 }

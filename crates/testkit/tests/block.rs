@@ -122,7 +122,9 @@ fn a_device_that_holds_something_is_left_alone() {
     let format = |backends: &[String]| {
         let mut command = run.command(nacre_testkit::binary::nacre());
         command.arg("format").arg(run.directory().join("fs")).args(["--osts", "2"]);
-        backends.iter().for_each(|backend| drop(command.args(["--ost-backend", backend])));
+        for backend in backends {
+            command.args(["--ost-backend", backend]);
+        }
         program::run_command(command, program::LIMIT)
     };
     let named = |suffix: &str| vec![format!("block:{}{suffix}", device.display()), BACKEND.to_owned()];
