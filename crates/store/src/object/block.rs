@@ -148,8 +148,7 @@ fn default_index(device_bytes: u64) -> MetaStoreOptions {
 impl BlockStore {
     /// Opens the store in `dir`; makes it if `options.create` is set and the directory is missing or empty.
     ///
-    /// Reads the maps of all objects, about a microsecond per 256 KiB of data; after a crash also the data that
-    /// changed since the last sync.
+    /// Reads the maps of all objects, each of 256 KiB; after a crash also the data that changed since the last flush.
     ///
     /// # Errors
     /// [`ObjectError::InUse`] if another process has it open, [`ObjectError::Missing`], [`ObjectError::Foreign`],
