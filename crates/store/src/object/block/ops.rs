@@ -13,14 +13,22 @@ use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// End of a range that an object can have.
+/// Largest object in bytes, as on ext4: 16 TiB less a block. Larger files are striped.
+const SIZE_MAX: u64 = (1 << 44) - BLOCK;
+
+/// End of a range to which an object can grow.
+fn grown_end(offset: u64, len: u64) -> Result<u64> {
+    range_end(offset, len).ok().filter(|&end| end <= SIZE_MAX).ok_or(ObjectError::TooLarge)
+}
+
+/// End of a range that a file can have.
 fn range_end(offset: u64, len: u64) -> Result<u64> {
     offset.checked_add(len).filter(|&end| end <= FILE_SIZE_MAX).ok_or(ObjectError::TooLarge)
 }
 
 impl BlockStore {
     fn write_shared(&self, object: Fid, offset: u64, data: &[u8], share: Share) -> Result<usize> {
-        range_end(offset, data.len() as u64)?;
+        grown_end(offset, data.len() as u64)?;
         if data.is_empty() {
             return Ok(0);
         }
@@ -66,7 +74,7 @@ impl ObjectStore for BlockStore {
     }
 
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
-        range_end(size, 0)?;
+        grown_end(size, 0)?;
         let _changing = self.change()?;
         let Some(object) = self.object(object, size > 0)? else { return Ok(ObjectAttr::default()) };
         let mut state = self.lock(&object);
@@ -77,7 +85,10 @@ impl ObjectStore for BlockStore {
     }
 
     fn fallocate(&self, object: Fid, how: Fallocate, offset: u64, len: u64) -> Result<ObjectAttr> {
-        let end = range_end(offset, len)?;
+        let end = match how {
+            Fallocate::Punch => range_end(offset, len)?,
+            _ => grown_end(offset, len)?,
+        };
         let _changing = self.change()?;
         if len == 0 {
             return Err(ObjectError::Empty);

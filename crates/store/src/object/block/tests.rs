@@ -89,6 +89,25 @@ fn a_store_in_memory_that_remembers_little_passes_the_conformance_suite() {
 }
 
 #[test]
+fn objects_have_a_largest_size() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = in_memory(dir.path(), &Arc::new(MemoryDevice::new(16 << 20)), options());
+    let max = (1u64 << 44) - BLOCK;
+    let status = |result: Result<usize>| result.expect_err("refused").status();
+    assert_eq!(status(store.write(fid(1), max - 1, b"ab")), nacre_types::Status::EFBIG);
+    assert_eq!(status(store.truncate(fid(1), max + 1).map(|_| 0)), nacre_types::Status::EFBIG);
+    assert_eq!(store.attr(fid(1)).expect("attr").mtime, None);
+    store.write(fid(1), max - 2, b"ab").expect("fits");
+    let mut end = [0; 9];
+    assert_eq!(store.read(fid(1), max - 3, &mut end, 0).expect("read"), 3);
+    assert_eq!(&end[..3], b"\0ab");
+    let how = crate::object::Fallocate::Punch;
+    store.fallocate(fid(1), how, 4096, i64::MAX as u64 - 4096).expect("more than there can be");
+    assert_eq!(store.attr(fid(1)).expect("attr").blocks, 0);
+    assert_clean(&store, "punched");
+}
+
+#[test]
 fn many_reads_at_once_give_what_single_ones_give() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = BlockStore::open(dir.path(), options()).expect("opens");
