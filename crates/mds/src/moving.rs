@@ -9,6 +9,7 @@
 
 mod begin;
 mod step;
+mod turns;
 
 use crate::mds::Mds;
 use crate::shards::{named_in, place_of, shards_of};
@@ -134,6 +135,7 @@ pub(crate) struct Moving {
     /// Names that a step moves.
     step_names: AtomicUsize,
     bell: Arc<Bell>,
+    turns: turns::Turns,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -194,6 +196,11 @@ impl Moving {
     /// Names have to move, or a change is to be ended.
     pub fn note_change(&self) {
         self.bell.ring();
+    }
+
+    /// Before a name is made in a directory or shard, with nothing locked: waits if names come to it faster than they move out of it.
+    pub fn await_turn(&self, parent: &Fid) {
+        self.turns.wait(parent);
     }
 
     /// Ends the thread.

@@ -74,6 +74,9 @@ impl Mds {
     }
 
     fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        if let MdsRequest::Create { parent, .. } | MdsRequest::Link { parent, .. } = request {
+            self.moving.await_turn(parent);
+        }
         match self.run_once(caller, request) {
             // Names may have come to this shard without its knowing.
             Err(Status::WRONG_SHARD) if self.learn_moved(request)? => self.run_once(caller, request),

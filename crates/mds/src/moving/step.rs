@@ -21,6 +21,8 @@ struct Batch {
     leaving: BTreeMap<u32, Vec<MovedName>>,
     /// All names before this position are among them, or stay.
     upto: u64,
+    /// How many names that are.
+    passed: usize,
 }
 
 /// A name that was read.
@@ -42,6 +44,7 @@ impl Batch {
         };
         let mut batch = Batch { upto, ..Batch::default() };
         for read in reads.into_iter().take_while(|read| read.position < upto) {
+            batch.passed += 1;
             if let Some(to) = read.to {
                 batch.leaving.entry(to).or_default().push(read.name);
             }
@@ -109,7 +112,12 @@ impl Mds {
             let fid = *target(*to).ok_or(Status::EUCLEAN)?;
             updates.push(Update::NamesIn { fid, names: names.clone() });
         }
-        self.execute_own(gathered, updates)
+        self.execute_own(gathered, updates)?;
+        match batch.upto {
+            MOVED_ALL => self.moving.turns.on_end(*fid),
+            _ => self.moving.turns.on_step(*fid, batch.passed),
+        }
+        Ok(())
     }
 
     /// The list of shards that one is in.

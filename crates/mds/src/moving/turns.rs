@@ -1,0 +1,108 @@
+//! Names that are made where others move away: no more of them than move, so that moving comes to an end however fast they are made.
+//!
+//! New names come to all positions alike, so at first most come to where nothing has moved yet. With `n` names at the beginning, `c` made and `m`
+//! moved in a second all are moved after `n / c * (e^(c / m) - 1)` seconds: 1.7 times `n / m` if `c` is no larger than `m`, and without end for practice
+//! if it is ten times as large.
+
+use nacre_types::Fid;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest wait for the next step: half of what a create may be held up for. If there is none until then another MDT is away, perhaps,
+/// and nobody waits until there is one.
+const WAIT_MAX: Duration = Duration::from_millis(50);
+
+/// Shards that names move out of, and how many may be made there before the next step.
+#[derive(Default)]
+pub(super) struct Turns {
+    left: Mutex<HashMap<Fid, usize>>,
+    /// Length of `left`, so that most requests take no lock.
+    count: AtomicUsize,
+    stepped: Condvar,
+}
+
+impl Turns {
+    /// A step has passed so many names of a shard: as many may be made there before the next one.
+    pub fn on_step(&self, shard: Fid, names: usize) {
+        self.change(|left| left.insert(shard, names.max(1)));
+    }
+
+    /// Names move out of a shard no longer.
+    pub fn on_end(&self, shard: Fid) {
+        self.change(|left| left.remove(&shard));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HashMap<Fid, usize>) -> Option<usize>) {
+        let mut left = self.left.lock();
+        change(&mut left);
+        self.count.store(left.len(), Ordering::Release);
+        self.stepped.notify_all();
+    }
+
+    /// Before a name is made in a directory or shard, with nothing locked.
+    pub fn wait(&self, shard: &Fid) {
+        if self.count.load(Ordering::Acquire) != 0 {
+            nacre_env::blocking(|| self.wait_for_step(shard));
+        }
+    }
+
+    fn wait_for_step(&self, shard: &Fid) {
+        let deadline = Instant::now() + WAIT_MAX;
+        let mut left = self.left.lock();
+        while let Some(names) = left.get_mut(shard) {
+            if *names > 0 {
+                *names -= 1;
+                return;
+            }
+            if self.stepped.wait_until(&mut left, deadline).timed_out() {
+                left.remove(shard);
+                self.count.store(left.len(), Ordering::Release);
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fid(oid: u32) -> Fid {
+        Fid::new(nacre_types::fid::SEQ_NORMAL, oid, 0)
+    }
+
+    #[test]
+    fn as_many_names_are_made_as_move_and_the_next_waits_for_a_step() {
+        let turns = Turns::default();
+        turns.wait(&fid(1));
+        turns.on_step(fid(1), 2);
+        turns.wait(&fid(2));
+        turns.wait(&fid(1));
+        turns.wait(&fid(1));
+        assert_eq!(turns.left.lock().get(&fid(1)), Some(&0));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| turns.wait(&fid(1)));
+            turns.on_step(fid(1), 5);
+            waits.join().expect("no panic");
+        });
+        // It has used one of the five, or had waited too long on a busy machine.
+        assert!(matches!(turns.left.lock().get(&fid(1)), Some(4 | 5)));
+    }
+
+    #[test]
+    fn nobody_waits_for_steps_that_do_not_come() {
+        let turns = Turns::default();
+        turns.on_step(fid(1), 1);
+        turns.wait(&fid(1));
+        let start = Instant::now();
+        turns.wait(&fid(1));
+        assert!(start.elapsed() >= WAIT_MAX);
+        assert_eq!(turns.count.load(Ordering::Acquire), 0, "the next one is not held up");
+        turns.on_step(fid(1), 1);
+        turns.on_end(fid(1));
+        turns.wait(&fid(1));
+        assert_eq!(turns.count.load(Ordering::Acquire), 0);
+    }
+}
