@@ -38,6 +38,17 @@ const RIGHT: f64 = 12.0;
 
 /// The page: a title, sentences about how the figures came about, the panels, and a table as text.
 pub(crate) fn page(title: &str, notes: &[String], panels: &[Panel], table: &str) -> String {
+    let mut figures = String::new();
+    for panel in panels {
+        let _ = writeln!(figures, "<figure><figcaption>{}</figcaption>", escape(&panel.title));
+        figures.push_str(&drawing(panel));
+        figures.push_str("</figure>\n");
+    }
+    frame(title, notes, &figures, table)
+}
+
+/// A page around figures, which are HTML already.
+pub(crate) fn frame(title: &str, notes: &[String], figures: &str, table: &str) -> String {
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\n\
          body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; color: #222 }}\n\
@@ -50,12 +61,7 @@ pub(crate) fn page(title: &str, notes: &[String], panels: &[Panel], table: &str)
     for note in notes {
         let _ = writeln!(html, "<p>{}</p>", escape(note));
     }
-    html.push_str("<div class=\"panels\">\n");
-    for panel in panels {
-        let _ = writeln!(html, "<figure><figcaption>{}</figcaption>", escape(&panel.title));
-        html.push_str(&drawing(panel));
-        html.push_str("</figure>\n");
-    }
+    let _ = writeln!(html, "<div class=\"panels\">\n{figures}");
     let _ = write!(html, "</div>\n<h2>All figures</h2>\n<pre>{}</pre>\n</body></html>\n", escape(table));
     html
 }
@@ -183,7 +189,8 @@ fn scale(most: f64) -> (f64, f64) {
     (step, (most / step).ceil() * step)
 }
 
-fn escape(text: &str) -> String {
+/// Text as HTML has it.
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -29,6 +29,12 @@ pub enum Error {
     /// The FUSE channel failed.
     #[error(transparent)]
     Fuse(#[from] nacre_fuse::Error),
+    /// An object store refused.
+    #[error(transparent)]
+    Objects(#[from] nacre_store::object::ObjectError),
+    /// Ctrl-C; what was done is kept.
+    #[error("interrupted")]
+    Interrupted,
     /// The wish makes no sense.
     #[error("{0}")]
     Usage(String),

@@ -19,14 +19,19 @@
 //! - [`split`]: a directory whose names move to more MDTs.
 //! - [`noisy`]: a stream beside small random writes, on simulated disks.
 //! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
+//! - [`paf`]: a file system that is filled and fragmented by degrees; [`frag`]: how fragmented one is.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
 
+mod bar;
 mod buffer;
 mod chart;
 pub mod cli;
 pub mod client;
 pub mod dne;
 mod error;
+mod extents;
+pub mod frag;
+mod heat;
 mod instance;
 pub mod ior;
 pub mod layouts;
@@ -36,6 +41,7 @@ pub mod mdt;
 pub mod mdtest;
 pub mod noisy;
 pub mod null;
+pub mod paf;
 mod pattern;
 mod piped;
 mod place;
@@ -46,6 +52,7 @@ pub mod sample;
 mod size;
 pub mod slice;
 pub mod split;
+mod stop;
 mod striping;
 pub mod team;
 pub mod work;

@@ -4,6 +4,7 @@
 
 mod check;
 mod down;
+mod frag;
 mod mount;
 mod rebalance;
 mod serve;
@@ -67,8 +68,35 @@ enum Command {
         #[command(subcommand)]
         command: nacre_bench::cli::Command,
     },
+    Frag(FragArgs),
+    /// Measures a file system while it is filled and fragmented by degrees (populate and fragment)
+    #[command(after_help = "Example: nacre paf run --help")]
+    Paf {
+        #[command(subcommand)]
+        command: nacre_bench::paf::PafCommand,
+    },
     #[command(hide = true)]
     Serve(ServeArgs),
+}
+
+/// Shows how fragmented the objects of OSTs, or files of any file system, and free space are.
+///
+/// Fragmentation of files is the part of the transfers for reading them that would not be if each lay in one piece; that of
+/// free space is the part of it that lies in pieces too small for a transfer. Both are from 0 to 1.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example: nacre frag /srv/fs                all OSTs of a file system here, running or not; so does its mount point
+         nacre frag /srv/fs/ost0001 --json
+         nacre frag /home                  files of any local file system")]
+struct FragArgs {
+    /// Directory of a file system, its mount point, directory of an OST, or any file or directory
+    path: PathBuf,
+    /// Size of a large transfer, which fragmentation is a hindrance to
+    #[arg(long, value_name = "SIZE", default_value = "1M")]
+    unit: String,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Starts a file system, making it first if the directory is new, and mounts it.
@@ -354,6 +382,8 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Rebalance(args) => rebalance::run(&args),
         Command::Format(args) => up::format(&args),
         Command::Target { command } => target::run(&command),
+        Command::Frag(args) => frag::run(&args),
+        Command::Paf { command } => return nacre_bench::paf::run(&command),
         Command::Bench { command } => return nacre_bench::cli::run(command, &["bench"]),
         Command::Serve(args) => return serve::run(&args),
     };

@@ -1,0 +1,267 @@
+//! A directory of any file system. Everything of a run is in one directory of its own there, with a file that says whose it is.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::{Ground, Owner, Timed, check, not_empty, stamp};
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::frag::{self, FileFigures, FreeFigures, Unit};
+use crate::paf::ageing::Files;
+use crate::{pattern, place, stop};
+
+/// The directory of a run, in its target.
+const OWN: &str = "nacre-paf";
+/// In it: the run's id, and the directory of its results.
+const OWNER: &str = "owner";
+/// In it: the file that is measured.
+const MEASURED: &str = "measured";
+/// Files in one directory.
+const SPREAD: u64 = 1000;
+/// Bytes of one write while populating.
+const CHUNK: usize = 1 << 20;
+
+pub(in crate::paf) struct DirectoryGround {
+    target: PathBuf,
+    own: PathBuf,
+}
+
+impl DirectoryGround {
+    pub(super) fn open(target: &Path, owner: &Owner) -> Result<DirectoryGround, Error> {
+        let own = target.join(OWN);
+        let mut is_there = false;
+        for entry in fs::read_dir(target).map_err(Error::io("read", target))? {
+            let name = entry.map_err(Error::io("read", target))?.file_name();
+            match name.to_str() {
+                // Every new ext4 has one.
+                Some("lost+found") => {}
+                Some(OWN) => is_there = true,
+                _ => return Err(not_empty(target, &format!("there is '{}'", name.display()))),
+            }
+        }
+        if is_there {
+            check_owner(target, &own, owner)?;
+        } else {
+            make_own(&own, owner)?;
+        }
+        Ok(DirectoryGround { target: target.to_owned(), own })
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.own.join(format!("d{:05}", number / SPREAD)).join(format!("f{number}"))
+    }
+
+    fn measured(&self) -> PathBuf {
+        self.own.join(MEASURED)
+    }
+
+    /// Opens around the cache, or through it where the file system has no other way.
+    fn open_measured(&self, options: &mut OpenOptions) -> Result<(File, bool), Error> {
+        let path = self.measured();
+        match options.clone().custom_flags(libc::O_DIRECT).open(&path) {
+            Ok(file) => Ok((file, true)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                Ok((options.open(&path).map_err(Error::io("open", &path))?, false))
+            }
+            Err(error) => Err(Error::io("open", &path)(error)),
+        }
+    }
+}
+
+fn make_own(own: &Path, owner: &Owner) -> Result<(), Error> {
+    fs::create_dir(own).map_err(Error::io("create directory", own))?;
+    let path = own.join(OWNER);
+    let mut file = File::create_new(&path).map_err(Error::io("create", &path))?;
+    let text = format!("{}\n{}\n", owner.id, owner.output);
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(Error::io("write", &path))
+}
+
+fn check_owner(target: &Path, own: &Path, owner: &Owner) -> Result<(), Error> {
+    let text = fs::read_to_string(own.join(OWNER)).unwrap_or_default();
+    let mut lines = text.lines();
+    match (lines.next(), lines.next()) {
+        (Some(id), _) if id == owner.id => Ok(()),
+        (Some(_), Some(output)) => {
+            let what = format!(
+                "files of another run are there: go on with that by --output {output}, or remove {OWN}"
+            );
+            Err(not_empty(target, &what))
+        }
+        // A run that was ended before it wrote whose it is has made nothing else.
+        _ if fs::read_dir(own).is_ok_and(|entries| entries.flatten().all(|e| e.file_name() == OWNER)) => {
+            let _ = fs::remove_file(own.join(OWNER));
+            fs::remove_dir(own).map_err(Error::io("remove", own))?;
+            make_own(own, owner)
+        }
+        _ => Err(not_empty(target, &format!("there is '{OWN}', and it is no run's"))),
+    }
+}
+
+impl Ground for DirectoryGround {
+    fn label(&self) -> String {
+        let kind = place::file_system(&self.target).unwrap_or_else(|_| "unknown".to_owned());
+        format!("{} ({kind})", self.target.display())
+    }
+
+    fn room(&self) -> Result<u64, Error> {
+        let found = rustix::fs::statvfs(&self.target)
+            .map_err(|errno| Error::io("statvfs", &self.target)(errno.into()))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    fn files(&self) -> Result<Files, Error> {
+        let mut files = Files::new();
+        for entry in fs::read_dir(&self.own).map_err(Error::io("read", &self.own))? {
+            let entry = entry.map_err(Error::io("read", &self.own))?;
+            let name = entry.file_name();
+            let path = entry.path();
+            match name.to_str() {
+                Some(OWNER | MEASURED) => continue,
+                Some(name) if name.len() == 6 && name.starts_with('d') && path.is_dir() => {}
+                _ => return Err(foreign(&path)),
+            }
+            for entry in fs::read_dir(&path).map_err(Error::io("read", &path))? {
+                let entry = entry.map_err(Error::io("read", &path))?;
+                let path = entry.path();
+                let found = entry.metadata().map_err(Error::io("look at", &path))?;
+                let number = entry.file_name().to_str().and_then(|name| name.strip_prefix('f')?.parse().ok());
+                match number {
+                    Some(number) if found.is_file() && self.path(number) == path => {
+                        files.insert(number, found.len());
+                    }
+                    _ => return Err(foreign(&path)),
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    fn write(&self, number: u64, bytes: u64, seed: u64) -> Result<(), Error> {
+        let path = self.path(number);
+        let directory = path.parent().unwrap_or(&self.own);
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(Error::io("create directory", directory)(error));
+            }
+            _ => {}
+        }
+        let file = File::create_new(&path).map_err(Error::io("create", &path))?;
+        let mut chunk = vec![0; CHUNK.min(bytes as usize)];
+        pattern::fill(&mut chunk, seed, number, 0);
+        let mut offset = 0;
+        while offset < bytes {
+            if stop::asked() {
+                return Err(Error::Interrupted);
+            }
+            let length = (bytes - offset).min(chunk.len() as u64) as usize;
+            file.write_all_at(&chunk[..length], offset).map_err(Error::io("write", &path))?;
+            offset += length as u64;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, numbers: &[u64]) -> Result<(), Error> {
+        for &number in numbers {
+            let path = self.path(number);
+            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        let directory = File::open(&self.own).map_err(Error::io("open", &self.own))?;
+        rustix::fs::syncfs(&directory).map_err(|errno| Error::io("syncfs", &self.own)(errno.into()))
+    }
+
+    fn measure_write(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error> {
+        let path = self.measured();
+        let start = Instant::now();
+        let (mut file, mut direct) =
+            self.open_measured(OpenOptions::new().write(true).create(true).truncate(true))?;
+        let block = buffer.slice();
+        for offset in (0..bytes).step_by(block.len()) {
+            if stop::asked() {
+                return Err(Error::Interrupted);
+            }
+            stamp(block, offset);
+            match file.write_all_at(block, offset) {
+                // Opened around the cache, but not written so.
+                Err(error) if direct && offset == 0 && error.raw_os_error() == Some(libc::EINVAL) => {
+                    direct = false;
+                    file = OpenOptions::new().write(true).open(&path).map_err(Error::io("open", &path))?;
+                    file.write_all_at(block, offset).map_err(Error::io("write", &path))?;
+                }
+                result => result.map_err(Error::io("write", &path))?,
+            }
+        }
+        file.sync_all().map_err(Error::io("fsync", &path))?;
+        drop(file);
+        Ok(Timed { seconds: start.elapsed().as_secs_f64(), direct })
+    }
+
+    fn measure_read(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error> {
+        let path = self.measured();
+        let start = Instant::now();
+        let (mut file, mut direct) = self.open_measured(OpenOptions::new().read(true))?;
+        if !direct {
+            forget(&file);
+        }
+        let block = buffer.slice();
+        for offset in (0..bytes).step_by(block.len()) {
+            if stop::asked() {
+                return Err(Error::Interrupted);
+            }
+            match file.read_exact_at(block, offset) {
+                Err(error) if direct && offset == 0 && error.raw_os_error() == Some(libc::EINVAL) => {
+                    direct = false;
+                    file = File::open(&path).map_err(Error::io("open", &path))?;
+                    forget(&file);
+                    file.read_exact_at(block, offset).map_err(Error::io("read", &path))?;
+                }
+                result => result.map_err(Error::io("read", &path))?,
+            }
+            check(block, offset, &path.display().to_string())?;
+        }
+        Ok(Timed { seconds: start.elapsed().as_secs_f64(), direct })
+    }
+
+    fn remove_measured(&self) -> Result<(), Error> {
+        let path = self.measured();
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("remove", &path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn shape(&self, unit: Unit) -> (Option<FileFigures>, Option<FreeFigures>) {
+        (frag::files_of(&self.own, OWNER, unit), frag::free_of(&self.target, unit))
+    }
+
+    fn leave(&self) -> Result<(), Error> {
+        for entry in fs::read_dir(&self.own).map_err(Error::io("read", &self.own))? {
+            let path = entry.map_err(Error::io("read", &self.own))?.path();
+            if path.is_dir() {
+                fs::remove_dir(&path).map_err(Error::io("remove", &path))?;
+            }
+        }
+        let owner = self.own.join(OWNER);
+        fs::remove_file(&owner).map_err(Error::io("remove", &owner))?;
+        fs::remove_dir(&self.own).map_err(Error::io("remove", &self.own))
+    }
+}
+
+fn foreign(path: &Path) -> Error {
+    Error::Usage(format!("{} was not made by this run: take it away, nothing was changed", path.display()))
+}
+
+/// Takes what is clean of a file out of the page cache. Advice: where it does nothing, the read shows it.
+fn forget(file: &File) {
+    // SAFETY: takes numbers, and a descriptor that is open.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+}

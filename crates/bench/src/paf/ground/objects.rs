@@ -1,0 +1,224 @@
+//! An object store, opened without its server. A run's objects have a sequence that no file system uses.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, ObjectDirectoryHeader};
+use nacre_store::object::{CachePolicy, FileStore, FileStoreOptions, ObjectError, ObjectStore};
+use nacre_types::Fid;
+
+use super::{Ground, Timed, check, not_empty, stamp};
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::frag::{self, FileFigures, FreeFigures, Unit};
+use crate::paf::ageing::Files;
+use crate::{pattern, stop};
+
+/// Sequence of the objects: that of Lustre's echo client, which is kept for tests of targets (reference 4.5).
+const SEQUENCE: u64 = 2;
+/// The object that is measured; file N is the object N + 1.
+const MEASURED: Fid = Fid::new(SEQUENCE, 1, 0);
+/// Bytes of one write while populating.
+const CHUNK: usize = 1 << 20;
+/// Ids that are reserved at once.
+const RESERVED: u32 = 10_000;
+/// Objects that are destroyed at once.
+const DESTROYED: usize = 1000;
+
+/// Whether a directory is that of an object store.
+pub(super) fn is_store(directory: &Path) -> Result<bool, Error> {
+    let path = directory.join("superblock");
+    let mut bytes = Vec::new();
+    match File::open(&path) {
+        Ok(file) => file
+            .take(OBJECT_DIRECTORY_LEN as u64 + 1)
+            .read_to_end(&mut bytes)
+            .map_err(Error::io("read", &path))?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(Error::io("open", &path)(error)),
+    };
+    Ok(ObjectDirectoryHeader::decode(&bytes).is_ok())
+}
+
+pub(in crate::paf) struct ObjectGround {
+    dir: PathBuf,
+    store: Box<dyn ObjectStore>,
+    /// How the store goes about the page cache by itself.
+    usual: CachePolicy,
+    /// One reservation at a time.
+    reserving: Mutex<()>,
+}
+
+impl ObjectGround {
+    pub(super) fn open(dir: &Path) -> Result<ObjectGround, Error> {
+        let store = FileStore::open(dir, FileStoreOptions::default()).map_err(|error| match error {
+            ObjectError::InUse { dir } => Error::Usage(format!(
+                "the object store {} is in use: stop its target first, with 'nacre down'",
+                dir.display()
+            )),
+            error => error.into(),
+        })?;
+        let usual = store.cache_policy();
+        let store: Box<dyn ObjectStore> = Box::new(store);
+        let ground = ObjectGround { dir: dir.to_owned(), store, usual, reserving: Mutex::default() };
+        // Refused before anything is written.
+        ground.files()?;
+        Ok(ground)
+    }
+
+    fn object(number: u64) -> Result<Fid, Error> {
+        let oid = u32::try_from(number + 1).map_err(|_| ObjectError::SequenceFull(SEQUENCE))?;
+        Ok(Fid::new(SEQUENCE, oid, 0))
+    }
+
+    /// Reserves ids up to that of an object: objects above are nobody's.
+    fn reserve(&self, object: Fid) -> Result<(), Error> {
+        let _turn = self.reserving.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        while self.store.last_reserved(SEQUENCE)? < object.oid {
+            self.store.reserve(SEQUENCE, RESERVED)?;
+        }
+        Ok(())
+    }
+
+    fn is_there(&self, object: Fid) -> Result<Option<u64>, Error> {
+        let attr = self.store.attr(object)?;
+        Ok(attr.mtime.map(|_| attr.size))
+    }
+
+    fn write_whole(&self, object: Fid, offset: u64, data: &[u8]) -> Result<(), Error> {
+        match self.store.write(object, offset, data)? {
+            written if written == data.len() => Ok(()),
+            _ => Err(ObjectError::NoSpace.into()),
+        }
+    }
+
+    /// Runs `work` with every transfer around the page cache where that is possible.
+    fn around_the_cache<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.store.set_cache_policy(CachePolicy { read: false, write: false, ..self.usual });
+        let result = work();
+        self.store.set_cache_policy(self.usual);
+        result
+    }
+}
+
+impl Ground for ObjectGround {
+    fn label(&self) -> String {
+        format!("{} (object store)", self.dir.display())
+    }
+
+    fn room(&self) -> Result<u64, Error> {
+        Ok(self.store.space()?.available)
+    }
+
+    fn files(&self) -> Result<Files, Error> {
+        let mut files = Files::new();
+        let mut known = u64::from(self.is_there(MEASURED)?.is_some());
+        for oid in 2..=self.store.last_reserved(SEQUENCE)? {
+            if let Some(bytes) = self.is_there(Fid::new(SEQUENCE, oid, 0))? {
+                files.insert(u64::from(oid) - 1, bytes);
+                known += 1;
+            }
+        }
+        match self.store.stats().objects.saturating_sub(known) {
+            0 => Ok(files),
+            others => Err(not_empty(&self.dir, &format!("it holds {others} objects of a file system"))),
+        }
+    }
+
+    fn write(&self, number: u64, bytes: u64, seed: u64) -> Result<(), Error> {
+        let object = ObjectGround::object(number)?;
+        self.reserve(object)?;
+        let mut chunk = Buffer::new(CHUNK.min(bytes as usize));
+        let chunk = chunk.slice();
+        pattern::fill(chunk, seed, number, 0);
+        let mut offset = 0;
+        while offset < bytes {
+            if stop::asked() {
+                return Err(Error::Interrupted);
+            }
+            let length = (bytes - offset).min(chunk.len() as u64) as usize;
+            self.write_whole(object, offset, &chunk[..length])?;
+            offset += length as u64;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, numbers: &[u64]) -> Result<(), Error> {
+        for some in numbers.chunks(DESTROYED) {
+            let objects = some.iter().map(|number| ObjectGround::object(*number));
+            self.store.destroy(&objects.collect::<Result<Vec<Fid>, Error>>()?)?;
+        }
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        Ok(self.store.sync_all()?)
+    }
+
+    fn measure_write(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error> {
+        self.reserve(MEASURED)?;
+        self.around_the_cache(|| {
+            let before = self.store.stats().writes_direct;
+            let start = Instant::now();
+            let block = buffer.slice();
+            for offset in (0..bytes).step_by(block.len()) {
+                if stop::asked() {
+                    return Err(Error::Interrupted);
+                }
+                stamp(block, offset);
+                self.write_whole(MEASURED, offset, block)?;
+            }
+            self.store.sync(MEASURED)?;
+            let seconds = start.elapsed().as_secs_f64();
+            let transfers = bytes / block.len() as u64;
+            Ok(Timed { seconds, direct: self.store.stats().writes_direct - before >= transfers })
+        })
+    }
+
+    fn measure_read(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error> {
+        self.around_the_cache(|| {
+            let before = self.store.stats().reads_direct;
+            let start = Instant::now();
+            let block = buffer.slice();
+            let label = format!("object {MEASURED} in {}", self.dir.display());
+            for offset in (0..bytes).step_by(block.len()) {
+                if stop::asked() {
+                    return Err(Error::Interrupted);
+                }
+                block[..8].fill(0);
+                self.store.read(MEASURED, offset, block, 0)?;
+                check(block, offset, &label)?;
+            }
+            let seconds = start.elapsed().as_secs_f64();
+            let transfers = bytes / block.len() as u64;
+            Ok(Timed { seconds, direct: self.store.stats().reads_direct - before >= transfers })
+        })
+    }
+
+    fn remove_measured(&self) -> Result<(), Error> {
+        self.store.destroy(&[MEASURED])?;
+        Ok(())
+    }
+
+    fn shape(&self, unit: Unit) -> (Option<FileFigures>, Option<FreeFigures>) {
+        (frag::files_of(&self.dir.join("objects"), "", unit), frag::free_of(&self.dir, unit))
+    }
+
+    fn leave(&self) -> Result<(), Error> {
+        Ok(self.store.close()?)
+    }
+}
+
+impl Drop for ObjectGround {
+    fn drop(&mut self) {
+        // Closed already by a run that has ended well; of one that was broken off the objects are kept.
+        if let Err(error) = self.store.close()
+            && !matches!(error, ObjectError::Closed)
+        {
+            eprintln!("paf: close {}: {error}", self.dir.display());
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The results: the talk's table, JSON, heat maps.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::state::{Cell, Paf, REPORTS, Settings, Shape, State};
+use crate::error::Error;
+use crate::heat::{self, HeatMap};
+use crate::machine::Machine;
+use crate::place::binary;
+use crate::{chart, size};
+
+/// All iterations of one transfer size in one state.
+#[derive(Debug, Clone, Serialize)]
+struct Line {
+    paf: String,
+    #[serde(flatten)]
+    state: Paf,
+    xfer: u64,
+    /// Bytes per second of each iteration.
+    write: Vec<f64>,
+    read: Vec<f64>,
+    write_mean: f64,
+    read_mean: f64,
+    /// Every transfer went around the page cache.
+    direct: bool,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    title: String,
+    machine: &'a Machine,
+    settings: &'a Settings,
+    capacity: u64,
+    file_bytes: u64,
+    ended: bool,
+    notes: Vec<String>,
+    states: &'a [Shape],
+    results: Vec<Line>,
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+fn lines(state: &State) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for paf in state.settings.states() {
+        for &xfer in &state.settings.xfer {
+            let mut cells: Vec<&Cell> =
+                state.cells.iter().filter(|cell| cell.paf == paf && cell.xfer == xfer).collect();
+            if cells.is_empty() {
+                continue;
+            }
+            cells.sort_by_key(|cell| cell.iteration);
+            let of = |value: fn(&Cell) -> f64| cells.iter().map(|cell| value(cell)).collect::<Vec<f64>>();
+            let (write, read) = (of(|cell| cell.write), of(|cell| cell.read));
+            lines.push(Line {
+                paf: paf.to_string(),
+                state: paf,
+                xfer,
+                write_mean: mean(&write),
+                read_mean: mean(&read),
+                write,
+                read,
+                direct: cells.iter().all(|cell| cell.direct),
+            });
+        }
+    }
+    lines
+}
+
+fn title(state: &State) -> String {
+    format!("Populate and fragment (PaF) on {}", state.label)
+}
+
+/// What a reader has to know.
+fn notes(state: &State) -> Vec<String> {
+    let settings = &state.settings;
+    let mut notes = vec![format!(
+        "PaF:AA.BB: AA percent of {} populated, BB percent of that removed and written anew; seed {}, {} writer(s)",
+        binary(state.capacity, "B"),
+        settings.seed,
+        settings.writers
+    )];
+    notes.push(format!(
+        "each figure is a file of {} in transfers of the block size: written anew until it is durable, then read",
+        binary(state.file_bytes, "B")
+    ));
+    let buffered = state.cells.iter().filter(|cell| !cell.direct).count();
+    if buffered > 0 {
+        notes.push(format!(
+            "the file system refused O_DIRECT: {buffered} of {} pairs went through the page cache",
+            state.cells.len()
+        ));
+    }
+    notes.push(match (settings.keep_caches, state.caches_emptied) {
+        (true, _) => "the kernel's caches were left as they were (--keep-caches)".to_owned(),
+        (false, true) => "the kernel's caches were emptied before each read".to_owned(),
+        (false, false) => "the kernel's caches could not be emptied before reads: only root can".to_owned(),
+    });
+    if let Some(size) = settings.size {
+        notes.push(format!(
+            "--size {}: the file system is larger, and has free space beside what was filled",
+            size::show(size)
+        ));
+    }
+    if state.resumed > 0 {
+        notes.push(format!("the run was broken off and gone on with {} time(s)", state.resumed));
+    }
+    let all = settings.states().len() * settings.cells().len();
+    if state.cells.len() < all {
+        notes.push(format!("not finished: {} of {all} pairs are measured", state.cells.len()));
+    }
+    notes
+}
+
+/// The table of the talk, then what the states look like on the device.
+pub(super) fn table(state: &State) -> String {
+    let lines = lines(state);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let iterations = state.settings.iterations;
+    let mut head = vec!["PaF:AA.BB".to_owned(), "block size".to_owned()];
+    for what in ["write", "read"] {
+        head.extend((1..=iterations).map(|iteration| format!("{what} {iteration}")));
+        head.push("mean".to_owned());
+    }
+    for line in &lines {
+        let mut row = vec![line.paf.clone(), size::show(line.xfer)];
+        for (values, mean) in [(&line.write, line.write_mean), (&line.read, line.read_mean)] {
+            row.extend(values.iter().map(|value| megabytes(*value)));
+            // Of an unfinished run.
+            row.extend((values.len()..iterations as usize).map(|_| String::new()));
+            row.push(megabytes(mean));
+        }
+        rows.push(row);
+    }
+    let mut text = format!("{}, MB/s (10^6)\n", title(state));
+    let m = &state.machine;
+    let (cpus, memory) = (m.cpu_count, m.memory_mib);
+    let _ = writeln!(
+        text,
+        "{cpus} CPUs ({}), {memory} MiB, Linux {}, load {:.1} at the start\n",
+        m.cpu, m.kernel, m.load
+    );
+    text.push_str(&markdown(&head, &rows));
+    text.push('\n');
+    text.push_str(&shapes(state));
+    for note in notes(state) {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+fn shapes(state: &State) -> String {
+    let head = [
+        "PaF:AA.BB",
+        "files",
+        "extents of a file",
+        "fragmentation of files",
+        "free extents",
+        "largest",
+        "fragmentation of free space",
+    ];
+    let unknown = || "not known".to_owned();
+    let mut shapes: Vec<&Shape> = state.shapes.iter().collect();
+    shapes.sort_by_key(|shape| shape.paf);
+    let rows = shapes.iter().map(|shape| {
+        let (files, free) = (shape.files.as_ref(), shape.free.as_ref());
+        let each = files.map(|files| format!("{:.2}", files.extents as f64 / files.files.max(1) as f64));
+        vec![
+            shape.paf.to_string(),
+            files.map_or_else(unknown, |files| files.files.to_string()),
+            each.unwrap_or_else(unknown),
+            files.map_or_else(unknown, |files| format!("{:.4}", files.fragmentation)),
+            free.map_or_else(unknown, |free| free.extents.to_string()),
+            free.map_or_else(unknown, |free| binary(free.largest, "B")),
+            free.map_or_else(unknown, |free| format!("{:.4}", free.fragmentation)),
+        ]
+    });
+    format!("{}\n", markdown(&head.map(str::to_owned), &rows.collect::<Vec<_>>()))
+}
+
+fn megabytes(rate: f64) -> String {
+    let value = rate / 1e6;
+    if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
+}
+
+/// A table that reads well as plain text.
+fn markdown(head: &[String], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).chain(head.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut text = String::new();
+    let mut line = |cells: &[String]| {
+        let cells: Vec<String> =
+            cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect();
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    };
+    line(head);
+    line(
+        &widths.iter().map(|&width| format!("{}:", "-".repeat(width.saturating_sub(1)))).collect::<Vec<_>>(),
+    );
+    rows.iter().for_each(|row| line(row));
+    text
+}
+
+/// Everything for programs.
+pub(super) fn json(state: &State) -> String {
+    let json = Json {
+        title: title(state),
+        machine: &state.machine,
+        settings: &state.settings,
+        capacity: state.capacity,
+        file_bytes: state.file_bytes,
+        ended: state.ended,
+        notes: notes(state),
+        states: &state.shapes,
+        results: lines(state),
+    };
+    serde_json::to_string_pretty(&json).expect("results have no keys other than strings")
+}
+
+/// A map for each transfer size, and what its ratios are to.
+fn maps(state: &State, writes: bool) -> (Vec<HeatMap>, String) {
+    let lines = lines(state);
+    let settings = &state.settings;
+    let capacities: Vec<u8> = settings.capacity.clone();
+    let mut fragments: Vec<u8> = settings.states().iter().map(|paf| paf.fragment).collect();
+    fragments.sort_unstable();
+    fragments.dedup();
+    let value = |line: &Line| if writes { line.write_mean } else { line.read_mean };
+    let base = settings.states().first().copied();
+    let of = |&xfer: &u64| {
+        let find = |paf: Paf| lines.iter().find(|line| line.state == paf && line.xfer == xfer).map(value);
+        let one = base.and_then(find).unwrap_or(0.0);
+        let row = |&capacity: &u8| {
+            let cell = |&fragment: &u8| {
+                find(Paf { capacity, fragment }).map(|rate| (megabytes(rate), rate / one.max(1.0)))
+            };
+            fragments.iter().map(cell).collect()
+        };
+        HeatMap {
+            title: format!("{}, block size {}", if writes { "Write" } else { "Read" }, size::show(xfer)),
+            rows: capacities.iter().map(|percent| format!("{percent} %")).collect(),
+            columns: fragments.iter().map(|percent| format!("{percent} %")).collect(),
+            cells: capacities.iter().map(row).collect(),
+        }
+    };
+    let base = base.map_or_else(String::new, |paf| format!("MB/s (mean), and its ratio to {paf}"));
+    (settings.xfer.iter().map(of).collect(), base)
+}
+
+/// Writes every form into the output directory.
+pub(super) fn write(directory: &Path, state: &State) -> Result<(), Error> {
+    let svg = |writes| {
+        let (maps, base) = maps(state, writes);
+        heat::drawing(&maps, "fragmented", "populated", &base)
+    };
+    let (write, read, table) = (svg(true), svg(false), table(state));
+    let figures = format!("<figure>{write}</figure>\n<figure>{read}</figure>\n");
+    let page = chart::frame(&title(state), &notes(state), &figures, &table);
+    for (name, text) in REPORTS.into_iter().zip([table, json(state), write, read, page]) {
+        let path = directory.join(name);
+        fs::write(&path, text).map_err(Error::io("write", &path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paf::state::Output;
+    use crate::paf::state::tests::settings;
+
+    fn measured() -> State {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let (_output, mut state) = Output::open(&scratch.path().join("out"), &settings()).expect("new");
+        state.label = "/mnt/aged (ext4)".into();
+        (state.capacity, state.file_bytes) = (1 << 30, 16 << 20);
+        for paf in state.settings.states() {
+            for (xfer, iteration) in state.settings.cells() {
+                let write = 1e9 - f64::from(paf.fragment) * 1e7 + f64::from(iteration) * 1e6;
+                let cell = Cell { paf, xfer, iteration, write, read: 2e9, direct: true };
+                state.cells.push(cell);
+            }
+        }
+        state
+    }
+
+    #[test]
+    fn the_table_has_each_iteration_and_the_mean() {
+        let state = measured();
+        let table = table(&state);
+        let row = table.lines().find(|line| line.contains("PaF:10.70") && line.contains("4 MiB"));
+        let cells: Vec<&str> = row.expect("a row").split('|').map(str::trim).collect();
+        assert_eq!(cells[1..9], ["PaF:10.70", "4 MiB", "301", "302", "302", "2000", "2000", "2000"]);
+        assert_eq!(table.lines().filter(|line| line.contains("MiB |")).count(), 10);
+        assert!(!table.contains("not finished") && !table.contains("refused O_DIRECT"), "{table}");
+    }
+
+    #[test]
+    fn what_is_not_as_it_should_be_is_said() {
+        let mut state = measured();
+        state.cells.pop();
+        state.cells[0].direct = false;
+        state.resumed = 1;
+        let table = table(&state);
+        for said in ["19 of 20 pairs are measured", "refused O_DIRECT: 1 of 19", "gone on with 1 time"] {
+            assert!(table.contains(said), "{said} in {table}");
+        }
+    }
+
+    #[test]
+    fn maps_are_ratios_to_the_first_state_and_json_has_all_pairs() {
+        let state = measured();
+        let (maps, base) = maps(&state, true);
+        assert_eq!(maps.len(), 2);
+        assert!(base.contains("PaF:00.00"));
+        assert_eq!(maps[0].cells[0][0].as_ref().map(|(_, ratio)| *ratio), Some(1.0));
+        assert_eq!(maps[0].cells[0][1], None, "an empty file system is not fragmented");
+        let ratio = maps[0].cells[2][1].as_ref().map_or(0.0, |(_, ratio)| *ratio);
+        assert!((ratio - 0.3).abs() < 0.01, "{ratio}");
+        let json: serde_json::Value = serde_json::from_str(&json(&state)).expect("own output is JSON");
+        assert_eq!(json["results"].as_array().expect("an array").len(), 10);
+        assert_eq!(json["results"][3]["write"].as_array().expect("an array").len(), 2);
+        assert_eq!(json["results"][9]["paf"], "PaF:80.70");
+    }
+
+    #[test]
+    fn all_forms_are_written() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        write(scratch.path(), &measured()).expect("written");
+        for name in REPORTS {
+            assert!(fs::metadata(scratch.path().join(name)).expect(name).len() > 500, "{name}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `nacre frag`: how fragmented files, objects and free space are.
+
+use super::FragArgs;
+use crate::failure::{Failure, Result};
+use crate::instance::{Instance, absolute};
+use crate::{mounts, node, registry};
+use nacre_bench::frag::{self, Report, Subject, Unit};
+use nacre_types::TargetKind;
+use std::path::{Path, PathBuf};
+
+/// Where the slot files of a file store are; see `docs/formats/ost.md`.
+const OBJECTS: &str = "objects";
+
+/// Runs the command.
+pub fn run(args: &FragArgs) -> Result<i32> {
+    let unit = Unit::parse(&args.unit).map_err(|why| Failure::usage(format!("--unit: {why}")))?;
+    let subjects = subjects(&args.path)?;
+    let reports = frag::run(&subjects, unit).map_err(|error| Failure::new(error.to_string()))?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&reports).map_err(Failure::because("write JSON"))?;
+        println!("{text}");
+    } else {
+        let texts: Vec<String> = reports.iter().map(text_of).collect();
+        print!("{}", texts.join("\n"));
+    }
+    Ok(0)
+}
+
+fn text_of(report: &Report) -> String {
+    frag::text(report)
+}
+
+/// The OSTs of a file system directory or of a mount of it, the store of one, or files of any file system.
+fn subjects(path: &Path) -> Result<Vec<Subject>> {
+    let path =
+        absolute(path)?.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))?;
+    if let Some(mount) = mounts::mount_of(&path).map_err(Failure::because("read the mount table"))? {
+        return osts_of(&behind(&mount.mount_point, &path)?);
+    }
+    if path.join(OBJECTS).is_dir() && path.join("index").is_dir() && path.join("superblock").is_file() {
+        return Ok(vec![store(&path)]);
+    }
+    if path.join("superblock").is_file()
+        && let Some(instance) = Instance::open(&path)?
+    {
+        return osts_of(&instance);
+    }
+    let name = path.file_name().map_or_else(|| "/".to_owned(), |name| name.to_string_lossy().into_owned());
+    Ok(vec![Subject { name, path, kind: "file" }])
+}
+
+fn store(dir: &Path) -> Subject {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+    Subject { name, path: dir.join(OBJECTS), kind: "object" }
+}
+
+fn osts_of(instance: &Instance) -> Result<Vec<Subject>> {
+    let osts = instance.targets().into_iter().filter(|target| target.kind == TargetKind::Ost);
+    let subjects: Vec<Subject> = osts.map(|target| store(&instance.target_dir(target))).collect();
+    match subjects.is_empty() {
+        true => Err(Failure::new(format!("{} has no object targets", instance.dir.display()))),
+        false => Ok(subjects),
+    }
+}
+
+/// The directory of the file system behind a mount, if its servers are here.
+fn behind(mount_point: &Path, path: &Path) -> Result<Instance> {
+    let shown = mount_point.display();
+    if path != mount_point {
+        return Err(Failure::new(format!(
+            "{} is on the mount {shown}: only the OSTs know where the objects of a file are; name {shown} for all of them",
+            path.display()
+        )));
+    }
+    let ours = |run: &crate::process::RunDir| {
+        node::recorded_mount_point(run).is_some_and(|recorded| recorded == mount_point)
+    };
+    let run = registry::running().into_iter().find(ours);
+    let dir: Option<PathBuf> = run.and_then(|run| run.path.parent().map(Path::to_owned));
+    let instance = dir.map(|dir| Instance::open(&dir)).transpose()?.flatten();
+    instance.ok_or_else(|| {
+        Failure::new(format!(
+            "the OSTs of {shown} are elsewhere: ask for the directory of each on its host, as 'nacre frag /srv/fs/ost0000'"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_store::object::{FileStore, FileStoreOptions, ObjectStore};
+
+    #[test]
+    fn directories_of_stores_are_told_from_those_of_files() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let dir = scratch.path().join("ost0003");
+        let options = FileStoreOptions { reserve_bytes: Some(0), ..FileStoreOptions::create() };
+        let store = FileStore::open(&dir, options).expect("made");
+        let found = subjects(&dir).expect("a store, although it is in use");
+        assert_eq!((found.len(), found[0].name.as_str(), found[0].kind), (1, "OST0003", "object"));
+        store.close().expect("closed");
+        let files = subjects(scratch.path()).expect("a directory");
+        assert_eq!((files.len(), files[0].kind), (1, "file"));
+        assert!(subjects(&scratch.path().join("none")).expect_err("missing").message.contains("look at"));
+    }
+}
