@@ -43,7 +43,7 @@ pub(crate) fn drawing(maps: &[HeatMap], x: &str, y: &str, base: &str) -> String 
     let across = ACROSS.min(maps.len().max(1));
     let width = (map_width + GAP) * across as f64;
     let height = (map_height + GAP) * maps.len().div_ceil(across) as f64 + SCALE;
-    let width = width.max(460.0);
+    let width = width.max(510.0);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
          font-family=\"system-ui, sans-serif\" font-size=\"11\" fill=\"#333\">\n\
@@ -64,7 +64,7 @@ pub(crate) fn drawing(maps: &[HeatMap], x: &str, y: &str, base: &str) -> String 
 fn one(svg: &mut String, map: &HeatMap, x: &str, y: &str) {
     let _ = writeln!(
         svg,
-        "<text x=\"{LEFT}\" y=\"16\" font-size=\"14\" font-weight=\"600\">{}</text>\n\
+        "<text x=\"{LEFT}\" y=\"16\" style=\"font-size:14px;font-weight:600\">{}</text>\n\
          <text x=\"4\" y=\"{:.0}\">{}</text>",
         escape(&map.title),
         TOP - 8.0,
@@ -90,8 +90,8 @@ fn one(svg: &mut String, map: &HeatMap, x: &str, y: &str) {
                 svg,
                 "<rect x=\"{left:.0}\" y=\"{top:.0}\" width=\"{CELL_WIDTH}\" height=\"{CELL_HEIGHT}\" fill=\"{fill}\" \
                  stroke=\"#fff\"/>\
-                 <text x=\"{centre:.0}\" y=\"{:.0}\" text-anchor=\"middle\" font-size=\"12\" fill=\"{ink}\">{}</text>\
-                 <text x=\"{centre:.0}\" y=\"{:.0}\" text-anchor=\"middle\" fill=\"{ink}\">{ratio:.2}</text>",
+                 <text x=\"{centre:.0}\" y=\"{:.0}\" text-anchor=\"middle\" style=\"font-size:12px;fill:{ink}\">{}</text>\
+                 <text x=\"{centre:.0}\" y=\"{:.0}\" text-anchor=\"middle\" style=\"fill:{ink}\">{ratio:.2}</text>",
                 middle - 2.0,
                 escape(shown),
                 middle + 12.0,

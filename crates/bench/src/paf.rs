@@ -137,7 +137,9 @@ pub fn run(command: &PafCommand) -> i32 {
 
 fn measure(arguments: &RunArguments) -> Result<(), Error> {
     let settings = settings(arguments)?;
-    let (output, state) = Output::open(&arguments.output, &settings)?;
+    // Kept beside the files of the run, which may be found from anywhere.
+    let path = std::path::absolute(&arguments.output).map_err(Error::io("find", &arguments.output))?;
+    let (output, state) = Output::open(&path, &settings)?;
     stop::listen();
     let mut engine = Engine::open(output, state, arguments.repopulate)?;
     let ran = engine.run().map(drop);

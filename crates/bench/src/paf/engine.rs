@@ -235,7 +235,8 @@ impl Engine {
         let removed = self.ground.remove_measured().and_then(|()| self.ground.settle());
         let (write, read) = pass?;
         removed?;
-        let rate = |timed: ground::Timed| bytes as f64 / timed.seconds.max(1e-9);
+        // Whole bytes, which JSON gives back as they were.
+        let rate = |timed: ground::Timed| (bytes as f64 / timed.seconds.max(1e-9)).round();
         let direct = write.direct && read.direct;
         self.state.cells.push(Cell { paf, xfer, iteration, write: rate(write), read: rate(read), direct });
         self.output.save(&self.state)

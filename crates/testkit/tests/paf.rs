@@ -1,0 +1,410 @@
+//! `nacre paf` and `nacre frag` on real file systems: small ones, and runs that look at what is done and not at how fast.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::program::{Outcome, run};
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::run::Run;
+use nacre_testkit::{Cluster, Shape, binary, wait};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have plain names")
+}
+
+/// A disk with a file system of its own, and a place for results.
+struct Disk {
+    run: Run,
+    mount: PathBuf,
+    output: PathBuf,
+}
+
+impl Disk {
+    fn new() -> Option<Disk> {
+        if !have_root() || !have(&["mkfs.ext4", "losetup"]) {
+            return None;
+        }
+        let run = Run::new();
+        let mount = run.small_disk();
+        let output = run.directory().join("out");
+        Some(Disk { run, mount, output })
+    }
+
+    /// `nacre paf run` on it, with `letters` for the rest.
+    fn words<'a>(&'a self, letters: &'a str) -> Vec<&'a str> {
+        let place =
+            ["paf", "run", "--target", text(&self.mount), "--output", text(&self.output), "--keep-caches"];
+        place.into_iter().chain(letters.split_whitespace()).collect()
+    }
+
+    fn paf(&self, letters: &str) -> Outcome {
+        run(binary::nacre(), self.words(letters))
+    }
+
+    /// The same without waiting for its end.
+    fn start(&self, letters: &str) -> Child {
+        let mut command: Command = self.run.command(binary::nacre());
+        command.args(self.words(letters)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().expect("started")
+    }
+
+    /// Names in the disk's directory that were not there when it was new.
+    fn names(&self) -> Vec<String> {
+        names(&self.mount).into_iter().filter(|name| name != "lost+found").collect()
+    }
+
+    /// Results of single pairs as they are kept, in the order of their measurement.
+    fn kept(&self) -> Vec<String> {
+        let state = fs::read_to_string(self.output.join("state.json")).unwrap_or_default();
+        let cells = state.split_once("\"cells\":[").map_or("", |(_, cells)| cells);
+        let cells = cells.split(']').next().unwrap_or_default();
+        cells.split("},").filter(|cell| !cell.is_empty()).map(|cell| cell.replace('}', "")).collect()
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("a directory");
+    entries.map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Cells of the rows of a table whose first is `name`.
+fn rows(table: &str, name: &str) -> Vec<Vec<String>> {
+    let cells =
+        |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    table.lines().map(cells).filter(|cells| cells.first().is_some_and(|first| first == name)).collect()
+}
+
+#[test]
+fn a_run_measures_every_pair_of_every_state_and_leaves_nothing_on_the_disk() {
+    let Some(disk) = Disk::new() else { return };
+    let letters = "--capacity 0,40 --fragment 0,30 --xfer 1M,2M --iterations 2 --file-size 16M";
+    let table = disk.paf(letters).success().stdout;
+    for state in ["PaF:00.00", "PaF:40.00", "PaF:40.30"] {
+        let rows = rows(&table, state);
+        // One for each transfer size, and one about the state.
+        assert_eq!(rows.len(), 3, "{state} in {table}");
+        for row in &rows[..2] {
+            let rates: Vec<f64> = row[2..].iter().map(|cell| cell.parse().expect("a number")).collect();
+            assert!(rates.len() == 6 && rates.iter().all(|rate| *rate > 0.0), "{row:?}");
+        }
+    }
+    // ext4 says where its files and its free space are; rounds scatter both.
+    let free = |state: &str| rows(&table, state)[2][4].parse::<u64>().expect("free extents are known");
+    assert!(free("PaF:40.30") > free("PaF:40.00"), "{table}");
+    assert!(!table.contains("refused O_DIRECT"), "{table}");
+    assert_eq!(disk.names(), [] as [&str; 0]);
+    for name in ["results.json", "report.html", "write.svg", "read.svg", "table.txt"] {
+        assert!(disk.output.join(name).exists(), "{name}");
+    }
+    let again = run(binary::nacre(), ["paf", "report", text(&disk.output)]).success();
+    assert_eq!(again.stdout, table);
+    let ended = disk.paf(letters).fails_with(1);
+    assert!(ended.stderr.contains("has ended"), "{ended}");
+}
+
+/// What was measured before stays.
+fn assert_same(kept: &[String], known: &[String]) {
+    assert!(kept.len() >= known.len());
+    for (number, (now, before)) in kept.iter().zip(known).enumerate() {
+        assert_eq!(now, before, "pair {number}");
+    }
+}
+
+const LONG: &str = "--capacity 20,30 --fragment 0,20 --xfer 64k,128k,256k --iterations 20 --file-size 8M";
+const LONG_PAIRS: usize = 2 * 2 * 3 * 20;
+
+#[test]
+fn a_run_that_is_killed_anywhere_goes_on_and_measures_nothing_twice() {
+    let Some(disk) = Disk::new() else { return };
+    let mut known: Vec<String> = Vec::new();
+    // In the first population, among the pairs of the first state, and after the next population has begun.
+    for pairs in [0, 1, 61, 130] {
+        let mut child = disk.start(LONG);
+        wait::until(LIMIT, "so many pairs are measured", || {
+            let begun = disk.mount.join("nacre-paf/d00000/f3").exists();
+            (disk.kept().len() >= pairs && begun).then_some(())
+        });
+        child.kill().expect("it runs");
+        child.wait().expect("it has ended");
+        let kept = disk.kept();
+        assert!(kept.len() < LONG_PAIRS, "it was to be killed before its end");
+        assert_same(&kept, &known);
+        known = kept;
+    }
+    let table = disk.paf(LONG).success().stdout;
+    let kept = disk.kept();
+    assert_eq!(kept.len(), LONG_PAIRS);
+    assert_same(&kept, &known);
+    let mut cells: Vec<&str> =
+        kept.iter().map(|cell| cell.split("\"write\"").next().expect("a part")).collect();
+    cells.sort_unstable();
+    cells.dedup();
+    assert_eq!(cells.len(), LONG_PAIRS, "no pair twice");
+    assert!(table.contains("gone on with"), "{table}");
+    assert_eq!(disk.names(), [] as [&str; 0]);
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_needed_to_go_on_and_says_so() {
+    let Some(disk) = Disk::new() else { return };
+    let child = disk.start(LONG);
+    wait::until(LIMIT, "a few pairs are measured", || (disk.kept().len() > 2).then_some(()));
+    // SAFETY: takes numbers; the process is our own child, which has not been waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = wait::deadline(LIMIT, "ending", move || child.wait_with_output()).expect("our own child");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted") && said.contains("the same command goes on"), "{said}");
+    assert_eq!(disk.names(), ["nacre-paf"]);
+    assert!(!disk.mount.join("nacre-paf/measured").exists());
+    let report = run(binary::nacre(), ["paf", "report", text(&disk.output)]).success().stdout;
+    assert!(report.contains("not finished"), "{report}");
+    disk.paf(LONG).success();
+    assert_eq!((disk.kept().len(), disk.names().len()), (LONG_PAIRS, 0));
+}
+
+#[test]
+fn a_population_that_was_changed_is_not_measured_unless_it_is_made_anew() {
+    let Some(disk) = Disk::new() else { return };
+    let mut child = disk.start(LONG);
+    wait::until(LIMIT, "a pair is measured", || (!disk.kept().is_empty()).then_some(()));
+    child.kill().expect("it runs");
+    child.wait().expect("it has ended");
+    let file = disk.mount.join("nacre-paf/d00000/f2");
+    File::options().append(true).open(&file).and_then(|file| file.write_at(b"x", 1 << 30)).expect("grown");
+    let refused = disk.paf(LONG).fails_with(1);
+    assert!(refused.stderr.contains("file 2 is") && refused.stderr.contains("--repopulate"), "{refused}");
+    let stranger = disk.mount.join("nacre-paf/d00000/thesis.txt");
+    fs::write(&stranger, "all of it").expect("written");
+    let foreign = disk.paf(&format!("{LONG} --repopulate")).fails_with(1);
+    assert!(foreign.stderr.contains("thesis.txt was not made by this run"), "{foreign}");
+    assert_eq!(fs::read_to_string(&stranger).expect("there"), "all of it");
+    fs::remove_file(&stranger).expect("removed");
+    disk.paf(&format!("{LONG} --repopulate")).success();
+    assert_eq!((disk.kept().len(), disk.names().len()), (LONG_PAIRS, 0));
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_in_one_sentence_and_left_as_it_was() {
+    let Some(disk) = Disk::new() else { return };
+    let refuse = |letters: &str, code: i32, says: &str| {
+        let refused = disk.paf(letters).fails_with(code);
+        assert!(refused.stderr.contains(says), "{says} in {refused}");
+        assert!(!disk.output.exists(), "{letters} leaves no results");
+        assert_eq!(refused.stdout, "");
+        if code == 1 {
+            assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+        }
+    };
+    refuse("--size 20G", 1, "less than --size");
+    refuse("--size 40M", 1, "is too small");
+    refuse("--capacity 95", 2, "0 to 90");
+    refuse("--fragment 12", 2, "no multiple of 10");
+    refuse("--xfer 1000", 2, "no multiple of 4096");
+    refuse("--file-size 1000", 1, "no multiple of 4096");
+    refuse("--iterations 0", 2, "iterations");
+    assert_eq!(disk.names(), [] as [&str; 0]);
+
+    fs::write(disk.mount.join("thesis.txt"), "all of it").expect("written");
+    refuse("", 1, "is not empty (there is 'thesis.txt')");
+    assert_eq!(disk.names(), ["thesis.txt"]);
+    fs::remove_file(disk.mount.join("thesis.txt")).expect("removed");
+    fs::create_dir(disk.mount.join("nacre-paf")).expect("made");
+    fs::write(disk.mount.join("nacre-paf/f1"), "somebody's").expect("written");
+    refuse("", 1, "and it is no run's");
+    assert_eq!(names(&disk.mount.join("nacre-paf")), ["f1"]);
+
+    let image = disk.run.directory().join("image");
+    let of = |target: &Path, output: &Path| {
+        run(binary::nacre(), ["paf", "run", "--target", text(target), "--output", text(output)])
+            .fails_with(1)
+            .stderr
+    };
+    assert!(of(&image, &disk.output).contains("is not a directory"));
+    let loops = run("losetup", ["-n", "-O", "NAME", "-j", text(&image)]).success().stdout;
+    let device = PathBuf::from(loops.lines().next().expect("the disk is on one").trim());
+    assert!(of(&device, &disk.output).contains("which holds an ext2, ext3 or ext4 file system"));
+    let inside = disk.run.make("empty");
+    assert!(of(&inside, &inside.join("out")).contains("is in the target"));
+    assert!(of(&disk.run.directory().join("none"), &disk.output).contains("find"));
+    assert!(!disk.output.exists() && names(&inside).is_empty());
+}
+
+#[test]
+fn files_of_one_run_are_not_taken_by_another() {
+    let Some(disk) = Disk::new() else { return };
+    let mut child = disk.start(LONG);
+    wait::until(LIMIT, "a pair is measured", || (!disk.kept().is_empty()).then_some(()));
+    let beside = disk.paf(LONG).fails_with(1);
+    assert!(beside.stderr.contains("another process works on the run"), "{beside}");
+    child.kill().expect("it runs");
+    child.wait().expect("it has ended");
+    let other = disk.paf(&format!("{LONG} --seed 2")).fails_with(1);
+    assert!(other.stderr.contains("seed was 1 and is now 2"), "{other}");
+    let elsewhere = disk.run.directory().join("elsewhere");
+    let words = ["paf", "run", "--target", text(&disk.mount), "--output", text(&elsewhere)];
+    let taken = run(binary::nacre(), words).fails_with(1);
+    assert!(taken.stderr.contains(&format!("go on with that by --output {}", text(&disk.output))), "{taken}");
+    assert!(!elsewhere.exists());
+    disk.paf(LONG).success();
+    assert_eq!(disk.names(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_directory_in_memory_with_a_size_of_its_own_is_measured_too() {
+    if !have_root() {
+        return;
+    }
+    let run_dir = Run::new();
+    let (target, output) = (run_dir.make("aged"), run_dir.directory().join("out"));
+    let words = ["paf", "run", "--target", text(&target), "--output", text(&output), "--size", "64M"];
+    let more = [
+        "--capacity",
+        "30",
+        "--fragment",
+        "0,10",
+        "--xfer",
+        "1M",
+        "--iterations",
+        "1",
+        "--json",
+        "--keep-caches",
+    ];
+    let json = run(binary::nacre(), words.into_iter().chain(more)).success().stdout;
+    assert!(json.contains("\"paf\": \"PaF:30.10\"") && json.contains("\"capacity\": 67108864"), "{json}");
+    assert!(json.contains("the file system is larger"), "{json}");
+    assert_eq!(names(&target), [] as [&str; 0]);
+}
+
+#[test]
+fn the_store_of_a_stopped_ost_is_measured_through_its_own_interface_and_is_well_afterwards() {
+    if !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start_with(Shape::Embedded, &Options { osts: 1, ..Options::default() });
+    let target = cluster.data().join("ost0000");
+    let output = cluster.run().directory().join("out");
+    let paf = |cluster: &Cluster| {
+        let words = ["paf", "run", "--target", text(&target), "--output", text(&output), "--size", "200M"];
+        let more = [
+            "--capacity",
+            "0,40",
+            "--fragment",
+            "0,20",
+            "--xfer",
+            "1M",
+            "--iterations",
+            "2",
+            "--keep-caches",
+        ];
+        cluster.nacre(&words.into_iter().chain(more).collect::<Vec<_>>())
+    };
+    let used = paf(&cluster).fails_with(1);
+    assert!(used.stderr.contains("is in use: stop its target first"), "{used}");
+    fs::write(cluster.mount().join("file"), vec![1; 100_000]).expect("written");
+    cluster.stop();
+    let full = paf(&cluster).fails_with(1);
+    assert!(full.stderr.contains("it holds 1 objects of a file system"), "{full}");
+    cluster.start_all();
+    fs::remove_file(cluster.mount().join("file")).expect("removed");
+    wait::until(LIMIT, "the object is gone", || {
+        let listed = cluster.lfs(&["df", "-i", text(cluster.mount())]).success().stdout;
+        let ost = listed.lines().find(|line| line.contains("OST0000"))?.to_owned();
+        (ost.split_whitespace().nth(2)? == "0").then_some(())
+    });
+    cluster.stop();
+    let table = paf(&cluster).success().stdout;
+    assert!(table.contains("(object store)") && rows(&table, "PaF:40.20").len() == 2, "{table}");
+    let checked = cluster.nacre(&["check", text(cluster.data())]).success().stdout;
+    assert!(checked.contains("OST0000  0 objects, 0 problems"), "{checked}");
+    cluster.start_all();
+    fs::write(cluster.mount().join("after"), b"well").expect("the OST works");
+    cluster.stop_and_check();
+}
+
+nacre_testkit::on_every_shape! {
+    fn a_whole_mount_is_measured_and_is_empty_afterwards(cluster) {
+        let output = cluster.run().directory().join("out");
+        let words = ["paf", "run", "--target", text(cluster.mount()), "--output", text(&output), "--size", "100M"];
+        let more = ["--capacity", "0,30", "--fragment", "0,20", "--xfer", "1M,4M", "--iterations", "1"];
+        let more = more.into_iter().chain(["--file-size", "8M", "--keep-caches"]);
+        let table = cluster.nacre(&words.into_iter().chain(more).collect::<Vec<_>>()).success().stdout;
+        assert_eq!(rows(&table, "PaF:30.20").len(), 3, "{table}");
+        assert!(table.contains("(fuse.nacre)") && !table.contains("refused O_DIRECT"), "{table}");
+        assert_eq!(names(cluster.mount()), [] as [&str; 0]);
+    }
+
+    fn frag_reports_the_osts_behind_a_mount_and_says_what_cannot_be_told(cluster) {
+        let file = cluster.mount().join("file");
+        let data = File::create(&file).expect("made");
+        data.write_all_at(&vec![7; 3 * MIB as usize], 0).expect("written");
+        data.sync_all().expect("durable");
+        let by_mount = cluster.nacre(&["frag", text(cluster.mount())]).success().stdout;
+        let by_directory = cluster.nacre(&["frag", text(cluster.data())]).success().stdout;
+        for found in [by_mount, by_directory] {
+            let objects = |line: &&str| line.contains(" objects with ");
+            let counts = found.lines().filter(objects).filter_map(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
+            let (osts, objects) = counts.fold((0, 0), |(osts, all), count| (osts + 1, all + count));
+            // Where the local file system does not tell, the report says so instead.
+            assert!((osts == 4 && objects >= 1) || found.contains("does not tell"), "{found}");
+        }
+        let one = cluster.nacre(&["frag", text(&file)]).fails_with(1);
+        assert!(one.stderr.contains("only the OSTs know"), "{one}");
+        let json = cluster.nacre(&["frag", "--json", text(&cluster.data().join("ost0001"))]).success().stdout;
+        assert!(json.contains("\"name\": \"OST0001\"") && json.contains("\"unit\": 1048576"), "{json}");
+    }
+}
+
+#[test]
+fn frag_counts_the_extents_of_files_and_the_free_space_of_ext4() {
+    let Some(disk) = Disk::new() else { return };
+    // Pairs of blocks are given to two files in turn, so that neither has two that touch.
+    let files = ["a", "b"].map(|name| File::create(disk.mount.join(name)).expect("made"));
+    for block in 0..32u64 {
+        for file in &files {
+            file.write_all_at(&[1; 8192], block * 8192).expect("written");
+            file.sync_all().expect("durable");
+        }
+    }
+    let whole = vec![2; 4 * MIB as usize];
+    fs::write(disk.mount.join("whole"), &whole).expect("written");
+    let report = |path: &Path| run(binary::nacre(), ["frag", text(path)]).success().stdout;
+    let fragmentation = |text: &str, line: &str| {
+        let line =
+            text.lines().find(|found| found.contains(line)).unwrap_or_else(|| panic!("{line} in {text}"));
+        line.rsplit(' ').next().and_then(|word| word.parse::<f64>().ok()).expect("a figure at the end")
+    };
+    let one = report(&disk.mount.join("whole"));
+    assert_eq!(fragmentation(&one, "1 files with 4.0 MiB"), 0.0, "{one}");
+    let scattered = report(&disk.mount.join("a"));
+    let extents =
+        scattered.lines().find(|line| line.contains("1 files with 256.0 KiB in ")).expect("its line");
+    let count: u64 =
+        extents.split(" in ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).expect("a count");
+    assert!(count > 1, "{scattered}");
+    let expected = 1.0 - 1.0 / count as f64;
+    assert!((fragmentation(&scattered, "1 files with") - expected).abs() < 1e-3, "{scattered}");
+
+    let all = report(&disk.mount);
+    assert!(all.contains("3 files with 4.5 MiB") && all.contains("most extents:"), "{all}");
+    let free = run("stat", ["-f", "-c", "%f %S", text(&disk.mount)]).success().stdout;
+    let numbers: Vec<f64> = free.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    let told = all.lines().find(|line| line.trim().starts_with("free: ")).expect("ext4 tells it");
+    let told: f64 = told.trim().split(' ').nth(1).and_then(|word| word.parse().ok()).expect("MiB");
+    let is = numbers[0] * numbers[1] / MIB as f64;
+    assert!((told - is).abs() < is * 0.02, "{told} MiB told, {is} MiB free");
+    assert!((0.0..=1.0).contains(&fragmentation(&all, "free: ")));
+
+    let none = run(binary::nacre(), ["frag", text(&disk.mount.join("none"))]).fails_with(1);
+    assert_eq!(none.stderr.lines().count(), 1, "{none}");
+    run(binary::nacre(), ["frag", "--unit", "1x", text(&disk.mount)]).fails_with(2);
+    let memory = run(binary::nacre(), ["frag", "/dev/shm"]).success().stdout;
+    assert!(memory.contains("tmpfs does not tell where its free space lies"), "{memory}");
+}
