@@ -28,6 +28,7 @@ use crate::programs::{self, ProgramsArguments};
 use crate::report::{Against, Report};
 use crate::slice::{self, SliceArguments};
 use crate::split::{self, SplitArguments};
+use crate::survey::{self, SurveyArguments};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, Phase, interleave, serve};
 
@@ -64,6 +65,8 @@ pub enum Command {
     Noisy(NoisyArguments),
     /// What layouts cost and gain: PFL, data on the MDT, many components and stripes, lfs over many files, migration
     Layouts(LayoutsArguments),
+    /// Bandwidth of objects by layer: object store, OST over the network, client; or over time, with trims
+    Survey(Box<SurveyArguments>),
     /// The figures of docs/performance.md, each against its bound, in one run
     Slice(SliceArguments),
     /// One phase of one worker process
@@ -249,6 +252,10 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         }
         Command::DneSplit(arguments) => {
             arguments.common.print(&split::measure(&arguments, &myself)?);
+            Ok(())
+        }
+        Command::Survey(arguments) => {
+            arguments.common.print(&survey::measure(&arguments, &myself)?);
             Ok(())
         }
         Command::Mdt(arguments) => {

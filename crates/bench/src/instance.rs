@@ -123,16 +123,20 @@ impl Instance {
 
     /// What `nacre mount` is given.
     fn source(&self) -> Result<String, Error> {
+        let fsname = self.options.fsname.as_deref().unwrap_or("nacre");
+        Ok(format!("{}:/{fsname}", self.address("MGT")?))
+    }
+
+    /// NID of a target such as `OST0000`; of servers in processes of their own.
+    pub(crate) fn address(&self, target: &str) -> Result<String, Error> {
         let text = self.call(&["status".as_ref(), "--json".as_ref(), self.data().as_os_str()])?;
         // Port numbers are all that is wanted of it.
-        let after = text.split_once("\"MGT\"").map(|(_, after)| after).unwrap_or_default();
+        let after = text.split_once(&format!("\"{target}\"")).map(|(_, after)| after).unwrap_or_default();
         let nid = after.split('"').find(|word| word.ends_with("@tcp"));
-        let missing = || Error::Server {
+        nid.map(str::to_owned).ok_or_else(|| Error::Server {
             what: "nacre status".to_owned(),
-            reason: "it names no address of the management server".to_owned(),
-        };
-        let fsname = self.options.fsname.as_deref().unwrap_or("nacre");
-        Ok(format!("{}:/{fsname}", nid.ok_or_else(missing)?))
+            reason: format!("it names no address of {target}"),
+        })
     }
 
     /// Calls `lfs`.

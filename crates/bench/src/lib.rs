@@ -20,6 +20,7 @@
 //! - [`noisy`]: a stream beside small random writes, on simulated disks.
 //! - [`layouts`]: progressive files, data on the MDT, files of many components, `lfs` over many files.
 //! - [`paf`]: a file system that is filled and fragmented by degrees; [`frag`]: how fragmented one is.
+//! - [`survey`]: bandwidth of objects by layer.
 //! - [`slice`]: the combined run behind `docs/performance.md`.
 
 mod bar;
@@ -54,7 +55,9 @@ pub mod slice;
 pub mod split;
 mod stop;
 mod striping;
+pub mod survey;
 pub mod team;
+mod trim;
 pub mod work;
 pub mod worker;
 

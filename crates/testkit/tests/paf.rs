@@ -408,3 +408,56 @@ fn frag_counts_the_extents_of_files_and_the_free_space_of_ext4() {
     let memory = run(binary::nacre(), ["frag", "/dev/shm"]).success().stdout;
     assert!(memory.contains("tmpfs does not tell where its free space lies"), "{memory}");
 }
+
+#[test]
+fn a_survey_measures_every_layer_over_the_same_disk_and_leaves_nothing() {
+    let Some(disk) = Disk::new() else { return };
+    if !have(&["/dev/fuse", "fusermount3"]) {
+        return;
+    }
+    let page = disk.run.directory().join("survey.html");
+    let words = ["bench", "survey", "--dir", text(&disk.mount), "--objects", "2", "--threads", "1,3"];
+    let more = ["--record", "64k", "--size", "2M", "--runs", "1", "--html", text(&page)];
+    let table = run(binary::nacre(), words.into_iter().chain(more)).success().stdout;
+    for layer in ["store", "ost", "client"] {
+        let rows = rows(&table, layer);
+        assert_eq!(rows.len(), 2, "{layer} in {table}");
+        for row in rows {
+            assert_eq!((row[1].as_str(), row[3].as_str()), ("2", "64K"));
+            let rate = |cell: &String| cell.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+            assert!(row[4..7].iter().all(|cell| rate(cell).is_some_and(|rate| rate > 0.0)), "{row:?}");
+        }
+    }
+    assert!(table.contains("| store | + ost | + client |"), "{table}");
+    assert!(fs::read_to_string(&page).expect("written").contains("<svg"));
+    assert_eq!(disk.names(), [] as [&str; 0]);
+    let nowhere = disk.mount.join("none");
+    let refused = run(binary::nacre(), ["bench", "survey", "--dir", text(&nowhere)]).fails_with(1);
+    assert!(refused.stderr.contains("is no directory"), "{refused}");
+}
+
+#[test]
+fn a_continuous_survey_shows_bandwidth_over_time_and_gives_trimmed_space_back() {
+    let Some(disk) = Disk::new() else { return };
+    let image = disk.run.directory().join("image");
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&image).expect("the disk's file"));
+    // Space that was used and is free again is what a trim is for.
+    let rubbish = disk.mount.join("rubbish");
+    let file = File::create(&rubbish).expect("made");
+    file.write_all_at(&vec![1; 200 * MIB as usize], 0).expect("written");
+    file.sync_all().expect("durable");
+    drop(file);
+    fs::remove_file(&rubbish).expect("removed");
+    File::open(&disk.mount).and_then(|directory| directory.sync_all()).expect("durable");
+    let before = blocks();
+    let words =
+        ["bench", "survey", "--dir", text(&disk.mount), "--layer", "store", "--objects", "4", "--size", "4M"];
+    let more = ["--continuous", "--for", "3s", "--sample", "100ms", "--trim-every", "1s", "--json"];
+    let json = run(binary::nacre(), words.into_iter().chain(more)).success().stdout;
+    for row in ["first fill", "overwriting, first tenth", "overwriting, last tenth", "during trims"] {
+        assert!(json.contains(&format!("\"name\":\"{row}\"")), "{row} in {json}");
+    }
+    assert!(json.contains("trim after ") && !json.contains("no trims"), "{json}");
+    assert!(blocks() + (100 << 11) < before, "{} blocks of the disk's file before, {} now", before, blocks());
+    assert_eq!(disk.names(), [] as [&str; 0]);
+}

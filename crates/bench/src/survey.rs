@@ -1,0 +1,457 @@
+//! Bandwidth of objects by layer: object store, OST over the network, client. What `obdfilter-survey` is for Lustre.
+//!
+//! Every layer gets the same work: so many objects, so many threads, records of one size; written, written over, and read.
+//! Since each layer has the one before it below, the time that one takes for a MiB less the time of the one below is what
+//! it adds by itself.
+
+mod continuous;
+mod layer;
+mod plan;
+
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::buffer::Buffer;
+use crate::chart::{self, Form, Panel};
+use crate::cli::Common;
+use crate::error::Error;
+use crate::instance::{Instance, InstanceOptions};
+use crate::machine;
+use crate::report::{Report, Row, Unit};
+use crate::sample::Samples;
+use crate::worker::Myself;
+use crate::{size, stop};
+use layer::{FileObjects, Objects, OstObjects, StoreObjects};
+use plan::Case;
+
+pub use layer::Layer;
+
+/// Largest record in bytes: what a request to an OST carries.
+const RECORD_MAX: u64 = 16 << 20;
+/// Unit of records in bytes.
+const RECORD_UNIT: u64 = 4096;
+/// Most threads, and objects.
+const MANY: u32 = 1024;
+
+/// `nacre bench survey`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example: nacre bench survey --dir /srv/disk --objects 1,4 --threads 1,4 --record 64k,1M
+         nacre bench survey --dir /srv/disk --layer store --continuous --for 1h --trim-every 10m --html decay.html")]
+pub struct SurveyArguments {
+    /// Existing directory on the disk to measure; everything is made in a new directory there and removed again
+    #[arg(long)]
+    dir: PathBuf,
+    /// Layers, all by default; their runs alternate
+    #[arg(long = "layer", value_delimiter = ',')]
+    layers: Vec<Layer>,
+    /// Objects
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=i64::from(MANY)))]
+    objects: Vec<u32>,
+    /// Threads in all; those of one object take its records in turn
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=i64::from(MANY)))]
+    threads: Vec<u32>,
+    /// Sizes of records
+    #[arg(long, value_delimiter = ',', default_values = ["1M"], value_parser = record)]
+    record: Vec<u64>,
+    /// Size of each object
+    #[arg(long, default_value = "64M", value_parser = size::parse)]
+    size: u64,
+    /// Write on and on, removing an object now and then, and show the bandwidth over time; of the first layer and first of each list
+    #[arg(long)]
+    continuous: bool,
+    /// How long, with --continuous: 90s, 10m, 1h
+    #[arg(long = "for", default_value = "1m", value_parser = continuous::duration, requires = "continuous")]
+    duration: std::time::Duration,
+    /// Time between two figures, with --continuous
+    #[arg(long, default_value = "1s", value_parser = continuous::duration, requires = "continuous")]
+    sample: std::time::Duration,
+    /// Time between two trims of the local file system, with --continuous; none otherwise
+    #[arg(long, value_parser = continuous::duration, requires = "continuous")]
+    trim_every: Option<std::time::Duration>,
+    /// The nacre binary; this one by default
+    #[arg(long, value_name = "PROGRAM")]
+    nacre: Option<PathBuf>,
+    /// Also write a page with charts there
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// How figures are taken and printed.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+fn record(text: &str) -> Result<u64, String> {
+    match size::parse(text)? {
+        bytes @ RECORD_UNIT..=RECORD_MAX if bytes.is_multiple_of(RECORD_UNIT) => Ok(bytes),
+        _ => Err(format!("a record of {text} is no multiple of {RECORD_UNIT} bytes up to 16 MiB")),
+    }
+}
+
+/// What is done to all objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Phase {
+    Write,
+    Rewrite,
+    Read,
+}
+
+const PHASES: [Phase; 3] = [Phase::Write, Phase::Rewrite, Phase::Read];
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Phase::Write => "write",
+            Phase::Rewrite => "rewrite",
+            Phase::Read => "read",
+        }
+    }
+}
+
+/// The layers that were asked for, and what they are in.
+struct Bench {
+    layers: Vec<(Layer, Box<dyn Objects>)>,
+    // After the layers, which use them: fields are dropped in this order.
+    _instance: Option<Instance>,
+    directory: Scratch,
+}
+
+/// A directory that is removed with all that is in it.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("bench: remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+impl Bench {
+    fn start(arguments: &SurveyArguments, myself: &Myself) -> Result<Bench, Error> {
+        if !arguments.dir.is_dir() {
+            return Err(Error::Usage(format!("{} is no directory: name one", arguments.dir.display())));
+        }
+        let dir = std::fs::canonicalize(&arguments.dir).map_err(Error::io("find", &arguments.dir))?;
+        let directory = dir.join(format!("nacre-survey-{}", std::process::id()));
+        std::fs::create_dir(&directory).map_err(Error::io("create directory", &directory))?;
+        let directory = Scratch(directory);
+        let mut layers = match arguments.layers.as_slice() {
+            [] => vec![Layer::Store, Layer::Ost, Layer::Client],
+            some => some.to_vec(),
+        };
+        layers.sort_unstable();
+        layers.dedup();
+        let program = arguments.nacre.clone().unwrap_or_else(|| myself.program().into());
+        let options = InstanceOptions { osts: 1, separate: true, ..InstanceOptions::default() };
+        let instance = match layers.iter().any(|layer| *layer != Layer::Store) {
+            true => Some(Instance::start(&program, &directory.0, "fs", options)?),
+            false => None,
+        };
+        let open = |layer: &Layer| -> Result<(Layer, Box<dyn Objects>), Error> {
+            let objects: Box<dyn Objects> = match (layer, &instance) {
+                (Layer::Ost, Some(instance)) => Box::new(OstObjects::connect(instance)?),
+                (Layer::Client, Some(instance)) => {
+                    Box::new(FileObjects::new(instance.mount().join("survey")))
+                }
+                _ => Box::new(StoreObjects::open(&directory.0.join("store"))?),
+            };
+            Ok((*layer, objects))
+        };
+        let layers = layers.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+        Ok(Bench { layers, _instance: instance, directory })
+    }
+}
+
+/// One phase of one case: bandwidth of all together, and of the slowest and the fastest thread, in bytes per second.
+#[derive(Debug, Clone, Copy)]
+struct Rates {
+    all: f64,
+    least: f64,
+    most: f64,
+}
+
+/// All runs of one phase of one case on one layer.
+#[derive(Debug, Clone, Serialize)]
+struct Figure {
+    layer: Layer,
+    objects: u32,
+    threads: u32,
+    record: u64,
+    phase: Phase,
+    /// Bytes per second of each run.
+    samples: Samples,
+    /// Of single threads, over all runs.
+    least: f64,
+    most: f64,
+}
+
+/// Does what was asked for.
+///
+/// # Errors
+///
+/// If a layer does not come up, or the disk is full.
+pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, Error> {
+    let cases = cases(arguments)?;
+    // Ctrl-C ends the work, and what was made is removed as usual.
+    stop::listen();
+    let mut bench = Bench::start(arguments, myself)?;
+    if arguments.continuous {
+        return continuous::measure(arguments, &mut bench, cases[0]);
+    }
+    let title =
+        format!("Survey of {} with objects of {}", arguments.dir.display(), size::show(arguments.size));
+    let mut report = Report::new(title);
+    let mut figures = Vec::new();
+    let mut cold = true;
+    for case in &cases {
+        figures.extend(survey(case, &mut bench, arguments.common.runs.max(1), &mut cold)?);
+    }
+    report.rows = figures.iter().map(row).collect();
+    report.notes.push("writes are durable before the clock stops; spreads are those of runs".to_owned());
+    report.notes.push(match cold {
+        true => "the kernel's caches were emptied before each read".to_owned(),
+        false => "the kernel's caches could not be emptied before reads: only root can".to_owned(),
+    });
+    report.tables.push(table(&cases, &figures));
+    if bench.layers.len() > 1 {
+        report.tables.push(added(&cases, &figures, &bench.layers));
+    }
+    if let Some(path) = &arguments.html {
+        let page = chart::page(&report.title, &report.notes, &panels(&cases, &figures), &report.table());
+        std::fs::write(path, page).map_err(Error::io("write", path))?;
+    }
+    Ok(report)
+}
+
+fn cases(arguments: &SurveyArguments) -> Result<Vec<Case>, Error> {
+    let mut cases = Vec::new();
+    for &record in &arguments.record {
+        for &objects in &arguments.objects {
+            for &threads in &arguments.threads {
+                let case = Case { objects, threads, record, size: arguments.size };
+                if case.records() == 0 || !case.size.is_multiple_of(record) {
+                    let (size, record) = (size::show(case.size), size::show(record));
+                    return Err(Error::Usage(format!(
+                        "objects of {size} are no whole number of records of {record}"
+                    )));
+                }
+                cases.push(case);
+            }
+        }
+    }
+    Ok(cases)
+}
+
+fn survey(case: &Case, bench: &mut Bench, runs: usize, cold: &mut bool) -> Result<Vec<Figure>, Error> {
+    let new = |layer: Layer, phase| Figure {
+        layer,
+        objects: case.objects,
+        threads: case.threads,
+        record: case.record,
+        phase,
+        samples: Samples::new(),
+        least: f64::MAX,
+        most: 0.0,
+    };
+    let mut figures: Vec<Figure> =
+        bench.layers.iter().flat_map(|(layer, _)| PHASES.map(|phase| new(*layer, phase))).collect();
+    for _ in 0..runs {
+        for (index, (_, objects)) in bench.layers.iter_mut().enumerate() {
+            objects.make(case.objects)?;
+            for (number, phase) in PHASES.into_iter().enumerate() {
+                if phase == Phase::Read {
+                    *cold = machine::drop_caches().is_ok();
+                }
+                let rates = pass(&**objects, case, phase)?;
+                let figure = &mut figures[index * PHASES.len() + number];
+                figure.samples.push(rates.all);
+                figure.least = figure.least.min(rates.least);
+                figure.most = figure.most.max(rates.most);
+            }
+            (0..case.objects).try_for_each(|object| objects.destroy(object))?;
+        }
+    }
+    Ok(figures)
+}
+
+/// All threads through one phase.
+fn pass(objects: &dyn Objects, case: &Case, phase: Phase) -> Result<Rates, Error> {
+    let line = Barrier::new(case.threads as usize);
+    let work = |thread: u32| -> Result<(Instant, Instant, u64), Error> {
+        let mut buffer = Buffer::new(case.record as usize);
+        line.wait();
+        let start = Instant::now();
+        let bytes = transfer(objects, case, phase, thread, buffer.slice())?;
+        Ok((start, Instant::now(), bytes))
+    };
+    let work = &work;
+    let spans = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..case.threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        let joined =
+            threads.into_iter().map(|thread| thread.join().expect("threads of a survey do not panic"));
+        joined.collect::<Result<Vec<_>, Error>>()
+    })?;
+    let spans: Vec<(Instant, Instant, u64)> = spans.into_iter().filter(|(_, _, bytes)| *bytes > 0).collect();
+    let first = spans.iter().map(|span| span.0).min();
+    let last = spans.iter().map(|span| span.1).max();
+    let elapsed = first.zip(last).map_or(0.0, |(first, last)| last.duration_since(first).as_secs_f64());
+    let each = spans
+        .iter()
+        .map(|(start, end, bytes)| *bytes as f64 / end.duration_since(*start).as_secs_f64().max(1e-9));
+    let (least, most) = each.fold((f64::MAX, 0.0), |(least, most), rate| (rate.min(least), rate.max(most)));
+    Ok(Rates { all: case.bytes() as f64 / elapsed.max(1e-9), least, most })
+}
+
+/// One thread's part of a phase, made durable; its bytes.
+fn transfer(
+    objects: &dyn Objects,
+    case: &Case,
+    phase: Phase,
+    thread: u32,
+    buffer: &mut [u8],
+) -> Result<u64, Error> {
+    let mut bytes = 0;
+    let mut touched: Vec<u32> = Vec::new();
+    for (object, offset) in case.work(thread) {
+        if stop::asked() {
+            return Err(Error::Interrupted);
+        }
+        match phase {
+            Phase::Read => {
+                objects.read(object, offset, buffer)?;
+                check(buffer, object, offset)?;
+            }
+            Phase::Write | Phase::Rewrite => {
+                stamp(buffer, object, offset);
+                objects.write(object, offset, buffer)?;
+                if !touched.contains(&object) {
+                    touched.push(object);
+                }
+            }
+        }
+        bytes += case.record;
+    }
+    touched.into_iter().try_for_each(|object| objects.sync(object))?;
+    Ok(bytes)
+}
+
+fn mark(object: u32, offset: u64) -> [u8; 8] {
+    (offset ^ (u64::from(object) << 48) ^ 0x5375_7276_6579_0000).to_le_bytes()
+}
+
+/// Says in a record where it belongs.
+fn stamp(record: &mut [u8], object: u32, offset: u64) {
+    record[..8].copy_from_slice(&mark(object, offset));
+}
+
+fn check(record: &[u8], object: u32, offset: u64) -> Result<(), Error> {
+    if record[..8] == mark(object, offset) {
+        return Ok(());
+    }
+    let reason = format!("object {object} has other data at offset {offset} than was written");
+    Err(Error::Server { what: "the survey".to_owned(), reason })
+}
+
+fn name(figure: &Figure) -> String {
+    let (layer, phase) = (figure.layer.name(), figure.phase.name());
+    format!("{layer} {phase}, obj {} thr {} rsz {}", figure.objects, figure.threads, shown(figure.record))
+}
+
+fn row(figure: &Figure) -> Row {
+    Row::new(name(figure), Unit::BytesPerSecond, figure.samples.clone())
+}
+
+/// `64K`, `1M`.
+fn shown(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+        bytes => format!("{}K", bytes >> 10),
+    }
+}
+
+fn of<'a>(figures: &'a [Figure], case: &Case, layer: Layer, phase: Phase) -> Option<&'a Figure> {
+    figures.iter().find(|figure| {
+        (figure.objects, figure.threads, figure.record) == (case.objects, case.threads, case.record)
+            && (figure.layer, figure.phase) == (layer, phase)
+    })
+}
+
+const LAYERS: [Layer; 3] = [Layer::Store, Layer::Ost, Layer::Client];
+
+/// One line for each case and layer, with what single threads had.
+fn table(cases: &[Case], figures: &[Figure]) -> String {
+    let mut text =
+        "Bandwidth of all threads, and [slowest thread, fastest thread], MB/s (10^6)\n\n".to_owned();
+    text.push_str("| layer | obj | thr | rsz | write | rewrite | read |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+    for case in cases {
+        for layer in LAYERS {
+            let cells = PHASES.map(|phase| {
+                of(figures, case, layer, phase).map(|figure| {
+                    let mb = |rate: f64| format!("{:.0}", rate / 1e6);
+                    let (all, least, most) = (mb(figure.samples.median()), mb(figure.least), mb(figure.most));
+                    format!("{all} [{least}, {most}]")
+                })
+            });
+            if let [Some(write), Some(rewrite), Some(read)] = cells {
+                let (objects, threads, record) = (case.objects, case.threads, shown(case.record));
+                text.push_str(&format!(
+                    "| {} | {objects} | {threads} | {record} | {write} | {rewrite} | {read} |\n",
+                    layer.name()
+                ));
+            }
+        }
+    }
+    text
+}
+
+/// What each layer adds to the time of the one below, for each MiB.
+fn added(cases: &[Case], figures: &[Figure], layers: &[(Layer, Box<dyn Objects>)]) -> String {
+    let mut text = "Time for a MiB, microseconds: of the lowest layer, and what each one above adds\n\n| obj | thr | rsz | phase |".to_owned();
+    for (index, (layer, _)) in layers.iter().enumerate() {
+        text.push_str(&format!(" {}{} |", if index == 0 { "" } else { "+ " }, layer.name()));
+    }
+    text.push_str(&format!("\n| ---: | ---: | ---: | --- |{}\n", " ---: |".repeat(layers.len())));
+    for case in cases {
+        for phase in PHASES {
+            let (objects, threads, record) = (case.objects, case.threads, shown(case.record));
+            text.push_str(&format!("| {objects} | {threads} | {record} | {} |", phase.name()));
+            let mut below = 0.0;
+            for (layer, _) in layers {
+                let rate = of(figures, case, *layer, phase).map_or(0.0, |figure| figure.samples.median());
+                let time = f64::from(1 << 20) / rate.max(1.0) * 1e6;
+                text.push_str(&format!(" {:.0} |", time - below));
+                below = time;
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn panels(cases: &[Case], figures: &[Figure]) -> Vec<Panel> {
+    let panel = |phase: Phase| {
+        let places =
+            cases.iter().map(|case| format!("{}/{}/{}", case.objects, case.threads, shown(case.record)));
+        let line = |layer: &Layer| {
+            let value =
+                |case: &Case| of(figures, case, *layer, phase).map(|figure| figure.samples.median() / 1e6);
+            let values: Option<Vec<f64>> = cases.iter().map(value).collect();
+            values.map(|values| (layer.name().to_owned(), values))
+        };
+        Panel {
+            title: format!("{} by objects/threads/record", phase.name()),
+            unit: "MB/s",
+            form: Form::Bars,
+            places: places.collect(),
+            lines: LAYERS.iter().filter_map(line).collect(),
+        }
+    };
+    PHASES.map(panel).to_vec()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,351 @@
+//! Writing on and on: bandwidth over time, and what trimming does to it.
+//!
+//! All objects are there from the start. Threads write over random records; after as many of these as an object has records
+//! each removes one and writes it anew, so that space is freed and given out again. A device
+//! that has to clear what it does not know to be free slows down under this, and recovers after a trim.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::layer::Objects;
+use super::plan::Case;
+use super::{Bench, Phase, SurveyArguments, pass, stamp};
+use crate::buffer::Buffer;
+use crate::chart::{self, Form, Panel};
+use crate::error::Error;
+use crate::random::Random;
+use crate::report::{Report, Row, Unit};
+use crate::sample::Samples;
+use crate::{size, stop, trim};
+
+/// Places on the chart at most: further figures are averaged.
+const PLACES: usize = 60;
+/// Figures on each side of a trim that are compared.
+const BESIDE: usize = 5;
+/// Time between two looks at whether everything has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// `90s`, `10m`, `1h`, `500ms`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no duration: write 500ms, 90s, 10m or 1h");
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let factor: u64 = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    match number.checked_mul(factor) {
+        Some(ms) if ms > 0 => Ok(Duration::from_millis(ms)),
+        _ => Err(wrong()),
+    }
+}
+
+/// A trim that was made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Trim {
+    /// Figures before it.
+    pub(super) from: usize,
+    /// Figures before its end.
+    pub(super) to: usize,
+    /// Bytes that the device was told of.
+    pub(super) bytes: u64,
+    /// How long it took, in seconds.
+    pub(super) seconds: f64,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    /// Bytes per second of each interval.
+    pub(super) rates: Vec<f64>,
+    pub(super) trims: Vec<Trim>,
+    /// Why trims are not made.
+    pub(super) no_trim: Option<String>,
+}
+
+pub(super) fn measure(arguments: &SurveyArguments, bench: &mut Bench, case: Case) -> Result<Report, Error> {
+    let directory = bench.directory.0.clone();
+    let (layer, objects) = &mut bench.layers[0];
+    let layer = *layer;
+    objects.make(case.objects)?;
+    let filled = pass(&**objects, &case, Phase::Write)?;
+    let course = run(&**objects, &case, arguments, &directory)?;
+    let title = format!(
+        "Continuous writing through the {} on {}, {} objects of {}, {} threads, records of {}",
+        layer.name(),
+        arguments.dir.display(),
+        case.objects,
+        size::show(case.size),
+        case.threads,
+        size::show(case.record)
+    );
+    let mut report = Report::new(title);
+    report.rows = rows(filled.all, &course);
+    report.notes = notes(arguments, &course);
+    report.tables.push(table(arguments.sample, &course));
+    if let Some(path) = &arguments.html {
+        let panel = panel(arguments.sample, &course);
+        let page = chart::page(&report.title, &report.notes, &[panel], &report.table());
+        std::fs::write(path, page).map_err(Error::io("write", path))?;
+    }
+    Ok(report)
+}
+
+/// Shared by the threads.
+struct Shared<'a> {
+    objects: &'a dyn Objects,
+    case: Case,
+    ended: AtomicBool,
+    written: AtomicU64,
+    /// Removed objects must not be written meanwhile: a reader for each write, the writer for a removal.
+    turns: Vec<std::sync::RwLock<()>>,
+    failure: Mutex<Option<Error>>,
+    /// Figures so far.
+    figures: AtomicUsize,
+}
+
+fn run(
+    objects: &dyn Objects,
+    case: &Case,
+    arguments: &SurveyArguments,
+    directory: &Path,
+) -> Result<Course, Error> {
+    let turns = (0..case.objects).map(|_| std::sync::RwLock::default()).collect();
+    let (ended, written, failure) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::new(None));
+    let figures = AtomicUsize::new(0);
+    let shared = Shared { objects, case: *case, ended, written, turns, failure, figures };
+    let shared = &shared;
+    let course = std::thread::scope(|scope| {
+        for thread in 0..case.threads {
+            scope.spawn(move || {
+                if let Err(error) = overwrite(shared, thread) {
+                    *shared.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+                    shared.ended.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+        let trimmer = arguments.trim_every.map(|every| scope.spawn(move || trims(shared, every, directory)));
+        let rates = watch(shared, arguments);
+        shared.ended.store(true, Ordering::Relaxed);
+        let trims = trimmer.map(|trimmer| trimmer.join().expect("trimming does not panic"));
+        let (trims, no_trim) = trims.unwrap_or_default();
+        Course { rates, trims, no_trim }
+    });
+    let failure = shared.failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    failure.map_or(Ok(course), Err)
+}
+
+/// One thread until the end.
+fn overwrite(shared: &Shared<'_>, thread: u32) -> Result<(), Error> {
+    let case = &shared.case;
+    let mut random = Random::new(u64::from(thread) + 1);
+    let mut buffer = Buffer::new(case.record as usize);
+    let mut count = 0;
+    while !shared.ended.load(Ordering::Relaxed) {
+        let object = random.below(case.objects.into()) as u32;
+        let turn = &shared.turns[object as usize];
+        count += 1;
+        if count % case.records() == 0 {
+            let _alone = turn.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            shared.objects.destroy(object)?;
+            for record in 0..case.records() {
+                write(shared, object, record * case.record, buffer.slice())?;
+            }
+            shared.objects.sync(object)?;
+        } else {
+            let _others = turn.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            write(shared, object, random.below(case.records()) * case.record, buffer.slice())?;
+            // Durable now and then: what only memory takes says nothing about a device.
+            if count % 16 == 0 {
+                shared.objects.sync(object)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write(shared: &Shared<'_>, object: u32, offset: u64, record: &mut [u8]) -> Result<(), Error> {
+    stamp(record, object, offset);
+    shared.objects.write(object, offset, record)?;
+    shared.written.fetch_add(record.len() as u64, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Takes a figure each interval.
+fn watch(shared: &Shared<'_>, arguments: &SurveyArguments) -> Vec<f64> {
+    let start = Instant::now();
+    let (mut last, mut seen) = (start, 0);
+    let mut rates = Vec::new();
+    while start.elapsed() < arguments.duration && !stop::asked() && !shared.ended.load(Ordering::Relaxed) {
+        std::thread::sleep(arguments.sample);
+        let (now, written) = (Instant::now(), shared.written.load(Ordering::Relaxed));
+        rates.push((written - seen) as f64 / now.duration_since(last).as_secs_f64());
+        shared.figures.store(rates.len(), Ordering::Relaxed);
+        (last, seen) = (now, written);
+    }
+    rates
+}
+
+/// Trims each time that it is due, beside the writers; why no more, if one fails.
+fn trims(shared: &Shared<'_>, every: Duration, directory: &Path) -> (Vec<Trim>, Option<String>) {
+    let mut trims = Vec::new();
+    let mut due = Instant::now() + every;
+    while !shared.ended.load(Ordering::Relaxed) {
+        std::thread::sleep(LOOK.min(due.saturating_duration_since(Instant::now())));
+        let start = Instant::now();
+        if start < due {
+            continue;
+        }
+        let from = shared.figures.load(Ordering::Relaxed);
+        match trim::trim(directory) {
+            Ok(bytes) => {
+                let (to, seconds) = (shared.figures.load(Ordering::Relaxed), start.elapsed().as_secs_f64());
+                trims.push(Trim { from, to, bytes, seconds });
+            }
+            Err(error) => return (trims, Some(error.to_string())),
+        }
+        due = Instant::now() + every;
+    }
+    (trims, None)
+}
+
+fn samples(rates: &[f64]) -> Samples {
+    rates.iter().copied().collect()
+}
+
+fn rows(filled: f64, course: &Course) -> Vec<Row> {
+    let row = |name: &str, rates: &[f64]| Row::new(name, Unit::BytesPerSecond, samples(rates));
+    let tenth = course.rates.len().div_ceil(10);
+    let mut rows = vec![
+        row("first fill", &[filled]),
+        row("overwriting, first tenth", &course.rates[..tenth]),
+        row("overwriting, last tenth", &course.rates[course.rates.len() - tenth..]),
+        row("overwriting, all", &course.rates),
+    ];
+    let count = course.rates.len();
+    // The figures in which a trim begins and ends count for neither side.
+    let before = |trim: &Trim| trim.from.saturating_sub(BESIDE)..trim.from;
+    let during = |trim: &Trim| trim.from.min(count)..(trim.to + 1).min(count);
+    let after = |trim: &Trim| (trim.to + 1).min(count)..(trim.to + 1 + BESIDE).min(count);
+    let mut add = |name: &str, range: &dyn Fn(&Trim) -> std::ops::Range<usize>| {
+        let rates: Vec<f64> =
+            course.trims.iter().flat_map(|trim| course.rates[range(trim)].to_vec()).collect();
+        if !rates.is_empty() {
+            rows.push(row(name, &rates));
+        }
+    };
+    add("before trims", &before);
+    add("during trims", &during);
+    add("after trims", &after);
+    rows
+}
+
+fn notes(arguments: &SurveyArguments, course: &Course) -> Vec<String> {
+    let mut notes = vec![format!(
+        "a figure for each {:.1} s; records at random places, now and then an object is removed and written anew",
+        arguments.sample.as_secs_f64()
+    )];
+    match (arguments.trim_every, &course.no_trim) {
+        (None, _) => notes.push("no trims (--trim-every)".to_owned()),
+        (_, Some(why)) => notes.push(format!("no trims: {why}")),
+        _ => notes.push(format!("{} trims of the local file system below", course.trims.len())),
+    }
+    for trim in &course.trims {
+        notes.push(format!(
+            "trim after {} figures: {} in {:.2} s",
+            trim.from,
+            size::show(trim.bytes),
+            trim.seconds
+        ));
+    }
+    if stop::asked() {
+        notes.push("interrupted before its time".to_owned());
+    }
+    notes
+}
+
+/// Means of as many neighbours as it takes for at most [`PLACES`] of them, with the time at their end in seconds.
+fn thinned(sample: Duration, rates: &[f64]) -> Vec<(f64, f64)> {
+    let group = rates.len().div_ceil(PLACES).max(1);
+    let mean = |(index, some): (usize, &[f64])| {
+        let end = (index * group + some.len()) as f64 * sample.as_secs_f64();
+        (end, some.iter().sum::<f64>() / some.len() as f64)
+    };
+    rates.chunks(group).enumerate().map(mean).collect()
+}
+
+fn table(sample: Duration, course: &Course) -> String {
+    let mut text = "| until s | MB/s |\n| ---: | ---: |\n".to_owned();
+    for (end, rate) in thinned(sample, &course.rates) {
+        text.push_str(&format!("| {end:.1} | {:.0} |\n", rate / 1e6));
+    }
+    text
+}
+
+fn panel(sample: Duration, course: &Course) -> Panel {
+    let points = thinned(sample, &course.rates);
+    let trims = match course.trims.len() {
+        0 => String::new(),
+        count => format!(", {count} trims"),
+    };
+    // Names of all places would lie over each other.
+    let every = points.len().div_ceil(12).max(1);
+    let place = |(index, (end, _)): (usize, &(f64, f64))| {
+        if index % every == 0 { format!("{end:.0}") } else { String::new() }
+    };
+    Panel {
+        title: format!("Bandwidth over time (s){trims}"),
+        unit: "MB/s",
+        form: Form::Lines,
+        places: points.iter().enumerate().map(place).collect(),
+        lines: vec![("overwriting".to_owned(), points.iter().map(|(_, rate)| rate / 1e6).collect())],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("1h"), Ok(Duration::from_secs(3600)));
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        for wrong in ["", "5", "0s", "1d", "s", "-1s", "99999999999999999999h", "9999999999999999h"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn figures_before_during_and_after_trims_are_told_apart() {
+        let mut rates = vec![100.0; 10];
+        rates.push(1.0);
+        rates.extend([200.0; 9]);
+        let trims = vec![Trim { from: 10, to: 10, bytes: 1 << 30, seconds: 0.1 }];
+        let course = Course { rates, trims, no_trim: None };
+        let rows = rows(300.0, &course);
+        let median = |name: &str| {
+            rows.iter().find(|row| row.name == name).map(|row| row.samples.median()).expect("a row")
+        };
+        assert_eq!((median("before trims"), median("after trims")), (100.0, 200.0));
+        assert_eq!(median("during trims"), 1.0);
+        assert_eq!((median("overwriting, first tenth"), median("overwriting, last tenth")), (100.0, 200.0));
+        assert_eq!(median("first fill"), 300.0);
+    }
+
+    #[test]
+    fn long_courses_are_thinned_to_means_with_their_times() {
+        let rates: Vec<f64> = (0..120).map(f64::from).collect();
+        let points = thinned(Duration::from_secs(2), &rates);
+        assert_eq!(points.len(), 60);
+        assert_eq!((points[0], points[59]), ((4.0, 0.5), (240.0, 118.5)));
+        assert!(thinned(Duration::from_secs(1), &[]).is_empty());
+        let names = panel(Duration::from_secs(1), &Course { rates, ..Course::default() }).places;
+        assert!(names.iter().filter(|name| !name.is_empty()).count() <= 13);
+    }
+}

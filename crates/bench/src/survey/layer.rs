@@ -1,0 +1,228 @@
+//! The layers that data goes through, each with the one before it below.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nacre_rpc::tcp::{ClientIdentity, TcpOss};
+use nacre_rpc::{ClientConfig, OssEndpoint};
+use nacre_store::object::{FileStore, FileStoreOptions, ObjectError, ObjectStore};
+use nacre_types::{ClientUuid, Fid, Nid, Status};
+use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::instance::Instance;
+
+/// Sequence of the objects: that of Lustre's echo client, which is kept for tests of targets (reference 4.5).
+const SEQUENCE: u64 = 2;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// An object store in this process, with the settings that an OST opens it with
+    Store,
+    /// An OST in a process of its own, over TCP on this host
+    Ost,
+    /// Files of one stripe on a mount, opened with O_DIRECT, over the same OST
+    Client,
+}
+
+impl Layer {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Layer::Store => "store",
+            Layer::Ost => "ost",
+            Layer::Client => "client",
+        }
+    }
+}
+
+/// Objects by number, from 0. Every call may be made by any thread.
+pub(super) trait Objects: Sync {
+    fn write(&self, object: u32, offset: u64, data: &[u8]) -> Result<(), Error>;
+    fn read(&self, object: u32, offset: u64, buffer: &mut [u8]) -> Result<(), Error>;
+    /// Makes an object durable.
+    fn sync(&self, object: u32) -> Result<(), Error>;
+    /// Removes an object; it is new again.
+    fn destroy(&self, object: u32) -> Result<(), Error>;
+    /// Objects below this number can be used from now on.
+    fn make(&mut self, objects: u32) -> Result<(), Error>;
+}
+
+fn fid(object: u32) -> Fid {
+    Fid::new(SEQUENCE, object + 1, 0)
+}
+
+/// A store of its own.
+pub(super) struct StoreObjects {
+    store: Box<dyn ObjectStore>,
+}
+
+impl StoreObjects {
+    pub(super) fn open(dir: &Path) -> Result<StoreObjects, Error> {
+        let store = FileStore::open(dir, FileStoreOptions::create())?;
+        Ok(StoreObjects { store: Box::new(store) })
+    }
+}
+
+impl Drop for StoreObjects {
+    fn drop(&mut self) {
+        if let Err(error) = self.store.close() {
+            eprintln!("bench: {error}");
+        }
+    }
+}
+
+impl Objects for StoreObjects {
+    fn write(&self, object: u32, offset: u64, data: &[u8]) -> Result<(), Error> {
+        match self.store.write(fid(object), offset, data)? {
+            written if written == data.len() => Ok(()),
+            _ => Err(ObjectError::NoSpace.into()),
+        }
+    }
+
+    fn read(&self, object: u32, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        whole(self.store.read(fid(object), offset, buffer, 0)?, buffer.len())
+    }
+
+    fn sync(&self, object: u32) -> Result<(), Error> {
+        Ok(self.store.sync(fid(object))?)
+    }
+
+    fn destroy(&self, object: u32) -> Result<(), Error> {
+        self.store.destroy(&[fid(object)])?;
+        Ok(())
+    }
+
+    fn make(&mut self, objects: u32) -> Result<(), Error> {
+        while self.store.last_reserved(SEQUENCE)? < objects {
+            self.store.reserve(SEQUENCE, objects)?;
+        }
+        Ok(())
+    }
+}
+
+fn whole(found: usize, wanted: usize) -> Result<(), Error> {
+    if found == wanted {
+        return Ok(());
+    }
+    let reason = format!("a read of {wanted} bytes gave {found}");
+    Err(Error::Server { what: "the survey".to_owned(), reason })
+}
+
+/// Objects of an OST, asked for as a client does.
+pub(super) struct OstObjects {
+    endpoint: TcpOss,
+    reserved: u32,
+}
+
+impl OstObjects {
+    /// Of the first OST of `instance`, whose servers have processes of their own.
+    pub(super) fn connect(instance: &Instance) -> Result<OstObjects, Error> {
+        let address = instance.address("OST0000")?;
+        let failed = |reason: String| Error::Server { what: "OST0000".to_owned(), reason };
+        let nid: Nid = address.parse().map_err(|error| failed(format!("{address}: {error}")))?;
+        let mut id = [0; 16];
+        id[..4].copy_from_slice(&std::process::id().to_le_bytes());
+        id[15] = 1;
+        let identity = ClientIdentity { client: ClientUuid(id), fsname: String::new(), is_server: false };
+        let endpoint = TcpOss::new(0, &[nid], &identity, &ClientConfig::default())
+            .map_err(|status| failed(status.to_string()))?;
+        Ok(OstObjects { endpoint, reserved: 0 })
+    }
+
+    fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> Result<OssReply, Error> {
+        self.endpoint.call(request, bulk).map_err(refused)
+    }
+}
+
+fn refused(status: Status) -> Error {
+    Error::Server { what: "OST0000".to_owned(), reason: status.to_string() }
+}
+
+impl Objects for OstObjects {
+    fn write(&self, object: u32, offset: u64, data: &[u8]) -> Result<(), Error> {
+        match self.call(&OssRequest::plain_write(fid(object), offset), Bulk::Send(data))? {
+            OssReply::Written(written) if written as usize == data.len() => Ok(()),
+            _ => Err(refused(Status::ENOSPC)),
+        }
+    }
+
+    fn read(&self, object: u32, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        let length = buffer.len();
+        let request = OssRequest::plain_read(fid(object), offset, length as u32);
+        match self.call(&request, Bulk::Receive(buffer))? {
+            OssReply::Read(read) => whole(read as usize, length),
+            _ => Err(refused(Status::EPROTO)),
+        }
+    }
+
+    fn sync(&self, object: u32) -> Result<(), Error> {
+        self.call(&OssRequest::Sync { object: Some(fid(object)) }, Bulk::None).map(drop)
+    }
+
+    fn destroy(&self, object: u32) -> Result<(), Error> {
+        self.call(&OssRequest::Destroy { objects: vec![fid(object)] }, Bulk::None).map(drop)
+    }
+
+    fn make(&mut self, objects: u32) -> Result<(), Error> {
+        while self.reserved < objects {
+            let request = OssRequest::Precreate { sequence: SEQUENCE, count: objects - self.reserved };
+            match self.call(&request, Bulk::None)? {
+                OssReply::Precreated { first, count } if count > 0 => self.reserved = first + count - 1,
+                _ => return Err(refused(Status::EPROTO)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Files on a mount.
+pub(super) struct FileObjects {
+    directory: PathBuf,
+    files: Vec<File>,
+}
+
+impl FileObjects {
+    pub(super) fn new(directory: PathBuf) -> FileObjects {
+        FileObjects { directory, files: Vec::new() }
+    }
+
+    fn path(&self, object: u32) -> PathBuf {
+        self.directory.join(format!("object{object}"))
+    }
+}
+
+impl Objects for FileObjects {
+    fn write(&self, object: u32, offset: u64, data: &[u8]) -> Result<(), Error> {
+        self.files[object as usize].write_all_at(data, offset).map_err(Error::io("write", self.path(object)))
+    }
+
+    fn read(&self, object: u32, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        self.files[object as usize]
+            .read_exact_at(buffer, offset)
+            .map_err(Error::io("read", self.path(object)))
+    }
+
+    fn sync(&self, object: u32) -> Result<(), Error> {
+        self.files[object as usize].sync_all().map_err(Error::io("fsync", self.path(object)))
+    }
+
+    /// The file stays, and its objects with it: their space is given back.
+    fn destroy(&self, object: u32) -> Result<(), Error> {
+        self.files[object as usize].set_len(0).map_err(Error::io("truncate", self.path(object)))
+    }
+
+    fn make(&mut self, objects: u32) -> Result<(), Error> {
+        fs::create_dir_all(&self.directory).map_err(Error::io("create directory", &self.directory))?;
+        for object in self.files.len() as u32..objects {
+            let path = self.path(object);
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
+            self.files.push(options.open(&path).map_err(Error::io("open", &path))?);
+        }
+        Ok(())
+    }
+}

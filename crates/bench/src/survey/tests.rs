@@ -1,0 +1,97 @@
+use super::*;
+
+const CASE: Case = Case { objects: 2, threads: 3, record: 4096, size: 64 << 10 };
+
+fn store(scratch: &tempfile::TempDir) -> StoreObjects {
+    let mut objects = StoreObjects::open(&scratch.path().join("store")).expect("made");
+    objects.make(CASE.objects).expect("reserved");
+    objects
+}
+
+#[test]
+fn what_a_store_was_given_is_read_back_by_every_phase() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let objects = store(&scratch);
+    for phase in PHASES {
+        let rates = pass(&objects, &CASE, phase).expect("done");
+        assert!(rates.all > 0.0 && rates.least <= rates.most);
+    }
+    let mut other = [7; 4096];
+    stamp(&mut other, 1, 0);
+    objects.write(0, 4096, &other).expect("written");
+    let wrong = pass(&objects, &CASE, Phase::Read).expect_err("wrong data");
+    assert!(wrong.to_string().contains("object 0 has other data at offset 4096"), "{wrong}");
+    objects.destroy(0).expect("removed");
+    assert!(pass(&objects, &CASE, Phase::Read).expect_err("nothing").to_string().contains("gave 0"));
+}
+
+#[test]
+fn files_do_the_same_as_objects() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let mut files = FileObjects::new(scratch.path().join("deep"));
+    files.make(CASE.objects).expect("made");
+    for phase in PHASES {
+        pass(&files, &CASE, phase).expect("done");
+    }
+    files.destroy(1).expect("emptied");
+    assert!(pass(&files, &CASE, Phase::Read).is_err());
+}
+
+fn figures() -> Vec<Figure> {
+    let figure = |(layer, rate): (Layer, f64)| {
+        PHASES.map(|phase| Figure {
+            layer,
+            objects: CASE.objects,
+            threads: CASE.threads,
+            record: CASE.record,
+            phase,
+            samples: [rate].into_iter().collect(),
+            least: rate / 4.0,
+            most: rate / 2.0,
+        })
+    };
+    let mib = f64::from(1 << 20);
+    // 100, 150 and 400 microseconds for a MiB.
+    [(Layer::Store, mib * 1e4), (Layer::Ost, mib * 1e6 / 150.0), (Layer::Client, mib * 2500.0)]
+        .into_iter()
+        .flat_map(figure)
+        .collect()
+}
+
+#[test]
+fn a_layer_adds_the_time_that_the_one_below_does_not_take() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let objects = || -> Box<dyn Objects> { Box::new(FileObjects::new(scratch.path().join("none"))) };
+    let layers: Vec<(Layer, Box<dyn Objects>)> = LAYERS.into_iter().map(|layer| (layer, objects())).collect();
+    let text = added(&[CASE], &figures(), &layers);
+    assert!(text.contains("| store | + ost | + client |"), "{text}");
+    assert!(text.contains("| 2 | 3 | 4K | read | 100 | 50 | 250 |"), "{text}");
+    let table = table(&[CASE], &figures());
+    assert!(table.contains("| store | 2 | 3 | 4K | 10486 [2621, 5243] |"), "{table}");
+    let panels = panels(&[CASE], &figures());
+    assert!(panels.iter().all(|panel| panel.lines.len() == 3 && panel.places == ["2/3/4K"]));
+}
+
+#[test]
+fn records_and_objects_have_to_fit() {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        arguments: SurveyArguments,
+    }
+    let parse = |words: &str| {
+        let words = ["survey", "--dir", "/tmp"].into_iter().chain(words.split_whitespace());
+        Program::try_parse_from(words).map(|program| program.arguments).map_err(|error| error.to_string())
+    };
+    for wrong in
+        ["--record 1000", "--record 32M", "--threads 0", "--objects 9999", "--for 1m", "--layer disk"]
+    {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+    let uneven = parse("--size 1M --record 12k").expect("each for itself");
+    assert!(cases(&uneven).expect_err("no whole number").to_string().contains("no whole number"));
+    let all = parse("--objects 1,2 --threads 1,2,4 --record 64k,1M").expect("well");
+    assert_eq!(cases(&all).expect("all fit").len(), 12);
+    assert_eq!((shown(65_536), shown(1 << 20)), ("64K".to_owned(), "1M".to_owned()));
+}
