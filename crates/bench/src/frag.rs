@@ -15,6 +15,7 @@ mod show;
 mod walk;
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -259,22 +260,32 @@ fn unknown(error: Error, file_system: &str, what: &str) -> Result<String, Error>
     }
 }
 
-/// Free space of the file system of a directory, if it can be read.
-pub(crate) fn free_of(directory: &Path, unit: Unit) -> Option<FreeFigures> {
-    let free = extents::free(&File::open(directory).ok()?).ok()?;
-    Some(FreeFigures::of(&free, unit))
+/// Free space of the file systems of directories, each once, if it can be read of all.
+pub(crate) fn free_of(directories: &[&Path], unit: Unit) -> Option<FreeFigures> {
+    let mut devices = Vec::new();
+    let mut all = Vec::new();
+    for directory in directories {
+        let file = File::open(directory).ok()?;
+        let device = file.metadata().ok()?.dev();
+        if !devices.contains(&device) {
+            devices.push(device);
+            all.extend(extents::free(&file).ok()?);
+        }
+    }
+    Some(FreeFigures::of(&all, unit))
 }
 
-/// Files below a directory but one, if the file system says where they lie.
-pub(crate) fn files_of(directory: &Path, without: &str, unit: Unit) -> Option<FileFigures> {
+/// Files below directories but those of one name, if their file systems say where they lie.
+pub(crate) fn files_of(directories: &[&Path], without: &str, unit: Unit) -> Option<FileFigures> {
     let mut figures = FileFigures::default();
-    let tree = walk::Tree::open(directory).ok()?;
     let mut add = |name: &str, extents: &[Extent]| {
         if name != without {
             figures.add(name, extents, unit);
         }
     };
-    tree.files(&mut add).ok()?;
+    for directory in directories {
+        walk::Tree::open(directory).ok()?.files(&mut add).ok()?;
+    }
     Some(figures)
 }
 

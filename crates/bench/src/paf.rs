@@ -119,10 +119,11 @@ fn writers(text: &str) -> Result<usize, String> {
 /// Exit code of a command that Ctrl-C stops, as shells show it.
 const STOPPED: i32 = 128 + libc::SIGINT;
 
-/// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C.
-pub fn run(command: &PafCommand) -> i32 {
+/// Does what `command` says and returns the exit code: 0, 1 with a message on standard error, or 130 after Ctrl-C. `below` is asked
+/// for the directories of the objects of a mount, none if it is not ours or they are elsewhere.
+pub fn run(command: &PafCommand, below: impl FnOnce(&Path) -> Vec<PathBuf>) -> i32 {
     let result = match command {
-        PafCommand::Run(arguments) => measure(arguments),
+        PafCommand::Run(arguments) => measure(arguments, below),
         PafCommand::Report(arguments) => report(arguments),
     };
     match result {
@@ -135,13 +136,13 @@ pub fn run(command: &PafCommand) -> i32 {
     }
 }
 
-fn measure(arguments: &RunArguments) -> Result<(), Error> {
+fn measure(arguments: &RunArguments, below: impl FnOnce(&Path) -> Vec<PathBuf>) -> Result<(), Error> {
     let settings = settings(arguments)?;
     // Kept beside the files of the run, which may be found from anywhere.
     let path = std::path::absolute(&arguments.output).map_err(Error::io("find", &arguments.output))?;
     let (output, state) = Output::open(&path, &settings)?;
     stop::listen();
-    let mut engine = Engine::open(output, state, arguments.repopulate)?;
+    let mut engine = Engine::open(output, state, arguments.repopulate, below(&settings.target))?;
     let ran = engine.run().map(drop);
     show::write(engine.output(), engine.state())?;
     match &ran {

@@ -383,7 +383,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Format(args) => up::format(&args),
         Command::Target { command } => target::run(&command),
         Command::Frag(args) => frag::run(&args),
-        Command::Paf { command } => return nacre_bench::paf::run(&command),
+        Command::Paf { command } => return nacre_bench::paf::run(&command, frag::objects_below),
         Command::Bench { command } => return nacre_bench::cli::run(command, &["bench"]),
         Command::Serve(args) => return serve::run(&args),
     };

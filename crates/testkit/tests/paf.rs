@@ -339,6 +339,13 @@ nacre_testkit::on_every_shape! {
         assert_eq!(rows(&table, "PaF:30.20").len(), 3, "{table}");
         assert!(table.contains("(fuse.nacre)") && !table.contains("refused O_DIRECT"), "{table}");
         assert_eq!(names(cluster.mount()), [] as [&str; 0]);
+        // The objects are gone when the run is over, and not some time later.
+        let left = cluster.nacre(&["frag", text(cluster.data())]).success().stdout;
+        let objects = left.lines().filter(|line| line.contains(" objects with "));
+        assert!(objects.clone().all(|line| line.trim().starts_with("0 objects")), "{left}");
+        // What is below the mount is looked at, where that can be told.
+        let shape = &rows(&table, "PaF:30.20")[2];
+        assert!(shape[1] != "0" && (shape[1] == "not known") == (objects.count() == 0), "{shape:?}");
     }
 
     fn frag_reports_the_osts_behind_a_mount_and_says_what_cannot_be_told(cluster) {

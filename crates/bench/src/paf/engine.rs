@@ -1,6 +1,6 @@
 //! Goes from state to state and measures.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ageing::{Population, level_of};
@@ -33,9 +33,15 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Takes the target of a run. Of a new one it is looked at first: whatever is wrong with it changes nothing.
-    pub(super) fn open(output: Output, mut state: State, repopulate: bool) -> Result<Engine, Error> {
+    /// `below` are the directories of objects of a mount, if they are known.
+    pub(super) fn open(
+        output: Output,
+        mut state: State,
+        repopulate: bool,
+        below: Vec<PathBuf>,
+    ) -> Result<Engine, Error> {
         let owner = Owner { id: state.id.clone(), output: output.directory.display().to_string() };
-        let opened = ground::open(&state.settings.target, &owner).and_then(|ground| {
+        let opened = ground::open(&state.settings.target, &owner, below).and_then(|ground| {
             if state.capacity == 0 {
                 let sized = give_size(&mut state, ground.room()?);
                 if sized.is_err() {
@@ -136,8 +142,7 @@ impl Engine {
             self.begin_change()?;
             let population = self.population.as_mut().expect("compared or filled above");
             let round = population.round();
-            self.ground.remove(&round.removed)?;
-            self.ground.settle()?;
+            self.remove(&round.removed)?;
             self.write(&round.written, bar)?;
             self.end_change(Level { rounds: level.rounds + 1, ..level })?;
         }
@@ -190,8 +195,17 @@ impl Engine {
     fn clear(&mut self) -> Result<(), Error> {
         self.ground.remove_measured()?;
         let numbers: Vec<u64> = self.ground.files()?.into_keys().collect();
-        self.ground.remove(&numbers)?;
-        self.ground.settle()
+        self.remove(&numbers)
+    }
+
+    /// Removes files, until their space can be used again.
+    fn remove(&self, numbers: &[u64]) -> Result<(), Error> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        self.ground.remove(numbers)?;
+        self.ground.settle()?;
+        self.ground.await_room()
     }
 
     /// Writes files, as many at once as there are writers.

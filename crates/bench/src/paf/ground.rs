@@ -6,7 +6,7 @@ mod refuse;
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::ageing::Files;
 use crate::buffer::Buffer;
@@ -54,6 +54,9 @@ pub(super) trait Ground: Sync {
     /// Makes everything durable, removals included.
     fn settle(&self) -> Result<(), Error>;
 
+    /// Waits until the space of removed files is there, where that comes later than the removal.
+    fn await_room(&self) -> Result<(), Error>;
+
     /// Writes the measured file anew in transfers of the buffer's size, until it is durable.
     fn measure_write(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error>;
 
@@ -71,12 +74,12 @@ pub(super) trait Ground: Sync {
 }
 
 /// The place at `target`, for this run alone: empty, or as an earlier process of the same run has left it. Changes nothing
-/// unless it can be used.
+/// unless it can be used. Its objects are in the directories `below`, if it is a mount of ours.
 ///
 /// # Errors
 ///
 /// A sentence that says why it cannot.
-pub(super) fn open(target: &Path, owner: &Owner) -> Result<Box<dyn Ground>, Error> {
+pub(super) fn open(target: &Path, owner: &Owner, below: Vec<PathBuf>) -> Result<Box<dyn Ground>, Error> {
     let found = fs::metadata(target).map_err(Error::io("look at", target))?;
     let shown = target.display();
     if found.file_type().is_block_device() {
@@ -90,7 +93,7 @@ pub(super) fn open(target: &Path, owner: &Owner) -> Result<Box<dyn Ground>, Erro
     if objects::is_store(target)? {
         return Ok(Box::new(ObjectGround::open(target)?));
     }
-    Ok(Box::new(DirectoryGround::open(target, owner)?))
+    Ok(Box::new(DirectoryGround::open(target, owner, below)?))
 }
 
 /// The sentence for a directory that holds something.

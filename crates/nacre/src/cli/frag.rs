@@ -49,6 +49,17 @@ fn subjects(path: &Path) -> Result<Vec<Subject>> {
     Ok(vec![Subject { name, path, kind: "file" }])
 }
 
+/// Where the objects of a mount are; none if it is none of ours, or its OSTs are elsewhere.
+pub(super) fn objects_below(mount_point: &Path) -> Vec<PathBuf> {
+    match mounts::mount_of(mount_point) {
+        Ok(Some(_)) => subjects(mount_point).map_or_else(
+            |_| Vec::new(),
+            |subjects| subjects.into_iter().map(|subject| subject.path).collect(),
+        ),
+        _ => Vec::new(),
+    }
+}
+
 fn store(dir: &Path) -> Subject {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
     Subject { name, path: dir.join(OBJECTS), kind: "object" }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Ground, Owner, Timed, check, not_empty, stamp};
 use crate::buffer::Buffer;
@@ -22,16 +22,26 @@ const OWNER: &str = "owner";
 const MEASURED: &str = "measured";
 /// Files in one directory.
 const SPREAD: u64 = 1000;
+/// How long the free space does not grow when it is taken for what there is.
+const STANDS_STILL: Duration = Duration::from_millis(2500);
+/// Bytes that it grows by without being looked at again: others may use the file system, too.
+const GROWN: u64 = 1 << 20;
+/// How long that is waited for.
+const FREED_WITHIN: Duration = Duration::from_secs(30);
+/// Time between two looks at it.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Bytes of one write while populating.
 const CHUNK: usize = 1 << 20;
 
 pub(in crate::paf) struct DirectoryGround {
     target: PathBuf,
     own: PathBuf,
+    /// Where the objects of its files are, if it is a mount of ours.
+    below: Vec<PathBuf>,
 }
 
 impl DirectoryGround {
-    pub(super) fn open(target: &Path, owner: &Owner) -> Result<DirectoryGround, Error> {
+    pub(super) fn open(target: &Path, owner: &Owner, below: Vec<PathBuf>) -> Result<DirectoryGround, Error> {
         let own = target.join(OWN);
         let mut is_there = false;
         for entry in fs::read_dir(target).map_err(Error::io("read", target))? {
@@ -48,7 +58,7 @@ impl DirectoryGround {
         } else {
             make_own(&own, owner)?;
         }
-        Ok(DirectoryGround { target: target.to_owned(), own })
+        Ok(DirectoryGround { target: target.to_owned(), own, below })
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -177,6 +187,24 @@ impl Ground for DirectoryGround {
         rustix::fs::syncfs(&directory).map_err(|errno| Error::io("syncfs", &self.own)(errno.into()))
     }
 
+    /// File systems over a network give space back when their servers come to it. NacreFS tells its space a second late.
+    fn await_room(&self) -> Result<(), Error> {
+        let kind = place::file_system(&self.target)?;
+        if !["fuse", "nfs", "lustre", "ceph", "cifs"].iter().any(|remote| kind.starts_with(remote)) {
+            return Ok(());
+        }
+        let deadline = Instant::now() + FREED_WITHIN;
+        let (mut room, mut since) = (self.room()?, Instant::now());
+        while since.elapsed() < STANDS_STILL && Instant::now() < deadline && !stop::asked() {
+            std::thread::sleep(LOOK_AGAIN);
+            let now = self.room()?;
+            if now > room + GROWN {
+                (room, since) = (now, Instant::now());
+            }
+        }
+        Ok(())
+    }
+
     fn measure_write(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error> {
         let path = self.measured();
         let start = Instant::now();
@@ -240,7 +268,13 @@ impl Ground for DirectoryGround {
     }
 
     fn shape(&self, unit: Unit) -> (Option<FileFigures>, Option<FreeFigures>) {
-        (frag::files_of(&self.own, OWNER, unit), frag::free_of(&self.target, unit))
+        match self.below.as_slice() {
+            [] => (frag::files_of(&[&self.own], OWNER, unit), frag::free_of(&[&self.target], unit)),
+            below => {
+                let below: Vec<&Path> = below.iter().map(PathBuf::as_path).collect();
+                (frag::files_of(&below, "", unit), frag::free_of(&below, unit))
+            }
+        }
     }
 
     fn leave(&self) -> Result<(), Error> {

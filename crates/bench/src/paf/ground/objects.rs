@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, ObjectDirectoryHeader};
 use nacre_store::object::{CachePolicy, FileStore, FileStoreOptions, ObjectError, ObjectStore};
@@ -25,6 +25,10 @@ const MEASURED: Fid = Fid::new(SEQUENCE, 1, 0);
 const CHUNK: usize = 1 << 20;
 /// Ids that are reserved at once.
 const RESERVED: u32 = 10_000;
+/// How long the space of destroyed objects is waited for.
+const FREED_WITHIN: Duration = Duration::from_secs(30);
+/// Time between two looks at whether slots have been emptied.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Objects that are destroyed at once.
 const DESTROYED: usize = 1000;
 
@@ -158,6 +162,14 @@ impl Ground for ObjectGround {
         Ok(self.store.sync_all()?)
     }
 
+    fn await_room(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + FREED_WITHIN;
+        while self.store.stats().files_pending > 0 && Instant::now() < deadline && !stop::asked() {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
     fn measure_write(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error> {
         self.reserve(MEASURED)?;
         self.around_the_cache(|| {
@@ -204,7 +216,7 @@ impl Ground for ObjectGround {
     }
 
     fn shape(&self, unit: Unit) -> (Option<FileFigures>, Option<FreeFigures>) {
-        (frag::files_of(&self.dir.join("objects"), "", unit), frag::free_of(&self.dir, unit))
+        (frag::files_of(&[&self.dir.join("objects")], "", unit), frag::free_of(&[&self.dir], unit))
     }
 
     fn leave(&self) -> Result<(), Error> {
