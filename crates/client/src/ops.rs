@@ -8,6 +8,7 @@ pub(crate) mod dot_lustre;
 pub mod info;
 pub(crate) mod intent;
 pub(crate) mod lock;
+pub(crate) mod migrate;
 pub(crate) mod mkdir;
 pub mod namespace;
 pub mod open;

@@ -5,7 +5,7 @@
 //! ```text
 //!  0 magic u32      4 shards u32     8 MDT of the master u32 (in a shard: its place in the list)
 //! 12 hash u16       14 flags u16    16 version u32    20 migrate offset u32    24 migrate hash u32
-//! 28 zeros          32 moved u64 (zero in what programs see)     40 pool, zeros
+//! 28 zeros          32 moved u64 (zero in what programs see)     40 FID of the former directory (Lustre: a pool)
 //! 56 FIDs of the shards, 16 bytes each; a shard stores none
 //! ```
 //!
@@ -13,6 +13,9 @@
 //! a split adds shards behind those that were there, a merge takes the last ones away: the offset is the smaller count. Each old shard
 //! stores how far it is: names with positions before `moved` are with their new shards. A directory itself may be one of its shards
 //! while it becomes striped, or whole again.
+//!
+//! A directory that moves to another MDT is replaced by another inode; until all names have moved, the list says which one was the
+//! directory before, and that one has the same list.
 
 use crate::dir_hash::DirHash;
 use nacre_types::Fid;
@@ -36,6 +39,8 @@ const HEADER: usize = 56;
 pub const MOVED_ALL: u64 = u64::MAX;
 /// Where the position is up to which names have moved.
 const MOVED: usize = 32;
+/// Where the directory is named that this one replaces.
+const FORMER: usize = 40;
 const HASH_MASK: u32 = 0xffff;
 
 /// Why bytes are not the shards of a directory. Programs see `EINVAL`.
@@ -104,6 +109,8 @@ pub struct DirLayout {
     pub migrate_offset: u32,
     /// While names move, the hash before (of a merge: after) the change; otherwise 0.
     pub migrate_hash: u32,
+    /// While names move from a directory that this one replaces: which it is, and as which inodes still know it. Otherwise zero.
+    pub former: Fid,
     /// The shards, from 1 to [`SHARDS_MAX`], all different.
     pub shards: Vec<Fid>,
 }
@@ -132,6 +139,7 @@ impl DirLayout {
             master_mdt,
             migrate_offset: 0,
             migrate_hash: 0,
+            former: Fid::ZERO,
             shards,
         }
     }
@@ -184,6 +192,7 @@ impl DirLayout {
             master_mdt: self.master_mdt,
             migrate_offset: 0,
             migrate_hash: 0,
+            former: Fid::ZERO,
             shards: kept.to_vec(),
         };
         (settled, left.to_vec())
@@ -206,6 +215,21 @@ impl DirLayout {
         self.changing(DirFlags::empty(), new.len(), (hash.number(), self.hash), shards)
     }
 
+    /// The list of another directory that takes the place of this one, `former`, while names move there. `None` while they move already.
+    pub fn replaced_by(&self, former: Fid, next: &DirLayout) -> Option<DirLayout> {
+        let hash = DirHash::from_number(next.hash)?;
+        let list = self.moving_to(hash, &next.shards)?;
+        let kept = DirFlags::CHANGE | DirFlags::OVERSTRIPED;
+        let flags = (list.flags & kept) | (next.flags - kept);
+        Some(DirLayout { flags, master_mdt: next.master_mdt, former, ..list })
+    }
+
+    /// All inodes that belong to a directory with this list, beside itself: its shards, of which it may be one, and the former one.
+    pub fn inodes(&self) -> Vec<Fid> {
+        let former = [self.former].into_iter().filter(|fid| !fid.is_zero() && !self.shards.contains(fid));
+        self.shards.iter().copied().chain(former).collect()
+    }
+
     fn changing(
         &self,
         kind: DirFlags,
@@ -224,6 +248,7 @@ impl DirLayout {
             master_mdt: self.master_mdt,
             migrate_offset: offset as u32,
             migrate_hash: migrate_hash.into(),
+            former: Fid::ZERO,
             shards,
         })
     }
@@ -231,6 +256,7 @@ impl DirLayout {
     /// What the directory stores.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.encode_as(MAGIC_DIRECTORY, self.master_mdt.into());
+        out[FORMER..HEADER].copy_from_slice(&self.former.to_le_bytes());
         self.shards.iter().for_each(|fid| out.extend_from_slice(&fid.to_le_bytes()));
         out
     }
@@ -266,7 +292,8 @@ impl DirLayout {
         let (Spread { hash, flags, migrate_offset, migrate_hash, count: _, .. }, version) =
             Spread::read(header)?;
         let shards = fids(rows)?;
-        Ok(DirLayout { hash, flags, version, master_mdt, migrate_offset, migrate_hash, shards })
+        let former = former_in(header);
+        Ok(DirLayout { hash, flags, version, master_mdt, migrate_offset, migrate_hash, former, shards })
     }
 }
 
@@ -338,8 +365,13 @@ impl Spread {
     /// What a header says, and its version.
     fn read(header: &[u8; HEADER]) -> Result<(Spread, u32), DirError> {
         let field = |index: usize| u32_at(header, 4 * index);
-        if header[28..MOVED].iter().chain(&header[MOVED + 8..]).any(|byte| *byte != 0) {
+        if header[28..MOVED].iter().any(|byte| *byte != 0) {
             return Err(DirError::Field("padding"));
+        }
+        let has_former = header[FORMER..].iter().any(|byte| *byte != 0);
+        let is_change = field(3) & DirFlags::CHANGE.bits() == DirFlags::MIGRATION.bits();
+        if has_former && !(is_change && field(0) == MAGIC_DIRECTORY) {
+            return Err(DirError::Field("former"));
         }
         let count = count_of(header)? as u32;
         let flags = DirFlags::from_bits(field(3) & !HASH_MASK).ok_or(DirError::Field("flags"))?;
@@ -425,6 +457,10 @@ pub fn with_moved(bytes: &[u8], moved: u64) -> Result<Vec<u8>, DirError> {
     let field = bytes.get_mut(MOVED..MOVED + 8).ok_or(DirError::Length(len))?;
     field.copy_from_slice(&moved.to_le_bytes());
     Ok(bytes)
+}
+
+fn former_in(header: &[u8; HEADER]) -> Fid {
+    header.last_chunk().map_or(Fid::ZERO, Fid::from_le_bytes)
 }
 
 /// Flags of a directory with these shards.

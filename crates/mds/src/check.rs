@@ -17,7 +17,7 @@ use crate::config::MdsConfig;
 use crate::data::DataPart;
 use crate::error::MdsError;
 use crate::mds::{read_record, store_path};
-use crate::shards::{is_shard, may_have, shards_of};
+use crate::shards::{is_former, is_shard, may_have, shards_of};
 use crate::tables::OrphanKind;
 use collect::Inventory;
 use nacre_ondisk::InodeRecord;
@@ -241,6 +241,8 @@ impl Checker<'_> {
                 }
             } else if is_shard(record) {
                 self.check_shard(fid, record, names);
+            } else if is_former(record) {
+                self.check_former(fid, record, names);
             } else if names == 0 {
                 self.check_nameless(fid, record, listed.copied());
                 continue;
@@ -288,16 +290,35 @@ impl Checker<'_> {
         }
     }
 
+    /// A directory that another one takes the place of has no name, and the same list as that.
+    fn check_former(&mut self, fid: &Fid, record: &InodeRecord, names: u32) {
+        if names != 0 {
+            self.report(*fid, false, "gives its place to another directory and has a name".to_owned());
+        }
+        let master = self.inventory.inodes.get(&record.parent).map(|inode| &inode.record);
+        let list = |record: &InodeRecord| shards_of(record).ok().flatten();
+        if master.and_then(list) != list(record) {
+            let text = format!("is not replaced by {}, as it says", record.parent);
+            self.report(*fid, false, text);
+        }
+    }
+
     /// The shards of a directory are there, and know it.
     fn check_shards(&mut self, fid: &Fid, record: &InodeRecord) {
         let layout = match shards_of(record) {
             Ok(None) => return,
+            Ok(Some(layout)) if layout.former == *fid => return,
             Ok(Some(layout)) => layout,
             Err(_) => return self.report(*fid, false, "its list of shards is damaged".to_owned()),
         };
         for shard in layout.shards.iter().filter(|shard| *shard != fid) {
             let found = self.inventory.inodes.get(shard).map(|inode| &inode.record);
-            let is_ours = found.is_some_and(|found| is_shard(found) && found.parent == *fid);
+            // Old shards still know the directory that this one takes the place of.
+            let is_ours = found.is_some_and(|found| {
+                let knows =
+                    found.parent == *fid || (found.parent == layout.former && !found.parent.is_zero());
+                (is_shard(found) && knows) || (*shard == layout.former && is_former(found))
+            });
             if !is_ours && self.inventory.covers(shard) {
                 self.report(*fid, false, format!("has lost its shard {shard}"));
             }
@@ -318,7 +339,7 @@ impl Checker<'_> {
 
     /// The first name and the extra ones are exactly the names that there are.
     fn check_links(&mut self, fid: &Fid, inode: &collect::Inode) {
-        if *fid == Fid::ROOT || is_shard(&inode.record) {
+        if *fid == Fid::ROOT || is_shard(&inode.record) || is_former(&inode.record) {
             return;
         }
         let mut known = inode.extra_links.clone();

@@ -349,6 +349,11 @@ impl Mds {
         }
     }
 
+    /// True while it is not known what clients of the last run have open.
+    pub(crate) fn is_awaiting_clients(&self) -> bool {
+        self.clients.recovering.load(Ordering::Relaxed) && !self.clients.recovery.lock().over
+    }
+
     /// True if a client of the last run that is not back yet may have an inode open, which has just lost its last name: it stays until
     /// all are back.
     pub(crate) fn may_be_open(&self, fid: &Fid) -> bool {

@@ -8,6 +8,7 @@
 //! the answer, which stays true until the change ends.
 
 mod begin;
+mod inode;
 mod step;
 mod turns;
 

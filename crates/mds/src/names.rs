@@ -7,6 +7,7 @@ use crate::tables::{
 use crate::tx::Tx;
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::{InodeRecord, LinkRecord};
+use nacre_store::Table;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, Timestamp};
 use std::ops::{Bound, ControlFlow};
 
@@ -145,17 +146,35 @@ impl Mds {
                 self.destroy_object(tx, object)?;
             }
         }
+        self.delete_records(tx, record)
+    }
+
+    /// Removes an inode that lives on with another FID elsewhere: its names lead there, and its objects on OSTs belong to it there. What
+    /// of its data lies here was copied.
+    ///
+    /// # Errors
+    /// As [`Mds::destroy_inode`].
+    pub(crate) fn give_inode_away(&self, tx: &mut Tx, record: &InodeRecord) -> StatusResult<()> {
+        let fid = record.attr.fid;
+        tx.batch().set_releasing(true);
+        if record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+            let layout = user::decode_layout(&record.body).map_err(|error| {
+                log::error!("layout of {fid}: {error}");
+                Status::EUCLEAN
+            })?;
+            layout.object_on_mdt().map(|object| self.destroy_object(tx, object)).transpose()?;
+        }
+        if record.attr.nlink > 1 && !record.attr.is_dir() {
+            self.delete_all(tx, LINKS, &fid)?;
+        }
+        self.delete_records(tx, record)
+    }
+
+    /// Removes the record of an inode, and what other tables have for it.
+    fn delete_records(&self, tx: &mut Tx, record: &InodeRecord) -> StatusResult<()> {
+        let (fid, flags) = (record.attr.fid, record.attr.flags);
         if flags.intersects(AttrFlags::HAS_XATTRS | AttrFlags::HAS_DEFAULT_ACL | AttrFlags::HAS_CAPABILITY) {
-            let mut keys = Vec::new();
-            self.store
-                .scan(XATTRS, &fid.to_key(), Bound::Unbounded, &mut |key, _| {
-                    keys.push(key.to_vec());
-                    ControlFlow::Continue(())
-                })
-                .map_err(|error| self.store_failed(&error))?;
-            for key in keys {
-                tx.batch().delete(XATTRS, &key);
-            }
+            self.delete_all(tx, XATTRS, &fid)?;
         }
         if flags.contains(AttrFlags::ORPHAN) {
             tx.batch().delete(ORPHANS, &fid.to_key());
@@ -164,6 +183,19 @@ impl Mds {
             tx.batch().delete(MOVES, &fid.to_key());
         }
         tx.delete_inode(&fid);
+        Ok(())
+    }
+
+    /// Removes all that a table has for an inode.
+    fn delete_all(&self, tx: &mut Tx, table: Table, fid: &Fid) -> StatusResult<()> {
+        let mut keys = Vec::new();
+        self.store
+            .scan(table, &fid.to_key(), Bound::Unbounded, &mut |key, _| {
+                keys.push(key.to_vec());
+                ControlFlow::Continue(())
+            })
+            .map_err(|error| self.store_failed(&error))?;
+        keys.iter().for_each(|key| tx.batch().delete(table, key));
         Ok(())
     }
 }

@@ -125,6 +125,8 @@ pub(crate) enum Bug {
     ForgetsWhatItDecides,
     /// An MDT that has lost something with the power leaves it lost.
     DoesNothingAgain,
+    /// Names move to a directory that takes the place of theirs, and their inodes are not told.
+    TellsNoInodes,
 }
 
 /// Counts an operation in [`Operations::busy`].
@@ -259,12 +261,12 @@ impl Operations {
     }
 
     #[cfg(test)]
-    fn has(&self, bug: Bug) -> bool {
+    pub(crate) fn has(&self, bug: Bug) -> bool {
         *self.bug.lock() == Some(bug)
     }
 
     #[cfg(not(test))]
-    const fn has(&self, _: Bug) -> bool {
+    pub(crate) const fn has(&self, _: Bug) -> bool {
         false
     }
 

@@ -117,6 +117,8 @@ impl Mds {
             }
             MdsRequest::Peer(request) => self.serve_peer(caller.export, request),
             MdsRequest::Restripe { fid, wish } => self.restripe(caller, fid, wish),
+            MdsRequest::Migrate { fid, to, lmv } => self.migrate(caller, fid, to, lmv),
+            MdsRequest::Inodes { after, count_max } => self.inodes(caller, after, *count_max),
             MdsRequest::GetLayout { fid } => self.get_layout(fid),
             MdsRequest::SetLayout { fid, wish } => self.set_layout(caller, fid, wish),
             MdsRequest::GetDefaultLayout { fid } => self.get_default_layout(fid),

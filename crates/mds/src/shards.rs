@@ -4,6 +4,9 @@
 //! some MDT; its parent is the master, and owner, rights and defaults are kept as the master's ([`crate::ops`]'s `striped`). Inodes know
 //! the master as the directory of their names, so nothing of theirs changes when names move between shards ([`crate::moving`]).
 //! While a directory becomes striped, or whole again, it is one of its own shards.
+//!
+//! A directory that moves to another MDT gets another inode, with another FID. Until all names have moved there, the former one stays, with
+//! the same list; names that are still in the old shards are said to be in it.
 
 use crate::mds::Mds;
 use nacre_layout::dir_layout::{DirLayout, DirShard, Home};
@@ -38,6 +41,11 @@ pub(crate) fn shards_of(record: &InodeRecord) -> StatusResult<Option<DirLayout>>
         log::error!("shards of {}: {error}", record.attr.fid);
         Status::EUCLEAN
     })
+}
+
+/// True for a directory that another one takes the place of: its name leads there, and names move there.
+pub(crate) fn is_former(record: &InodeRecord) -> bool {
+    is_striped(record) && DirLayout::decode(&record.lmv).is_ok_and(|list| list.former == record.attr.fid)
 }
 
 /// Which place a directory or shard with names has in the list of shards; `None` for one that is whole.

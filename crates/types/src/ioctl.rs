@@ -222,11 +222,11 @@ impl FileCall {
     pub const ASK_LEASE: u32 = 4;
 }
 
-/// Files that have objects on an OST, in the order of their FIDs. Needs `CAP_SYS_ADMIN`.
+/// Files that have objects on an OST, or inodes of an MDT that have names, in the order of their FIDs. Needs `CAP_SYS_ADMIN`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FilesOn {
-    /// The OST.
-    pub ost_index: u16,
+    /// The OST or MDT.
+    pub target: TargetId,
     /// Give files after this one.
     pub after: Fid,
     /// The answer, at most [`FILES_MAX`].
@@ -259,6 +259,8 @@ pub struct MakeDirectory {
     pub max_inherit: u8,
     /// If there is such a directory already, it gets the number of shards and the hash.
     pub restripes: bool,
+    /// Nothing is made: what has the name moves, a directory itself to the first of the MDTs and its names to all of them.
+    pub migrates: bool,
     /// Indexes of the MDTs, up to [`MDTS_MAX`]; if there are fewer than `count`, others follow. Empty: where there is room.
     pub mdts: Vec<u16>,
 }
@@ -569,7 +571,8 @@ impl Payload for FilesOn {
 
     fn to_bytes(&self) -> Vec<u8> {
         let fids = &self.fids[..self.fids.len().min(FILES_MAX)];
-        let mut out = u32::from(self.ost_index).to_le_bytes().to_vec();
+        let is_mdt = self.target.kind == TargetKind::Mdt;
+        let mut out = (u32::from(self.target.index) | u32::from(is_mdt) << 16).to_le_bytes().to_vec();
         out.extend_from_slice(&(fids.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.after.to_le_bytes());
         out.extend_from_slice(&self.next.to_le_bytes());
@@ -582,7 +585,11 @@ impl Payload for FilesOn {
         let len = u32_at(bytes, 4)? as usize;
         let (fids, _) = bytes.get(40..Self::SIZE)?.as_chunks::<FID_BYTES>();
         Some(FilesOn {
-            ost_index: u16::try_from(u32_at(bytes, 0)?).ok()?,
+            target: match u32_at(bytes, 0)? {
+                ost @ 0..=0xffff => TargetId::ost(ost as u16),
+                mdt @ 0x1_0000..=0x1_ffff => TargetId::mdt(mdt as u16),
+                _ => return None,
+            },
             after: fid_at(bytes, 8)?,
             next: fid_at(bytes, 24)?,
             fids: fids.get(..len)?.iter().map(Fid::from_le_bytes).collect(),
@@ -615,7 +622,8 @@ impl Payload for MakeDirectory {
         let mdts = &self.mdts[..self.mdts.len().min(MDTS_MAX)];
         let mut out = Vec::with_capacity(Self::SIZE);
         let lens = [name.len() as u32, mdts.len() as u32];
-        let last = u32::from(self.max_inherit) | u32::from(self.restripes) << 8;
+        let flags = u32::from(self.restripes) << 8 | u32::from(self.migrates) << 9;
+        let last = u32::from(self.max_inherit) | flags;
         let numbers = [self.mode, self.umask, self.count as u32, self.hash, last];
         for number in numbers.into_iter().chain(lens) {
             out.extend_from_slice(&number.to_le_bytes());
@@ -634,9 +642,10 @@ impl Payload for MakeDirectory {
         let mdts = mdts.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
         let (mode, umask, hash) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?, u32_at(bytes, 12)?);
         let (count, last) = (u32_at(bytes, 8)? as i32, u32_at(bytes, 16)?);
-        let (max_inherit, restripes) = (last as u8, last & 0x100 != 0);
-        let directory = MakeDirectory { name, mode, umask, count, hash, max_inherit, restripes, mdts };
-        Some(directory).filter(|_| last < 0x200)
+        let (max_inherit, restripes, migrates) = (last as u8, last & 0x100 != 0, last & 0x200 != 0);
+        let directory =
+            MakeDirectory { name, mode, umask, count, hash, max_inherit, restripes, migrates, mdts };
+        Some(directory).filter(|_| last < 0x400)
     }
 }
 
@@ -702,12 +711,16 @@ mod tests {
             hash: 3,
             max_inherit: 255,
             restripes: true,
+            migrates: true,
             mdts,
         });
         round_trip(MakeDirectory { name: b"d".to_vec(), mdts: vec![7], ..MakeDirectory::default() });
         round_trip(ProjectCall { kind: 2, id: 1, xflags: 0, name: Vec::new() });
         let fids = vec![Fid::new(0x2_0000_0400, 4, 0), Fid::new(0x2_0000_0400, 9, 0)];
-        round_trip(FilesOn { ost_index: 3, after: Fid::ROOT, next: fids[1], fids });
+        let on_ost =
+            FilesOn { target: TargetId::ost(3), after: Fid::ROOT, next: fids[1], fids: fids.clone() };
+        round_trip(FilesOn { target: TargetId::mdt(0xffff), ..on_ost.clone() });
+        round_trip(on_ost);
         let mut statfs = TargetStatfs::question(TargetId::mdt(3));
         (statfs.blocks, statfs.files, statfs.block_size) = ([1, 2, u64::MAX], [4, 5], 4096);
         round_trip(statfs);

@@ -55,6 +55,8 @@ pub const HSM_ACTION: u32 = 0x8018_66dc;
 pub const LMV_SETSTRIPE: u32 = 0xc030_66f0;
 /// Directory layout, or default one.
 pub const LMV_GETSTRIPE: u32 = 0xc030_66f1;
+/// Moves what has a name to other MDTs: `obd_ioctl_data` with a directory layout on the parent.
+pub const MIGRATE: u32 = 0x8004_66f7;
 /// Sets what new directories in a directory get: `lmv_user_md`.
 pub const LMV_SET_DEFAULT_STRIPE: u32 = 0xc030_66f6;
 /// Removes files by FID: `fid_array`.

@@ -512,6 +512,24 @@ pub enum MdsRequest<'a> {
         /// With layouts.
         layouts: bool,
     },
+    /// Gives an inode another FID, and with that another MDT. Reply: `Done`; of a directory when that has begun: its names move in the
+    /// background, and can be used meanwhile. `EBUSY` while anybody has a file open, while names of a directory move, and of the root;
+    /// `EMLINK` for a file with too many names; `EALREADY` if that is its MDT.
+    Migrate {
+        /// The inode.
+        fid: Fid,
+        /// Its FID from then on, of the caller.
+        to: Fid,
+        /// Of a directory: the shards that it is to have there ([`nacre_layout::DirLayout`]); nothing: it is to be whole.
+        lmv: &'a [u8],
+    },
+    /// Inodes of the asked MDT, in the order of their FIDs; for administrators. Reply: `Files`.
+    Inodes {
+        /// Those after this one.
+        after: Fid,
+        /// How many at most.
+        count_max: u32,
+    },
     /// Of another metadata server. Reply: `Peer`. `EPERM` for anybody else.
     Peer(PeerRequest),
 }
@@ -560,6 +578,7 @@ impl MdsRequest<'_> {
                 | MdsRequest::Intent { .. }
                 | MdsRequest::OpenLease { .. }
                 | MdsRequest::FilesOn { .. }
+                | MdsRequest::Inodes { .. }
         )
     }
 }

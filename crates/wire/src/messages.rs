@@ -100,6 +100,8 @@ wire_enum!(MdsRequest<'a> {
     41 = Peer(request),
     42 = Restripe { fid, wish },
     43 = ListInodes { fids, layouts },
+    44 = Migrate { fid, to, lmv },
+    45 = Inodes { after, count_max },
 });
 
 wire_enum!(MdsReply {

@@ -162,6 +162,51 @@ pub enum Update {
         /// The names.
         names: Vec<MovedName>,
     },
+    /// An inode comes from another MDT, where it had another FID.
+    InodeIn {
+        /// Its FID here.
+        fid: Fid,
+        /// Its record, with its first name.
+        record: RecordBytes,
+        /// Extended attributes: names and values.
+        xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+        /// Names beyond the first.
+        links: Vec<Name>,
+    },
+    /// The same at the MDT that it leaves: it goes, with its data there, and its objects on OSTs stay.
+    InodeOut {
+        /// Its FID there.
+        fid: Fid,
+    },
+    /// A name leads to the FID that an inode has now; times and counts of the directory stay.
+    Relead {
+        /// Where.
+        at: Name,
+        /// What it leads to.
+        fid: Fid,
+        /// Kind of that.
+        kind: FileKind,
+    },
+    /// The directory that an inode's name is in has another FID now.
+    NewParent {
+        /// The inode.
+        fid: Fid,
+        /// The name.
+        name: Vec<u8>,
+        /// The directory before.
+        from: Fid,
+        /// The directory now.
+        to: Fid,
+    },
+    /// A directory gives its place to another one; it stays until all names have moved there.
+    Replaced {
+        /// The directory.
+        fid: Fid,
+        /// The other one.
+        by: Fid,
+        /// The list that both have.
+        lmv: RecordBytes,
+    },
 }
 
 /// A name on its way to another shard.
@@ -296,6 +341,19 @@ pub enum PeerRequest {
         /// The directory.
         fid: Fid,
     },
+    /// Data of a file that comes with an operation that is prepared. It goes with it if that does not happen. Reply: `Done`.
+    PutData {
+        /// The operation.
+        op: OpId,
+        /// The file, which the operation has locked and which is not there yet.
+        fid: Fid,
+        /// Where the bytes begin.
+        offset: u64,
+        /// The bytes.
+        bytes: RecordBytes,
+        /// Nothing follows: the data is so long, and durable with the answer.
+        size: Option<u64>,
+    },
 }
 
 /// An answer to a [`PeerRequest`].
@@ -349,6 +407,11 @@ wire_enum!(Update {
     10 = SetShards { fid, lmv, is_master },
     11 = NamesOut { fid, upto, subdirs, names },
     12 = NamesIn { fid, names },
+    13 = InodeIn { fid, record, xattrs, links },
+    14 = InodeOut { fid },
+    15 = Relead { at, fid, kind },
+    16 = NewParent { fid, name, from, to },
+    17 = Replaced { fid, by, lmv },
 });
 wire_enum!(PeerRequest {
     1 = Hello { mdt, after },
@@ -365,6 +428,7 @@ wire_enum!(PeerRequest {
     12 = Moved { fid },
     13 = NewFid,
     14 = Split { fid },
+    15 = PutData { op, fid, offset, bytes, size },
 });
 wire_enum!(PeerReply {
     0 = Done,

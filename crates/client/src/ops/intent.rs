@@ -17,6 +17,8 @@ pub(crate) struct Answered {
     pub public: bool,
     /// Under what it may be kept.
     pub held: Held,
+    /// The name led to an inode of another MDT that was gone when that was asked.
+    pub is_gone: bool,
 }
 
 impl Answered {
@@ -113,7 +115,7 @@ impl Client {
         if let (true, Some(0), Some(handle)) = (public, names, held.directory) {
             self.absences.on_found_empty(look, fid, Warrant::Lock(handle));
         }
-        Ok(Answered { attr, public, held })
+        Ok(Answered { attr, public, held, is_gone: false })
     }
 
     /// Goes on where a name leads to another MDT: asks that for the attributes, with a lock on them.
@@ -121,7 +123,10 @@ impl Client {
         let found = match self.ask_with_locks(None, child, None) {
             Ok(answered) => answered,
             // Removed meanwhile.
-            Err(Status::ENOENT) => return Ok(Answered { attr: None, public, held: on_name }),
+            Err(Status::ENOENT) => {
+                let held = Held { directory: None, ..on_name };
+                return Ok(Answered { attr: None, public, held, is_gone: true });
+            }
             Err(status) => return Err(status),
         };
         if let Some(attr) = &found.attr {

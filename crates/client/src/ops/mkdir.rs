@@ -134,16 +134,12 @@ impl Client {
     /// may have; `EBUSY` while its names move; `EALREADY` if they lie so.
     pub fn restripe(&self, caller: &Caller, fid: Fid, wish: &DirDefault) -> StatusResult<()> {
         self.check_mdts(wish)?;
-        let count = count_of(wish, self.mdts.len()).max(wish.mdts.len());
+        let count = self.shard_count(wish);
         let named = u16::try_from(wish.index).ok();
         let first = wish.mdts.first().copied().or(named).unwrap_or(fid.mdt_index());
         let mdts = match &wish.mdts[..] {
             _ if count <= 1 => Vec::new(),
-            [] => spread(&self.connected_rooms()?, first, self.mdts.len())
-                .into_iter()
-                .cycle()
-                .take(count)
-                .collect(),
+            [] => self.spread_from(first)?.into_iter().cycle().take(count).collect(),
             listed => listed.iter().copied().cycle().take(count).collect(),
         };
         let (count, index) = (i32::try_from(count).map_err(|_| Status::EINVAL)?, first.into());
@@ -152,7 +148,20 @@ impl Client {
         self.learn_shards(fid).map(drop)
     }
 
-    fn check_mdts(&self, wish: &DirDefault) -> StatusResult<()> {
+    /// As how many shards somebody wants a directory to have.
+    pub(crate) fn shard_count(&self, wish: &DirDefault) -> usize {
+        count_of(wish, self.mdts.len()).max(wish.mdts.len())
+    }
+
+    /// All MDTs that take something new, from one on.
+    ///
+    /// # Errors
+    /// What MDTs answer.
+    pub(crate) fn spread_from(&self, first: u16) -> StatusResult<Vec<u16>> {
+        Ok(spread(&self.connected_rooms()?, first, self.mdts.len()))
+    }
+
+    pub(crate) fn check_mdts(&self, wish: &DirDefault) -> StatusResult<()> {
         let named = if wish.index == -1 { None } else { Some(u16::try_from(wish.index)) };
         let named = named.transpose().map_err(|_| Status::EINVAL)?;
         for mdt in named.iter().chain(&wish.mdts) {

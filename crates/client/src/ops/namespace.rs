@@ -8,6 +8,9 @@ use crate::ops::intent::Watch;
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, Status, StatusResult, perm};
 use nacre_wire::mds::{MdsReply, MdsRequest, NewFile, RenameFlags};
 
+/// How often a name is looked up that leads to an inode which is gone. It moves or is removed; one look more says which.
+const FOLLOWED: usize = 8;
+
 /// A name that was looked up or made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
@@ -56,7 +59,16 @@ impl Client {
     /// # Errors
     /// `EACCES` without search permission; `ENOTDIR`.
     pub fn lookup(&self, caller: &Caller, parent: Fid, name: &[u8]) -> StatusResult<Result<Found, Absent>> {
-        let found = self.at_home(parent, name, |home| self.lookup_at(caller, (parent, home), name))?;
+        let mut found = Err(Status::EAGAIN);
+        for _ in 0..FOLLOWED {
+            let mut is_gone = false;
+            found =
+                self.at_home(parent, name, |home| self.lookup_at(caller, (parent, home), name, &mut is_gone));
+            if !is_gone {
+                break;
+            }
+        }
+        let found = found?;
         if let Ok(found) = &found
             && !matches!(name, b"." | b"..")
         {
@@ -65,12 +77,14 @@ impl Client {
         Ok(found)
     }
 
-    /// Looks a name up that is stored with `home`: the directory or a shard of it.
+    /// Looks a name up that is stored with `home`: the directory or a shard of it. What it leads to on another MDT may be gone: removed, or
+    /// moved, so that the name leads elsewhere by now.
     fn lookup_at(
         &self,
         caller: &Caller,
         (parent, home): (Fid, Fid),
         name: &[u8],
+        is_gone: &mut bool,
     ) -> StatusResult<Result<Found, Absent>> {
         if let Some(found) = self.lookup_virtual(caller, parent, name)? {
             return Ok(found);
@@ -83,7 +97,7 @@ impl Client {
             return Ok(Ok(found));
         }
         if self.asks_with_locks() && name != b".." {
-            return self.lookup_with_locks(caller, home, name);
+            return self.lookup_with_locks(caller, home, name, is_gone);
         }
         let answer = self.call(caller, home, &MdsRequest::Lookup { parent: home, name })?;
         let lease = answer.lease;
@@ -96,7 +110,10 @@ impl Client {
                     Some((attr, then)) => {
                         self.found(attr, if then == lease { lease } else { 0 }, public).map(Ok)
                     }
-                    None => Ok(Err(Absent { public, keep: false })),
+                    None => {
+                        *is_gone = true;
+                        Ok(Err(Absent { public, keep: false }))
+                    }
                 };
             }
             _ => return Err(Status::EPROTO),
@@ -130,8 +147,10 @@ impl Client {
         caller: &Caller,
         parent: Fid,
         name: &[u8],
+        is_gone: &mut bool,
     ) -> StatusResult<Result<Found, Absent>> {
         let answered = self.ask_with_locks(Some(caller), parent, Some(name))?;
+        *is_gone = answered.is_gone;
         let Some(attr) = answered.attr else {
             let keep = answered.keeps_name(self, parent);
             return Ok(Err(Absent { public: answered.public, keep }));

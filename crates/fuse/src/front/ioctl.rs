@@ -12,7 +12,9 @@ use nacre_types::ioctl::{
     SizeOnMdt, TargetList, TargetStatfs,
 };
 use nacre_types::lustre::{Ladvise, ProjectCall};
-use nacre_types::{AttrFlags, Fid, FileKind, SetAttr, SetAttrValid, Status, StatusResult, TargetKind};
+use nacre_types::{
+    AttrFlags, Fid, FileKind, SetAttr, SetAttrValid, Status, StatusResult, TargetId, TargetKind,
+};
 
 use super::{Front, caller};
 use crate::reply::Reply;
@@ -237,6 +239,12 @@ impl Front {
         let what = Created { new: NewFile::Directory, mode, umask: ask.umask };
         let wish = wish_of(ask).ok_or(Status::EINVAL)?;
         let place = (parent, &ask.name[..]);
+        if ask.migrates {
+            let outcome = self.client.migrate(&caller(request), place, &wish);
+            // One whose answer was lost may have moved.
+            self.expire_names();
+            return outcome;
+        }
         self.make_or_restripe(&caller(request), place, &what, &wish, ask.restripes)
     }
 
@@ -269,7 +277,11 @@ impl Front {
 
     fn files_on(&self, request: &Request<'_>, mut ask: FilesOn) -> StatusResult<FilesOn> {
         let count_max = FILES_MAX as u32;
-        let found = self.client.files_on(&caller(request), ask.ost_index, ask.after, count_max)?;
+        let TargetId { kind, index } = ask.target;
+        let found = match kind {
+            TargetKind::Mdt => self.client.inodes_on(&caller(request), index, ask.after, count_max)?,
+            _ => self.client.files_on(&caller(request), index, ask.after, count_max)?,
+        };
         (ask.fids, ask.next) = (found.0, found.1.unwrap_or(Fid::ZERO));
         Ok(ask)
     }

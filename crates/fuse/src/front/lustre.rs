@@ -78,6 +78,7 @@ impl Front {
             lustre::FID2PATH => self.path_of_fid(&asked)?,
             lustre::GETPARENT => return self.parent_of_inode(&asked, reply),
             lustre::LMV_SETSTRIPE => self.make_directory(&asked)?,
+            lustre::MIGRATE => self.migrate(&asked)?,
             lustre::LMV_GETSTRIPE => return self.directory_layout(&asked, reply),
             lustre::LMV_SET_DEFAULT_STRIPE => self.set_directory_default(&asked)?,
             lustre::UNLOCK_FOREIGN => self.unlock_foreign(&asked)?,

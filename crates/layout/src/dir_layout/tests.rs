@@ -50,6 +50,7 @@ fn samples() -> Vec<DirLayout> {
         changing(DirFlags::empty(), 1, DirHash::Fnv1a64, 4),
         changing(DirFlags::SPLIT, 2, DirHash::Fnv1a64, 4),
         changing(DirFlags::MERGE, 3, DirHash::Crush2, 4),
+        DirLayout { former: shards(6)[5], ..changing(DirFlags::empty(), 1, DirHash::Crush, 3) },
     ]
 }
 
@@ -100,7 +101,11 @@ fn impossible_layouts_are_refused() {
     // A change without a place to cut, and such a place without a change.
     assert_eq!([with(15, 0x80), with(20, 1)], [(); 2].map(|()| field("migrate offset")));
     assert_eq!(with(24, 1), field("migrate hash"));
-    assert_eq!([with(28, 1), with(55, 1)], [(); 2].map(|()| field("padding")));
+    assert_eq!(with(28, 1), field("padding"));
+    assert_eq!(with(55, 1), field("former"), "nothing moves");
+    let mut shard = changing(DirFlags::empty(), 1, DirHash::Fnv1a64, 4).encode_shard(0);
+    shard[40] = 1;
+    assert_eq!(DirShard::decode(&Fid::ROOT, &shard), Err(DirError::Field("former")));
     assert_eq!(with(32, 1), field("moved"));
     let same = DirLayout { shards: vec![shards(1)[0]; 2], ..two() };
     let none = DirLayout { shards: vec![Fid::ZERO, shards(1)[0]], ..two() };
@@ -187,6 +192,28 @@ fn each_name_has_one_home_that_the_old_shard_decides() {
             }
         }
     }
+}
+
+#[test]
+fn a_directory_that_replaces_another_one_names_it_until_all_names_have_moved() {
+    let fids = shards(9);
+    let (master, former) = (fids[0], fids[8]);
+    let next =
+        DirLayout { flags: DirFlags::FIXED, ..DirLayout::new(DirHash::Fnv1a64, 0, fids[..2].to_vec()) };
+    let striped = DirLayout { version: 4, ..DirLayout::new(DirHash::Crush, 8, fids[2..5].to_vec()) };
+    let list = striped.replaced_by(former, &next).expect("nothing moves");
+    assert_eq!((list.version, list.master_mdt, list.former, list.old_places()), (5, 0, former, 2..5));
+    assert_eq!(list.inodes(), [&fids[..5], &[former]].concat());
+    assert_eq!(DirLayout::decode(&list.encode()).as_ref(), Ok(&list));
+    assert_eq!(list.replaced_by(former, &next), None, "one at a time");
+    let (settled, left) = list.settled();
+    assert_eq!((settled, left), (DirLayout { version: 6, ..next }, fids[2..5].to_vec()));
+
+    let whole = DirLayout::new(DirHash::Crush, 8, vec![former]);
+    let list = whole.replaced_by(former, &DirLayout::new(DirHash::Crush, 0, vec![master])).expect("a list");
+    assert_eq!((list.inodes(), list.settled().1), (vec![master, former], vec![former]));
+    let shard = DirShard::decode(&former, &list.encode()).expect("it is a shard of its own");
+    assert!(shard.is_moving() && shard.leaves_for(b"a") == Some(0));
 }
 
 #[test]

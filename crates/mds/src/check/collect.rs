@@ -67,6 +67,8 @@ pub struct Inventory {
     pub data_unused: Vec<Vec<u8>>,
     /// MDTs that were read.
     covered: HashSet<u16>,
+    /// The last one.
+    mdt_index: u16,
     read: u64,
 }
 
@@ -92,6 +94,7 @@ impl Inventory {
     ) -> Result<(), MdsError> {
         let all = self;
         all.covered.insert(mdt_index);
+        all.mdt_index = mdt_index;
         // Marks are of one MDT each.
         all.marks.clear();
         let seed = store.get(META, META_KEY, |value| value.and_then(|v| MdtRecord::decode(v).ok()))?;
@@ -191,6 +194,10 @@ impl Inventory {
     }
 
     fn check_mark(&mut self, fid: &Fid, ost_index: u16, object: &Fid) {
+        // A file that has moved here has objects that its first MDT has given out.
+        if object.mdt_index() != self.mdt_index {
+            return;
+        }
         let mark = self.marks.get(&ost_index);
         let used = mark.is_some_and(|mark| mark.sequence == object.seq && object.oid <= mark.last_used);
         if used {

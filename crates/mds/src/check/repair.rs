@@ -3,7 +3,7 @@
 use super::collect::{Inode, Inventory};
 use super::{CheckReport, LOST_AND_FOUND, check};
 use crate::error::MdsError;
-use crate::shards::is_shard;
+use crate::shards::{is_former, is_shard};
 use crate::tables::{
     DATA, DIRENTS, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS, dirent_key, link_key,
     split_link_key, split_xattr_key,
@@ -103,7 +103,7 @@ impl Repair<'_> {
         let mut lost = Vec::new();
         for (fid, inode) in &inventory.inodes {
             let mut record = inode.record.clone();
-            if inventory.has_names_elsewhere(inode) || is_shard(&record) {
+            if inventory.has_names_elsewhere(inode) || is_shard(&record) || is_former(&record) {
                 correct_counts(inode, &mut record);
             } else if *fid == Fid::ROOT || !inode.names.is_empty() {
                 self.correct_named(inventory, fid, inode, &mut record);
@@ -259,7 +259,9 @@ impl Repair<'_> {
                 continue;
             }
             let Ok(layout) = user::decode_layout(&inode.record.body) else { continue };
-            for object in layout.objects().filter(|object| !object.is_on_mdt()) {
+            // Those of files that have come from another MDT are in its marks.
+            let is_own = |fid: &Fid| fid.mdt_index() == self.mdt.index;
+            for object in layout.objects().filter(|found| !found.is_on_mdt() && is_own(&found.object)) {
                 let (sequence, last_used) = (object.object.seq, object.object.oid);
                 let mark = used.entry(object.ost_index).or_insert(OstMarkRecord { sequence, last_used });
                 mark.last_used = mark.last_used.max(last_used);

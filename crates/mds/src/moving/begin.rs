@@ -249,19 +249,20 @@ impl Mds {
                 return Ok(());
             }
         }
-        let fids = [&list.shards[..], &[*fid]].concat();
+        let fids = [&list.inodes()[..], &[*fid]].concat();
         let gathered = self.gather(&fids, &[])?;
         if shards_of(&*gathered.inode(fid)?)?.as_ref() != Some(list) {
             return Ok(());
         }
-        let (settled, left) = list.settled();
+        let (settled, _) = list.settled();
+        let left = list.inodes().into_iter().filter(|inode| !settled.shards.contains(inode));
         let mut updates = Vec::with_capacity(fids.len());
-        for shard in left.iter().filter(|shard| *shard != fid) {
-            if gathered.inode(shard)?.entries() != 0 {
+        for shard in left.filter(|shard| shard != fid) {
+            if gathered.inode(&shard)?.entries() != 0 {
                 log::error!("shard {shard} of {fid} has names that have not moved: run a check");
                 return Err(Status::EUCLEAN);
             }
-            updates.push(Update::DropShard { fid: *shard });
+            updates.push(Update::DropShard { fid: shard });
         }
         let is_whole = settled.shards == [*fid];
         for (place, shard) in (0..).zip(&settled.shards).filter(|_| !is_whole) {

@@ -1,6 +1,7 @@
 //! Steps of a change: each moves the next names of one old shard, as one operation.
 
 use crate::mds::Mds;
+use crate::operations::Bug;
 use crate::shards::{named_in, place_of, shards_of};
 use crate::tables::{DIRENTS, MOVES, dirent_key, split_dirent_key};
 use nacre_layout::dir_layout::{DirLayout, DirShard, MOVED_ALL};
@@ -13,6 +14,9 @@ use std::sync::atomic::Ordering;
 
 /// Names that a step looks at, most of which may stay.
 const STEP_LOOKS: usize = 4096;
+/// Names that a step moves to a directory that takes the place of theirs: their inodes are told, so all of them are locked, beside the
+/// shards.
+const STEP_INODES: usize = 10;
 
 /// The next names of an old shard.
 #[derive(Default, PartialEq, Eq, Debug)]
@@ -33,10 +37,17 @@ struct Read {
     name: MovedName,
 }
 
+/// A directory that another one takes the place of, and that one.
+#[derive(Clone, Copy)]
+struct Replaced {
+    former: Fid,
+    by: Fid,
+}
+
 impl Batch {
-    /// Those of the names that may move together: whole positions, and only to places that are `allowed`.
-    fn of(reads: Vec<Read>, is_all: bool, allowed: impl Fn(u32) -> bool) -> Batch {
-        let stop = reads.iter().find(|read| read.to.is_some_and(|to| !allowed(to)));
+    /// Those of the names that may move together: whole positions, and only those that are `allowed` to go to their places.
+    fn of(reads: Vec<Read>, is_all: bool, allowed: impl Fn(u32, &MovedName) -> bool) -> Batch {
+        let stop = reads.iter().find(|read| read.to.is_some_and(|to| !allowed(to, &read.name)));
         let upto = match (stop, reads.last()) {
             (Some(stop), _) => stop.position,
             (None, Some(last)) if !is_all => last.position,
@@ -69,7 +80,8 @@ impl Mds {
         {
             return self.move_batch(fid, &record, &shard).map(|()| true);
         }
-        if let Some(list) = shards_of(&record)?.filter(|list| list.change().is_some()) {
+        if let Some(list) = shards_of(&record)?.filter(|list| list.change().is_some() && list.former != *fid)
+        {
             self.end_change(fid, &list)?;
         }
         Ok(false)
@@ -77,13 +89,14 @@ impl Mds {
 
     /// Moves the next names of an old shard.
     fn move_batch(&self, fid: &Fid, seen: &InodeRecord, shard: &DirShard) -> StatusResult<()> {
-        let list = self.list_of(seen, shard)?;
-        let (reads, is_all) = self.next_names(fid, shard)?;
-        let mut wanted: Vec<Fid> = reads
-            .iter()
-            .filter_map(|read| read.to)
-            .filter_map(|to| list.shards.get(to as usize).copied())
-            .collect();
+        let (list, replaced) = self.list_of(seen, shard)?;
+        let most = self.moving.step_names.load(Ordering::Relaxed);
+        let most = if replaced.is_some() { most.min(STEP_INODES) } else { most };
+        let (reads, is_all) = self.next_names(fid, shard, most)?;
+        let leaving = || reads.iter().filter_map(|read| Some((read.to?, read.name.fid)));
+        let mut wanted: Vec<Fid> =
+            leaving().filter_map(|(to, _)| list.shards.get(to as usize).copied()).collect();
+        wanted.extend(leaving().map(|(_, lead)| lead).filter(|_| replaced.is_some()));
         wanted.push(*fid);
         wanted.sort_unstable();
         wanted.dedup();
@@ -96,9 +109,10 @@ impl Mds {
             return Ok(());
         }
         // What was made or removed since the first look counts as it is now.
-        let (reads, is_all) = self.next_names(fid, shard)?;
+        let (reads, is_all) = self.next_names(fid, shard, most)?;
         let target = |to: u32| list.shards.get(to as usize).filter(|fid| gathered.inode(fid).is_ok());
-        let batch = Batch::of(reads, is_all, |to| target(to).is_some());
+        let is_locked = |name: &MovedName| replaced.is_none() || gathered.has(&name.fid);
+        let batch = Batch::of(reads, is_all, |to, name| target(to).is_some() && is_locked(name));
         if batch.upto <= shard.moved() {
             // A name has come first whose new shard was not asked for, or there are more with one position than a step takes.
             return Err(Status::EAGAIN);
@@ -112,6 +126,14 @@ impl Mds {
             let fid = *target(*to).ok_or(Status::EUCLEAN)?;
             updates.push(Update::NamesIn { fid, names: names.clone() });
         }
+        let replaced = replaced.filter(|_| !self.operations.has(Bug::TellsNoInodes));
+        if let Some(Replaced { former: from, by: to }) = replaced {
+            let told = |moved: &MovedName| {
+                let (fid, name) = (moved.fid, moved.name.clone());
+                gathered.inode(&fid).is_ok().then_some(Update::NewParent { fid, name, from, to })
+            };
+            updates.extend(all().filter_map(told));
+        }
         self.execute_own(gathered, updates)?;
         match batch.upto {
             MOVED_ALL => self.moving.turns.on_end(*fid),
@@ -120,21 +142,22 @@ impl Mds {
         Ok(())
     }
 
-    /// The list of shards that one is in.
-    fn list_of(&self, record: &InodeRecord, shard: &DirShard) -> StatusResult<DirLayout> {
+    /// The list of shards that one is in, and the directory that takes the place of theirs, if there is one.
+    fn list_of(&self, record: &InodeRecord, shard: &DirShard) -> StatusResult<(DirLayout, Option<Replaced>)> {
         let master = self.record_anywhere(&named_in(record))?.ok_or(Status::ENOENT)?;
         let list = shards_of(&master)?.filter(|list| list.version == shard.version);
         // Its part of the change may not have been committed there yet.
-        list.ok_or(Status::EAGAIN)
+        let list = list.ok_or(Status::EAGAIN)?;
+        let former = Some(list.former).filter(|former| *former == master.attr.fid);
+        Ok((list, former.map(|former| Replaced { former, by: master.parent })))
     }
 
     /// The names behind those that have moved, as many as a step takes, and whether these are all.
-    fn next_names(&self, fid: &Fid, shard: &DirShard) -> StatusResult<(Vec<Read>, bool)> {
+    fn next_names(&self, fid: &Fid, shard: &DirShard, most: usize) -> StatusResult<(Vec<Read>, bool)> {
         let from = dirent_key(fid, shard.moved(), b"");
         let (mut reads, mut leaving, mut is_all, mut damaged) = (Vec::new(), 0, true, false);
         // Names of one position are never parted.
         let mut last = None;
-        let most = self.moving.step_names.load(Ordering::Relaxed);
         let take = &mut |key: &[u8], value: &[u8]| {
             let entry = split_dirent_key(key).zip(DirentRecord::decode(value).ok());
             let Some(((_, position, name), found)) = entry else {

@@ -55,6 +55,11 @@ impl Gathered<'_> {
         self.records.contains_key(fid)
     }
 
+    /// The operation, which is not decided.
+    pub fn op(&self) -> OpId {
+        self.op
+    }
+
     /// What a name that was asked for stands for.
     pub fn name(&self, parent: &Fid, name: &[u8]) -> Option<DirentRecord> {
         self.names.get(&(*parent, name.to_vec())).copied().flatten()
@@ -299,7 +304,9 @@ impl Mds {
 /// The MDT where an update changes something.
 fn mdt_of(update: &Update) -> u16 {
     match update {
-        Update::PutName { at, .. } | Update::DeleteName { at } => at.parent.mdt_index(),
+        Update::PutName { at, .. } | Update::DeleteName { at } | Update::Relead { at, .. } => {
+            at.parent.mdt_index()
+        }
         Update::Directory { fid, .. }
         | Update::NewInode { fid, .. }
         | Update::AddName { fid, .. }
@@ -309,7 +316,11 @@ fn mdt_of(update: &Update) -> u16 {
         | Update::Mirror { fid, .. }
         | Update::SetShards { fid, .. }
         | Update::NamesOut { fid, .. }
-        | Update::NamesIn { fid, .. } => fid.mdt_index(),
+        | Update::NamesIn { fid, .. }
+        | Update::InodeIn { fid, .. }
+        | Update::InodeOut { fid }
+        | Update::NewParent { fid, .. }
+        | Update::Replaced { fid, .. } => fid.mdt_index(),
     }
 }
 

@@ -1,9 +1,11 @@
 //! The side that another MDT asks.
 
-use super::{Bug, Prepared, encode_record, encoded};
+use super::{Bug, Prepared, decode_record, encode_record, encoded};
 use crate::mds::Mds;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
+use crate::tx::Tx;
 use nacre_rpc::Export;
+use nacre_store::object::ObjectStore;
 use nacre_types::{Fid, FileKind, Status, StatusResult, TransNo};
 use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
@@ -81,6 +83,9 @@ impl Mds {
             PeerRequest::HashSeed => PeerReply::HashSeed(self.hash_seed()),
             PeerRequest::Moved { fid } => self.moved_of(fid)?,
             PeerRequest::NewFid => PeerReply::Fid(self.new_fid()?),
+            PeerRequest::PutData { op, fid, offset, bytes, size } => {
+                self.put_data(*op, *fid, (*offset, &bytes.0), *size)?
+            }
             PeerRequest::Split { fid } => {
                 self.check_local(fid)?;
                 self.note_grown(fid);
@@ -172,12 +177,57 @@ impl Mds {
         let Some(kept) = self.operations.state.lock().prepared.remove(op) else { return Ok(PeerReply::Done) };
         let mut tx = self.begin();
         tx.batch().delete(PREPARED, op_key(op).as_slice());
-        if let Err(status) = self.commit(&mut tx) {
+        let outcome = self.drop_data_of(op, &mut tx).and_then(|()| self.commit(&mut tx));
+        if let Err(status) = outcome {
             self.operations.state.lock().prepared.insert(*op, kept);
             return Err(status);
         }
         self.operations.busy.fetch_sub(1, Ordering::SeqCst);
         Ok(PeerReply::Done)
+    }
+
+    /// Takes data of a file that is to come here. Who tells of it has locked the file, which is not there yet.
+    fn put_data(
+        &self,
+        op: OpId,
+        fid: Fid,
+        (offset, bytes): (u64, &[u8]),
+        size: Option<u64>,
+    ) -> StatusResult<PeerReply> {
+        self.check_local(&fid)?;
+        let _under_way = UnderWay::begin(self, op)?;
+        let is_prepared = self.operations.state.lock().prepared.contains_key(&op);
+        if !is_prepared || !self.prepared_fids(&op)?.contains(&fid) || self.find_inode(&fid)?.is_some() {
+            return Err(Status::ESTALE);
+        }
+        let (store, failed) = (&self.data.store, |error| self.data_failed(&error));
+        if store.write(fid, offset, bytes).map_err(failed)? != bytes.len() {
+            return Err(Status::ENOSPC);
+        }
+        if let Some(size) = size {
+            store.truncate(fid, size).map_err(failed)?;
+            self.sync_store(self.store.last_transno())?;
+        }
+        Ok(PeerReply::Done)
+    }
+
+    /// What an operation that is prepared here has locked, as it is stored.
+    fn prepared_fids(&self, op: &OpId) -> StatusResult<Vec<Fid>> {
+        self.store
+            .get(PREPARED, op_key(op).as_slice(), |value| value.and_then(decode_record::<Vec<Fid>>))
+            .map(Option::unwrap_or_default)
+            .map_err(|error| self.store_failed(&error))
+    }
+
+    /// Data that came for a file which does not come.
+    fn drop_data_of(&self, op: &OpId, tx: &mut Tx) -> StatusResult<()> {
+        for fid in self.prepared_fids(op)? {
+            if self.find_inode(&fid)?.is_none() {
+                let staged = self.data.store.stage_destroy(fid, tx.batch());
+                staged.map_err(|error| self.data_failed(&error))?;
+            }
+        }
+        Ok(())
     }
 
     /// Operations that an MDT has a part in, as far as they are not durable everywhere, as many as fit into a message.

@@ -3,10 +3,10 @@
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::shards::{place_of, shards_of};
-use crate::tables::{MOVES, ORPHANS, PRESENT, XATTRS, xattr_key};
+use crate::tables::{LINKS, MOVES, ORPHANS, PRESENT, XATTRS, link_key, xattr_key};
 use crate::tx::Tx;
 use nacre_layout::dir_layout::with_moved;
-use nacre_ondisk::{InodeRecord, XattrRecord};
+use nacre_ondisk::{InodeRecord, LinkRecord, XattrRecord};
 use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp};
 use nacre_wire::peer::{MovedName, Name, Part, Update};
 use std::collections::BTreeMap;
@@ -137,6 +137,13 @@ impl Mds {
             | Update::DropShard { .. } => {
                 self.stage_shards(tx, changed, update)?;
             }
+            Update::InodeIn { .. }
+            | Update::InodeOut { .. }
+            | Update::Relead { .. }
+            | Update::NewParent { .. }
+            | Update::Replaced { .. } => {
+                self.stage_migration(tx, changed, update)?;
+            }
             Update::Mirror { fid, record: master, xattrs } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
                 let master = InodeRecord::decode(*fid, &master.0).map_err(|_| Status::EPROTO)?;
@@ -180,6 +187,52 @@ impl Mds {
                 if let Some(record) = self.take_part_inode(changed, fid)? {
                     self.destroy_inode(tx, &record)?;
                 }
+            }
+            _ => return Err(Status::EPROTO),
+        }
+        Ok(())
+    }
+
+    /// What gives an inode another FID.
+    fn stage_migration(&self, tx: &mut Tx, changed: &mut Changed, update: &Update) -> StatusResult<()> {
+        match update {
+            Update::InodeIn { fid, record, xattrs, links } => {
+                self.check_part(fid)?;
+                let record = InodeRecord::decode(*fid, &record.0).map_err(|_| Status::EPROTO)?;
+                for Name { parent, name } in links {
+                    let key = link_key(fid, parent, name);
+                    tx.batch().put(LINKS, key.as_slice(), &LinkRecord::encode());
+                }
+                for (name, value) in xattrs {
+                    stage_xattr(tx, fid, name, value);
+                }
+                if !record.lmv.is_empty() {
+                    stage_moves(tx, &record);
+                }
+                tx.put_new_inode(record);
+            }
+            Update::InodeOut { fid } => {
+                if let Some(record) = self.take_part_inode(changed, fid)? {
+                    self.give_inode_away(tx, &record)?;
+                }
+            }
+            Update::Relead { at, fid, kind } => {
+                // Those who keep what the name led to have to give it up.
+                if self.part_inode(changed, &at.parent)?.is_some() {
+                    tx.put_dirent(&at.parent, self.hash(&at.name), &at.name, *fid, *kind);
+                }
+            }
+            Update::NewParent { fid, name, from, to } => {
+                if let Some(record) = self.part_inode(changed, fid)? {
+                    let at = |parent: &Fid| Place { parent: *parent, name };
+                    self.move_name(tx, record, at(from), at(to));
+                }
+            }
+            Update::Replaced { fid, by, lmv } => {
+                let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
+                (record.parent, record.name, record.lmv) = (*by, Vec::new(), lmv.0.clone());
+                record.attr.flags |= AttrFlags::STRIPED;
+                stage_moves(tx, record);
             }
             _ => return Err(Status::EPROTO),
         }

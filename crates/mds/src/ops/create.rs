@@ -107,7 +107,7 @@ impl Mds {
     }
 
     /// Whether a FID of this MDT may be that of a new inode.
-    pub(super) fn check_own_fid(&self, fid: &Fid) -> StatusResult<()> {
+    pub(crate) fn check_own_fid(&self, fid: &Fid) -> StatusResult<()> {
         let given_out = self.next_sequence.load(std::sync::atomic::Ordering::Acquire);
         match fid.seq < SEQ_NORMAL || fid.seq >= given_out || fid.oid == 0 || fid.ver != 0 {
             true => Err(Status::EINVAL),

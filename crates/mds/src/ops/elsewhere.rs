@@ -50,7 +50,7 @@ fn drop_shards(gathered: &Gathered<'_>, victim: &InodeRecord) -> StatusResult<Ve
         _ => Err(Status::ENOTEMPTY),
     };
     // It may be one of its own.
-    layout.shards.iter().filter(|fid| **fid != victim.attr.fid).map(drop).collect()
+    layout.inodes().iter().filter(|fid| **fid != victim.attr.fid).map(drop).collect()
 }
 
 /// What a program sees of an inode that has lost a name.
@@ -80,7 +80,7 @@ impl Mds {
             && removed.mdt_index() == self.index
             && let Some(record) = self.find_inode(&removed)?
         {
-            wanted.extend(shards_of(&record)?.into_iter().flat_map(|layout| layout.shards));
+            wanted.extend(shards_of(&record)?.into_iter().flat_map(|layout| layout.inodes()));
         }
         for _ in 0..ATTEMPTS {
             let gathered = self.gather(&wanted, names)?;
@@ -88,7 +88,7 @@ impl Mds {
             let mut leads: Vec<Fid> = leads.map(|lead| lead.fid).collect();
             let removed = names.last().and_then(|(parent, name)| gathered.name(parent, name));
             if let Some(Ok(removed)) = removed.map(|removed| gathered.inode(&removed.fid)) {
-                leads.extend(shards_of(&removed)?.into_iter().flat_map(|layout| layout.shards));
+                leads.extend(shards_of(&removed)?.into_iter().flat_map(|layout| layout.inodes()));
             }
             if leads.iter().all(|fid| gathered.has(fid)) {
                 return Ok(gathered);

@@ -4,7 +4,7 @@ use super::create::check_same_project;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
-use crate::shards::named_in;
+use crate::shards::{is_former, named_in};
 use crate::tables::{ORPHANS, OrphanKind};
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::LINK_MAX;
@@ -109,6 +109,15 @@ impl Mds {
         while top != Fid::ROOT && (names.is_empty() || top.mdt_index() == self.index) {
             if names.len() == DEPTH_MAX {
                 return Err(Status::ENAMETOOLONG);
+            }
+            let record = self.inode(&top)?;
+            if is_former(&record) {
+                // The one in its place has its name.
+                top = record.parent;
+                if top.mdt_index() != self.index {
+                    break;
+                }
+                continue;
             }
             let (parent, name) = self.link_of(&top, index)?;
             names.push(name);

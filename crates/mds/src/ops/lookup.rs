@@ -2,6 +2,7 @@
 
 use crate::mds::Mds;
 use crate::service::Caller;
+use crate::shards::is_former;
 use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_types::limits::NAME_MAX;
@@ -99,7 +100,13 @@ impl Mds {
             b"" => return Err(Status::ENOENT),
             b"." => return Ok(Lead::Here(directory.shown())),
             b".." if is_here(&directory.parent) => {
-                return Ok(Lead::Here(self.inode(&directory.parent)?.shown()));
+                let parent = self.inode(&directory.parent)?;
+                // Its name leads to the one in its place.
+                return match is_former(&parent) {
+                    true if is_here(&parent.parent) => Ok(Lead::Here(self.inode(&parent.parent)?.shown())),
+                    true => Ok(Lead::Elsewhere(parent.parent)),
+                    false => Ok(Lead::Here(parent.shown())),
+                };
             }
             b".." => return Ok(Lead::Elsewhere(directory.parent)),
             _ => {}

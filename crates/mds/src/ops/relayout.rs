@@ -240,6 +240,24 @@ impl Mds {
         after: &Fid,
         count_max: u32,
     ) -> StatusResult<MdsAnswer> {
+        self.page_of_inodes(caller, after, count_max, |fid, record| has_object_on(fid, record, ost_index))
+    }
+
+    /// A page of the inodes that have names here or elsewhere: no shards of directories, and none that are about to go.
+    pub(crate) fn inodes(&self, caller: &Caller<'_>, after: &Fid, count_max: u32) -> StatusResult<MdsAnswer> {
+        let has_name = |fid: &Fid, record: &[u8]| {
+            InodeRecord::decode(*fid, record).is_ok_and(|record| !record.name.is_empty())
+        };
+        self.page_of_inodes(caller, after, count_max, has_name)
+    }
+
+    fn page_of_inodes(
+        &self,
+        caller: &Caller<'_>,
+        after: &Fid,
+        count_max: u32,
+        is_wanted: impl Fn(&Fid, &[u8]) -> bool,
+    ) -> StatusResult<MdsAnswer> {
         match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
             Verdict::Granted => {}
             Verdict::Denied => return Err(Status::EPERM),
@@ -252,7 +270,7 @@ impl Mds {
             .scan(INODES, &[], Bound::Excluded(&key[..]), &mut |key, value| {
                 let Ok(key) = <[u8; 16]>::try_from(key) else { return ControlFlow::Continue(()) };
                 let fid = Fid::from_key(&key);
-                if has_object_on(&fid, value, ost_index) {
+                if is_wanted(&fid, value) {
                     fids.push(fid);
                 }
                 scanned += 1;

@@ -53,7 +53,7 @@ impl Mds {
     ///
     /// # Errors
     /// `EINVAL`.
-    pub(super) fn check_new_shards(&self, fid: &Fid, lmv: &[u8]) -> StatusResult<DirLayout> {
+    pub(crate) fn check_new_shards(&self, fid: &Fid, lmv: &[u8]) -> StatusResult<DirLayout> {
         let layout = DirLayout::decode(lmv).map_err(|_| Status::EINVAL)?;
         let impossible = DirFlags::all() - DirFlags::OVERSTRIPED - DirFlags::FIXED;
         if layout.flags.intersects(impossible)
@@ -86,9 +86,13 @@ impl Mds {
             let locked = self.locks.lock(&[*fid]);
             let seen = self.inode(fid)?;
             let Some(layout) = shards_of(&seen)? else { return Ok(Held::Alone { _locked: locked }) };
+            if layout.former == *fid {
+                // What is said of it now is said of the one in its place.
+                return Err(Status::ESTALE);
+            }
             // Those of other MDTs may have to be locked first.
             drop(locked);
-            let mut fids = layout.shards.clone();
+            let mut fids = layout.inodes();
             fids.push(*fid);
             let gathered = self.gather(&fids, &[])?;
             // How far names have moved is of no account.
@@ -120,7 +124,7 @@ impl Mds {
             .map(|acl| (ACL_DEFAULT.to_vec(), acl.clone().unwrap_or_default()))
             .collect();
         let mirror = |fid: Fid| Update::Mirror { fid, record: record.clone(), xattrs: xattrs.clone() };
-        let shards = shards_of(changed)?.map(|layout| layout.shards).unwrap_or_default();
+        let shards = shards_of(changed)?.map(|layout| layout.inodes()).unwrap_or_default();
         let shards = shards.into_iter().filter(|shard| *shard != fid);
         let updates = shards.chain([fid]).map(mirror).collect();
         self.execute(caller, gathered, updates, (changed.attr.ctime, reply))

@@ -13,7 +13,7 @@ use crate::lfs::mounted::Mounted;
 use crate::lfs::relocate::{Manner, Order, Stopped, relocate};
 use crate::progress::Progress;
 use nacre_layout::user;
-use nacre_types::Fid;
+use nacre_types::{Fid, TargetId};
 use plan::{Plan, Use};
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
@@ -102,7 +102,7 @@ fn is_empty_soon(mount: &Mounted, ost: u16) -> bool {
 fn has_files(mount: &Mounted, ost: u16) -> std::io::Result<bool> {
     let mut after = Some(Fid::ZERO);
     while let Some(from) = after {
-        let (fids, next) = mount.files_on(ost, from)?;
+        let (fids, next) = mount.files_on(TargetId::ost(ost), from)?;
         if !fids.is_empty() {
             return Ok(true);
         }
@@ -162,7 +162,7 @@ impl Work<'_> {
         loop {
             let (fids, next) = self
                 .mount
-                .files_on(source, after)
+                .files_on(TargetId::ost(source), after)
                 .map_err(Failure::because(format!("ask for files on OST{source:04x}")))?;
             for fid in fids {
                 if !plan.has_too_much(source) {

@@ -1,7 +1,7 @@
 //! `lfs migrate`: moves the data of files to other objects. Source: reference 2.4.
 
 mod auto;
-mod directory;
+pub mod directory;
 
 use super::fids::parse_fid;
 use super::getopt::{OptionSpec, Parsed, Takes, long, opt};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub const USAGE: &str = "\
 usage: lfs migrate [LAYOUT OPTIONS] [-b | -n] [-v] [-W RATE] [--stats] [--stats-interval SECONDS] FILE...
        lfs migrate [OPTIONS] --files-from LIST | -0
-       lfs migrate -m MDT[,MDT...] [-c COUNT] [-H HASH] [-d] [-v] DIR...
+       lfs migrate -m MDT[,MDT...] [-c COUNT | -C COUNT] [-H HASH] [-d] [--clear-fixed] [-v] DIR...
 LAYOUT OPTIONS are those of 'lfs setstripe'; without any the file keeps its layout and gets other objects
   -A, --auto-stripe          as many stripes as the size asks for: one and the root of the GiB, more if
                              objects would take too much of an OST
@@ -42,7 +42,11 @@ LAYOUT OPTIONS are those of 'lfs setstripe'; without any the file keeps its layo
       --fid                  FILEs are FIDs
       --lustre-dir DIR       with --fid: a directory of the file system, otherwise the current one
   -v, --verbose              print each file that was moved
-  -m, --mdt-index MDT        directories: to these MDTs
+  -m, --mdt-index MDT        to these MDTs: directories with what is in them, but files that are open
+  -c, -C COUNT               with -m: names over so many MDTs, with -C several times over one
+  -H, --mdt-hash HASH        with -m: how names are spread: all_char, fnv_1a_64, crush, crush2
+  -d, --directory            with -m: not what is in directories
+      --clear-fixed          with -m: it may be spread over more MDTs by itself again
 Example: lfs migrate -c 4 /mnt/nacre/file
 ";
 
@@ -118,13 +122,9 @@ pub fn run(args: &[OsString]) -> Outcome {
     if parsed.has('h') {
         return super::print_usage(USAGE);
     }
-    if let Some(mdts) = directory::of_options(&parsed)? {
-        let directories = files(&parsed)?;
-        return super::for_each(&directories, |path| {
-            directory::migrate(&mdts, path)?;
-            tell(parsed.has('v'), path);
-            Ok(())
-        });
+    if let Some(wish) = directory::of_options(&parsed)? {
+        let paths = files(&parsed)?;
+        return super::for_each(&paths, |path| directory::migrate(&wish, path));
     }
     let plan = plan(&parsed)?;
     let files = files(&parsed)?;
@@ -356,6 +356,7 @@ mod tests {
             "-m x d",
             "-m 0 -S 1M d",
             "-m 0 -H foo d",
+            "-m 0,1 -c 3 d",
             "--foreign f",
             "-o 0,1 -c 3 f",
             "--bogus f",
@@ -368,7 +369,7 @@ mod tests {
             libc::ENOTTY,
             "the current directory is on another file system"
         );
-        assert_eq!(refusal("-m 0 /etc/passwd").0, libc::ENOTDIR);
+        assert_eq!(refusal("-m 0 /etc/passwd").0, libc::ENOTTY);
     }
 
     #[test]

@@ -250,12 +250,12 @@ impl Mounted {
         Ok(paths)
     }
 
-    /// Files that have objects on an OST, after `after`; and from where to go on.
+    /// Files that have objects on an OST, or inodes of an MDT with names, after `after`; and from where to go on.
     ///
     /// # Errors
     /// `EPERM` for others than administrators; those of ioctl(2).
-    pub fn files_on(&self, ost_index: u16, after: Fid) -> io::Result<(Vec<Fid>, Option<Fid>)> {
-        let ask = FilesOn { ost_index, after, fids: Vec::new(), next: Fid::ZERO };
+    pub fn files_on(&self, target: TargetId, after: Fid) -> io::Result<(Vec<Fid>, Option<Fid>)> {
+        let ask = FilesOn { target, after, fids: Vec::new(), next: Fid::ZERO };
         let found = ask_raw(self.directory.as_fd(), &ask)?;
         Ok((found.fids, (!found.next.is_zero()).then_some(found.next)))
     }

@@ -211,6 +211,8 @@ fn later_requests() -> Vec<MdsRequest<'static>> {
         MdsRequest::Peer(peer::requests().remove(0)),
         MdsRequest::Restripe { fid: fid(1), wish: b"lum" },
         MdsRequest::ListInodes { fids: vec![fid(1), fid(2)], layouts: true },
+        MdsRequest::Migrate { fid: fid(1), to: fid(2), lmv: b"lmv" },
+        MdsRequest::Inodes { after: fid(1), count_max: 100 },
     ]
 }
 

@@ -75,6 +75,17 @@ impl Front {
         Ok(0)
     }
 
+    /// Moves what has a name to other MDTs.
+    pub(super) fn migrate(&self, asked: &Asked<'_>) -> StatusResult<i32> {
+        let memory = asked.memory()?;
+        let question = asked.obd(&memory)?;
+        let name = name_in(&question.inline[0]).ok_or(Status::EINVAL)?;
+        let wish = DirDefault::decode(&question.inline[1]).map_err(|_| Status::EINVAL)?;
+        let outcome = self.client.migrate(&caller(asked.request), (asked.fid, name), &wish);
+        self.expire_names();
+        outcome.map(|()| 0)
+    }
+
     /// Makes a directory for which the caller has wishes about MDTs.
     pub(super) fn make_directory(&self, asked: &Asked<'_>) -> StatusResult<i32> {
         let memory = asked.memory()?;

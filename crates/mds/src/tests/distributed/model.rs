@@ -4,6 +4,16 @@ use super::Tree;
 use nacre_types::{Fid, Status};
 use nacre_wire::mds::RenameFlags;
 
+/// An inode has another FID.
+pub(super) fn migrate(tree: &mut Tree, fid: Fid, to: Fid) {
+    if let Some(names) = tree.remove(&fid) {
+        tree.insert(to, names);
+    }
+    for entry in tree.values_mut().flat_map(|names| names.values_mut()).filter(|entry| entry.fid == fid) {
+        entry.fid = to;
+    }
+}
+
 /// True if directory `inner` is `outer` or lies below it.
 fn lies_in(tree: &Tree, inner: Fid, outer: Fid) -> bool {
     inner == outer

@@ -34,6 +34,11 @@ fn a_coordinator_that_does_not_store_what_it_decides_is_found() {
 }
 
 #[test]
+fn an_mdt_that_moves_names_and_does_not_tell_their_inodes_is_found() {
+    is_found_and_found_again(Bug::TellsNoInodes);
+}
+
+#[test]
 fn an_mdt_that_leaves_lost_what_it_has_lost_is_found() {
     is_found_and_found_again(Bug::DoesNothingAgain);
 }

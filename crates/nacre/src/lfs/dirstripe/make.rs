@@ -380,6 +380,7 @@ fn make_on(parent: &Mounted, path: &Path, plan: &Plan, wish: &DirDefault) -> io:
         hash: wish.hash.map_or(0, |hash| hash.number().into()) | wish.flags.bits(),
         max_inherit: wish.max_inherit.0,
         restripes: plan.restripes,
+        migrates: false,
         mdts,
     })
 }

@@ -1,22 +1,54 @@
-//! `lfs migrate -m`: directories moved to another MDT. Only those that are there already can be asked for so far.
+//! `lfs migrate -m`: inodes moved to other MDTs. Source: reference 2.4.
+//!
+//! A directory moves before what is in it, so that new files come to the right place; what is in it moves when its names have. Each of these
+//! is whole, and one that has moved is known by where it is. So what was broken off, or left out since it was in use, is moved when the
+//! same is asked for again.
 
-use super::{NAME, wrong};
+use super::{NAME, tell, wrong};
 use crate::lfs::getopt::Parsed;
 use crate::lfs::mounted::{self, Mounted};
 use crate::lfs::number::parse_signed;
 use crate::lfs::{Failure, Outcome, errno_of, error_text};
 use crate::ost_list;
+use nacre_layout::dir_hash::DirHash;
+use nacre_layout::dir_layout::DirFlags;
+use nacre_layout::{DirLayout, user};
 use nacre_types::TargetKind;
+use nacre_types::ioctl::MakeDirectory;
+use std::ffi::OsString;
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Options that go with `-m`.
 const WITH: [char; 9] = ['m', 'c', 'C', 'H', 'd', 'Z', 'v', 'F', '0'];
 /// Ways to spread names over MDTs.
 const HASHES: [&str; 4] = ["all_char", "fnv_1a_64", "crush", "crush2"];
+/// A file may have just been closed, and the MDT not have heard of it: it is tried again for so long.
+const CLOSED_WITHIN: Duration = Duration::from_secs(1);
+/// Time between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// MDTs that directories are to be on; `None` if files are to be moved.
-pub fn of_options(parsed: &Parsed) -> Result<Option<Vec<u16>>, Failure> {
+/// Where directories, and what is in them, are to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wish {
+    /// The directory itself is to be on the first.
+    pub mdts: Vec<u16>,
+    /// Shards; 0: as many as MDTs are named.
+    pub count: i32,
+    /// The hash as Lustre numbers it, with flags; 0: as it is.
+    pub hash: u32,
+    /// What is in directories stays.
+    pub only_directories: bool,
+    /// Names are printed.
+    pub is_verbose: bool,
+}
+
+/// What is asked for; `None` if data of files is to be moved.
+pub fn of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
     let Some(list) = parsed.value('m') else {
         return match [('H', "-H"), ('d', "-d"), ('Z', "--clear-fixed")]
             .iter()
@@ -30,48 +62,161 @@ pub fn of_options(parsed: &Parsed) -> Result<Option<Vec<u16>>, Failure> {
         return Err(wrong("cannot specify -m with layout options of files"));
     }
     let mdts = ost_list::listed(list, 10).ok_or_else(|| wrong(&format!("invalid MDT index '{list}'")))?;
-    for key in ['c', 'C'] {
-        let count = parsed.value(key).map(|text| (text, parse_signed(text)));
-        if let Some((text, _)) =
-            count.filter(|(_, count)| !count.is_some_and(|count| (-5..=2000).contains(&count)))
-        {
-            return Err(wrong(&format!("invalid stripe count '{text}'")));
-        }
-    }
+    let count = |key: char| {
+        let Some(text) = parsed.value(key) else { return Ok(None) };
+        let count = parse_signed(text).filter(|count| (-5..=2000).contains(count));
+        count.map(Some).ok_or_else(|| wrong(&format!("invalid stripe count '{text}'")))
+    };
+    let (plain, over) = (count('c')?, count('C')?);
     let known = |text: &str| HASHES.iter().any(|hash| text.split(',').next() == Some(*hash));
     if let Some(hash) = parsed.value('H').filter(|hash| !known(hash)) {
         return Err(wrong(&format!("bad directory hash type '{hash}'")));
     }
-    Ok(Some(mdts))
+    let hash = parsed.value('H').and_then(|text| DirHash::from_name(text.split(',').next()?));
+    let mut flags = DirFlags::empty();
+    flags.set(DirFlags::OVERSTRIPED, over.is_some());
+    // In a wish for a directory that is there, this takes the flag away.
+    flags.set(DirFlags::FIXED, parsed.has('Z'));
+    let count = over.or(plain).unwrap_or(0) as i32;
+    if mdts.len() > 1 && count > 0 && mdts.len() as i32 != count {
+        let given = mdts.len();
+        return Err(wrong(&format!("stripe count {count} doesn't match the number of MDTs: {given}")));
+    }
+    let (only_directories, is_verbose) = (parsed.has('d'), parsed.has('v'));
+    let hash = hash.map_or(0, |hash| hash.number().into()) | flags.bits();
+    Ok(Some(Wish { mdts, count, hash, only_directories, is_verbose }))
 }
 
-/// Moves one directory.
-pub fn migrate(mdts: &[u16], path: &Path) -> Outcome {
-    let failed = |error: io::Error| {
-        let errno = errno_of(&error);
-        Failure::new(
-            errno,
-            format!("{NAME}: {} migrate failed: {} (-{errno})", path.display(), error_text(errno)),
-        )
-    };
-    let errno = |errno| failed(io::Error::from_raw_os_error(errno));
-    if !path.symlink_metadata().map_err(failed)?.is_dir() {
-        return Err(errno(libc::ENOTDIR));
-    }
-    let mount = Mounted::open(path).map_err(failed)?;
-    if !rustix::process::geteuid().is_root() {
-        return Err(errno(libc::EPERM));
-    }
-    let targets = mount.targets().map_err(failed)?;
+/// Moves what has a path, and what is below it. Each failure is reported; the first one's code is the outcome.
+pub fn migrate(wish: &Wish, path: &Path) -> Outcome {
+    let found = fs::symlink_metadata(path).map_err(|error| failed(path, &error))?;
+    let mount = Mounted::open(mounted::directory_of(path)).map_err(|error| failed(path, &error))?;
+    let targets = mount.targets().map_err(|error| failed(path, &error))?;
     let exists = |index: &u16| {
         targets.iter().any(|row| row.target.kind == TargetKind::Mdt && row.target.index == *index)
     };
-    if !mdts.iter().all(exists) {
-        return Err(errno(libc::ENODEV));
+    if !wish.mdts.iter().all(exists) {
+        return Err(failed(path, &io::Error::from_raw_os_error(libc::ENODEV)));
     }
-    let fid = mounted::fid_of(path, false).map_err(failed)?;
-    match mdts.first() == Some(&fid.mdt_index()) && mdts.len() == 1 {
-        true => Ok(()),
-        false => Err(errno(libc::EOPNOTSUPP)),
+    let mut walk = Walk { wish, device: found.dev(), first: None };
+    walk.visit(path, true);
+    walk.first.map_or(Ok(()), Err)
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    let errno = errno_of(error);
+    let text = error_text(errno);
+    Failure::new(errno, format!("{NAME}: {} migrate failed: {text} (-{errno})", path.display()))
+}
+
+struct Walk<'a> {
+    wish: &'a Wish,
+    /// Nothing else is moved.
+    device: u64,
+    first: Option<Failure>,
+}
+
+impl Walk<'_> {
+    fn note(&mut self, path: &Path, error: &io::Error) {
+        let failure = failed(path, error);
+        failure.report();
+        self.first.get_or_insert(Failure { message: String::new(), usage: None, ..failure });
+    }
+
+    /// Moves one, and then what is in it.
+    fn visit(&mut self, path: &Path, is_first: bool) {
+        match migrate_one(self.wish, path) {
+            Ok(true) => tell(self.wish.is_verbose, path),
+            Ok(false) => {}
+            // What was removed meanwhile need not move.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) && !is_first => return,
+            Err(error) => return self.note(path, &error),
+        }
+        let is_directory = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        if !is_directory || self.wish.only_directories {
+            return;
+        }
+        match self.entries(path) {
+            Ok((files, directories)) => {
+                files.iter().chain(&directories).for_each(|path| self.visit(path, false));
+            }
+            Err(error) => self.note(path, &error),
+        }
+    }
+
+    /// What is in a directory: directories, and everything else.
+    fn entries(&self, directory: &Path) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let path = entry.path();
+            match entry.file_type()?.is_dir() {
+                true if path.symlink_metadata().is_ok_and(|found| found.dev() != self.device) => {}
+                true => directories.push(path),
+                false => files.push(path),
+            }
+        }
+        Ok((files, directories))
+    }
+}
+
+/// Moves one directory with its names, or one file; false if it is there already.
+///
+/// # Errors
+/// Those of the request; `EBUSY` for a file that stays open.
+pub fn migrate_one(wish: &Wish, path: &Path) -> io::Result<bool> {
+    let is_directory = path.symlink_metadata()?.is_dir();
+    let (parent, name) = place_of(path)?;
+    let parent = Mounted::open(&parent)?;
+    let count = if wish.count == 0 { wish.mdts.len() as i32 } else { wish.count };
+    let ask = MakeDirectory {
+        name: name.as_bytes().to_vec(),
+        count,
+        hash: wish.hash,
+        migrates: true,
+        mdts: wish.mdts.clone(),
+        ..MakeDirectory::default()
+    };
+    let began = Instant::now();
+    if is_directory {
+        // Names that move since somebody else wanted it, or the same command that was broken off.
+        await_names(path)?;
+    }
+    loop {
+        match parent.make_directory(&ask) {
+            Ok(()) if is_directory => return await_names(path).map(|()| true),
+            Ok(()) => return Ok(true),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EALREADY) => return Ok(false),
+                Some(libc::EBUSY | libc::EAGAIN) if began.elapsed() < CLOSED_WITHIN => {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// The directory and the name of a path in it.
+fn place_of(path: &Path) -> io::Result<(PathBuf, OsString)> {
+    match path.file_name() {
+        Some(name) => Ok((mounted::directory_of(path).to_owned(), name.to_owned())),
+        None => {
+            let whole = fs::canonicalize(path)?;
+            let name = whole.file_name().ok_or(io::Error::from_raw_os_error(libc::EBUSY))?;
+            Ok((mounted::directory_of(&whole).to_owned(), name.to_owned()))
+        }
+    }
+}
+
+/// Waits until no names of a directory move any more.
+fn await_names(path: &Path) -> io::Result<()> {
+    loop {
+        let stored = mounted::directory_layout(path)?.filter(|stored| !user::is_foreign_directory(stored));
+        let list = stored.and_then(|stored| DirLayout::decode(&stored).ok());
+        if list.is_none_or(|list| list.change().is_none()) {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_AGAIN);
     }
 }

@@ -52,6 +52,20 @@ fn step() -> Operation {
     Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
 }
 
+/// What gives an inode another MDT.
+fn migration() -> Operation {
+    let record = RecordBytes(b"record".to_vec());
+    let xattrs = vec![(b"user.a".to_vec(), b"value".to_vec())];
+    let updates = vec![
+        Update::InodeIn { fid: fid(2), record, xattrs, links: vec![name()] },
+        Update::InodeOut { fid: fid(1) },
+        Update::Relead { at: name(), fid: fid(2), kind: FileKind::Regular },
+        Update::NewParent { fid: fid(3), name: b"name".to_vec(), from: fid(1), to: fid(2) },
+        Update::Replaced { fid: fid(1), by: fid(2), lmv: RecordBytes(b"lmv".to_vec()) },
+    ];
+    Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
+}
+
 pub(super) fn requests() -> Vec<PeerRequest> {
     vec![
         PeerRequest::Hello { mdt: 1, after: Some(op(3)) },
@@ -70,6 +84,14 @@ pub(super) fn requests() -> Vec<PeerRequest> {
         PeerRequest::Moved { fid: fid(1) },
         PeerRequest::NewFid,
         PeerRequest::Split { fid: fid(1) },
+        PeerRequest::Apply { operation: migration() },
+        PeerRequest::PutData {
+            op: op(3),
+            fid: fid(2),
+            offset: 5,
+            bytes: RecordBytes(b"bytes".to_vec()),
+            size: Some(10),
+        },
     ]
 }
 

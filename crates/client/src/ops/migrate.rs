@@ -1,0 +1,141 @@
+//! Inodes that get another MDT, and with that another FID.
+//!
+//! Who asks chooses the FID, as for what is made. What this client and the kernel keep under the one before is dropped here: beside other
+//! clients it is called back as well.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use nacre_layout::DirDefault;
+use nacre_layout::dir_hash::DirHash;
+use nacre_layout::dir_layout::{DirFlags, DirLayout};
+use nacre_types::{Attr, Fid, Status, StatusResult};
+use nacre_wire::mds::MdsRequest;
+
+impl Client {
+    /// Moves what a name leads to to the first MDT of a wish; of a directory, the names to the MDTs of it. A file goes to the MDT of its name,
+    /// if there are several. It returns when it has moved; for a directory, when its names begin to.
+    ///
+    /// # Errors
+    /// `EALREADY` if it lies so; `EPERM` without the right to choose MDTs, or to who does not own it; `EINVAL` if there is no such MDT;
+    /// `EBUSY` for the root, for a file that is open, and for a directory whose names move; `EMLINK` for a file with too many names.
+    pub fn migrate(
+        &self,
+        caller: &Caller,
+        (parent, name): (Fid, &[u8]),
+        wish: &DirDefault,
+    ) -> StatusResult<()> {
+        self.check_mdts(wish)?;
+        let found = self.lookup(caller, parent, name)?.map_err(|_| Status::ENOENT)?;
+        let outcome = match found.attr.is_dir() {
+            true => self.migrate_directory(caller, &found.attr, wish),
+            false => {
+                let is_one = wish.mdts.len() <= 1 && (0..=1).contains(&wish.count);
+                let mdt = Some(first_of(wish)?).filter(|_| is_one);
+                let mdt = mdt.unwrap_or_else(|| self.home(parent, name).mdt_index());
+                self.migrate_file(caller, &found.attr, mdt)
+            }
+        };
+        self.forget(found.node, 1);
+        outcome
+    }
+
+    fn migrate_directory(&self, caller: &Caller, attr: &Attr, wish: &DirDefault) -> StatusResult<()> {
+        let (fid, first) = (attr.fid, first_of(wish)?);
+        let mdts = self.mdts_of(wish, first)?;
+        let list = self.learn_shards(fid)?;
+        if list.as_ref().is_some_and(|list| list.change().is_some()) {
+            return Err(Status::EBUSY);
+        }
+        let is_hash = |list: &DirLayout| wish.hash.is_none_or(|hash| hash.number() == list.hash);
+        let lies_so = match &list {
+            None => mdts.is_empty(),
+            Some(list) => list.shards.iter().map(Fid::mdt_index).eq(mdts.iter().copied()) && is_hash(list),
+        };
+        if lies_so && fid.mdt_index() == first {
+            return Err(Status::EALREADY);
+        }
+        let to = self.fresh_fid(first)?;
+        let lmv = match &mdts[..] {
+            [] => Vec::new(),
+            mdts => {
+                let shards =
+                    mdts.iter().map(|mdt| self.fresh_fid(*mdt)).collect::<StatusResult<Vec<Fid>>>()?;
+                let old = list.as_ref().and_then(|list| DirHash::from_number(list.hash));
+                let mut next = DirLayout::new(wish.hash.or(old).unwrap_or(DirHash::Crush), first, shards);
+                let fixed = list.as_ref().is_some_and(|list| list.flags.contains(DirFlags::FIXED));
+                next.flags.set(DirFlags::FIXED, fixed && !wish.flags.contains(DirFlags::FIXED));
+                let mut sorted = mdts.to_vec();
+                sorted.sort_unstable();
+                next.flags.set(DirFlags::OVERSTRIPED, sorted.windows(2).any(|pair| pair[0] == pair[1]));
+                next.encode()
+            }
+        };
+        self.call(caller, fid, &MdsRequest::Migrate { fid, to, lmv: &lmv })?;
+        self.forget_absences(fid);
+        self.shard_lists.forget(fid);
+        self.forget_inode(fid);
+        Ok(())
+    }
+
+    /// MDTs of the shards that a directory is to have; none if it is to be whole.
+    fn mdts_of(&self, wish: &DirDefault, first: u16) -> StatusResult<Vec<u16>> {
+        let count = self.shard_count(wish);
+        Ok(match &wish.mdts[..] {
+            _ if count <= 1 => Vec::new(),
+            [] | [_] => self.spread_from(first)?.into_iter().cycle().take(count).collect(),
+            listed => listed.iter().copied().cycle().take(count).collect(),
+        })
+    }
+
+    fn migrate_file(&self, caller: &Caller, attr: &Attr, mdt: u16) -> StatusResult<()> {
+        let fid = attr.fid;
+        if fid.mdt_index() == mdt {
+            return Err(Status::EALREADY);
+        }
+        let to = self.fresh_fid(mdt)?;
+        // What this client has closed is not open any more.
+        self.mdt(fid)?.endpoint.wait_for_posts()?;
+        let ask = || self.call(caller, fid, &MdsRequest::Migrate { fid, to, lmv: b"" });
+        match attr.is_regular() {
+            true => self.replacing(&[fid], ask).map(drop)?,
+            false => ask().map(drop)?,
+        }
+        self.forget_inode(fid);
+        Ok(())
+    }
+
+    /// An inode has another FID now.
+    fn forget_inode(&self, fid: Fid) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.expire_names();
+            kernel.drop_attributes(fid.inode_number());
+        }
+    }
+
+    /// Inodes of an MDT after one, in the order of FIDs, that have names; and after which to ask again.
+    ///
+    /// # Errors
+    /// `EPERM` to who is no administrator; `EINVAL` if there is no such MDT.
+    pub fn inodes_on(
+        &self,
+        caller: &Caller,
+        mdt: u16,
+        after: Fid,
+        count_max: u32,
+    ) -> StatusResult<(Vec<Fid>, Option<Fid>)> {
+        if !self.has_mdt(mdt)? {
+            return Err(Status::EINVAL);
+        }
+        let place = Fid::new(Fid::first_sequence_of_mdt(mdt), 1, 0);
+        match self.call(caller, place, &MdsRequest::Inodes { after, count_max })?.reply {
+            nacre_wire::mds::MdsReply::Files { fids, next } => Ok((fids, next)),
+            _ => Err(Status::EPROTO),
+        }
+    }
+}
+
+/// The MDT of the directory itself.
+fn first_of(wish: &DirDefault) -> StatusResult<u16> {
+    let named = u16::try_from(wish.index).ok();
+    wish.mdts.first().copied().or(named).ok_or(Status::EINVAL)
+}
