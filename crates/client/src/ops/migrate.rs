@@ -92,14 +92,13 @@ impl Client {
         if fid.mdt_index() == mdt {
             return Err(Status::EALREADY);
         }
-        let to = self.fresh_fid(mdt)?;
-        // What this client has closed is not open any more.
-        self.mdt(fid)?.endpoint.wait_for_posts()?;
-        let ask = || self.call(caller, fid, &MdsRequest::Migrate { fid, to, lmv: b"" });
-        match attr.is_regular() {
-            true => self.replacing(&[fid], ask).map(drop)?,
-            false => ask().map(drop)?,
+        if self.nodes.file(fid.inode_number()).is_some() {
+            return Err(Status::EBUSY);
         }
+        let to = self.fresh_fid(mdt)?;
+        // What this client has closed is not open any more when the MDT hears of it; its data has arrived before.
+        self.mdt(fid)?.endpoint.wait_for_posts()?;
+        self.call(caller, fid, &MdsRequest::Migrate { fid, to, lmv: b"" })?;
         self.forget_inode(fid);
         Ok(())
     }

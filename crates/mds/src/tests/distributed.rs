@@ -346,7 +346,9 @@ impl World {
         let mut outcome = Err(Status::WRONG_SHARD);
         for home in self.homes(fid, name) {
             outcome = ask(home);
-            if !matches!(outcome, Err(Status::WRONG_SHARD)) {
+            // Who was asked may have died, with locks elsewhere that only his restart ends.
+            let is_disturbed = self.net.disturbed.load(Ordering::Relaxed);
+            if is_disturbed || !matches!(outcome, Err(Status::WRONG_SHARD)) {
                 break;
             }
         }

@@ -13,8 +13,8 @@ use crate::ost_list;
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirFlags;
 use nacre_layout::{DirLayout, user};
-use nacre_types::TargetKind;
 use nacre_types::ioctl::MakeDirectory;
+use nacre_types::{Fid, TargetKind};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -90,6 +90,9 @@ pub fn of_options(parsed: &Parsed) -> Result<Option<Wish>, Failure> {
 /// Moves what has a path, and what is below it. Each failure is reported; the first one's code is the outcome.
 pub fn migrate(wish: &Wish, path: &Path) -> Outcome {
     let found = fs::symlink_metadata(path).map_err(|error| failed(path, &error))?;
+    if found.is_dir() && mounted::fid_of(path, false).map_err(|error| failed(path, &error))? == Fid::ROOT {
+        return Err(failed(path, &io::Error::from_raw_os_error(libc::EBUSY)));
+    }
     let mount = Mounted::open(mounted::directory_of(path)).map_err(|error| failed(path, &error))?;
     let targets = mount.targets().map_err(|error| failed(path, &error))?;
     let exists = |index: &u16| {

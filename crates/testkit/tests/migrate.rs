@@ -1,0 +1,362 @@
+//! `lfs migrate -m`: trees that move from MDT to MDT with all that belongs to them, while they are used and while MDTs are killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::identity::Identity;
+use nacre_testkit::program::Outcome;
+use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, wait};
+use rustix::fs::XattrFlags;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have plain names")
+}
+
+fn migrate(cluster: &Cluster, options: &[&str], path: &Path) -> Outcome {
+    cluster.lfs(&[&["migrate"], options, &[text(path)]].concat())
+}
+
+/// MDT of an inode, by its FID.
+fn mdt_of(cluster: &Cluster, path: &Path) -> u64 {
+    let fid = cluster.lfs(&["path2fid", text(path)]).success().stdout;
+    let sequence = fid.trim().trim_start_matches("[0x").split(':').next().expect("a sequence");
+    let sequence = u64::from_str_radix(sequence, 16).expect("a number");
+    sequence.saturating_sub(0x2_0000_0400) / 0x4000_0000
+}
+
+/// Everything below a directory, by its path there.
+fn paths_below(top: &Path) -> Vec<PathBuf> {
+    let (mut found, mut open) = (vec![top.to_owned()], vec![top.to_owned()]);
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).expect("listed") {
+            let entry = entry.expect("an entry");
+            if entry.file_type().expect("a type").is_dir() {
+                open.push(entry.path());
+            }
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+/// What programs see of an inode, but its number.
+#[derive(PartialEq, Eq, Debug)]
+struct Seen {
+    attributes: (u32, u32, u32, u64, u64, u64),
+    times: [i64; 6],
+    xattrs: BTreeMap<String, Vec<u8>>,
+    content: Vec<u8>,
+}
+
+fn xattrs_of(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut names = vec![0; 4096];
+    let length = rustix::fs::llistxattr(path, &mut names[..]).expect("listed");
+    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let value = |name: &[u8]| {
+        let name = String::from_utf8(name.to_vec()).expect("plain");
+        let mut value = vec![0; 65536];
+        let length = rustix::fs::lgetxattr(path, name.as_str(), &mut value[..]).expect("read");
+        value.truncate(length);
+        (name, value)
+    };
+    // Layouts say which file they belong to.
+    names.map(value).filter(|(name, _)| !name.starts_with("lustre.")).collect()
+}
+
+fn look(top: &Path) -> BTreeMap<PathBuf, Seen> {
+    let seen = |path: PathBuf| {
+        let found = path.symlink_metadata().expect("there");
+        let kind = found.file_type();
+        let content = match (kind.is_file(), kind.is_symlink()) {
+            (true, _) => fs::read(&path).expect("read"),
+            (_, true) => fs::read_link(&path).expect("read").into_os_string().into_encoded_bytes(),
+            _ => Vec::new(),
+        };
+        let size = if kind.is_dir() { 0 } else { found.size() };
+        let attributes = (found.mode(), found.uid(), found.gid(), found.nlink(), found.rdev(), size);
+        // Reading changes the time of access.
+        let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec(), 0, 0];
+        let place = path.strip_prefix(top).expect("below").to_owned();
+        (place, Seen { attributes, times, xattrs: xattrs_of(&path), content })
+    };
+    paths_below(top).into_iter().map(seen).collect()
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let done = Command::new(program).args(arguments).status().expect("it runs");
+    assert!(done.success(), "{program} {arguments:?}");
+}
+
+/// A tree on MDT 0 with all kinds of things.
+fn tree(cluster: &Cluster, name: &str) -> PathBuf {
+    let top = cluster.directory(name).join("tree");
+    cluster.lfs(&["mkdir", "-i", "0", text(&top)]).success();
+    let pattern = |length: usize| (0..length).map(|at| (at * 7 + at / 251) as u8).collect::<Vec<u8>>();
+    for (name, length) in [("empty", 0), ("small", 3000), ("head", 70_000), ("large", 3 << 20)] {
+        fs::write(top.join(name), pattern(length)).expect("written");
+    }
+    let sparse = fs::File::create(top.join("sparse")).expect("made");
+    sparse.write_all_at(b"end", 5 << 20).expect("written");
+    let options = ["setstripe", "-E", "1M", "-L", "mdt", "-E", "-1", "-c", "2"];
+    for (name, length) in [("dom", 200_000), ("dom and more", 2 << 20)] {
+        let path = top.join(name);
+        cluster.lfs(&[&options[..], &[text(&path)]].concat()).success();
+        fs::write(&path, pattern(length)).expect("written");
+    }
+    let hole = fs::File::options().write(true).open(top.join("dom")).expect("opened");
+    hole.write_all_at(b"behind a hole", 800_000).expect("written");
+    drop((sparse, hole));
+    fs::create_dir(top.join("sub")).expect("made");
+    fs::write(top.join("sub/file"), b"inner").expect("written");
+    fs::hard_link(top.join("small"), top.join("sub/link")).expect("linked");
+    fs::hard_link(top.join("small"), top.join("second")).expect("linked");
+    symlink("sub/file", top.join("symlink")).expect("made");
+    run("mkfifo", &[text(&top.join("pipe"))]);
+    run("mknod", &[text(&top.join("device")), "c", "1", "3"]);
+    cluster.lfs(&["mkdir", "-c", "3", "-H", "crush", text(&top.join("striped"))]).success();
+    for number in 0..40 {
+        fs::write(top.join(format!("striped/file{number}")), format!("{number}")).expect("written");
+    }
+    let attribute = |path: &str, name: &str, value: &[u8]| {
+        rustix::fs::setxattr(top.join(path), name, value, XattrFlags::empty()).expect("set");
+    };
+    attribute("small", "user.note", b"value");
+    attribute("large", "trusted.long", &pattern(20_000));
+    attribute("sub", "user.of directory", b"another");
+    attribute("striped", "user.of striped", b"third");
+    run("setfacl", &["-m", "u:1234:rw", text(&top.join("head"))]);
+    run("setfacl", &["-m", "u:1234:rwx", "-m", "d:u:77:rx", text(&top.join("sub"))]);
+    run("setfacl", &["-m", "d:u:78:rx", text(&top.join("striped"))]);
+    cluster.lfs(&["setstripe", "-c", "2", "-S", "1M", text(&top.join("sub"))]).success();
+    fs::set_permissions(top.join("empty"), fs::Permissions::from_mode(0o4751)).expect("set");
+    std::os::unix::fs::chown(top.join("empty"), Some(12), Some(34)).expect("set");
+    top
+}
+
+fn all_are_on(cluster: &Cluster, top: &Path, mdts: &[u64]) {
+    for path in paths_below(top) {
+        let mdt = mdt_of(cluster, &path);
+        assert!(mdts.contains(&mdt), "{} is on MDT {mdt}", path.display());
+    }
+}
+
+#[test]
+fn a_tree_moves_with_all_that_belongs_to_it() {
+    on_each_shape_with_mdts("miga", 3, |cluster, _| {
+        let top = tree(cluster, "moves");
+        let before = look(&top);
+        let other = match cluster.shape() {
+            Shape::Embedded => top.clone(),
+            _ => cluster.add_mount().join(top.strip_prefix(cluster.mount()).expect("below the mount")),
+        };
+        assert_eq!(look(&other), before);
+        let steps: [(&[&str], &[u64]); 5] = [
+            (&["-m", "1"], &[1]),
+            (&["-m", "2"], &[2]),
+            (&["-m", "0,1", "-H", "fnv_1a_64"], &[0, 1]),
+            (&["-m", "2,0", "-H", "crush2"], &[0, 2]),
+            (&["-m", "0", "-c", "1"], &[0]),
+        ];
+        for (options, mdts) in steps {
+            migrate(cluster, options, &top).success();
+            for top in [&top, &other] {
+                let now = look(top);
+                for (path, seen) in &before {
+                    assert_eq!(now.get(path), Some(seen), "{options:?} {}", path.display());
+                }
+                assert_eq!(now.len(), before.len(), "{options:?}");
+            }
+            all_are_on(cluster, &top, mdts);
+            let count = cluster.lfs(&["getdirstripe", "-c", text(&top)]).success().stdout;
+            assert_eq!(count.trim(), if mdts.len() == 1 { "0" } else { "2" });
+            migrate(cluster, options, &top).success();
+        }
+        let path = cluster.lfs(&["path2fid", text(&top.join("sub/link"))]).success().stdout;
+        let names = cluster.lfs(&["fid2path", text(cluster.mount()), path.trim()]).success().stdout;
+        assert_eq!(names.lines().count(), 3, "{names}");
+        fs::write(top.join("dom"), b"written after it moved").expect("written");
+        fs::write(top.join("small"), b"new").expect("written");
+        assert_eq!(fs::read(other.join("sub/link")).expect("read"), b"new");
+        fs::remove_dir_all(&top).expect("removed");
+    });
+}
+
+/// Works in a directory until told to stop: each file is written, renamed, read and removed. Gives what is left.
+fn work(dir: &Path, worker: usize, stop: &AtomicBool, done: &AtomicUsize) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for round in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return names;
+        }
+        let name = |kind: &str| format!("{kind}{worker}-{round}");
+        let path = |kind: &str| dir.join(name(kind));
+        fs::write(path("a"), name("a")).expect("written");
+        fs::rename(path("a"), path("b")).expect("renamed");
+        assert_eq!(fs::read_to_string(path("b")).expect("read"), name("a"));
+        fs::hard_link(path("b"), path("c")).expect("linked");
+        fs::remove_file(path("b")).expect("removed");
+        fs::create_dir(path("d")).expect("made");
+        fs::remove_dir(path("d")).expect("removed");
+        match round % 20 {
+            0 if names.len() < 100 => drop(names.insert(name("c"))),
+            _ => fs::remove_file(path("c")).expect("removed"),
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    names
+}
+
+/// Migrates until nothing is in use any more.
+fn migrate_all(cluster: &Cluster, options: &[&str], top: &Path) {
+    wait::until(wait::SOON * 4, "all has moved", || {
+        let outcome = migrate(cluster, options, top);
+        outcome.status.success().then_some(())
+    });
+}
+
+#[test]
+fn programs_work_in_a_tree_while_it_moves() {
+    on_each_shape_with_mdts("migb", 3, |cluster, _| {
+        let top = tree(cluster, "busy");
+        let still = top.join("sub");
+        let before = look(&still);
+        let other = match cluster.shape() {
+            Shape::Embedded => top.clone(),
+            _ => cluster.add_mount().join(top.strip_prefix(cluster.mount()).expect("below the mount")),
+        };
+        let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let left = std::thread::scope(|scope| {
+            let workers: Vec<_> = [&top, &other]
+                .into_iter()
+                .enumerate()
+                .map(|(worker, dir)| {
+                    let (stop, done) = (&stop, &done);
+                    scope.spawn(move || work(dir, worker, stop, done))
+                })
+                .collect();
+            for options in [&["-m", "1"][..], &["-m", "2,0"], &["-m", "2"], &["-m", "0"]] {
+                // What is open just then is left.
+                let _ = migrate(cluster, options, &top);
+                let before = done.load(Ordering::Relaxed);
+                wait::until(wait::SOON, "work has gone on", || {
+                    (done.load(Ordering::Relaxed) > before + 5).then_some(())
+                });
+            }
+            stop.store(true, Ordering::Relaxed);
+            let left = workers.into_iter().map(|worker| worker.join().expect("the work was done"));
+            left.collect::<Vec<_>>()
+        });
+        migrate_all(cluster, &["-m", "1"], &top);
+        all_are_on(cluster, &top, &[1]);
+        for (path, seen) in look(&other.join("sub")) {
+            assert_eq!(Some(&seen), before.get(&path), "{}", path.display());
+        }
+        for name in left.iter().flatten() {
+            let content = fs::read_to_string(top.join(name)).expect("read");
+            assert_eq!(content[1..], name[1..]);
+        }
+    });
+}
+
+#[test]
+fn what_was_broken_off_by_killed_mdts_is_moved_by_the_next_call() {
+    let options = Options { mdts: 3, osts: 2, fsname: "migc".into(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let top = tree(&cluster, "killed");
+    for number in 0..150 {
+        fs::write(top.join(format!("sub/many{number}")), vec![number as u8; 5000]).expect("written");
+    }
+    let before = look(&top);
+    for (mdt, role) in [("1", "mdt0000"), ("2", "mdt0002"), ("0", "mdt0000"), ("1,2", "mdt0001")] {
+        std::thread::scope(|scope| {
+            let mut command = cluster.command();
+            command.args(["lfs", "migrate", "-m", mdt, text(&top)]);
+            scope.spawn(move || command.output().expect("it runs"));
+            let number = mdt.split(',').next().expect("one").to_owned();
+            wait::until(wait::SOON, "it has begun", || {
+                let dir = cluster.lfs(&["getdirstripe", "-m", text(&top)]);
+                (dir.stdout.trim() == number).then_some(())
+            });
+            cluster.kill(role);
+            cluster.start_all();
+        });
+        migrate_all(&cluster, &["-m", mdt], &top);
+        let mdts: Vec<u64> = mdt.split(',').map(|mdt| mdt.parse().expect("a number")).collect();
+        let now = look(&top);
+        for (path, seen) in &before {
+            assert_eq!(now.get(path), Some(seen), "{mdt} {}", path.display());
+        }
+        all_are_on(&cluster, &top, &mdts);
+    }
+    cluster.stop_and_check();
+}
+
+#[test]
+fn what_cannot_move_is_named_and_stays() {
+    on_each_shape_with_mdts("migd", 2, |cluster, fsname| {
+        let top = cluster.directory("refused").join("top");
+        cluster.lfs(&["mkdir", "-i", "0", text(&top)]).success();
+        for name in ["open", "closed", "linked"] {
+            fs::write(top.join(name), name).expect("written");
+        }
+        for number in 0..12 {
+            fs::hard_link(top.join("linked"), top.join(format!("link{number}"))).expect("linked");
+        }
+        let open = fs::File::options().append(true).open(top.join("open")).expect("opened");
+        let outcome = migrate(cluster, &["-m", "1"], &top).fails_with(libc::EBUSY);
+        let told: Vec<&str> = outcome.stderr.lines().collect();
+        assert_eq!(told.len(), 14, "{told:#?}");
+        let is_told = |name: &str, reason: &str| {
+            let line = format!("lfs migrate: {} migrate failed: {reason}", text(&top.join(name)));
+            assert!(told.iter().any(|told| told.starts_with(&line)), "{line}: {told:#?}");
+        };
+        is_told("open", "Device or resource busy (-16)");
+        is_told("linked", "Too many links (-31)");
+        assert_eq!([mdt_of(cluster, &top), mdt_of(cluster, &top.join("closed"))], [1, 1]);
+        assert_eq!([mdt_of(cluster, &top.join("open")), mdt_of(cluster, &top.join("linked"))], [0, 0]);
+        (&open).write_more();
+        drop(open);
+        fs::remove_file(top.join("link0")).expect("removed");
+        migrate(cluster, &["-m", "1"], &top).success();
+        all_are_on(cluster, &top, &[1]);
+        assert_eq!(fs::read(top.join("open")).expect("read"), b"open more");
+
+        migrate(cluster, &["-m", "7"], &top).fails_with(libc::ENODEV);
+        migrate(cluster, &["-m", "1"], cluster.mount()).fails_with(libc::EBUSY);
+        let user = Identity::user(4321);
+        let nacre = cluster.command();
+        let denied = || {
+            user.act(|| {
+                let mut command = Command::new(nacre.get_program());
+                command.args(["lfs", "migrate", "-m", "0", text(&top)]);
+                command.output().expect("runs").status.code()
+            })
+        };
+        assert_eq!(denied(), Some(libc::EPERM));
+        cluster.lctl(&["set_param", &format!("mdt.{fsname}-MDT*.enable_remote_dir_gid=-1")]).success();
+        assert_eq!(denied(), Some(libc::EPERM), "it belongs to somebody else");
+        std::os::unix::fs::chown(&top, Some(4321), None).expect("set");
+        assert_eq!(denied(), Some(libc::EPERM), "so do files in it");
+        assert_eq!(mdt_of(cluster, &top), 0);
+    });
+}
+
+trait WriteMore {
+    fn write_more(self);
+}
+
+impl WriteMore for &fs::File {
+    fn write_more(self) {
+        use std::io::Write;
+        let mut file = self;
+        file.write_all(b" more").expect("written");
+    }
+}
