@@ -4,6 +4,7 @@
 
 mod check;
 mod down;
+mod drain;
 mod frag;
 mod mount;
 mod rebalance;
@@ -36,7 +37,8 @@ Exit codes: 0 success, 1 failure, 2 wrong call.";
 const TARGET_HELP: &str = "\
 Example: nacre target add /srv/fs mdt
          nacre target add /srv/mdt ost --mgs 10.0.0.1@tcp --fsname nacre --listen 10.0.0.3@tcp
-         nacre target start /srv/mdt";
+         nacre target start /srv/mdt
+         nacre target drain /mnt/nacre MDT0001";
 
 /// A parallel file system in user space, with Lustre's architecture and commands.
 #[derive(Debug, Parser)]
@@ -56,7 +58,7 @@ enum Command {
     Check(CheckArgs),
     Rebalance(RebalanceArgs),
     Format(FormatArgs),
-    /// Adds targets to a file system, also while it is used
+    /// Adds targets to a file system, also while it is used, and empties MDTs
     #[command(after_help = TARGET_HELP)]
     Target {
         #[command(subcommand)]
@@ -281,6 +283,7 @@ struct ShapeArgs {
 enum TargetCommand {
     Add(TargetAddArgs),
     Start(TargetStartArgs),
+    Drain(TargetDrainArgs),
 }
 
 /// Makes a metadata or object target and has it join the file system.
@@ -320,6 +323,21 @@ struct TargetAddArgs {
 struct TargetStartArgs {
     /// Directory of the targets
     dir: PathBuf,
+}
+
+/// Moves everything that lies on an MDT to the others.
+///
+/// It is in use meanwhile, and takes nothing new from then on. What is open is named and stays, and so are files with many names: run it again
+/// for them. It may be ended at any time and started again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code 0 if nothing is left there, 1 otherwise.
+Example: nacre target drain /mnt/nacre MDT0001")]
+struct TargetDrainArgs {
+    /// Where the file system is mounted
+    mount_point: PathBuf,
+    /// The MDT: its name or index
+    target: String,
 }
 
 /// Runs one background process of a file system (used by the other commands).

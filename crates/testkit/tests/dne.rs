@@ -122,7 +122,8 @@ fn who_may_not_choose_an_mdt_is_refused_and_nothing_is_made() {
         fs::set_permissions(&top, fs::Permissions::from_mode(0o777)).expect("opened");
         let path = top.join("there");
         cluster.lfs(&["mkdir", "-i", "7", text(&path)]).fails_with(libc::EINVAL);
-        cluster.lfs(&["migrate", "-m", "1", text(&top)]).fails_with(libc::EOPNOTSUPP);
+        cluster.lfs(&["migrate", "-m", "7", text(&top)]).fails_with(libc::ENODEV);
+        cluster.lfs(&["migrate", "-m", "1", text(&top)]).success();
         cluster.lfs(&["migrate", "-m", "0", text(&top)]).success();
         let user = Identity::user(12345).with_groups(&[54321]);
         let path = &path;

@@ -6,7 +6,8 @@
 //!
 //! A seed decides what each worker does in its own tree. A long campaign by hand:
 //! `NACRE_MODEL_SEEDS=20 NACRE_MODEL_OPERATIONS=3000 scripts/test -p nacre-testkit --test model`; `NACRE_MODEL_SEED` is the first one.
-//! `NACRE_MODEL_RESTRIPES=1` gives directories other numbers of shards meanwhile.
+//! `NACRE_MODEL_RESTRIPES=1` gives directories other numbers of shards meanwhile, `NACRE_MODEL_MIGRATES=1` moves files and directories
+//! between MDTs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -140,7 +141,9 @@ impl Campaign {
 
     fn begin(&self, operations: usize, progress: &Arc<Progress>) -> Vec<Working> {
         let restripes = number("NACRE_MODEL_RESTRIPES", 0_usize) != 0;
-        let maker = Maker { run: self.cluster.run().directory().to_owned(), mdts: MDTS, restripes };
+        let migrates = number("NACRE_MODEL_MIGRATES", 0_usize) != 0;
+        let run = self.cluster.run().directory().to_owned();
+        let maker = Maker { run, mdts: MDTS, restripes, migrates };
         let begin = |worker: usize| {
             let seed = self.seed * 1000 + worker as u64;
             let own = Worker::new(self.views(worker, &format!("w{worker}")), seed, maker.clone());

@@ -122,7 +122,6 @@ pub const WITHOUT_COUNTERPART: &[u32] = &[
     0x4018_66d9,
     0xc030_66f5,
     0xc030_66f6,
-    0x8004_66f7,
     0xc008_66f2,
     0x4008_66fb,
     0xc008_66fb,

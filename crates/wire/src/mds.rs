@@ -523,7 +523,7 @@ pub enum MdsRequest<'a> {
         /// Of a directory: the shards that it is to have there ([`nacre_layout::DirLayout`]); nothing: it is to be whole.
         lmv: &'a [u8],
     },
-    /// Inodes of the asked MDT, in the order of their FIDs; for administrators. Reply: `Files`.
+    /// Inodes of the asked MDT that have names, for a shard its directory; for administrators. Reply: `Files`.
     Inodes {
         /// Those after this one.
         after: Fid,

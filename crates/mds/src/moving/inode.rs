@@ -160,14 +160,18 @@ impl Mds {
         if fresh().any(|fid| gathered.inode(fid).is_ok()) {
             return Err(Status::EEXIST);
         }
-        if !old.shards.iter().all(|shard| gathered.inode(shard).is_ok()) {
-            log::error!("{fid} has lost a shard: run a check");
-            return Err(Status::EUCLEAN);
-        }
         let mut master = InodeRecord { lmv: list.encode(), ..InodeRecord::clone(&record) };
         let attr = &mut master.attr;
         (attr.fid, attr.size, attr.nlink) = (*to, 0, 2);
         attr.flags |= AttrFlags::STRIPED;
+        for shard in &old.shards {
+            let Ok(shard) = gathered.inode(shard) else {
+                log::error!("{fid} has lost a shard: run a check");
+                return Err(Status::EUCLEAN);
+            };
+            // They go, and with them what they know of the last change.
+            (attr.mtime, attr.ctime) = (attr.mtime.max(shard.attr.mtime), attr.ctime.max(shard.attr.ctime));
+        }
         let handed = self.handed_to_shards(&record)?;
         let mut updates = Vec::with_capacity(list.shards.len() + 3);
         for (place, shard) in (0..).zip(&list.shards).filter(|(_, shard)| **shard != fid && *shard != to) {

@@ -7,6 +7,7 @@
 
 use crate::mds::Mds;
 use crate::service::Caller;
+use crate::shards::is_shard;
 use crate::tables::INODES;
 use nacre_layout::{Layout, LayoutForm, user};
 use nacre_ondisk::InodeRecord;
@@ -240,15 +241,21 @@ impl Mds {
         after: &Fid,
         count_max: u32,
     ) -> StatusResult<MdsAnswer> {
-        self.page_of_inodes(caller, after, count_max, |fid, record| has_object_on(fid, record, ost_index))
+        let has_object = |fid: &Fid, record: &[u8]| has_object_on(fid, record, ost_index).then_some(*fid);
+        self.page_of_inodes(caller, after, count_max, has_object)
     }
 
-    /// A page of the inodes that have names here or elsewhere: no shards of directories, and none that are about to go.
+    /// A page of the inodes that have names, here or elsewhere; for a shard of a directory, the directory.
     pub(crate) fn inodes(&self, caller: &Caller<'_>, after: &Fid, count_max: u32) -> StatusResult<MdsAnswer> {
-        let has_name = |fid: &Fid, record: &[u8]| {
-            InodeRecord::decode(*fid, record).is_ok_and(|record| !record.name.is_empty())
+        let named = |fid: &Fid, record: &[u8]| {
+            let record = InodeRecord::decode(*fid, record).ok()?;
+            if is_shard(&record) {
+                Some(record.parent)
+            } else {
+                Some(*fid).filter(|_| !record.name.is_empty())
+            }
         };
-        self.page_of_inodes(caller, after, count_max, has_name)
+        self.page_of_inodes(caller, after, count_max, named)
     }
 
     fn page_of_inodes(
@@ -256,7 +263,7 @@ impl Mds {
         caller: &Caller<'_>,
         after: &Fid,
         count_max: u32,
-        is_wanted: impl Fn(&Fid, &[u8]) -> bool,
+        wanted: impl Fn(&Fid, &[u8]) -> Option<Fid>,
     ) -> StatusResult<MdsAnswer> {
         match perm::capable(caller.cred(), Caps::SYS_ADMIN) {
             Verdict::Granted => {}
@@ -270,9 +277,7 @@ impl Mds {
             .scan(INODES, &[], Bound::Excluded(&key[..]), &mut |key, value| {
                 let Ok(key) = <[u8; 16]>::try_from(key) else { return ControlFlow::Continue(()) };
                 let fid = Fid::from_key(&key);
-                if is_wanted(&fid, value) {
-                    fids.push(fid);
-                }
+                fids.extend(wanted(&fid, value));
                 scanned += 1;
                 if fids.len() < count_max && scanned < SCANNED_MAX {
                     return ControlFlow::Continue(());

@@ -8,6 +8,7 @@ use super::xattr_system::{
 };
 use crate::mds::Mds;
 use crate::service::Caller;
+use crate::shards::is_former;
 use crate::tables::{XATTRS, split_xattr_key, xattr_key};
 use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_types::attr::S_ISVTX;
@@ -168,6 +169,9 @@ impl Mds {
         }
         let _locked = self.locks.lock(&[*fid]);
         let record = self.inode(fid)?;
+        if is_former(&record) {
+            return Err(Status::ESTALE);
+        }
         self.check_write(caller, &record, class)?;
         let old = self.stored_xattr(fid, name)?;
         if flags.contains(XattrFlags::CREATE) && old.is_some() {

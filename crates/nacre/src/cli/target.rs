@@ -1,5 +1,6 @@
 //! `nacre target`: adds targets to a file system, and starts those that have a directory of their own.
 
+use super::drain;
 use super::up::serve_words;
 use super::{TargetAddArgs, TargetCommand, TargetStartArgs};
 use crate::control::{self, Answer, Request};
@@ -30,6 +31,7 @@ pub fn run(command: &TargetCommand) -> Result<i32> {
     match command {
         TargetCommand::Add(args) => add(args),
         TargetCommand::Start(args) => start(args),
+        TargetCommand::Drain(args) => return drain::run(args),
     }
     .map(|()| 0)
 }

@@ -44,6 +44,8 @@ pub struct Maker {
     /// Directories get other numbers of shards too (`NACRE_MODEL_RESTRIPES=1`): a mount that has not heard yet that an MDT was killed and is
     /// back shows what names led to before, which the model finds then (ROADMAP).
     pub restripes: bool,
+    /// Files and directories get other MDTs too (`NACRE_MODEL_MIGRATES=1`): the same holds for that.
+    pub migrates: bool,
 }
 
 impl Maker {
@@ -70,6 +72,15 @@ impl Maker {
             // It has so many, or its names are still on their way.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY)) => Ok(()),
             outcome => outcome.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Moves a file, or a directory without what is in it, to MDTs.
+    pub fn migrate(&self, path: &Path, mdts: &str) -> Result<(), String> {
+        match self.lfs(&["migrate", "-d", "-m", mdts], path) {
+            // Somebody has it open, or it has many names.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EMLINK)) => Ok(()),
+            outcome => outcome.map_err(|error| format!("migrate: {error}")),
         }
     }
 

@@ -134,6 +134,7 @@ impl Worker {
             27 => self.sync(),
             28 => self.look(),
             29 if self.maker.restripes => self.restripe(),
+            30 if self.maker.migrates => self.migrate(),
             _ => self.list(),
         }
     }
@@ -409,6 +410,21 @@ impl Worker {
         let count = 1 + self.random.below(self.maker.mdts);
         self.note(format!("spread {dir} over {count}"));
         self.maker.restripe(&self.path_in(0, dir), count)
+    }
+
+    fn migrate(&mut self) -> Outcome {
+        let Some((at, id)) = self.existing(|_| true) else { return Ok(()) };
+        let first = self.random.below(self.maker.mdts);
+        let mdts = match matches!(self.tree.node(id).kind, Kind::Dir(_)) && self.random.below(2) == 0 {
+            true => format!("{first},{}", (first + 1) % self.maker.mdts),
+            false => first.to_string(),
+        };
+        self.note(format!("migrate {at:?} to {mdts}"));
+        let path = self.path_of(&at);
+        self.maker.migrate(&path, &mdts)?;
+        // It has another number there.
+        self.learn(id, &must("stat", fs::symlink_metadata(path))?);
+        Ok(())
     }
 
     fn check_stat(&self, id: Id, found: &fs::Metadata, what: &str) -> Outcome {
