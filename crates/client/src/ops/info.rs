@@ -167,10 +167,11 @@ impl Client {
             else {
                 return Err(Status::EPROTO);
             };
-            if !path.is_empty() {
+            // A directory that another one takes the place of has no name.
+            if !part.is_empty() && !path.is_empty() {
                 part.push(b'/');
-                part.append(&mut path);
             }
+            part.append(&mut path);
             (fid, index, path) = (top, 0, part);
         }
         Err(Status::ENAMETOOLONG)

@@ -301,7 +301,9 @@ impl Mds {
         if let Some(object) = on_mdt {
             self.send_data(gathered, object.object, to)?;
             let own = layout.components.first_mut().and_then(|component| component.objects.first_mut());
-            own.map(|own| *own = StripeObject::on_mdt(to));
+            if let Some(own) = own {
+                *own = StripeObject::on_mdt(to);
+            }
         }
         moved.body = user::encode_layout(&to, &layout);
         Ok(())

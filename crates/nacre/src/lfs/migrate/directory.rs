@@ -187,7 +187,12 @@ pub fn migrate_one(wish: &Wish, path: &Path) -> io::Result<bool> {
     }
     loop {
         match parent.make_directory(&ask) {
-            Ok(()) if is_directory => return await_names(path).map(|()| true),
+            Ok(()) if is_directory => {
+                await_names(path)?;
+                // Nothing is left to be done but for the mount, which forgets the names that it has kept for the directory before.
+                let _ = parent.make_directory(&ask);
+                return Ok(true);
+            }
             Ok(()) => return Ok(true),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EALREADY) => return Ok(false),
