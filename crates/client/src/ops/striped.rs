@@ -107,6 +107,12 @@ pub(crate) struct Striping<'a> {
     pub is_chosen: bool,
 }
 
+/// A directory that is gone may have moved: then another inode has its name. The kernel walks the path once more, where "no such file" would be
+/// taken for the name that was looked for.
+fn dir_gone(status: Status) -> Status {
+    if status == Status::ENOENT { Status::ESTALE } else { status }
+}
+
 impl Client {
     /// Where a name of a directory is stored, as far as is known; while names move, where it will be.
     pub(crate) fn home(&self, dir: Fid, name: &[u8]) -> Fid {
@@ -141,11 +147,11 @@ impl Client {
             if let Some(then) = then.filter(|_| matches!(outcome, Err(Status::WRONG_SHARD))) {
                 outcome = ask(then);
                 if self.shard_lists.is_due(dir) {
-                    self.learn_shards(dir)?;
+                    self.learn_shards(dir).map_err(dir_gone)?;
                 }
             }
             match outcome {
-                Err(Status::WRONG_SHARD) => self.learn_shards(dir).map(drop)?,
+                Err(Status::WRONG_SHARD) => self.learn_shards(dir).map(drop).map_err(dir_gone)?,
                 outcome => return outcome,
             }
             if attempt > 0 && nacre_env::interrupted() {
@@ -173,7 +179,7 @@ impl Client {
                 outcome = ask(first_home, then);
             }
             if matches!(outcome, Err(Status::WRONG_SHARD)) && first.0 != second.0 {
-                self.learn_shards(second.0)?;
+                self.learn_shards(second.0).map_err(dir_gone)?;
             }
             outcome
         })
