@@ -8,7 +8,7 @@ use crate::tx::Tx;
 use nacre_layout::dir_layout::with_moved;
 use nacre_ondisk::{InodeRecord, LinkRecord, XattrRecord};
 use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp};
-use nacre_wire::peer::{MovedName, Name, Part, Update};
+use nacre_wire::peer::{MovedName, Name, Part, RecordBytes, Update};
 use std::collections::BTreeMap;
 
 /// Inodes that a part changes, as they will be.
@@ -102,14 +102,7 @@ impl Mds {
                 let subdirs = i32::try_from(*subdirs).map_err(|_| Status::EPROTO)?;
                 record.attr.nlink = record.attr.nlink.saturating_add_signed(subdirs);
             }
-            Update::NewInode { fid, record, xattrs } => {
-                self.check_part(fid)?;
-                let record = InodeRecord::decode(*fid, &record.0).map_err(|_| Status::EPROTO)?;
-                tx.put_new_inode(record);
-                for (name, value) in xattrs {
-                    stage_xattr(tx, fid, name, value);
-                }
-            }
+            Update::NewInode { fid, record, xattrs } => self.stage_new_inode(tx, fid, record, xattrs)?,
             Update::AddName { fid, at } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
                 if record.attr.flags.contains(AttrFlags::ORPHAN) {
@@ -156,6 +149,25 @@ impl Mds {
         Ok(())
     }
 
+    fn stage_new_inode(
+        &self,
+        tx: &mut Tx,
+        fid: &Fid,
+        record: &RecordBytes,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+    ) -> StatusResult<()> {
+        self.check_part(fid)?;
+        let record = InodeRecord::decode(*fid, &record.0).map_err(|_| Status::EPROTO)?;
+        if !record.lmv.is_empty() {
+            stage_moves(tx, &record);
+        }
+        tx.put_new_inode(record);
+        for (name, value) in xattrs {
+            stage_xattr(tx, fid, name, value);
+        }
+        Ok(())
+    }
+
     /// What changes shards of directories and the names in them.
     fn stage_shards(&self, tx: &mut Tx, changed: &mut Changed, update: &Update) -> StatusResult<()> {
         match update {
@@ -197,19 +209,11 @@ impl Mds {
     fn stage_migration(&self, tx: &mut Tx, changed: &mut Changed, update: &Update) -> StatusResult<()> {
         match update {
             Update::InodeIn { fid, record, xattrs, links } => {
-                self.check_part(fid)?;
-                let record = InodeRecord::decode(*fid, &record.0).map_err(|_| Status::EPROTO)?;
+                self.stage_new_inode(tx, fid, record, xattrs)?;
                 for Name { parent, name } in links {
                     let key = link_key(fid, parent, name);
                     tx.batch().put(LINKS, key.as_slice(), &LinkRecord::encode());
                 }
-                for (name, value) in xattrs {
-                    stage_xattr(tx, fid, name, value);
-                }
-                if !record.lmv.is_empty() {
-                    stage_moves(tx, &record);
-                }
-                tx.put_new_inode(record);
             }
             Update::InodeOut { fid } => {
                 if let Some(record) = self.take_part_inode(changed, fid)? {
