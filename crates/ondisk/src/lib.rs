@@ -12,6 +12,7 @@ pub mod dirent;
 pub mod inode;
 pub mod mdt;
 pub mod members;
+pub mod nxd;
 pub mod object;
 pub mod server;
 pub mod superblock;

@@ -19,6 +19,7 @@ pub mod block;
 mod cache_policy;
 mod error;
 pub mod file;
+pub mod nxd;
 pub mod records;
 mod report;
 pub mod simulated;
@@ -29,6 +30,7 @@ pub mod conformance;
 pub use block::{BlockStore, BlockStoreOptions};
 pub use cache_policy::CachePolicy;
 pub use error::{ObjectError, Result};
+pub use nxd::{Nxd, NxdMode, NxdOptions, NxdSettings, NxdStats};
 pub use file::{ADDRESS, CLASS, DirectIo, FileStore, FileStoreOptions, JOINING, LOCK_CLIENTS};
 pub use records::{Edit, RecordStore};
 pub use report::{
@@ -146,6 +148,15 @@ pub trait ObjectStore: Send + Sync {
     /// have the same time. 0 for one that does not exist.
     fn version_in(&self, _attr: &ObjectAttr) -> Option<u64> {
         None
+    }
+
+    /// Sets the time of the last change of an object that exists: what was written now had been changed then. A store that cannot
+    /// leaves it as it is.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    fn set_mtime(&self, _object: Fid, _mtime: Timestamp) -> Result<()> {
+        Ok(())
     }
 
     /// Sets the size, up or down, and returns the attributes afterwards. Works on a full disk.

@@ -40,6 +40,7 @@ mod upkeep;
 mod write;
 
 pub use directory::is_block_store;
+pub(in crate::object) use label::found_on;
 pub use label::DeviceProblem;
 pub use options::BlockStoreOptions;
 pub use read::ReadRequest;

@@ -1,6 +1,7 @@
 //! What can go wrong in an object store.
 
 use super::block::DeviceProblem;
+use super::nxd::CacheProblem;
 use crate::meta::MetaError;
 use nacre_ondisk::object::ObjectDirectoryError;
 use nacre_types::{Fid, Status};
@@ -131,6 +132,15 @@ pub enum ObjectError {
         /// Where on the device, in bytes.
         at_device: u64,
     },
+    /// The cache of small writes in front of a store cannot be used.
+    #[error("the cache {device} of small writes: {problem}")]
+    Cache {
+        /// Its device.
+        device: String,
+        /// Why.
+        #[source]
+        problem: CacheProblem,
+    },
     /// The store was closed.
     #[error("the object store is closed")]
     Closed,
@@ -156,6 +166,7 @@ impl ObjectError {
             | ObjectError::OtherTarget { .. }
             | ObjectError::OtherIndex { .. }
             | ObjectError::Device { .. }
+            | ObjectError::Cache { .. }
             | ObjectError::Checksum { .. } => Status::EIO,
         }
     }

@@ -198,6 +198,14 @@ pub enum ObjectProblem {
         /// Where on the device, in bytes.
         at_device: u64,
     },
+    /// Data of an object that only the cache of small writes has is not what was written.
+    #[error("object {object}: the cache holds data at offset {offset} that is damaged")]
+    Cached {
+        /// The object.
+        object: Fid,
+        /// Where in it, in bytes.
+        offset: u64,
+    },
     /// A block of the device belongs to two objects, or lies outside of it.
     #[error("object {object}: the block at {at_device} of the device is not its own")]
     NotItsOwn {

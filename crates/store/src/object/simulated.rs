@@ -9,7 +9,7 @@ use super::{
     Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectExtent, ObjectStore, ObjectStoreStats,
     ObjectVerifyReport, Result, Seek, Space,
 };
-use nacre_types::Fid;
+use nacre_types::{Fid, Timestamp};
 use parking_lot::Mutex;
 use std::fmt;
 use std::ops::Range;
@@ -177,6 +177,10 @@ impl ObjectStore for Simulated {
 
     fn version_in(&self, attr: &ObjectAttr) -> Option<u64> {
         self.inner.version_in(attr)
+    }
+
+    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
+        self.inner.set_mtime(object, mtime)
     }
 
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {

@@ -22,12 +22,19 @@ pub(super) struct Edits {
     removed: Vec<u64>,
     /// Space is freed, which a full index must not refuse.
     is_releasing: bool,
+    /// Time of the change, if it is not now.
+    mtime: Option<Timestamp>,
 }
 
 impl Edits {
     /// For a change that frees space.
     pub(super) fn releasing() -> Edits {
         Edits { is_releasing: true, ..Edits::default() }
+    }
+
+    /// Nothing but the time.
+    pub(super) fn only_mtime(mtime: Timestamp) -> Edits {
+        Edits { mtime: Some(mtime), ..Edits::default() }
     }
 
     /// Block `block` of the object is at `place` now. In ascending order.
@@ -129,8 +136,10 @@ impl Core {
             }
             batch.delete(MAPS, &map_key(object.fid, *number));
         }
-        let head =
-            head.map(|head| self.finish_head(head, state.head.as_ref(), blocks, generation, completed));
+        let head = head.map(|head| {
+            let head = self.finish_head(head, state.head.as_ref(), blocks, generation, completed);
+            BlockHeadRecord { mtime: edits.mtime.unwrap_or(head.mtime), ..head }
+        });
         match &head {
             Some(head) => {
                 head.encode(&mut bytes);

@@ -64,6 +64,7 @@ fn signature(start: &[u8], end: &[u8]) -> Option<&'static str> {
     let has = |at: usize, magic: &[u8]| start.get(at..at + magic.len()) == Some(magic);
     let known: &[(usize, &[u8], &str)] = &[
         (0, b"NACREBLK", "an object store"),
+        (0, b"NACRENXD", "a cache of small writes"),
         (0, b"XFSB", "an XFS file system"),
         (0x438, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
         (0x10040, b"_BHRfS_M", "a btrfs file system"),
@@ -83,6 +84,12 @@ fn signature(start: &[u8], end: &[u8]) -> Option<&'static str> {
 
 fn last_block(size: u64) -> u64 {
     size / BLOCK - 1
+}
+
+/// What is on a device that is to be overwritten; `None` if there is nothing.
+pub(in crate::object) fn found_on(device: &dyn BlockDevice) -> Result<Option<&'static str>> {
+    let look = LOOK.min(device.size());
+    Ok(signature(&read_at(device, 0, look)?, &read_at(device, device.size() - look, look)?))
 }
 
 /// Makes a device ours. It is left alone if it holds anything, unless `force` is on.

@@ -1,6 +1,7 @@
 //! The calls of [`ObjectStore`] on a block store.
 
 use super::BlockStore;
+use super::change::Edits;
 use super::device::BLOCK;
 use super::shape::attr_of;
 use super::space::Share;
@@ -71,6 +72,16 @@ impl ObjectStore for BlockStore {
 
     fn version_in(&self, attr: &ObjectAttr) -> Option<u64> {
         Some(attr.mtime.map_or(0, Timestamp::nanoseconds))
+    }
+
+    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
+        let _changing = self.change()?;
+        let Some(object) = self.object(object, false)? else { return Ok(()) };
+        let mut state = self.lock(&object);
+        match state.head.clone() {
+            Some(head) => self.commit(&object, &mut state, Some(head), &Edits::only_mtime(mtime)),
+            None => Ok(()),
+        }
     }
 
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {

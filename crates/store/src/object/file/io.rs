@@ -159,6 +159,15 @@ impl ObjectStore for FileStore {
         }
     }
 
+    fn set_mtime(&self, object: Fid, mtime: Timestamp) -> Result<()> {
+        self.check_open()?;
+        let Some(handle) = self.find(object)? else { return Ok(()) };
+        let omit = fs::Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
+        let mtime = fs::Timespec { tv_sec: mtime.sec, tv_nsec: mtime.nsec.into() };
+        let times = fs::Timestamps { last_access: omit, last_modification: mtime };
+        fs::futimens(&handle.fd, &times).map_err(|error| ObjectError::io("set the time", object, error))
+    }
+
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
         range_end(size, 0)?;
         self.check_open()?;

@@ -1,0 +1,448 @@
+//! Records of a cache of small writes: what its device is, the batches of its log, and what the store below knows of it.
+//!
+//! Byte tables and the invariants between them: `docs/formats/nxd.md`.
+
+use crate::codec::{DecodeError, Reader};
+use nacre_types::Fid;
+use nacre_types::Timestamp;
+
+/// Format version of all records of a cache.
+pub const NXD_VERSION: u8 = 1;
+/// First bytes of a [`NxdSuperblock`].
+pub const NXD_MAGIC: [u8; 8] = *b"NACRENXD";
+/// First bytes of a [`NxdBatch`].
+pub const NXD_BATCH_MAGIC: [u8; 8] = *b"NACRENXB";
+/// First bytes of a [`NxdMark`].
+pub const NXD_MARK_MAGIC: [u8; 8] = *b"NACRENXM";
+/// Bytes of a [`NxdSuperblock`].
+pub const NXD_SUPERBLOCK_LEN: usize = 96;
+/// Bytes of the header of a batch; its data follows.
+pub const NXD_HEADER_LEN: usize = 4096;
+/// Most entries of a batch.
+pub const NXD_ENTRIES_MAX: usize = (NXD_HEADER_LEN - FIXED_LEN) / ENTRY_LEN;
+/// Longest path in a [`NxdMark`].
+const PATH_MAX: usize = 4096;
+
+const FIXED_LEN: usize = 64;
+const ENTRY_LEN: usize = 64;
+const KIND_DATA: u8 = 1;
+const KIND_FORGET: u8 = 2;
+
+/// Why bytes are no record of a cache that can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NxdError {
+    /// Something else: wrong magic.
+    #[error("it does not begin like a cache of small writes")]
+    Foreign,
+    /// It was one, but its bytes have changed.
+    #[error("its superblock is damaged")]
+    Damaged,
+    /// Another format, or a field that cannot be.
+    #[error("{0}")]
+    Record(#[from] DecodeError),
+}
+
+/// The device of a cache. In its first and its last block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NxdSuperblock {
+    /// Identity of the cache; drawn when it is made.
+    pub cache: [u8; 16],
+    /// Identity of the store in front of which it stands.
+    pub store: [u8; 16],
+    /// Size of the device in bytes when it was made.
+    pub size: u64,
+    /// Grows with each version of the superblock.
+    pub counter: u64,
+    /// Grows each time that the cache is opened.
+    pub epoch: u64,
+    /// Where the log begins: blocks of 4 KiB since the cache was made.
+    pub tail: u64,
+}
+
+/// An entry of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NxdEntry {
+    /// Bytes of an object.
+    Data {
+        /// The object.
+        object: Fid,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+        /// Where in the batch, in bytes.
+        at: u32,
+        /// CRC-32C of the bytes.
+        crc: u32,
+        /// When they were written.
+        mtime: Timestamp,
+    },
+    /// What batches and entries before this one hold of a range is not to be used any more.
+    Forget {
+        /// The object.
+        object: Fid,
+        /// First byte.
+        offset: u64,
+        /// Byte after the last; `u64::MAX` is no limit.
+        end: u64,
+    },
+}
+
+/// The header of a batch: what was written to the log at once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NxdBatch {
+    /// Identity of the cache.
+    pub cache: [u8; 16],
+    /// Epoch in which it was written.
+    pub epoch: u64,
+    /// Where it begins: blocks of 4 KiB since the cache was made.
+    pub position: u64,
+    /// Blocks of header and data.
+    pub blocks: u32,
+    /// In the order of their validity.
+    pub entries: Vec<NxdEntry>,
+}
+
+/// In the directory of a store: which cache stands in front of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NxdMark {
+    /// Identity of the cache.
+    pub cache: [u8; 16],
+    /// Identity of the store.
+    pub store: [u8; 16],
+    /// The cache may hold data that the store does not hold.
+    pub is_dirty: bool,
+    /// When that was last changed.
+    pub changed: Timestamp,
+    /// Size of the device in bytes.
+    pub size: u64,
+    /// Path of the device.
+    pub device: String,
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// Puts the checksum of all before the last four bytes there.
+fn seal(bytes: &mut [u8]) {
+    let at = bytes.len() - 4;
+    let crc = crc32c(&bytes[..at]);
+    bytes[at..].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Checks magic, version and the checksum in the last four bytes, in this order.
+fn unseal<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<Reader<'a>, NxdError> {
+    let rest = bytes.strip_prefix(magic.as_slice()).ok_or(NxdError::Foreign)?;
+    if rest.first().is_some_and(|version| *version != NXD_VERSION) {
+        return Err(DecodeError::Version(rest[0]).into());
+    }
+    let (body, crc) = bytes.split_last_chunk::<4>().ok_or(NxdError::Damaged)?;
+    if crc32c(body) != u32::from_le_bytes(*crc) || body.len() < magic.len() {
+        return Err(NxdError::Damaged);
+    }
+    Ok(Reader::new(&body[magic.len()..], NXD_VERSION)?)
+}
+
+/// CRC-32C of the bytes of an entry.
+pub fn data_crc(bytes: &[u8]) -> u32 {
+    crc32c(bytes)
+}
+
+impl NxdSuperblock {
+    /// The bytes that are stored.
+    pub fn encode(&self) -> [u8; NXD_SUPERBLOCK_LEN] {
+        let mut out = Vec::with_capacity(NXD_SUPERBLOCK_LEN);
+        out.extend_from_slice(&NXD_MAGIC);
+        out.extend_from_slice(&[NXD_VERSION, 0, 0, 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&self.cache);
+        out.extend_from_slice(&self.store);
+        for field in [self.size, self.counter, self.epoch, self.tail] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        let mut bytes = [0; NXD_SUPERBLOCK_LEN];
+        bytes[..out.len()].copy_from_slice(&out);
+        seal(&mut bytes);
+        bytes
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// The version is looked at before the checksum, so that another format is named as such.
+    pub fn decode(bytes: &[u8]) -> Result<NxdSuperblock, NxdError> {
+        let bytes = bytes.get(..NXD_SUPERBLOCK_LEN).ok_or(NxdError::Foreign)?;
+        let mut reader = unseal(bytes, &NXD_MAGIC)?;
+        reader.reserved::<7>()?;
+        let (cache, store) = (reader.array()?, reader.array()?);
+        let superblock = NxdSuperblock {
+            cache,
+            store,
+            size: reader.u64()?,
+            counter: reader.u64()?,
+            epoch: reader.u64()?,
+            tail: reader.u64()?,
+        };
+        reader.reserved::<12>()?;
+        reader.end()?;
+        Ok(superblock)
+    }
+}
+
+impl NxdEntry {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let (kind, at, object, offset, second, mtime, crc) = match *self {
+            NxdEntry::Data { object, offset, len, at, crc, mtime } => {
+                (KIND_DATA, at, object, offset, u64::from(len), mtime, crc)
+            }
+            NxdEntry::Forget { object, offset, end } => {
+                (KIND_FORGET, 0, object, offset, end, Timestamp::default(), 0)
+            }
+        };
+        out.extend_from_slice(&[kind, 0, 0, 0]);
+        out.extend_from_slice(&at.to_le_bytes());
+        out.extend_from_slice(&object.to_le_bytes());
+        out.extend_from_slice(&offset.to_le_bytes());
+        out.extend_from_slice(&second.to_le_bytes());
+        out.extend_from_slice(&mtime.sec.to_le_bytes());
+        out.extend_from_slice(&mtime.nsec.to_le_bytes());
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.extend_from_slice(&[0; 8]);
+    }
+
+    fn decode(reader: &mut Reader<'_>, batch_len: u64) -> Result<NxdEntry, DecodeError> {
+        let kind = reader.u8()?;
+        reader.reserved::<3>()?;
+        let at = reader.u32()?;
+        let (object, offset, second) = (reader.fid()?, reader.u64()?, reader.u64()?);
+        let (sec, nsec, crc) = (reader.i64()?, reader.u32()?, reader.u32()?);
+        reader.reserved::<8>()?;
+        if nsec >= 1_000_000_000 {
+            return Err(DecodeError::Field("nanoseconds"));
+        }
+        match kind {
+            KIND_DATA => {
+                let len = u32::try_from(second).map_err(|_| DecodeError::Field("length"))?;
+                let is_inside = u64::from(at) >= NXD_HEADER_LEN as u64 && u64::from(at) + second <= batch_len;
+                if len == 0 || !is_inside || offset.checked_add(second).is_none() {
+                    return Err(DecodeError::Field("range"));
+                }
+                Ok(NxdEntry::Data { object, offset, len, at, crc, mtime: Timestamp::new(sec, nsec) })
+            }
+            KIND_FORGET if at == 0 && crc == 0 && sec == 0 && nsec == 0 && offset < second => {
+                Ok(NxdEntry::Forget { object, offset, end: second })
+            }
+            _ => Err(DecodeError::Field("kind")),
+        }
+    }
+}
+
+impl NxdBatch {
+    /// The bytes that are stored. There are no more than [`NXD_ENTRIES_MAX`] entries.
+    pub fn encode(&self) -> Vec<u8> {
+        debug_assert!(self.entries.len() <= NXD_ENTRIES_MAX);
+        let mut out = Vec::with_capacity(NXD_HEADER_LEN);
+        out.extend_from_slice(&NXD_BATCH_MAGIC);
+        out.extend_from_slice(&[NXD_VERSION, 0]);
+        out.extend_from_slice(&(self.entries.len() as u16).to_le_bytes());
+        out.extend_from_slice(&self.blocks.to_le_bytes());
+        out.extend_from_slice(&self.cache);
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&self.position.to_le_bytes());
+        // The checksum of all ends the header; this is the place of 12 bytes that have no meaning yet.
+        out.extend_from_slice(&[0; FIXED_LEN - 4 - 48]);
+        for entry in &self.entries {
+            entry.encode(&mut out);
+        }
+        out.resize(NXD_HEADER_LEN, 0);
+        seal(&mut out);
+        out
+    }
+
+    /// Reads a header back.
+    ///
+    /// # Errors
+    /// If the bytes are no header of this version, were changed, or say something that cannot be.
+    pub fn decode(bytes: &[u8]) -> Result<NxdBatch, NxdError> {
+        let bytes = bytes.get(..NXD_HEADER_LEN).ok_or(NxdError::Foreign)?;
+        let mut reader = unseal(bytes, &NXD_BATCH_MAGIC)?;
+        reader.reserved::<1>()?;
+        let count = usize::from(reader.u16()?);
+        let blocks = reader.u32()?;
+        let cache = reader.array()?;
+        let (epoch, position) = (reader.u64()?, reader.u64()?);
+        reader.reserved::<12>()?;
+        if count > NXD_ENTRIES_MAX || blocks == 0 {
+            return Err(DecodeError::Field("count").into());
+        }
+        let batch_len = u64::from(blocks) * NXD_HEADER_LEN as u64;
+        let entries = (0..count).map(|_| NxdEntry::decode(&mut reader, batch_len));
+        let entries = entries.collect::<Result<Vec<NxdEntry>, DecodeError>>()?;
+        if reader.remainder().iter().any(|byte| *byte != 0) {
+            return Err(DecodeError::Trailing.into());
+        }
+        Ok(NxdBatch { cache, epoch, position, blocks, entries })
+    }
+}
+
+impl NxdMark {
+    /// The bytes that are stored.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(88 + self.device.len());
+        out.extend_from_slice(&NXD_MARK_MAGIC);
+        out.extend_from_slice(&[NXD_VERSION, u8::from(self.is_dirty), 0, 0]);
+        out.extend_from_slice(&self.changed.nsec.to_le_bytes());
+        out.extend_from_slice(&self.changed.sec.to_le_bytes());
+        out.extend_from_slice(&self.cache);
+        out.extend_from_slice(&self.store);
+        out.extend_from_slice(&self.size.to_le_bytes());
+        out.extend_from_slice(self.device.as_bytes());
+        out.extend_from_slice(&[0; 4]);
+        seal(&mut out);
+        out
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// As [`NxdSuperblock::decode`].
+    pub fn decode(bytes: &[u8]) -> Result<NxdMark, NxdError> {
+        let mut reader = unseal(bytes, &NXD_MARK_MAGIC)?;
+        let is_dirty = match reader.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::Field("state").into()),
+        };
+        reader.reserved::<2>()?;
+        let nsec = reader.u32()?;
+        if nsec >= 1_000_000_000 {
+            return Err(DecodeError::Field("nanoseconds").into());
+        }
+        let changed = Timestamp::new(reader.i64()?, nsec);
+        let (cache, store, size) = (reader.array()?, reader.array()?, reader.u64()?);
+        let device = std::str::from_utf8(reader.remainder()).map_err(|_| DecodeError::Field("path"))?;
+        if device.len() > PATH_MAX || device.contains('\0') {
+            return Err(DecodeError::Field("path").into());
+        }
+        Ok(NxdMark { cache, store, is_dirty, changed, size, device: device.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn superblock() -> NxdSuperblock {
+        NxdSuperblock {
+            cache: *b"0123456789abcdef",
+            store: *b"ghijklmnopqrstuv",
+            size: 1 << 30,
+            counter: 2,
+            epoch: 3,
+            tail: 4,
+        }
+    }
+
+    fn batch() -> NxdBatch {
+        let object = Fid::new(0x1_0000_0400, 7, 0);
+        let mtime = Timestamp::new(1_700_000_000, 5);
+        NxdBatch {
+            cache: *b"0123456789abcdef",
+            epoch: 3,
+            position: 4,
+            blocks: 2,
+            entries: vec![
+                NxdEntry::Data { object, offset: 8192, len: 4096, at: 4096, crc: 0xdead_beef, mtime },
+                NxdEntry::Forget { object, offset: 1, end: u64::MAX },
+            ],
+        }
+    }
+
+    fn mark() -> NxdMark {
+        NxdMark {
+            cache: *b"0123456789abcdef",
+            store: *b"ghijklmnopqrstuv",
+            is_dirty: true,
+            changed: Timestamp::new(1_700_000_000, 5),
+            size: 1 << 30,
+            device: "/dev/nvme0n1".to_owned(),
+        }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn the_bytes_of_each_record_stay_what_they_are() {
+        assert_eq!(hex(&superblock().encode()), "GOLDEN_SB");
+        let bytes = batch().encode();
+        assert_eq!(bytes.len(), NXD_HEADER_LEN);
+        assert!(bytes[192..4092].iter().all(|byte| *byte == 0));
+        assert_eq!(hex(&[&bytes[..192], &bytes[4092..]].concat()), "GOLDEN_BATCH");
+        assert_eq!(hex(&mark().encode()), "GOLDEN_MARK");
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        assert_eq!(NxdSuperblock::decode(&superblock().encode()), Ok(superblock()));
+        assert_eq!(NxdBatch::decode(&batch().encode()), Ok(batch()));
+        assert_eq!(NxdMark::decode(&mark().encode()), Ok(mark()));
+        let clean = NxdMark { is_dirty: false, device: String::new(), ..mark() };
+        assert_eq!(NxdMark::decode(&clean.encode()), Ok(clean));
+        let entry = batch().entries[0];
+        let full = NxdBatch { entries: vec![entry; NXD_ENTRIES_MAX], ..batch() };
+        assert_eq!(NxdBatch::decode(&full.encode()), Ok(full));
+    }
+
+    #[test]
+    fn another_format_is_named() {
+        let mut bytes = superblock().encode();
+        bytes[8] = 9;
+        assert_eq!(NxdSuperblock::decode(&bytes), Err(NxdError::Record(DecodeError::Version(9))));
+        assert_eq!(NxdSuperblock::decode(&[0; 96]), Err(NxdError::Foreign));
+        assert_eq!(NxdBatch::decode(&superblock().encode()), Err(NxdError::Foreign));
+    }
+
+    #[test]
+    fn entries_that_lie_outside_of_their_batch_are_refused() {
+        for (at, len) in [(0, 10), (4096, 4097), (8191, 2), (u32::MAX, 1), (4096, 0)] {
+            let mut wrong = batch();
+            if let NxdEntry::Data { at: place, len: length, .. } = &mut wrong.entries[0] {
+                (*place, *length) = (at, len);
+            }
+            assert!(NxdBatch::decode(&wrong.encode()).is_err(), "{at} {len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_flipped_bit_is_found(bit in 0usize..NXD_SUPERBLOCK_LEN * 8, other in 0usize..NXD_HEADER_LEN * 8) {
+            let mut bytes = superblock().encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(NxdSuperblock::decode(&bytes).is_err());
+            let mut bytes = batch().encode();
+            bytes[other / 8] ^= 1 << (other % 8);
+            prop_assert!(NxdBatch::decode(&bytes).is_err());
+            let mut bytes = mark().encode();
+            let bit = bit % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(NxdMark::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..5000), magic in 0..4) {
+            let magics = [NXD_MAGIC, NXD_BATCH_MAGIC, NXD_MARK_MAGIC];
+            if let (Some(magic), true) = (magics.get(magic as usize), bytes.len() > 13) {
+                bytes[..8].copy_from_slice(magic);
+                bytes[8] = NXD_VERSION;
+                let len = if *magic == NXD_MAGIC { NXD_SUPERBLOCK_LEN.min(bytes.len()) } else { bytes.len().min(NXD_HEADER_LEN) };
+                seal(&mut bytes[..len]);
+            }
+            let _ = NxdSuperblock::decode(&bytes);
+            let _ = NxdBatch::decode(&bytes);
+            let _ = NxdMark::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! A cache of small writes in front of a store on a disk: they go to a log on a flash device, and to the disk later, in the
+//! order of the disk.
+//!
+//! [`Nxd`] is an [`ObjectStore`] around another one. What lies where, and why a crash at any point leaves what was promised, is
+//! written in `docs/formats/nxd.md`. In short:
+//!
+//! - existence, size and space of an object are always those of the store below: a small write sets its range aside there
+//!   before it goes to the log. So writing back never lacks space, and only bytes and times have two places;
+//! - the newest data of a byte is in the log if any piece in memory says so, else on the disk;
+//! - before anything below cached bytes is changed in another way, these are written back, the disk is synced, and the log
+//!   says, durably, that they are to be forgotten: [`settle`](Core::settle);
+//! - the tail of the log moves when all before it is durable on the disk; pieces stay in memory until it has moved, so
+//!   that everything that a crash could bring back is known.
+
+mod flush;
+mod log;
+mod ops;
+mod pair;
+mod pieces;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub(in crate::object) use pair::MARK_NEW;
+pub use pair::{CacheProblem, MARK, check_without};
+pub use settings::{NxdMode, NxdOptions, NxdSettings, NxdStats};
+
+use super::block::device::BlockDevice;
+use super::{ObjectError, ObjectStore, Result};
+use ::log::{info, warn};
+use flush::Flusher;
+use log::{Item, Log, Promise};
+use nacre_ondisk::nxd::{NXD_ENTRIES_MAX, NxdEntry, NxdMark};
+use nacre_types::{Fid, Timestamp};
+use pair::{now, pair, problem, write_mark};
+use parking_lot::{Mutex, RwLock};
+use pieces::{Lost, Piece, Pieces, Record};
+use settings::Counters;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Objects share so many locks.
+const STRIPES: usize = 256;
+/// How long a change that needs room in the log waits for it before it fails.
+const ROOM_WAIT: Duration = Duration::from_secs(60);
+
+/// See the [module documentation](self). Dropping it stops its thread; what is in the log stays there.
+pub struct Nxd {
+    core: Arc<Core>,
+    flusher: Flusher,
+}
+
+impl Deref for Nxd {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+/// What is known of a stream of small writes.
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    next: u64,
+    joined: u32,
+}
+
+/// What threads that use the same objects share. Locks are taken in the order of the fields.
+#[derive(Default)]
+struct Stripe {
+    /// Shared by whoever reads, adds pieces or writes elsewhere; alone by whoever changes what lies below pieces, or removes
+    /// them: so the log keeps what a reader found.
+    gate: RwLock<()>,
+    /// Shared by writes to the disk, alone by writing back, which sets the time of the object.
+    disk: RwLock<()>,
+    /// The object that is being written back, and its time.
+    writing: Mutex<Option<(Fid, Timestamp)>>,
+    /// Grows with each change of `writing`.
+    write_backs: AtomicU64,
+    objects: Mutex<HashMap<Fid, Pieces>>,
+    streams: Mutex<HashMap<Fid, Stream>>,
+}
+
+/// What the threads of a cache share.
+pub struct Core {
+    dir: PathBuf,
+    inner: Arc<dyn ObjectStore>,
+    log: Log,
+    name: String,
+    stripes: Vec<Stripe>,
+    hasher: BuildHasherDefault<DefaultHasher>,
+    settings: RwLock<NxdSettings>,
+    /// What the directory of the store says; held while data is appended, so that it says the truth.
+    mark: RwLock<NxdMark>,
+    is_closed: AtomicBool,
+    /// The log says less than was done: nothing is changed any more.
+    is_failed: AtomicBool,
+    failures: AtomicU64,
+    started: Instant,
+    /// Milliseconds since `started` of the last transfer.
+    last_use: AtomicU64,
+    counters: Counters,
+    alarm: Arc<flush::Alarm>,
+    /// One round of writing back at a time.
+    rounds: Mutex<()>,
+}
+
+/// Room in the log was not there; nothing was done.
+struct Full;
+
+/// Either an error of a store, or that there is no room.
+enum Stop {
+    Full,
+    Error(ObjectError),
+}
+
+impl From<ObjectError> for Stop {
+    fn from(error: ObjectError) -> Stop {
+        Stop::Error(error)
+    }
+}
+
+impl From<Full> for Stop {
+    fn from(_: Full) -> Stop {
+        Stop::Full
+    }
+}
+
+impl Nxd {
+    /// Puts the cache on `device` in front of `store`, whose directory is `dir`. Both are made a pair if neither holds
+    /// anything that could be lost. After a crash the log is read back.
+    ///
+    /// # Errors
+    /// [`ObjectError::Cache`] if they do not belong together.
+    pub fn open(
+        dir: &Path,
+        store: Arc<dyn ObjectStore>,
+        device: Arc<dyn BlockDevice>,
+        options: &NxdOptions,
+    ) -> Result<Nxd> {
+        let name = device.info().name;
+        let (superblock, mark) = pair(dir, &*device, options)?;
+        let mut objects: BTreeMap<Fid, Pieces> = BTreeMap::new();
+        let (mut lost, mut count) = (Lost::new(), 0u64);
+        let log = Log::open(device, superblock, &mut |entry, batch| {
+            count += 1;
+            read_entry(&mut objects, entry, batch, &mut lost);
+        })
+        .map_err(|error| problem(&name, CacheProblem::Io(error)))?;
+        log.lose(&lost);
+        let core = Core {
+            dir: dir.to_owned(),
+            inner: store,
+            log,
+            name,
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            hasher: BuildHasherDefault::default(),
+            settings: RwLock::new(options.settings.checked()),
+            mark: RwLock::new(mark),
+            is_closed: AtomicBool::new(false),
+            is_failed: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+            started: Instant::now(),
+            last_use: AtomicU64::new(0),
+            counters: Counters::default(),
+            alarm: Arc::default(),
+            rounds: Mutex::new(()),
+        };
+        core.counters.replayed.store(count, Ordering::Relaxed);
+        core.take_in(objects)?;
+        let core = Arc::new(core);
+        let flusher = Flusher::start(&core)?;
+        Ok(Nxd { core, flusher })
+    }
+}
+
+impl Drop for Nxd {
+    fn drop(&mut self) {
+        self.flusher.stop();
+    }
+}
+
+/// Puts an entry of the log where it belongs; entries come in their order.
+fn read_entry(objects: &mut BTreeMap<Fid, Pieces>, entry: &NxdEntry, batch: u64, lost: &mut Lost) {
+    match *entry {
+        NxdEntry::Data { object, offset, len, at, crc, mtime } => {
+            let at = batch * super::block::device::BLOCK + u64::from(at);
+            let pieces = objects.entry(object).or_default();
+            pieces.insert(Record { at, len, crc, offset, batch }, lost);
+            pieces.mtime = pieces.mtime.max(mtime);
+        }
+        NxdEntry::Forget { object, offset, end } => {
+            if let Some(pieces) = objects.get_mut(&object) {
+                pieces.remove(offset..end, lost);
+            }
+        }
+    }
+}
+
+impl Core {
+    fn stripe(&self, object: Fid) -> &Stripe {
+        &self.stripes[self.stripe_number(object)]
+    }
+
+    fn stripe_number(&self, object: Fid) -> usize {
+        self.hasher.hash_one(object) as usize % STRIPES
+    }
+
+    /// The store below.
+    pub fn store(&self) -> &dyn ObjectStore {
+        &*self.inner
+    }
+
+    fn cache_error(&self, cause: CacheProblem) -> ObjectError {
+        problem(&self.name, cause)
+    }
+
+    fn io_error(&self, error: std::io::Error) -> ObjectError {
+        match error.kind() {
+            std::io::ErrorKind::InvalidData => self.cache_error(CacheProblem::Damaged),
+            _ => self.cache_error(CacheProblem::Io(error)),
+        }
+    }
+
+    /// Takes in what the log held. Bytes of objects that are gone, or beyond their end, belong to changes that
+    /// were not durable: nobody may ever see them again.
+    fn take_in(&self, objects: BTreeMap<Fid, Pieces>) -> Result<()> {
+        let (mut lost, mut forget) = (Lost::new(), Vec::new());
+        for (object, mut pieces) in objects {
+            if pieces.is_empty() {
+                continue;
+            }
+            let attr = self.inner.attr(object)?;
+            let size = if attr.mtime.is_some() { attr.size } else { 0 };
+            if pieces.touches(size..u64::MAX) {
+                pieces.remove(size..u64::MAX, &mut lost);
+                forget.push(Item::Forget { object, offset: size, end: u64::MAX });
+            }
+            if !pieces.is_empty() {
+                self.stripe(object).objects.lock().insert(object, pieces);
+            }
+        }
+        self.log.lose(&lost);
+        if forget.is_empty() {
+            return Ok(());
+        }
+        info!("{}: {} objects have ends in the cache that were not durable", self.name, forget.len());
+        let batches = forget.len().div_ceil(NXD_ENTRIES_MAX) as u64;
+        let promise = match self.log.promise(batches) {
+            Some(promise) => promise,
+            None => {
+                // All of it goes to the disk, which makes room.
+                while self.round(&flush::Pace::Fast)? {}
+                self.log.promise(batches).ok_or_else(|| self.cache_error(CacheProblem::Full))?
+            }
+        };
+        self.append_forgotten(forget, promise)
+    }
+
+    /// Writes what is to be forgotten, durable on return.
+    fn append_forgotten(&self, mut items: Vec<Item>, promise: Promise<'_>) -> Result<()> {
+        while !items.is_empty() {
+            let rest = items.split_off(items.len().min(NXD_ENTRIES_MAX));
+            self.log.append(items).map_err(|error| self.io_error(error.io()))?;
+            items = rest;
+        }
+        drop(promise);
+        self.log.flush().map_err(|error| self.io_error(error))
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(ObjectError::Closed);
+        }
+        if self.is_failed.load(Ordering::Relaxed) {
+            return Err(self.cache_error(CacheProblem::Failed));
+        }
+        self.log.heal().map_err(|error| self.io_error(error))
+    }
+
+    fn note_use(&self) {
+        self.last_use.store(self.started.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn touches(&self, object: Fid, range: Range<u64>) -> bool {
+        self.stripe(object).objects.lock().get(&object).is_some_and(|pieces| pieces.touches(range))
+    }
+
+    /// Runs `work` until it finds room in the log.
+    fn with_room<T>(&self, mut work: impl FnMut() -> std::result::Result<T, Stop>) -> Result<T> {
+        let end = Instant::now() + ROOM_WAIT;
+        loop {
+            let (seen, ..) = self.log.extent();
+            match work() {
+                Ok(value) => return Ok(value),
+                Err(Stop::Error(error)) => return Err(error),
+                Err(Stop::Full) => {}
+            }
+            self.alarm.ring();
+            if !self.log.wait_for_room(seen, end) {
+                return Err(self.cache_error(CacheProblem::Full));
+            }
+        }
+    }
+
+    /// Makes the disk what holds a range of an object, and the log forget it. The caller holds the gate of the stripe alone.
+    ///
+    /// The order is what makes it safe: the disk has the bytes, durable, before the log forgets them, and the log has
+    /// forgotten them, durable, before the disk may change.
+    fn settle(&self, stripe: &Stripe, object: Fid, range: Range<u64>) -> std::result::Result<(), Stop> {
+        let pieces = match stripe.objects.lock().get(&object) {
+            Some(pieces) if range.start < range.end => pieces.within(range.clone()),
+            _ => return Ok(()),
+        };
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let promise = self.log.promise(1).ok_or(Full)?;
+        let dirty: Vec<Piece> = pieces.iter().filter(|piece| !piece.is_clean).copied().collect();
+        if !dirty.is_empty() {
+            self.write_back(stripe, object, &dirty)?;
+            self.inner.sync(object)?;
+            self.clean(stripe, object, &dirty);
+        }
+        let item = Item::Forget { object, offset: range.start, end: range.end };
+        self.append_forgotten(vec![item], promise)?;
+        self.drop_pieces(stripe, object, range);
+        self.counters.settled.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn clean(&self, stripe: &Stripe, object: Fid, written: &[Piece]) {
+        let mut lost = Lost::new();
+        if let Some(pieces) = stripe.objects.lock().get_mut(&object) {
+            written.iter().for_each(|piece| pieces.clean(piece, &mut lost));
+        }
+        self.log.lose(&lost);
+    }
+
+    fn drop_pieces(&self, stripe: &Stripe, object: Fid, range: Range<u64>) {
+        let mut lost = Lost::new();
+        let mut objects = stripe.objects.lock();
+        if let Some(pieces) = objects.get_mut(&object) {
+            pieces.remove(range, &mut lost);
+            if pieces.is_empty() {
+                objects.remove(&object);
+            }
+        }
+        drop(objects);
+        self.log.lose(&lost);
+    }
+
+    /// Writes pieces of an object to the disk, neighbours at once, and leaves its time as it was. They are in order. The caller
+    /// holds the gate of the stripe alone, or shared and its disk alone.
+    fn write_back(&self, stripe: &Stripe, object: Fid, pieces: &[Piece]) -> Result<()> {
+        let attr = self.inner.attr(object)?;
+        let Some(below) = attr.mtime else { return Ok(()) };
+        let own = stripe.objects.lock().get(&object).map_or(below, |pieces| pieces.mtime);
+        let mtime = below.max(own);
+        let set = |value| {
+            *stripe.writing.lock() = value;
+            stripe.write_backs.fetch_add(1, Ordering::SeqCst);
+        };
+        set(Some((object, mtime)));
+        let result = self.write_runs(object, pieces).and_then(|()| self.inner.set_mtime(object, mtime));
+        set(None);
+        result
+    }
+
+    fn write_runs(&self, object: Fid, pieces: &[Piece]) -> Result<()> {
+        let records: Vec<Record> = pieces.iter().map(|piece| piece.record).collect();
+        let data = self.log.read(&records).map_err(|error| self.io_error(error))?;
+        let (mut run, mut start) = (Vec::new(), 0);
+        for (at, (piece, data)) in pieces.iter().zip(&data).enumerate() {
+            if run.is_empty() {
+                start = piece.start;
+            }
+            let skip = (piece.start - piece.record.offset) as usize;
+            run.extend_from_slice(&data[skip..skip + piece.len() as usize]);
+            if pieces.get(at + 1).is_none_or(|next| next.start != piece.end) {
+                self.write_run(object, start, &run)?;
+                run.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn write_run(&self, object: Fid, mut offset: u64, mut data: &[u8]) -> Result<()> {
+        let mut has_synced = false;
+        while !data.is_empty() {
+            match self.inner.write_promised(object, offset, data) {
+                Ok(written) if written > 0 => {
+                    self.counters.flush_writes.fetch_add(1, Ordering::Relaxed);
+                    self.counters.flushed_bytes.fetch_add(written as u64, Ordering::Relaxed);
+                    offset += written as u64;
+                    data = &data[written..];
+                }
+                // Stores that write elsewhere get the old space back with a sync.
+                Ok(_) | Err(ObjectError::NoSpace) if !has_synced => {
+                    has_synced = true;
+                    self.inner.sync_all()?;
+                }
+                Ok(_) => return Err(ObjectError::NoSpace),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the log and the pieces forget objects that were just destroyed. Their stripes are locked.
+    fn forget_destroyed(&self, objects: &[Fid], promise: Promise<'_>) -> Result<()> {
+        let item = |object: &Fid| Item::Forget { object: *object, offset: 0, end: u64::MAX };
+        if let Err(error) = self.append_forgotten(objects.iter().map(item).collect(), promise) {
+            // A new object of the same name would get their bytes after a crash.
+            self.is_failed.store(true, Ordering::SeqCst);
+            return Err(error);
+        }
+        for object in objects {
+            self.drop_pieces(self.stripe(*object), *object, 0..u64::MAX);
+        }
+        Ok(())
+    }
+
+    /// Says in the directory of the store that the cache is needed.
+    fn mark_dirty(&self) -> Result<()> {
+        let mut mark = self.mark.write();
+        if !mark.is_dirty {
+            let next = NxdMark { is_dirty: true, changed: now(), device: self.name.clone(), ..mark.clone() };
+            write_mark(&self.dir, &next)?;
+            *mark = next;
+        }
+        Ok(())
+    }
+
+    /// Says that it is not, if the log is empty.
+    fn mark_clean(&self) -> Result<()> {
+        let mut mark = self.mark.write();
+        let (start, end, _) = self.log.extent();
+        if mark.is_dirty && start == end {
+            let next = NxdMark { is_dirty: false, changed: now(), ..mark.clone() };
+            write_mark(&self.dir, &next)?;
+            *mark = next;
+            info!("{}: the cache holds nothing that the store does not hold", self.name);
+        }
+        Ok(())
+    }
+
+    /// Settings in force.
+    pub fn settings(&self) -> NxdSettings {
+        *self.settings.read()
+    }
+
+    /// Changes them, for writes that begin from now on.
+    pub fn set_settings(&self, settings: NxdSettings) {
+        *self.settings.write() = settings.checked();
+        self.alarm.ring();
+    }
+
+    /// Counters.
+    pub fn cache_stats(&self) -> NxdStats {
+        let (start, end, ring) = self.log.extent();
+        let block = super::block::device::BLOCK;
+        let mut stats = self.counters.read();
+        stats.mode = self.settings().mode;
+        (stats.size, stats.used) = (ring * block, (end - start) * block);
+        stats.dirty = self.log.live_bytes();
+        stats.batches = self.log.batches.load(Ordering::Relaxed);
+        stats.flushes = self.log.flushes.load(Ordering::Relaxed);
+        stats.is_needed = self.mark.read().is_dirty;
+        stats
+    }
+
+    fn note_flush_failure(&self, error: &ObjectError) {
+        self.counters.flush_failures.fetch_add(1, Ordering::Relaxed);
+        warn!("{}: could not write back: {error}", self.name);
+    }
+}

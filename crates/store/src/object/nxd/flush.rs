@@ -1,0 +1,265 @@
+//! Writing back: in the order of the disk, by how full the log is and by idleness.
+
+use super::pieces::Piece;
+use super::{Core, NxdMode, NxdSettings};
+use crate::object::block::device::BLOCK;
+use crate::object::{ObjectError, Result};
+use nacre_types::Fid;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes and pieces of an object that are written back under one lock.
+const GROUP_BYTES: u64 = 1 << 20;
+const GROUP_PIECES: usize = 64;
+/// How often the thread looks without being called.
+const TICK: Duration = Duration::from_millis(100);
+/// How long it waits after a failure.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Calls {
+    is_rung: bool,
+    is_stopping: bool,
+}
+
+/// Calls the thread.
+#[derive(Default)]
+pub(super) struct Alarm {
+    calls: Mutex<Calls>,
+    changed: Condvar,
+}
+
+impl Alarm {
+    /// Somebody waits for room.
+    pub fn ring(&self) {
+        self.calls.lock().is_rung = true;
+        self.changed.notify_all();
+    }
+
+    fn stop(&self) {
+        self.calls.lock().is_stopping = true;
+        self.changed.notify_all();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.calls.lock().is_stopping
+    }
+
+    /// Waits; `None` if the thread is to end, else whether it was rung.
+    fn wait(&self, time: Duration, ends_when_rung: bool) -> Option<bool> {
+        let end = Instant::now() + time;
+        let mut calls = self.calls.lock();
+        while !calls.is_stopping && !(ends_when_rung && calls.is_rung) {
+            if self.changed.wait_until(&mut calls, end).timed_out() {
+                break;
+            }
+        }
+        if calls.is_stopping {
+            return None;
+        }
+        Some(ends_when_rung && std::mem::take(&mut calls.is_rung))
+    }
+}
+
+/// How fast a round is.
+pub(super) enum Pace {
+    /// As the disk can.
+    Fast,
+    /// So many bytes per second.
+    Rate(u64),
+}
+
+/// The thread that writes back.
+pub(super) struct Flusher {
+    alarm: Arc<Alarm>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Flusher {
+    pub fn start(core: &Arc<Core>) -> Result<Flusher> {
+        let own = core.clone();
+        let thread = std::thread::Builder::new().name("ost-nxd".to_owned()).spawn(move || own.run());
+        let fail =
+            |source| ObjectError::Path { action: "start a thread for", path: core.dir.clone(), source };
+        Ok(Flusher { alarm: core.alarm.clone(), thread: Mutex::new(Some(thread.map_err(fail)?)) })
+    }
+
+    pub fn stop(&self) {
+        self.alarm.stop();
+        if self.thread.lock().take().is_some_and(|thread| thread.join().is_err()) {
+            ::log::error!("the thread of a cache has panicked");
+        }
+    }
+}
+
+impl Core {
+    fn run(&self) {
+        let mut is_above = false;
+        while let Some(is_rung) = self.alarm.wait(TICK, true) {
+            let Some(pace) = self.wanted(is_rung, &mut is_above) else {
+                self.look_whether_clean();
+                continue;
+            };
+            match self.round(&pace) {
+                Ok(true) if is_above => self.alarm.ring(),
+                Ok(_) => self.look_whether_clean(),
+                Err(error) => {
+                    self.note_flush_failure(&error);
+                    if self.alarm.wait(AFTER_FAILURE, false).is_none() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// An empty log of a cache that is idle or not used any more is not needed.
+    fn look_whether_clean(&self) {
+        let settings = self.settings();
+        let is_quiet = settings.mode != NxdMode::On || self.is_idle(&settings);
+        if is_quiet && let Err(error) = self.mark_clean() {
+            self.note_flush_failure(&error);
+        }
+    }
+
+    fn is_idle(&self, settings: &NxdSettings) -> bool {
+        let now = self.started.elapsed().as_millis() as u64;
+        now.saturating_sub(self.last_use.load(Ordering::Relaxed)) >= settings.idle_ms
+    }
+
+    fn wanted(&self, is_rung: bool, is_above: &mut bool) -> Option<Pace> {
+        let (start, end, ring) = self.log.extent();
+        let settings = self.settings();
+        let percent = (end - start) * 100 / ring;
+        if percent >= u64::from(settings.high_percent) {
+            *is_above = true;
+        } else if percent <= u64::from(settings.low_percent) {
+            *is_above = false;
+        }
+        if start == end {
+            None
+        } else if *is_above || is_rung || settings.mode == NxdMode::Drain {
+            Some(Pace::Fast)
+        } else if self.is_idle(&settings) {
+            Some(match settings.idle_bytes_per_second {
+                0 => Pace::Fast,
+                rate => Pace::Rate(rate),
+            })
+        } else {
+            None
+        }
+    }
+
+    /// Writes everything back that the log holds now.
+    ///
+    /// # Errors
+    /// Those of the store and of the device; what could not be written stays in the log.
+    pub fn flush_now(&self) -> Result<()> {
+        while self.round(&Pace::Fast)? {}
+        self.mark_clean()
+    }
+
+    /// Writes back what only the log has, makes it durable, and moves the tail of the log. Says whether anything was done.
+    pub(super) fn round(&self, pace: &Pace) -> Result<bool> {
+        let _one_at_a_time = self.rounds.lock();
+        let (start, end, _) = self.log.extent();
+        if start == end {
+            return Ok(false);
+        }
+        let begun = Instant::now();
+        let mut dirty = self.dirty_pieces(end * BLOCK);
+        dirty.sort_unstable_by_key(|(object, piece)| (*object, piece.start));
+        let (mut written, mut bytes, mut failure) = (Vec::new(), 0, None);
+        let mut rest = dirty.as_slice();
+        while !rest.is_empty() && !self.alarm.is_stopping() {
+            let (group, after) = rest.split_at(group_len(rest));
+            match self.write_group_back(group) {
+                Ok(pieces) => {
+                    bytes += pieces.iter().map(Piece::len).sum::<u64>();
+                    written.push((group[0].0, pieces));
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+            rest = after;
+            if let Pace::Rate(rate) = pace {
+                let due = Duration::from_secs_f64(bytes as f64 / *rate as f64);
+                self.alarm.wait(due.saturating_sub(begun.elapsed()), false);
+            }
+        }
+        if !written.is_empty() {
+            self.inner.sync_all()?;
+            for (object, pieces) in &written {
+                self.clean(self.stripe(*object), *object, pieces);
+            }
+            let rate = bytes as f64 / begun.elapsed().as_secs_f64().max(1e-6);
+            self.counters.flush_rate.store(rate as u64, Ordering::Relaxed);
+        }
+        let moved = self.log.move_tail().map_err(|error| self.io_error(error))?;
+        if let Some(tail) = moved {
+            self.sweep(tail);
+            self.log.release(tail);
+        }
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(moved.is_some() || bytes > 0),
+        }
+    }
+
+    fn dirty_pieces(&self, limit: u64) -> Vec<(Fid, Piece)> {
+        let mut all = Vec::new();
+        for stripe in &self.stripes {
+            for (object, pieces) in &*stripe.objects.lock() {
+                let is_wanted = |piece: &&Piece| !piece.is_clean && piece.record.at < limit;
+                all.extend(pieces.iter().filter(is_wanted).map(|piece| (*object, *piece)));
+            }
+        }
+        all
+    }
+
+    /// Writes what is left of pieces of one object to the disk, and says which those were.
+    fn write_group_back(&self, group: &[(Fid, Piece)]) -> Result<Vec<Piece>> {
+        let object = group[0].0;
+        let stripe = self.stripe(object);
+        let _gate = stripe.gate.read();
+        let _disk = stripe.disk.write();
+        let mut left = Vec::with_capacity(group.len());
+        if let Some(pieces) = stripe.objects.lock().get(&object) {
+            for (_, piece) in group {
+                let same = |now: &Piece| now.record.at == piece.record.at && !now.is_clean;
+                left.extend(pieces.within(piece.start..piece.end).into_iter().filter(same));
+            }
+        }
+        if !left.is_empty() {
+            self.write_back(stripe, object, &left)?;
+        }
+        Ok(left)
+    }
+
+    /// Forgets pieces before the tail, and returns when nobody reads the log before it any more.
+    fn sweep(&self, tail: u64) {
+        for stripe in &self.stripes {
+            // Also where there are no pieces: a reader may still use some that others have replaced.
+            let _gate = stripe.gate.write();
+            stripe.objects.lock().retain(|_, pieces| {
+                pieces.forget_before(tail * BLOCK);
+                !pieces.is_empty()
+            });
+        }
+    }
+}
+
+/// How many pieces go into the next group: of one object, and not too many.
+fn group_len(pieces: &[(Fid, Piece)]) -> usize {
+    let mut bytes = 0;
+    let fits = |(object, piece): &&(Fid, Piece)| {
+        bytes += piece.len();
+        *object == pieces[0].0 && bytes <= GROUP_BYTES
+    };
+    pieces.iter().take(GROUP_PIECES).take_while(fits).count().max(1)
+}

@@ -1,0 +1,549 @@
+//! The log on the flash device: a ring of batches.
+//!
+//! One batch is written at a time, with all that threads bring meanwhile: so whatever lies before a batch that is whole is
+//! whole itself, as long as the process lives or the device was flushed. Positions count blocks since the cache was made and never
+//! come again; the place on the device is the position modulo the size of the ring.
+
+use super::pieces::{Lost, Record};
+use crate::object::block::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp, WriteOp};
+use nacre_ondisk::nxd::{NXD_ENTRIES_MAX, NXD_SUPERBLOCK_LEN, NxdBatch, NxdEntry, NxdSuperblock, data_crc};
+use nacre_types::{Fid, Timestamp};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Most blocks of a batch.
+const BATCH_BLOCKS: u64 = 256;
+/// Blocks that data leaves for batches that only say what is to be forgotten: without those nothing can be changed.
+const CONTROL_ROOM: u64 = 32;
+/// Blocks that are read at once when the log is read back.
+const WINDOW: u64 = 256;
+
+/// Something to be written to the log.
+pub(super) enum Item {
+    Data { object: Fid, offset: u64, mtime: Timestamp, bytes: Vec<u8> },
+    Forget { object: Fid, offset: u64, end: u64 },
+}
+
+/// Why nothing was appended.
+#[derive(Debug)]
+pub(super) enum AppendError {
+    /// There is no room; nothing was done.
+    Full,
+    /// The device failed.
+    Io(io::ErrorKind, Option<i32>),
+}
+
+impl AppendError {
+    pub fn io(&self) -> io::Error {
+        match self {
+            AppendError::Full => io::ErrorKind::StorageFull.into(),
+            AppendError::Io(_, Some(code)) => io::Error::from_raw_os_error(*code),
+            AppendError::Io(kind, None) => (*kind).into(),
+        }
+    }
+}
+
+type Appended = Result<Vec<Record>, AppendError>;
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(u64, Vec<Item>)>,
+    done: HashMap<u64, Appended>,
+    next: u64,
+    is_busy: bool,
+}
+
+struct Batch {
+    /// Bytes that only the log has.
+    live: u64,
+}
+
+struct State {
+    /// Where the next batch begins.
+    head: u64,
+    /// Where the oldest batch begins that is still needed.
+    tail: u64,
+    /// Nobody reads anything before this, and the superblock does not lead there: it may be overwritten.
+    reusable: u64,
+    /// Blocks that are promised to batches which only say what to forget.
+    promised: u64,
+    batches: BTreeMap<u64, Batch>,
+    superblock: NxdSuperblock,
+}
+
+/// See the [module documentation](self).
+pub(super) struct Log {
+    device: Arc<dyn BlockDevice>,
+    ring: u64,
+    queue: Mutex<Queue>,
+    written: Condvar,
+    state: Mutex<State>,
+    /// Signalled when room was made.
+    room: Condvar,
+    /// Position up to which all is durable; locked during a flush.
+    flushed: Mutex<u64>,
+    flushed_seen: AtomicU64,
+    /// A batch failed and may lie at the head nevertheless.
+    is_torn: AtomicBool,
+    pub batches: AtomicU64,
+    pub flushes: AtomicU64,
+}
+
+/// Blocks promised by [`Log::promise`]; given back when dropped.
+pub(super) struct Promise<'a> {
+    log: &'a Log,
+    blocks: u64,
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.log.state.lock().promised -= self.blocks;
+    }
+}
+
+/// Where the data of an item lies behind `end` bytes of a batch: small ones share blocks, but none touches more than it needs.
+fn place(end: u64, len: u64) -> u64 {
+    let left = BLOCK - end % BLOCK;
+    if end.is_multiple_of(BLOCK) || len <= left { end } else { end + left }
+}
+
+/// Bytes of a batch with these items behind `end`.
+fn end_of(end: u64, items: &[Item]) -> u64 {
+    items.iter().fold(end, |end, item| match item {
+        Item::Data { bytes, .. } => place(end, bytes.len() as u64) + bytes.len() as u64,
+        Item::Forget { .. } => end,
+    })
+}
+
+/// Takes from the queue what fits into one batch.
+fn take_group(waiting: &mut VecDeque<(u64, Vec<Item>)>) -> Vec<(u64, Vec<Item>)> {
+    let (mut group, mut count, mut end) = (Vec::new(), 0, BLOCK);
+    while let Some((_, items)) = waiting.front() {
+        let next = end_of(end, items);
+        if !group.is_empty() && (count + items.len() > NXD_ENTRIES_MAX || next > BATCH_BLOCKS * BLOCK) {
+            break;
+        }
+        (count, end) = (count + items.len(), next);
+        group.extend(waiting.pop_front());
+    }
+    group
+}
+
+/// Reads a superblock of either copy: the newer one that is whole.
+pub(super) fn read_superblock(
+    device: &dyn BlockDevice,
+) -> io::Result<Result<NxdSuperblock, nacre_ondisk::nxd::NxdError>> {
+    let decode = |offset| -> io::Result<_> {
+        let mut block = AlignedBuffer::zeroed(BLOCK as usize);
+        device.read(&mut [ReadOp { offset, buffer: &mut block }])?;
+        Ok(NxdSuperblock::decode(&block))
+    };
+    let (first, last) = (decode(0)?, decode(device.size() - BLOCK)?);
+    Ok(match (first, last) {
+        (Ok(first), Ok(last)) if last.counter > first.counter && last.cache == first.cache => Ok(last),
+        (Ok(first), _) => Ok(first),
+        (Err(_), Ok(last)) if last.size == device.size() => Ok(last),
+        (Err(error), _) => Err(error),
+    })
+}
+
+/// Writes both copies of a superblock; it is durable with the first.
+pub(super) fn write_superblock(device: &dyn BlockDevice, superblock: &NxdSuperblock) -> io::Result<()> {
+    let mut block = AlignedBuffer::zeroed(BLOCK as usize);
+    block[..NXD_SUPERBLOCK_LEN].copy_from_slice(&superblock.encode());
+    device.write(&[WriteOp { offset: 0, data: &block }])?;
+    device.flush()?;
+    device.write(&[WriteOp { offset: superblock.size - BLOCK, data: &block }])
+}
+
+impl Log {
+    /// The log behind a superblock, which gets a new epoch. `found` is told of everything in it, in order.
+    pub fn open(
+        device: Arc<dyn BlockDevice>,
+        superblock: NxdSuperblock,
+        found: &mut dyn FnMut(&NxdEntry, u64),
+    ) -> io::Result<Log> {
+        let ring = superblock.size / BLOCK - 2;
+        let tail = superblock.tail;
+        let state = State {
+            head: tail,
+            tail,
+            reusable: tail,
+            promised: 0,
+            batches: BTreeMap::new(),
+            superblock,
+        };
+        let log = Log {
+            device,
+            ring,
+            queue: Mutex::default(),
+            written: Condvar::new(),
+            state: Mutex::new(state),
+            room: Condvar::new(),
+            flushed: Mutex::new(0),
+            flushed_seen: AtomicU64::new(0),
+            is_torn: AtomicBool::new(false),
+            batches: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+        };
+        log.read_back(found)?;
+        // From now on nothing is taken for a part of the log that an earlier run wrote behind its end.
+        let next = {
+            let state = log.state.lock();
+            let old = state.superblock;
+            NxdSuperblock { counter: old.counter + 1, epoch: old.epoch + 1, ..old }
+        };
+        write_superblock(&*log.device, &next)?;
+        log.state.lock().superblock = next;
+        Ok(log)
+    }
+
+    fn read_back(&self, found: &mut dyn FnMut(&NxdEntry, u64)) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let superblock = state.superblock;
+        let (mut position, mut epoch) = (state.tail, 0);
+        let mut window = (0u64, Vec::new());
+        while let Some((batch, bytes)) =
+            self.read_batch(&superblock, position, epoch, &mut window)?
+        {
+            let is_whole = batch.entries.iter().all(|entry| match *entry {
+                NxdEntry::Data { at, len, crc, .. } => {
+                    data_crc(&bytes[at as usize..][..len as usize]) == crc
+                }
+                NxdEntry::Forget { .. } => true,
+            });
+            if !is_whole {
+                break;
+            }
+            let live = batch.entries.iter().map(|entry| match entry {
+                NxdEntry::Data { len, .. } => u64::from(*len),
+                NxdEntry::Forget { .. } => 0,
+            });
+            state.batches.insert(position, Batch { live: live.sum() });
+            state.head = position + u64::from(batch.blocks);
+            batch.entries.iter().for_each(|entry| found(entry, position));
+            (position, epoch) = (state.head, batch.epoch);
+        }
+        Ok(())
+    }
+
+    /// The batch at a position with its bytes; `None` if the log ends there.
+    fn read_batch(
+        &self,
+        superblock: &NxdSuperblock,
+        position: u64,
+        epoch: u64,
+        window: &mut (u64, Vec<u8>),
+    ) -> io::Result<Option<(NxdBatch, Vec<u8>)>> {
+        let left = superblock.tail + self.ring - position;
+        if left == 0 {
+            return Ok(None);
+        }
+        let header = self.read_window(position, 1, left, window)?;
+        let Ok(batch) = NxdBatch::decode(header) else { return Ok(None) };
+        let is_next = batch.cache == superblock.cache
+            && batch.position == position
+            && (epoch..=superblock.epoch).contains(&batch.epoch)
+            && u64::from(batch.blocks) <= left;
+        if !is_next {
+            return Ok(None);
+        }
+        let bytes = self.read_window(position, u64::from(batch.blocks), left, window)?.to_vec();
+        Ok(Some((batch, bytes)))
+    }
+
+    fn read_window<'a>(
+        &self,
+        position: u64,
+        blocks: u64,
+        left: u64,
+        (start, bytes): &'a mut (u64, Vec<u8>),
+    ) -> io::Result<&'a [u8]> {
+        let have = bytes.len() as u64 / BLOCK;
+        if position < *start || position + blocks > *start + have {
+            bytes.resize((WINDOW.max(blocks).min(left) * BLOCK) as usize, 0);
+            *start = position;
+            self.read_range(position * BLOCK, bytes)?;
+        }
+        let at = ((position - *start) * BLOCK) as usize;
+        Ok(&bytes[at..at + (blocks * BLOCK) as usize])
+    }
+
+    /// Splits a range of the log, in bytes at block boundaries, where the ring ends: offset on the device and length.
+    fn on_device(&self, at: u64, len: u64) -> [(u64, u64); 2] {
+        let (at, ring) = (at % (self.ring * BLOCK), self.ring * BLOCK);
+        let first = len.min(ring - at);
+        [(BLOCK + at, first), (BLOCK, len - first)]
+    }
+
+    fn read_range(&self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let [(first, len), (second, _)] = self.on_device(at, buffer.len() as u64);
+        let (head, rest) = buffer.split_at_mut(len as usize);
+        let mut ops = vec![ReadOp { offset: first, buffer: head }];
+        if !rest.is_empty() {
+            ops.push(ReadOp { offset: second, buffer: rest });
+        }
+        self.device.read(&mut ops)
+    }
+
+    /// Reads records and compares their checksums; `InvalidData` for damage.
+    pub fn read(&self, records: &[Record]) -> io::Result<Vec<Vec<u8>>> {
+        let aligned = |record: &Record| {
+            let start = record.at / BLOCK * BLOCK;
+            (start, (record.at + u64::from(record.len)).next_multiple_of(BLOCK) - start)
+        };
+        let mut buffers: Vec<AlignedBuffer> =
+            records.iter().map(|record| AlignedBuffer::zeroed(aligned(record).1 as usize)).collect();
+        let mut ops = Vec::with_capacity(records.len());
+        for (record, buffer) in records.iter().zip(&mut buffers) {
+            let (start, len) = aligned(record);
+            let [(first, head_len), (second, _)] = self.on_device(start, len);
+            let (head, rest) = buffer.split_at_mut(head_len as usize);
+            ops.push(ReadOp { offset: first, buffer: head });
+            if !rest.is_empty() {
+                ops.push(ReadOp { offset: second, buffer: rest });
+            }
+        }
+        nacre_env::blocking(|| self.device.read(&mut ops))?;
+        let cut = |(record, buffer): (&Record, &AlignedBuffer)| {
+            let skip = (record.at % BLOCK) as usize;
+            let bytes = buffer[skip..skip + record.len as usize].to_vec();
+            if data_crc(&bytes) == record.crc { Ok(bytes) } else { Err(io::ErrorKind::InvalidData.into()) }
+        };
+        records.iter().zip(&buffers).map(cut).collect()
+    }
+
+    /// Promises room for `blocks` batches that only say what to forget; `None` if there is none now.
+    pub fn promise(&self, blocks: u64) -> Option<Promise<'_>> {
+        let mut state = self.state.lock();
+        let free = self.ring - (state.head - state.reusable);
+        if free < state.promised + blocks {
+            return None;
+        }
+        state.promised += blocks;
+        Some(Promise { log: self, blocks })
+    }
+
+    /// Writes items, in this order, so that they survive the end of this process. Data is refused when the log is full;
+    /// other items need a [`Log::promise`]. No more than [`NXD_ENTRIES_MAX`] items.
+    pub fn append(&self, items: Vec<Item>) -> Appended {
+        nacre_env::blocking(|| {
+            let mut queue = self.queue.lock();
+            let ticket = queue.next;
+            queue.next += 1;
+            queue.waiting.push_back((ticket, items));
+            loop {
+                if let Some(result) = queue.done.remove(&ticket) {
+                    return result;
+                }
+                if queue.is_busy {
+                    self.written.wait(&mut queue);
+                    continue;
+                }
+                queue.is_busy = true;
+                let group = take_group(&mut queue.waiting);
+                drop(queue);
+                let results = self.write_group(group);
+                queue = self.queue.lock();
+                queue.is_busy = false;
+                queue.done.extend(results);
+                self.written.notify_all();
+            }
+        })
+    }
+
+    /// Writes a batch; data that has no room is left out.
+    fn write_group(&self, group: Vec<(u64, Vec<Item>)>) -> Vec<(u64, Appended)> {
+        let (position, free, promised, superblock) = {
+            let state = self.state.lock();
+            let free = self.ring - (state.head - state.reusable);
+            (state.head, free, state.promised, state.superblock)
+        };
+        let room = free.saturating_sub(promised + CONTROL_ROOM.min(self.ring / 4)) * BLOCK;
+        let (mut results, mut taken, mut end) = (Vec::new(), Vec::new(), BLOCK);
+        for (ticket, items) in group {
+            let next = end_of(end, &items);
+            if next > end && next.next_multiple_of(BLOCK) > room {
+                results.push((ticket, Err(AppendError::Full)));
+            } else {
+                end = next;
+                taken.push((ticket, items));
+            }
+        }
+        if taken.is_empty() {
+            return results;
+        }
+        let blocks = end.div_ceil(BLOCK);
+        let (buffer, records, live) = build(&taken, position, blocks, &superblock);
+        if let Err(error) = self.write_batch(position, &buffer) {
+            log::error!("{}: the log of the cache cannot be written: {error}", self.device.info().name);
+            let fail = |(ticket, _)| (ticket, Err(AppendError::Io(error.kind(), error.raw_os_error())));
+            results.extend(taken.into_iter().map(fail));
+            return results;
+        }
+        let mut state = self.state.lock();
+        state.batches.insert(position, Batch { live });
+        state.head = position + blocks;
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        results.extend(taken.iter().map(|(ticket, _)| *ticket).zip(records.into_iter().map(Ok)));
+        results
+    }
+
+    fn write_batch(&self, position: u64, buffer: &[u8]) -> io::Result<()> {
+        let [(first, len), (second, _)] = self.on_device(position * BLOCK, buffer.len() as u64);
+        let (head, rest) = buffer.split_at(len as usize);
+        let mut ops = vec![WriteOp { offset: first, data: head }];
+        if !rest.is_empty() {
+            ops.push(WriteOp { offset: second, data: rest });
+        }
+        let was_torn = self.is_torn.load(Ordering::SeqCst);
+        // What failed here before must not come back.
+        let flush = || if was_torn { self.device.flush() } else { Ok(()) };
+        let result = self.device.write(&ops).and_then(|()| flush());
+        if was_torn || result.is_err() {
+            self.is_torn.store(result.is_err(), Ordering::SeqCst);
+        }
+        result
+    }
+
+    /// Makes sure that no batch whose writers were told of a failure is found later.
+    pub fn heal(&self) -> io::Result<()> {
+        if !self.is_torn.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let promise = self.promise(1).ok_or(io::ErrorKind::StorageFull)?;
+        let result = self.append(Vec::new()).map(drop).map_err(|error| error.io());
+        drop(promise);
+        result
+    }
+
+    /// Makes everything durable that was appended before.
+    pub fn flush(&self) -> io::Result<()> {
+        let head = self.state.lock().head;
+        if self.flushed_seen.load(Ordering::Acquire) >= head {
+            return Ok(());
+        }
+        nacre_env::blocking(|| {
+            let mut flushed = self.flushed.lock();
+            if *flushed >= head {
+                return Ok(());
+            }
+            let head = self.state.lock().head;
+            self.device.flush()?;
+            self.flushes.fetch_add(1, Ordering::Relaxed);
+            *flushed = head;
+            self.flushed_seen.store(head, Ordering::Release);
+            Ok(())
+        })
+    }
+
+    /// Notes that batches lost bytes that only they had.
+    pub fn lose(&self, lost: &Lost) {
+        let mut state = self.state.lock();
+        for (position, bytes) in lost {
+            if let Some(batch) = state.batches.get_mut(position) {
+                debug_assert!(batch.live >= *bytes);
+                batch.live = batch.live.saturating_sub(*bytes);
+            }
+        }
+    }
+
+    /// Moves the tail past all batches that nobody needs, durably, and returns it if it moved. The space is used again after
+    /// [`Log::release`].
+    pub fn move_tail(&self) -> io::Result<Option<u64>> {
+        let next = {
+            let mut state = self.state.lock();
+            while let Some((position, batch)) = state.batches.first_key_value() {
+                if batch.live > 0 {
+                    break;
+                }
+                let position = *position;
+                state.batches.remove(&position);
+            }
+            state.tail = state.batches.keys().next().copied().unwrap_or(state.head);
+            let old = state.superblock;
+            if state.tail == old.tail {
+                return Ok(None);
+            }
+            NxdSuperblock { counter: old.counter + 1, tail: state.tail, ..old }
+        };
+        write_superblock(&*self.device, &next)?;
+        self.state.lock().superblock = next;
+        Ok(Some(next.tail))
+    }
+
+    /// Gives the space before `position` back.
+    pub fn release(&self, position: u64) {
+        let mut state = self.state.lock();
+        state.reusable = state.reusable.max(position);
+        self.room.notify_all();
+    }
+
+    /// Waits for [`Log::release`], but not longer than until `end`. True if something was released.
+    pub fn wait_for_room(&self, seen: u64, end: std::time::Instant) -> bool {
+        nacre_env::blocking(|| {
+            let mut state = self.state.lock();
+            while state.reusable <= seen {
+                if self.room.wait_until(&mut state, end).timed_out() {
+                    return state.reusable > seen;
+                }
+            }
+            true
+        })
+    }
+
+    /// Where the log begins and ends, and the blocks it may have.
+    pub fn extent(&self) -> (u64, u64, u64) {
+        let state = self.state.lock();
+        (state.reusable, state.head, self.ring)
+    }
+
+    /// Bytes that only the log has.
+    pub fn live_bytes(&self) -> u64 {
+        self.state.lock().batches.values().map(|batch| batch.live).sum()
+    }
+}
+
+/// The bytes of a batch, what was written where, and how many bytes of data it has.
+fn build(
+    group: &[(u64, Vec<Item>)],
+    position: u64,
+    blocks: u64,
+    superblock: &NxdSuperblock,
+) -> (AlignedBuffer, Vec<Vec<Record>>, u64) {
+    let mut buffer = AlignedBuffer::zeroed((blocks * BLOCK) as usize);
+    let (mut entries, mut all, mut end, mut live) = (Vec::new(), Vec::new(), BLOCK, 0);
+    for (_, items) in group {
+        let mut records = Vec::new();
+        for item in items {
+            match item {
+                Item::Data { object, offset, mtime, bytes } => {
+                    let (at, len) = (place(end, bytes.len() as u64), bytes.len() as u32);
+                    end = at + u64::from(len);
+                    buffer[at as usize..end as usize].copy_from_slice(bytes);
+                    let crc = data_crc(bytes);
+                    live += u64::from(len);
+                    let (object, offset, mtime) = (*object, *offset, *mtime);
+                    entries.push(NxdEntry::Data { object, offset, len, at: at as u32, crc, mtime });
+                    records.push(Record { at: position * BLOCK + at, len, crc, offset, batch: position });
+                }
+                Item::Forget { object, offset, end } => {
+                    entries.push(NxdEntry::Forget { object: *object, offset: *offset, end: *end });
+                }
+            }
+        }
+        all.push(records);
+    }
+    let batch = NxdBatch {
+        cache: superblock.cache,
+        epoch: superblock.epoch,
+        position,
+        blocks: blocks as u32,
+        entries,
+    };
+    buffer[..BLOCK as usize].copy_from_slice(&batch.encode());
+    (buffer, all, live)
+}

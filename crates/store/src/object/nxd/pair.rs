@@ -1,0 +1,190 @@
+//! A cache and its store know each other: the superblock of the one, a mark in the directory of the other.
+
+use super::log::{read_superblock, write_superblock};
+use super::NxdOptions;
+use crate::object::block::device::BlockDevice;
+use crate::object::block::found_on;
+use crate::object::file::directory::{draw_identity, path_error};
+use crate::object::{ObjectError, Result};
+use nacre_ondisk::nxd::{NxdError, NxdMark, NxdSuperblock};
+use nacre_types::Timestamp;
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// Name of the mark in the directory of a store.
+pub const MARK: &str = "nxd";
+/// The mark while it is written.
+pub(in crate::object) const MARK_NEW: &str = "nxd.new";
+/// Smallest device in bytes.
+const SIZE_MIN: u64 = 1 << 20;
+
+/// Why a cache cannot be used, or a store not without it.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheProblem {
+    /// The operating system refused.
+    #[error("{0}")]
+    Io(#[source] io::Error),
+    /// Data in it has changed.
+    #[error("data in its log is damaged")]
+    Damaged,
+    /// It is full and does not get empty.
+    #[error("it is full, and nothing could be written back")]
+    Full,
+    /// It is none of ours, or another version.
+    #[error("{0}")]
+    Superblock(#[source] NxdError),
+    /// The mark of the store cannot be read.
+    #[error("the mark of the store cannot be read: {0}")]
+    Mark(#[source] NxdError),
+    /// Somebody's data is on it.
+    #[error("it holds {0}; nothing was overwritten")]
+    Signature(&'static str),
+    /// It belongs to another store.
+    #[error("it belongs to another store")]
+    OtherStore,
+    /// It is not there, and it is needed.
+    #[error("up to {bytes} bytes of small writes since {since} seconds after 1970 are only there, not in the store; without it they are lost")]
+    Needed {
+        /// Most that can be lost.
+        bytes: u64,
+        /// When the store was last whole.
+        since: i64,
+    },
+    /// Its end is missing, or something follows.
+    #[error("it has {found} bytes, but had {expected} when it was made")]
+    Size {
+        /// Size found.
+        found: u64,
+        /// Size when it was made.
+        expected: u64,
+    },
+    /// Nothing fits.
+    #[error("it has {0} bytes, less than {SIZE_MIN}")]
+    TooSmall(u64),
+    /// A change failed at a point where only opening the store again helps.
+    #[error("it failed earlier; nothing is changed before the store is opened again")]
+    Failed,
+}
+
+pub(super) fn problem(device: &str, problem: CacheProblem) -> ObjectError {
+    ObjectError::Cache { device: device.to_owned(), problem }
+}
+
+fn read_mark(dir: &Path) -> Result<Option<NxdMark>> {
+    let path = dir.join(MARK);
+    match std::fs::read(&path) {
+        Ok(bytes) => match NxdMark::decode(&bytes) {
+            Ok(mark) => Ok(Some(mark)),
+            Err(error) => Err(problem(&path.display().to_string(), CacheProblem::Mark(error))),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ObjectError::Path { action: "read", path, source }),
+    }
+}
+
+/// Writes a mark, durable on return.
+pub(super) fn write_mark(dir: &Path, mark: &NxdMark) -> Result<()> {
+    let write = || -> rustix::io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = fs::open(dir, flags, Mode::empty())?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let file = fs::openat(&fd, MARK_NEW, flags, Mode::RUSR | Mode::WUSR)?;
+        let bytes = mark.encode();
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match rustix::io::write(&file, rest)? {
+                0 => return Err(Errno::IO),
+                written => rest = &rest[written..],
+            }
+        }
+        fs::fsync(&file)?;
+        fs::renameat(&fd, MARK_NEW, &fd, MARK)?;
+        fs::fsync(&fd)
+    };
+    nacre_env::blocking(write).map_err(|error| path_error("write the mark of the cache in", dir, error))
+}
+
+/// Checks that the store in a directory may be used without its cache: there is none, or it holds nothing that the store does
+/// not hold. With `force` its loss is written into the log, and the store is used.
+///
+/// # Errors
+/// [`ObjectError::Cache`] with [`CacheProblem::Needed`].
+pub fn check_without(dir: &Path, force: bool) -> Result<()> {
+    let Some(mark) = read_mark(dir)? else { return Ok(()) };
+    if !mark.is_dirty {
+        return Ok(());
+    }
+    let needed = needed(&mark);
+    if !force {
+        return Err(needed);
+    }
+    log::error!("{}: used without its cache as ordered: {needed}", dir.display());
+    write_mark(dir, &NxdMark { is_dirty: false, changed: now(), ..mark })
+}
+
+pub(super) fn now() -> Timestamp {
+    Timestamp::from(SystemTime::now())
+}
+
+fn needed(mark: &NxdMark) -> ObjectError {
+    problem(&mark.device, CacheProblem::Needed { bytes: mark.size, since: mark.changed.sec })
+}
+
+/// Finds out whether a cache and a store belong together, and makes them so if neither has anything to lose.
+pub(super) fn pair(
+    dir: &Path,
+    device: &dyn BlockDevice,
+    options: &NxdOptions,
+) -> Result<(NxdSuperblock, NxdMark)> {
+    let (name, size) = (device.info().name, device.size());
+    let fail = |cause| Err(problem(&name, cause));
+    if size < SIZE_MIN {
+        return fail(CacheProblem::TooSmall(size));
+    }
+    let mark = read_mark(dir)?;
+    let found = read_superblock(device).map_err(|error| problem(&name, CacheProblem::Io(error)))?;
+    if let (Some(mark), Ok(found)) = (&mark, &found)
+        && (found.cache, found.store) == (mark.cache, mark.store)
+    {
+        if found.size != size {
+            return fail(CacheProblem::Size { found: size, expected: found.size });
+        }
+        return Ok((*found, mark.clone()));
+    }
+    if let Some(mark) = &mark {
+        check_without(dir, options.force).map_err(|error| match &found {
+            Ok(_) => problem(&name, CacheProblem::OtherStore),
+            Err(_) => match error {
+                ObjectError::Cache { .. } => needed(mark),
+                other => other,
+            },
+        })?;
+    }
+    if !options.force {
+        match found {
+            Ok(_) => return fail(CacheProblem::OtherStore),
+            Err(NxdError::Foreign) => {
+                if let Some(signature) = found_on(device)? {
+                    return fail(CacheProblem::Signature(signature));
+                }
+            }
+            Err(error) => return fail(CacheProblem::Superblock(error)),
+        }
+    }
+    let store = match mark {
+        Some(mark) => mark.store,
+        None => draw_identity(dir)?,
+    };
+    let cache = draw_identity(dir)?;
+    // The mark first: a device that is ours without one would be taken for another store's.
+    let mark = NxdMark { cache, store, is_dirty: false, changed: now(), size, device: name.clone() };
+    write_mark(dir, &mark)?;
+    let superblock = NxdSuperblock { cache, store, size, counter: 1, epoch: 0, tail: 0 };
+    write_superblock(device, &superblock)
+        .and_then(|()| device.flush())
+        .map_err(|error| problem(&name, CacheProblem::Io(error)))?;
+    Ok((superblock, mark))
+}
