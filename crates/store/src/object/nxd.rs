@@ -46,6 +46,8 @@ use std::time::{Duration, Instant};
 
 /// Objects share so many locks.
 const STRIPES: usize = 256;
+/// Changed objects that a stripe remembers.
+const UNSYNCED_MAX: usize = 1024;
 /// How long a change that needs room in the log waits for it before it fails.
 const ROOM_WAIT: Duration = Duration::from_secs(60);
 
@@ -84,6 +86,44 @@ struct Stripe {
     write_backs: AtomicU64,
     objects: Mutex<HashMap<Fid, Pieces>>,
     streams: Mutex<HashMap<Fid, Stream>>,
+    unsynced: Mutex<Unsynced>,
+}
+
+/// Objects that were changed below in place since the disk was synced, each with the number of its last change.
+#[derive(Default)]
+struct Unsynced {
+    objects: HashMap<Fid, u64>,
+    /// There were too many: it may be any.
+    is_any: bool,
+    changes: u64,
+}
+
+impl Unsynced {
+    fn note(&mut self, object: Fid) {
+        self.changes += 1;
+        if self.objects.len() < UNSYNCED_MAX || self.objects.contains_key(&object) {
+            self.objects.insert(object, self.changes);
+        } else {
+            self.is_any = true;
+        }
+    }
+
+    fn has(&self, object: Fid) -> bool {
+        self.is_any || self.objects.contains_key(&object)
+    }
+
+    /// What was changed up to `changes` is durable.
+    fn synced(&mut self, changes: u64) {
+        self.objects.retain(|_, change| *change > changes);
+        self.is_any &= self.changes > changes;
+    }
+
+    /// As far as it is this object.
+    fn synced_one(&mut self, object: Fid, changes: u64) {
+        if self.objects.get(&object).is_some_and(|change| *change <= changes) {
+            self.objects.remove(&object);
+        }
+    }
 }
 
 /// What the threads of a cache share.
@@ -323,6 +363,7 @@ impl Core {
         let promise = self.log.promise(1).ok_or(Full)?;
         let dirty: Vec<Piece> = pieces.iter().filter(|piece| !piece.is_clean).copied().collect();
         if !dirty.is_empty() {
+            self.log.flush().map_err(|error| self.io_error(error))?;
             self.write_back(stripe, object, &dirty)?;
             self.inner.sync(object)?;
             self.clean(stripe, object, &dirty);
@@ -331,6 +372,16 @@ impl Core {
         self.append_forgotten(vec![item], promise)?;
         self.drop_pieces(stripe, object, range);
         self.counters.settled.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes the disk durable.
+    fn sync_below(&self) -> Result<()> {
+        let changes: Vec<u64> = self.stripes.iter().map(|stripe| stripe.unsynced.lock().changes).collect();
+        self.inner.sync_all()?;
+        for (stripe, changes) in self.stripes.iter().zip(changes) {
+            stripe.unsynced.lock().synced(changes);
+        }
         Ok(())
     }
 

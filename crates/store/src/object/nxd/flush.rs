@@ -170,6 +170,8 @@ impl Core {
             return Ok(false);
         }
         let begun = Instant::now();
+        // The disk may not show a part of a write before the log holds all of it.
+        self.log.flush().map_err(|error| self.io_error(error))?;
         let mut dirty = self.dirty_pieces(end * BLOCK);
         dirty.sort_unstable_by_key(|(object, piece)| (*object, piece.start));
         let (mut written, mut bytes, mut failure) = (Vec::new(), 0, None);
@@ -193,7 +195,7 @@ impl Core {
             }
         }
         if !written.is_empty() {
-            self.inner.sync_all()?;
+            self.sync_below()?;
             for (object, pieces) in &written {
                 self.clean(self.stripe(*object), *object, pieces);
             }

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Streams that a stripe remembers.
 const STREAMS_MAX: usize = 256;
+/// What a device writes whole or not at all, in bytes.
+const SECTOR: u64 = 512;
 /// Times that [`Core::attr_of`] looks again if it was disturbed.
 const LOOKS_MAX: u32 = 100;
 
@@ -40,6 +42,7 @@ impl Core {
     }
 
     fn write_below(&self, object: Fid, offset: u64, data: &[u8], is_promised: bool) -> Result<usize> {
+        self.stripe(object).unsynced.lock().note(object);
         match is_promised {
             true => self.inner.write_promised(object, offset, data),
             false => self.inner.write(object, offset, data),
@@ -92,7 +95,10 @@ impl Core {
     fn try_cached(&self, object: Fid, offset: u64, data: &[u8]) -> std::result::Result<bool, Stop> {
         let stripe = self.stripe(object);
         let _gate = stripe.gate.read();
-        if !self.set_aside(stripe, object, offset..offset + data.len() as u64) {
+        let range = offset..offset + data.len() as u64;
+        // The rest of its sector could be older than this write after a power cut.
+        let is_part = !range.start.is_multiple_of(SECTOR) || !range.end.is_multiple_of(SECTOR);
+        if (is_part && stripe.unsynced.lock().has(object)) || !self.set_aside(stripe, object, range) {
             count(&self.counters.bypassed_other);
             return Ok(false);
         }
@@ -177,6 +183,7 @@ impl Core {
         self.with_room(|| {
             let _gate = stripe.gate.write();
             self.settle(stripe, object, range.clone())?;
+            stripe.unsynced.lock().note(object);
             Ok(change()?)
         })
     }
@@ -407,12 +414,16 @@ impl ObjectStore for Nxd {
 
     fn sync(&self, object: Fid) -> Result<()> {
         self.flush_log()?;
-        self.inner.sync(object)
+        let unsynced = &self.stripe(object).unsynced;
+        let changes = unsynced.lock().changes;
+        self.inner.sync(object)?;
+        unsynced.lock().synced_one(object, changes);
+        Ok(())
     }
 
     fn sync_all(&self) -> Result<()> {
         self.flush_log()?;
-        self.inner.sync_all()
+        self.sync_below()
     }
 
     fn destroy(&self, objects: &[Fid]) -> Result<u64> {
