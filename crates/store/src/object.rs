@@ -30,8 +30,8 @@ pub mod conformance;
 pub use block::{BlockStore, BlockStoreOptions};
 pub use cache_policy::CachePolicy;
 pub use error::{ObjectError, Result};
-pub use nxd::{Nxd, NxdMode, NxdOptions, NxdSettings, NxdStats};
 pub use file::{ADDRESS, CLASS, DirectIo, FileStore, FileStoreOptions, JOINING, LOCK_CLIENTS};
+pub use nxd::{Nxd, NxdMode, NxdOptions, NxdSettings, NxdStats};
 pub use records::{Edit, RecordStore};
 pub use report::{
     FreeExtentClass, FreeExtents, ObjectExtent, ObjectProblem, ObjectStoreStats, ObjectVerifyReport,

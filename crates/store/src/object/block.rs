@@ -40,8 +40,8 @@ mod upkeep;
 mod write;
 
 pub use directory::is_block_store;
-pub(in crate::object) use label::found_on;
 pub use label::DeviceProblem;
+pub(in crate::object) use label::found_on;
 pub use options::BlockStoreOptions;
 pub use read::ReadRequest;
 

@@ -3,10 +3,10 @@
 //! `superblock` is written last when a store is made. A directory that holds only what an unfinished making leaves
 //! behind counts as empty; the file on which data would lie does not.
 
-use crate::object::nxd::{MARK, MARK_NEW};
 use super::options::BlockStoreOptions;
 use crate::exclusive::Exclusive;
 use crate::object::file::directory::{ADDRESS, CLASS, JOINING, LOCK_CLIENTS, names, path_error};
+use crate::object::nxd::{MARK, MARK_NEW};
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::block::{BLOCK_LABEL_LEN, BlockLabel, BlockLabelError};
 use rustix::fs::{self, Mode, OFlags};
@@ -108,7 +108,8 @@ impl Directory {
 
     /// Names in the directory that no store puts there.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        let known = [HEADER, INDEX, DEVICE, OWN_DEVICE, LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW];
+        let known =
+            [HEADER, INDEX, DEVICE, OWN_DEVICE, LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW];
         let is_known = |name: &[u8]| known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name);
         let names = names(&self.fd, dir)?.into_iter().filter(|name| !is_known(name));
         Ok(names.map(|name| dir.join(std::ffi::OsString::from_vec(name))).collect())

@@ -3,10 +3,10 @@
 //! `superblock` is written last when a store is made. A directory that holds only what an unfinished making leaves
 //! behind counts as empty.
 
-use crate::object::nxd::{MARK, MARK_NEW};
 use super::ops;
 use super::options::FileStoreOptions;
 use crate::exclusive::Exclusive;
+use crate::object::nxd::{MARK, MARK_NEW};
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, OBJECT_LABEL_MAX, ObjectDirectoryHeader};
 use nacre_types::Timestamp;
@@ -96,7 +96,8 @@ impl Directory {
 
     /// Names in the directory that no store puts there.
     pub(super) fn strays(&self, dir: &Path) -> Result<Vec<std::path::PathBuf>> {
-        let known = [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW];
+        let known =
+            [HEADER, HEADER_NEW, INDEX, OBJECTS, LOCK_CLIENTS, CLASS, JOINING, ADDRESS, MARK, MARK_NEW];
         let is_known = |name: &[u8]| known.iter().chain(&UNFINISHED).any(|known| known.as_bytes() == name);
         Ok(names(&self.fd, dir)?
             .into_iter()

@@ -168,14 +168,8 @@ impl Log {
     ) -> io::Result<Log> {
         let ring = superblock.size / BLOCK - 2;
         let tail = superblock.tail;
-        let state = State {
-            head: tail,
-            tail,
-            reusable: tail,
-            promised: 0,
-            batches: BTreeMap::new(),
-            superblock,
-        };
+        let state =
+            State { head: tail, tail, reusable: tail, promised: 0, batches: BTreeMap::new(), superblock };
         let log = Log {
             device,
             ring,
@@ -206,13 +200,9 @@ impl Log {
         let superblock = state.superblock;
         let (mut position, mut epoch) = (state.tail, 0);
         let mut window = (0u64, Vec::new());
-        while let Some((batch, bytes)) =
-            self.read_batch(&superblock, position, epoch, &mut window)?
-        {
+        while let Some((batch, bytes)) = self.read_batch(&superblock, position, epoch, &mut window)? {
             let is_whole = batch.entries.iter().all(|entry| match *entry {
-                NxdEntry::Data { at, len, crc, .. } => {
-                    data_crc(&bytes[at as usize..][..len as usize]) == crc
-                }
+                NxdEntry::Data { at, len, crc, .. } => data_crc(&bytes[at as usize..][..len as usize]) == crc,
                 NxdEntry::Forget { .. } => true,
             });
             if !is_whole {

@@ -2,7 +2,7 @@
 
 use super::log::{AppendError, Item};
 use super::pieces::{Lost, Piece, Record};
-use super::{Core, Full, Nxd, NxdMode, Stop, Stripe, Stream};
+use super::{Core, Full, Nxd, NxdMode, Stop, Stream, Stripe};
 use crate::object::{
     Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectProblem,
     ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, simulated::Simulation,
@@ -153,13 +153,7 @@ impl Core {
     }
 
     /// Writes to the disk; what the log has of the range goes there before.
-    fn write_through(
-        &self,
-        object: Fid,
-        range: Range<u64>,
-        data: &[u8],
-        is_promised: bool,
-    ) -> Result<usize> {
+    fn write_through(&self, object: Fid, range: Range<u64>, data: &[u8], is_promised: bool) -> Result<usize> {
         let stripe = self.stripe(object);
         {
             let _gate = stripe.gate.read();

@@ -1,7 +1,7 @@
 //! A cache and its store know each other: the superblock of the one, a mark in the directory of the other.
 
-use super::log::{read_superblock, write_superblock};
 use super::NxdOptions;
+use super::log::{read_superblock, write_superblock};
 use crate::object::block::device::BlockDevice;
 use crate::object::block::found_on;
 use crate::object::file::directory::{draw_identity, path_error};
@@ -46,7 +46,9 @@ pub enum CacheProblem {
     #[error("it belongs to another store")]
     OtherStore,
     /// It is not there, and it is needed.
-    #[error("up to {bytes} bytes of small writes since {since} seconds after 1970 are only there, not in the store; without it they are lost")]
+    #[error(
+        "up to {bytes} bytes of small writes since {since} seconds after 1970 are only there, not in the store; without it they are lost"
+    )]
     Needed {
         /// Most that can be lost.
         bytes: u64,
