@@ -52,7 +52,7 @@ impl Alarm {
     fn wait(&self, time: Duration, ends_when_rung: bool) -> Option<bool> {
         let end = Instant::now() + time;
         let mut calls = self.calls.lock();
-        while !calls.is_stopping && !(ends_when_rung && calls.is_rung) {
+        while !(calls.is_stopping || ends_when_rung && calls.is_rung) {
             if self.changed.wait_until(&mut calls, end).timed_out() {
                 break;
             }
