@@ -93,7 +93,7 @@ fn main() {
     let (cache, object_bytes) = (number(&arguments, 2, 64) * MIB, number(&arguments, 3, 64) * MIB);
     let (rounds, threads) = (number(&arguments, 4, 3), number(&arguments, 5, 4));
     let inner = FileStore::open(&dir.join("store"), FileStoreOptions::create()).expect("opens");
-    let inner = Arc::new(Simulated::new(inner));
+    let inner = Arc::new(Simulated::new(Box::new(inner)));
     for object in 0..OBJECTS {
         for at in 0..object_bytes / MIB {
             inner.write(fid(object), at * MIB, &vec![1; MIB as usize]).expect("prepared");

@@ -424,6 +424,10 @@ impl ObjectStore for Nxd {
         self.destroy_all(objects)
     }
 
+    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+        self.inner.for_each_object(visit)
+    }
+
     fn space(&self) -> Result<Space> {
         self.inner.space()
     }

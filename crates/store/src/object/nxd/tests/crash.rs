@@ -81,6 +81,9 @@ impl ObjectStore for Watched {
     fn destroy(&self, objects: &[Fid]) -> Result<u64> {
         self.keep(self.inner.destroy(objects))
     }
+    fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+        self.inner.for_each_object(visit)
+    }
     fn space(&self) -> Result<Space> {
         self.inner.space()
     }
