@@ -1,5 +1,6 @@
 //! The suite that every store passes, over both back ends; writing back, pairing, faults, crashes.
 
+mod again;
 mod crash;
 mod trouble;
 
