@@ -277,6 +277,10 @@ struct ShapeArgs {
     /// file; once for all OSTs, or once for each in their order [default: file]
     #[arg(long, value_name = "BACKEND")]
     ost_backend: Vec<String>,
+    /// Flash device for small writes of an OST, written back to it later: PATH[,size=BYTES][,force], or none; once for each OST in
+    /// their order. It is kept, and may be given to OSTs that are there
+    #[arg(long, value_name = "CACHE")]
+    ost_cache: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -24,6 +24,7 @@ mod mount_helper;
 mod mounts;
 mod node;
 mod ost_backend;
+mod ost_cache;
 mod ost_class;
 mod ost_list;
 mod path;

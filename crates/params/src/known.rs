@@ -99,6 +99,19 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "writethrough_max_io_mb",
         ],
     ),
+    (
+        "nxd.*",
+        &[
+            "full_wait_ms",
+            "high_percent",
+            "idle_bytes_per_second",
+            "idle_ms",
+            "low_percent",
+            "mode",
+            "stream_writes",
+            "threshold",
+        ],
+    ),
     ("obdfilter.*.exports", &["clear"]),
     ("obdfilter.*.exports.*", &["brw_stats", "ldlm_stats", "stats"]),
     (

@@ -290,6 +290,11 @@ pub trait ObjectStore: Send + Sync {
         None
     }
 
+    /// The cache of small writes in front of this store, if it has one.
+    fn small_write_cache(&self) -> Option<&Nxd> {
+        None
+    }
+
     /// Makes everything durable and refuses changes from now on ([`ObjectError::Closed`]). The caller has let calls in
     /// progress return.
     ///

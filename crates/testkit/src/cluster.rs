@@ -50,6 +50,8 @@ pub struct Options {
     pub fsname: String,
     /// What OSTs keep their objects in, as for `nacre up --ost-backend`; `NACRE_TEST_OST_BACKEND` if empty.
     pub ost_backend: Vec<String>,
+    /// Size of a cache of small writes for each OST, as for `nacre up --ost-cache`; a file beside the data.
+    pub ost_cache_size: Option<String>,
     /// Separate: `nacre up` chooses the ports, as for users who name none. Somebody else may take them before the servers
     /// have them, so only for tests of just that.
     pub any_ports: bool,
@@ -65,6 +67,7 @@ impl Default for Options {
             mount_options: None,
             fsname: "nacre".to_owned(),
             ost_backend: Vec::new(),
+            ost_cache_size: None,
             any_ports: false,
         }
     }
@@ -338,9 +341,23 @@ impl Cluster {
         for backend in backends {
             words.extend([OsStr::new("--ost-backend"), OsStr::new(backend)]);
         }
+        let caches: Vec<String> = match &self.options.ost_cache_size {
+            Some(size) => (0..self.options.osts)
+                .map(|ost| format!("{},size={size}", self.cache_of(ost).display()))
+                .collect(),
+            None => Vec::new(),
+        };
+        for cache in &caches {
+            words.extend([OsStr::new("--ost-cache"), OsStr::new(cache)]);
+        }
         self.launcher.run(&words, LIMIT);
         let kind = mounts::at(&self.mount).map(|mount| mount.kind);
         assert_eq!(kind.as_deref(), Some("fuse.nacre"), "what is mounted on {}", self.mount.display());
+    }
+
+    /// The device of an OST's cache of small writes.
+    pub fn cache_of(&self, ost: usize) -> PathBuf {
+        self.data.with_file_name(format!("cache{ost}"))
     }
 
     /// The processes that run, by role: `node` in one process, else `mgs`, `mdt0000`, `ost0000`.. and `mount`; and

@@ -6,6 +6,7 @@ use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::instance::{self, FormatOptions, Instance, target_name};
 use crate::ost_backend::OstBackends;
+use crate::ost_cache::OstCaches;
 use crate::process::{self, MOUNT, NODE, RunDir};
 use crate::progress::Progress;
 use crate::{mounts, node, ost_class, ports};
@@ -26,6 +27,8 @@ pub fn run(args: &UpArgs) -> Result<i32> {
     super::mount::MountOptions::parse(&args.options, false)?;
     let mut progress = Progress::new(args.json);
     let instance = open_or_format(args, &mut progress)?;
+    let caches = OstCaches::parse(&args.shape.ost_cache, instance.superblock.ost_count)?;
+    node::attach_caches(&instance, &caches)?;
     ost_class::keep(&instance, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
     let run = RunDir::new(instance.run_dir());
     let mount_point = instance::absolute(&args.mount)?;
@@ -78,7 +81,9 @@ pub fn format(args: &FormatArgs) -> Result<i32> {
     let mut progress = Progress::new(false);
     let backends = OstBackends::parse(&args.shape.ost_backend, options.ost_count)?;
     let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
+    let caches = OstCaches::parse(&args.shape.ost_cache, options.ost_count)?;
     let instance = Instance::format(&args.dir, &options, make, |text| progress.show(text))?;
+    node::attach_caches(&instance, &caches)?;
     ost_class::keep(&instance, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
     drop(progress);
     println!(

@@ -12,6 +12,7 @@ mod ldlm;
 mod llite;
 mod lmv;
 mod lod;
+mod nxd;
 mod osc;
 mod pools;
 mod simulated;
@@ -178,12 +179,13 @@ impl Params {
         ldlm::enter_timeout(&self.tree, &add("ldlm_timeout"), server.locks(), LDLM_TIMEOUT_MAX_S);
         jobs::enter_stats(&self.tree, &below, server, ObjectServer::job_stats);
         cache::enter(&self.tree, &name, server);
+        nxd::enter(&self.tree, &name, server);
         exports::enter_ost(&self.tree, &below, server);
         let namespace = format!("ldlm.namespaces.filter-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, server.locks());
-        self.apply_lasting(&below);
-        self.apply_lasting(&format!("osd-file.{name}"));
-        self.apply_lasting(&namespace);
+        for lasting in [below, format!("osd-file.{name}"), format!("nxd.{name}"), namespace] {
+            self.apply_lasting(&lasting);
+        }
     }
 
     /// Enters those of a metadata target.

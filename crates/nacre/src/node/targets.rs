@@ -5,6 +5,7 @@ use super::params::Params;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
 use crate::ost_backend::{OstBackend, OstBackends};
+use crate::ost_cache::{OstCaches, with_cache};
 use crate::ost_class;
 use nacre_layout::LayoutSpec;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
@@ -14,7 +15,6 @@ use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::Targets;
 use nacre_rpc::{LoMds, LoOss, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
 use nacre_store::object::block::is_block_store;
-use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
 use nacre_types::{ClientUuid, Cred, Fid, Nid, SetAttr, SetAttrValid, TargetId, TargetKind};
 use nacre_wire::mds::MdsRequest;
@@ -137,14 +137,32 @@ fn osts_beside(instance: &Instance, target: TargetId) -> u32 {
     u32::try_from(beside.max(1)).unwrap_or(u32::MAX)
 }
 
-/// Opens the object store of an OST.
-pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
+fn open_uncached(instance: &Instance, target: TargetId) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
     let dir = instance.target_dir(target);
-    let opened: nacre_store::object::Result<Box<dyn ObjectStore>> = match is_block_store(&dir) {
-        true => BlockStore::open(&dir, block_options(instance, target)).map(|store| Box::new(store) as _),
-        false => FileStore::open(&dir, object_options(instance, target)).map(|store| Box::new(store) as _),
-    };
+    Ok(match is_block_store(&dir) {
+        true => Box::new(BlockStore::open(&dir, block_options(instance, target))?),
+        false => Box::new(FileStore::open(&dir, object_options(instance, target))?),
+    })
+}
+
+/// Opens the object store of an OST, with its cache of small writes if it has one.
+pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
+    let opened = open_uncached(instance, target);
+    let opened = opened.and_then(|store| with_cache(&instance.target_dir(target), store));
     opened.map_err(Failure::because(format!("open {target}")))
+}
+
+/// Gives caches of small writes to OSTs that do not run.
+///
+/// # Errors
+/// If an OST cannot be opened, or its cache is not to be used.
+pub fn attach_caches(instance: &Instance, caches: &OstCaches) -> Result<()> {
+    for target in caches.indexes().map(TargetId::ost) {
+        let Some(cache) = caches.of(target.index) else { continue };
+        let store = open_uncached(instance, target).map_err(Failure::because(format!("open {target}")))?;
+        cache.attach(&instance.target_dir(target), store)?;
+    }
+    Ok(())
 }
 
 /// Settings of an MDT under the shared parameters.
@@ -204,7 +222,7 @@ impl Services {
                     let _ = self.mgs.set(Arc::new(mgs));
                 }
                 TargetKind::Ost => {
-                    let store = Arc::new(Simulated::new(open_objects(instance, target)?));
+                    let store = Arc::from(open_objects(instance, target)?);
                     let dir = instance.target_dir(target);
                     let server = ObjectServer::open(store, target.index, &dir, &OssConfig::default())
                         .map_err(Failure::because(format!("open {target}")))?;

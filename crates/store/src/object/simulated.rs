@@ -6,8 +6,8 @@
 //! Whatever is measured so is to be labelled "simulated".
 
 use super::{
-    Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectExtent, ObjectStore, ObjectStoreStats,
-    ObjectVerifyReport, Result, Seek, Space,
+    Advice, CachePolicy, Fallocate, FreeExtents, Nxd, ObjectAttr, ObjectExtent, ObjectStore,
+    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space,
 };
 use nacre_types::{Fid, Timestamp};
 use parking_lot::Mutex;
@@ -265,6 +265,10 @@ impl ObjectStore for Simulated {
 
     fn simulation(&self) -> Option<&Simulation> {
         Some(&self.simulation)
+    }
+
+    fn small_write_cache(&self) -> Option<&Nxd> {
+        self.inner.small_write_cache()
     }
 }
 

@@ -482,6 +482,10 @@ impl ObjectStore for Nxd {
         self.inner.simulation()
     }
 
+    fn small_write_cache(&self) -> Option<&Nxd> {
+        Some(self)
+    }
+
     fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Relaxed);
         self.flusher.stop();

@@ -11,7 +11,7 @@ use nacre_types::Timestamp;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// Name of the mark in the directory of a store.
@@ -107,6 +107,14 @@ pub(super) fn write_mark(dir: &Path, mark: &NxdMark) -> Result<()> {
         fs::fsync(&fd)
     };
     nacre_env::blocking(write).map_err(|error| path_error("write the mark of the cache in", dir, error))
+}
+
+/// The device of the cache of the store in a directory, if it has one.
+///
+/// # Errors
+/// [`ObjectError::Cache`] if the mark cannot be read.
+pub fn cache_of(dir: &Path) -> Result<Option<PathBuf>> {
+    Ok(read_mark(dir)?.map(|mark| PathBuf::from(mark.device)))
 }
 
 /// Checks that the store in a directory may be used without its cache: there is none, or it holds nothing that the store does

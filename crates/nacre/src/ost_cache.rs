@@ -1,0 +1,167 @@
+//! Caches of small writes of OSTs: a log on a flash device in front of the objects (`docs/formats/nxd.md`).
+//!
+//! A target knows its cache by the mark in its directory, so that it is used whenever the target is.
+
+use crate::failure::{Failure, Result};
+use crate::instance;
+use crate::ost_backend::bytes;
+use nacre_store::object::block::device::{BlockDevice, DirectDevice, DirectDeviceOptions};
+use nacre_store::object::nxd::{Nxd, NxdOptions, cache_of, check_without};
+use nacre_store::object::simulated::Simulated;
+use nacre_store::object::{ObjectError, ObjectStore};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Smallest cache that is made.
+const SIZE_MIN: u64 = 1 << 20;
+
+/// How long to wait for a device that a killed process had: the kernel takes its rings down after its end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn open_device(path: &Path, create_bytes: Option<u64>) -> io::Result<DirectDevice> {
+    let options = DirectDeviceOptions { create_bytes, patience: PATIENCE, ..DirectDeviceOptions::default() };
+    DirectDevice::open(path, &options)
+}
+
+/// A cache that a target is to have, written `PATH[,size=BYTES][,force]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OstCache {
+    path: PathBuf,
+    /// Size of a file that is made.
+    size: Option<u64>,
+    /// Overwrite what is there, and give up what another cache of the target held.
+    force: bool,
+}
+
+impl OstCache {
+    fn parse(text: &str) -> Result<Option<OstCache>> {
+        let wrong = |why: &str| {
+            Failure::usage(format!("--ost-cache {text}: {why}; write none, /dev/sdx or PATH,size=10G"))
+        };
+        let mut parts = text.split(',');
+        let path = parts.next().unwrap_or("");
+        let (mut size, mut force) = (None, false);
+        for part in parts {
+            match part.split_once('=') {
+                Some(("size", value)) if size.is_none() => {
+                    size = Some(bytes(value).ok_or_else(|| wrong("the size is no number of bytes"))?);
+                }
+                None if part == "force" && !force => force = true,
+                _ => return Err(wrong(&format!("'{part}' is not known"))),
+            }
+        }
+        match path {
+            "" => Err(wrong("the path is empty")),
+            "none" if size.is_none() && !force => Ok(None),
+            "none" => Err(wrong("none has no settings")),
+            _ if size.is_some_and(|size| size < SIZE_MIN) => Err(wrong("the size is less than 1M")),
+            path => Ok(Some(OstCache { path: instance::absolute(Path::new(path))?, size, force })),
+        }
+    }
+
+    /// Gives it to the target in `dir`, whose objects are `store`.
+    ///
+    /// # Errors
+    /// If it cannot be opened, holds somebody's data, or is another target's.
+    pub fn attach(&self, dir: &Path, store: Box<dyn ObjectStore>) -> Result<()> {
+        let what = format!("use {} as a cache", self.path.display());
+        let device = open_device(&self.path, self.size).map_err(Failure::because(&what))?;
+        let options = NxdOptions { force: self.force, ..NxdOptions::default() };
+        let cache = Nxd::open(dir, Arc::from(store), Arc::new(device), &options);
+        cache.and_then(|cache| cache.close()).map_err(Failure::because(what))
+    }
+}
+
+/// The caches that OSTs are to have, by index.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OstCaches(Vec<Option<OstCache>>);
+
+impl OstCaches {
+    /// Reads what was given: nothing, or one for each OST in their order.
+    ///
+    /// # Errors
+    /// If it cannot be understood, there are more than OSTs, or a device is given to several.
+    pub fn parse(given: &[String], osts: u16) -> Result<OstCaches> {
+        let caches = given.iter().map(|text| OstCache::parse(text)).collect::<Result<Vec<_>>>()?;
+        if caches.len() > usize::from(osts) {
+            let count = caches.len();
+            return Err(Failure::usage(format!("--ost-cache was given {count} times for {osts} OSTs")));
+        }
+        let paths: Vec<&PathBuf> = caches.iter().flatten().map(|cache| &cache.path).collect();
+        if let Some((_, path)) = paths.iter().enumerate().find(|(at, path)| paths[..*at].contains(path)) {
+            return Err(Failure::usage(format!("{} cannot be the cache of several OSTs", path.display())));
+        }
+        Ok(OstCaches(caches))
+    }
+
+    /// The cache of an OST.
+    pub fn of(&self, index: u16) -> Option<&OstCache> {
+        self.0.get(usize::from(index))?.as_ref()
+    }
+
+    /// The indexes that get one.
+    pub fn indexes(&self) -> impl Iterator<Item = u16> + '_ {
+        (0..).zip(&self.0).filter(|(_, cache)| cache.is_some()).map(|(index, _)| index)
+    }
+}
+
+/// The objects of the target in `dir`, with its cache in front if it has one. Service times can be simulated below the cache.
+///
+/// # Errors
+/// [`ObjectError::Cache`] if the cache is away and holds what the objects lack, or is another target's.
+pub fn with_cache(
+    dir: &Path,
+    store: Box<dyn ObjectStore>,
+) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
+    let store = Simulated::new(store);
+    let Some(path) = cache_of(dir)? else { return Ok(Box::new(store)) };
+    match open_device(&path, None) {
+        Ok(device) => {
+            let device: Arc<dyn BlockDevice> = Arc::new(device);
+            Ok(Box::new(Nxd::open(dir, Arc::new(store), device, &NxdOptions::default())?))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            check_without(dir, false)?;
+            log::warn!("{}: its cache {} is not there; all data is", dir.display(), path.display());
+            Ok(Box::new(store))
+        }
+        Err(source) => Err(ObjectError::Path { action: "open the cache", path, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(given: &[&str], osts: u16) -> Result<OstCaches> {
+        OstCaches::parse(&given.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>(), osts)
+    }
+
+    #[test]
+    fn caches_are_read_in_the_order_of_the_osts() {
+        let caches = parse(&["none", "/dev/x", "/srv/c,size=2M,force"], 4).expect("read");
+        let cache = |path: &str, size, force| OstCache { path: path.into(), size, force };
+        assert_eq!(caches.of(0), None);
+        assert_eq!(caches.of(1), Some(&cache("/dev/x", None, false)));
+        assert_eq!(caches.of(2), Some(&cache("/srv/c", Some(2 << 20), true)));
+        assert_eq!(caches.of(3), None);
+        assert_eq!(caches.indexes().collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for given in [
+            &[""][..],
+            &["none,force"],
+            &["/dev/x,what"],
+            &["/dev/x,size=1"],
+            &["/dev/x,force,force"],
+            &["/dev/x", "/dev/x"],
+            &["none", "none", "/dev/x"],
+        ] {
+            parse(given, 2).expect_err("refused");
+        }
+    }
+}
