@@ -227,7 +227,8 @@ fn move_names(mds: &Weak<Mds>, bell: &Bell) {
             // Whoever waits for a shard gets as much time with it as the steps.
             Pace::Busy => bell.rest(start.elapsed().min(TICK)),
             Pace::Waiting => bell.wait(Some(TICK)),
-            Pace::Idle => bell.wait(None),
+            // What comes together with the first one is looked at together.
+            Pace::Idle => bell.wait(None) && bell.rest(TICK),
         };
         if !goes_on {
             return;

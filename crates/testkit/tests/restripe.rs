@@ -232,9 +232,10 @@ fn a_directory_that_grows_is_split_by_itself_unless_it_is_turned_off() {
         assert_eq!(field(cluster, "-c", &dir), "0");
         set("enable_dir_auto_split", "1");
         set("dir_split_delta", "1");
-        let dir = fill("on", 0, 400);
+        // Half of them are less than what is split.
+        let dir = fill("on", 0, 300);
         await_shards(cluster, &dir, 2);
-        let dir = fill("on", 400, 1000);
+        let dir = fill("on", 300, 1000);
         await_shards(cluster, &dir, 3);
         assert_eq!(names_in(&dir).len(), 1000);
         assert_eq!(field(cluster, "-m", &dir), "1", "it stays where it is");

@@ -22,7 +22,9 @@ use std::time::{Duration, Instant};
 /// Lists that are kept; then all go. A guess: a few hundred KiB.
 const DIRS_MAX: usize = 1024;
 /// How often a list may turn out to be old in one operation.
-const ATTEMPTS: usize = 16;
+const ATTEMPTS: usize = 100;
+/// Those that follow each other at once.
+const TRIES_AT_ONCE: usize = 4;
 
 /// A list is fetched again after this time if its names moved then: whoever follows those that have left one shard asks twice.
 const MOVING_AGE: Duration = Duration::from_secs(1);
@@ -107,6 +109,15 @@ pub(crate) struct Striping<'a> {
     pub is_chosen: bool,
 }
 
+/// Parts of a change come to its MDTs one after the other, which on a busy machine takes longer than some tries: the first ones follow at once,
+/// the others after a rest.
+fn rest_before(attempt: usize) {
+    if attempt > TRIES_AT_ONCE {
+        let rest = Duration::from_millis(1 << (attempt - TRIES_AT_ONCE).min(6));
+        nacre_env::blocking(|| std::thread::sleep(rest));
+    }
+}
+
 /// A directory that is gone may have moved: then another inode has its name. The kernel walks the path once more, where "no such file" would be
 /// taken for the name that was looked for.
 fn dir_gone(status: Status) -> Status {
@@ -157,6 +168,7 @@ impl Client {
             if attempt > 0 && nacre_env::interrupted() {
                 return Err(Status::EINTR);
             }
+            rest_before(attempt + 1);
         }
         Err(Status::EAGAIN)
     }
@@ -238,7 +250,7 @@ impl Client {
             let Some(layout) = layout else { return Ok(attr) };
             match self.sum_of(attr, &layout) {
                 // The list is old, or the directory is gone.
-                Err(Status::ENOENT) => {}
+                Err(Status::ENOENT) => rest_before(attempt + 1),
                 outcome => return outcome,
             }
         }
