@@ -204,7 +204,10 @@ impl Mds {
     }
 
     /// Renews a directory's access time, at most once per change or day.
-    fn touch_directory(&self, seen: &InodeRecord) -> StatusResult<()> {
+    ///
+    /// # Errors
+    /// As [`Mds::with_names`]: a shard may be given up while its lock is waited for, which no program is to take for an empty directory.
+    pub(crate) fn touch_directory(&self, seen: &InodeRecord) -> StatusResult<()> {
         let now = self.now();
         let due = |attr: &nacre_types::Attr| {
             attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= ATIME_AGE_MAX
@@ -214,7 +217,7 @@ impl Mds {
         }
         let fid = seen.attr.fid;
         let _locked = self.locks.lock(&[fid]);
-        let record = self.directory(&fid)?;
+        let record = self.with_names(&fid)?;
         if !due(&record.attr) {
             return Ok(());
         }

@@ -41,8 +41,7 @@ pub struct Maker {
     /// Of the run.
     pub run: PathBuf,
     pub mdts: usize,
-    /// Directories get other numbers of shards too (`NACRE_MODEL_RESTRIPES=1`): a mount that has not heard yet that an MDT was killed and is
-    /// back shows what names led to before, which the model finds then (ROADMAP).
+    /// Directories get other numbers of shards too (`NACRE_MODEL_RESTRIPES=1`), with which the model has findings that are open (ROADMAP).
     pub restripes: bool,
     /// Files and directories get other MDTs too (`NACRE_MODEL_MIGRATES=1`): the same holds for that.
     pub migrates: bool,

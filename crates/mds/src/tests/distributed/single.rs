@@ -425,3 +425,23 @@ fn a_directory_that_grows_is_split_over_mdts_that_take_something_new_unless_it_i
     assert_eq!(world.parts(dir).len(), 3);
     world.check();
 }
+
+#[test]
+fn a_shard_that_is_given_up_while_it_is_listed_says_that_its_names_are_elsewhere() {
+    let world = World::new(2, 10);
+    let dir = with_names(&world, "dir");
+    restripe(&world, dir, &[0, 1]).expect("begins");
+    world.settle();
+    let there = |fid: &&Fid| fid.mdt_index() == 1;
+    let shard = *world.parts(dir).iter().find(there).expect("a shard on the other MDT");
+    let mds = world.net.get(1).expect("alive");
+    let seen = mds.find_inode(&shard).expect("read").expect("there");
+    let wish = DirDefault { count: 1, mdts: vec![0], ..DirDefault::default() };
+    world.run(0, &MdsRequest::Restripe { fid: dir, wish: &wish.encode() }).expect("begins");
+    world.settle();
+    assert_eq!(mds.find_inode(&shard), Ok(None));
+    // Where the time of access is renewed, whoever lists it has waited for its end.
+    assert_eq!(mds.touch_directory(&seen), Err(Status::WRONG_SHARD));
+    drop(mds);
+    world.check();
+}
