@@ -6,6 +6,7 @@ use crate::handles::HandleTable;
 use crate::io::ahead::Ahead;
 use crate::io::dirty::idle::Pace;
 use crate::io::dirty::writers::WriteBack;
+use crate::io::layout::Relayouts;
 use crate::io::ranges::Use;
 use crate::jobs::Jobs;
 use crate::joining::Joining;
@@ -48,8 +49,7 @@ pub struct Client {
     pub(crate) data_changes: AtomicU64,
     /// Bytes of files that came with opens.
     pub(crate) opened_bytes: Arc<AtomicU64>,
-    /// Files whose objects this client has replaced; tells whether a layout that comes is still true.
-    pub(crate) relayouts: AtomicU64,
+    pub(crate) relayouts: Relayouts,
     pub(crate) tunables: Tunables,
     pub(crate) jobs: Jobs,
     /// Where new directories go.
@@ -171,7 +171,7 @@ impl Client {
             changes: AtomicU64::new(0),
             data_changes: AtomicU64::new(0),
             opened_bytes: Arc::default(),
-            relayouts: AtomicU64::new(0),
+            relayouts: Relayouts::default(),
             tunables: Tunables::of_host(),
             jobs: Jobs::default(),
             placement: Placement::new(),

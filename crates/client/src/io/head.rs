@@ -137,6 +137,7 @@ impl Client {
                 inner.layout_warrant = Warrant::None;
             }
             inner.layout = Some(layout.clone());
+            self.relayouts.note(file.fid);
             let has_head = layout.object_on_mdt().is_some_and(|stripe| stripe.object == file.fid);
             inner.head = if has_head { Head::Settled } else { Head::LeftOut(layout) };
         });
@@ -184,6 +185,7 @@ impl Client {
             inner.head = Head::Settled;
         }
         drop(inner);
+        self.relayouts.note(file.fid);
         self.nodes.note_layout(file.node);
     }
 

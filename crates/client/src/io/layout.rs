@@ -14,7 +14,7 @@ use nacre_lock::{InodeBits, LockHandle};
 use nacre_types::{Fid, Status, StatusResult};
 use nacre_wire::mds::{MdsReply, MdsRequest};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Time after which an MDT that has no lock to give, because it waits for its clients after a restart, is asked again.
@@ -58,6 +58,35 @@ impl Drop for LayoutUse {
         if let Some((space, handle)) = self.lock.take() {
             space.release(handle);
         }
+    }
+}
+
+/// Counts how often this client has changed layouts: had objects made for a file, or replaced them. An answer of an MDT that was on its
+/// way meanwhile may be older than such a change, also where nothing is known of the file any more because it was closed. Files share
+/// counters; then one is asked for once more without need.
+pub(crate) struct Relayouts([AtomicU64; Relayouts::COUNTERS]);
+
+impl Relayouts {
+    const COUNTERS: usize = 1024;
+
+    fn counter(&self, fid: Fid) -> &AtomicU64 {
+        &self.0[(fid.seq ^ u64::from(fid.oid)) as usize % Relayouts::COUNTERS]
+    }
+
+    /// How often the layout of a file was changed, with those of others.
+    pub fn count(&self, fid: Fid) -> u64 {
+        self.counter(fid).load(Ordering::Acquire)
+    }
+
+    /// The layout was changed, and who has the file open here knows it. To be said before the file is closed.
+    pub fn note(&self, fid: Fid) {
+        self.counter(fid).fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Default for Relayouts {
+    fn default() -> Relayouts {
+        Relayouts([const { AtomicU64::new(0) }; Relayouts::COUNTERS])
     }
 }
 
@@ -178,7 +207,7 @@ impl Client {
     fn ask_layout(&self, file: &FileState, range: Option<(u64, u64)>) -> StatusResult<Tried> {
         let fid = file.fid;
         let lease = self.lease.number();
-        let changes = self.layout_changes();
+        let changes = self.relayouts.count(fid);
         if lease != 0 {
             let request = match range {
                 Some((start, end)) => MdsRequest::LayoutIntent { fid, start, end },
@@ -188,10 +217,13 @@ impl Client {
             let MdsReply::Layout(layout) = answer.reply else { return Err(Status::EPROTO) };
             let mut inner = file.lock();
             inner.transno = inner.transno.max(answer.transno);
-            if changes != self.layout_changes() || lease != self.lease.number() {
+            if changes != self.relayouts.count(fid) || lease != self.lease.number() {
                 return Ok(Tried::Again(Duration::ZERO));
             }
             inner.learn_layout(layout, Warrant::Lease(lease));
+            if range.is_some() {
+                self.relayouts.note(fid);
+            }
             return Ok(Tried::Done(LayoutUse { layout: inner.layout.clone(), lock: None }));
         }
         let space = self.layout_space(fid);
@@ -205,7 +237,7 @@ impl Client {
         };
         let transno = answer.transno;
         match space.adopt(reserved, fid, lock, layout.as_ref()) {
-            Adopted::Held(handle) => {
+            Adopted::Held(handle, layout) => {
                 let lock = Some((space, handle));
                 let mut inner = file.lock();
                 inner.transno = inner.transno.max(transno);
@@ -243,17 +275,19 @@ impl Client {
         }
     }
 
-    /// An open has brought this layout, and perhaps a lock. It was asked for under this lease, and after so many changes.
+    /// An open has brought this layout, and perhaps a lock. It was asked for under this lease, and after so many changes of it, if those
+    /// of this file were counted.
     pub(crate) fn adopt_layout_lock(
         &self,
         file: &FileState,
         (reserved, lock): (LockHandle, LockHandle),
         layout: Option<Arc<Layout>>,
-        (lease, changes): (u64, u64),
+        (lease, changes): (u64, Option<u64>),
     ) {
         if reserved == LockHandle(0) {
             let mut inner = file.lock();
-            if lease != 0 && changes == self.layout_changes() && lease == self.lease.number() {
+            let is_new = changes == Some(self.relayouts.count(file.fid));
+            if lease != 0 && is_new && lease == self.lease.number() {
                 inner.learn_layout(layout, Warrant::Lease(lease));
             } else if inner.layout.is_none() {
                 // It says what was true once: the first operation asks.
@@ -262,7 +296,7 @@ impl Client {
             return;
         }
         let space = self.layout_space(file.fid);
-        if let Adopted::Held(handle) = space.adopt(reserved, file.fid, lock, layout.as_ref()) {
+        if let Adopted::Held(handle, layout) = space.adopt(reserved, file.fid, lock, layout.as_ref()) {
             file.lock().learn_layout(layout, Warrant::Lock(handle));
             space.release(handle);
         }
@@ -279,11 +313,6 @@ impl Client {
     pub(crate) fn holds_components(&self, file: &FileState) -> bool {
         let warrant = file.lock().layout_warrant;
         matches!(warrant, Warrant::Lock(handle) if self.layout_space(file.fid).holds_components(handle))
-    }
-
-    /// How often this client has replaced the objects of a file. What was asked for before may be old.
-    pub(crate) fn layout_changes(&self) -> u64 {
-        self.relayouts.load(Ordering::Acquire)
     }
 }
 

@@ -268,11 +268,11 @@ impl Client {
             if let Some(frozen) = &file.lock().frozen {
                 return Ok(frozen.seen);
             }
-            let changes = self.layout_changes();
+            let changes = self.relayouts.count(file.fid);
             let used = self.use_layout(file)?;
             let glimpse = self.refresh_size_of(file, used.layout())?;
             // Otherwise objects may have been asked that are not the file's any more.
-            if changes == self.layout_changes() {
+            if changes == self.relayouts.count(file.fid) {
                 return Ok(glimpse);
             }
         }

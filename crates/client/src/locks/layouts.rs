@@ -50,10 +50,10 @@ struct State {
 }
 
 /// What became of a lock that an answer spoke of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) enum Adopted {
-    /// It is there, and the caller has a reference.
-    Held(LockHandle),
+    /// It is there, and the caller has a reference. The newest layout that is known under it: other answers may have overtaken this one.
+    Held(LockHandle, Option<Arc<Layout>>),
     /// It was called back on the way: ask again.
     Gone,
     /// The MDT has none to give at the moment.
@@ -96,46 +96,53 @@ impl LayoutSpace {
         granted: LockHandle,
         layout: Option<&Arc<Layout>>,
     ) -> Adopted {
-        let adopted = self.step(|state, effects| {
+        let held = self.step(|state, effects| {
             if granted == reserved {
                 let resource = ResourceId::of_fid(&fid);
                 let need = Need::bits(Mode::Pr, WHOLE);
                 if !state.engine.adopt(reserved, &resource, &need, effects) {
-                    return Adopted::Gone;
+                    return Err(Adopted::Gone);
                 }
                 state.files.insert(granted, fid);
-                return Adopted::Held(granted);
+                return Ok(granted);
             }
             state.engine.forget_reserved(reserved);
             if granted == LockHandle(0) {
-                return Adopted::None;
+                return Err(Adopted::None);
             }
             if state.engine.hold(granted).is_some() {
-                return Adopted::Held(granted);
+                return Ok(granted);
             }
             // It is on its way out, or its answer is on its way in; otherwise that answer was lost, and nobody here has the lock.
             if !state.engine.knows(granted) && !state.engine.is_reserved(granted) {
                 effects.push(Effect::SendCancel(granted));
             }
-            Adopted::Gone
+            Err(Adopted::Gone)
         });
-        if let Adopted::Held(handle) = adopted {
-            self.note_layout(handle, layout);
-            if let Some(locks) = self.locks.upgrade() {
-                locks.clock.wake();
+        match held {
+            Ok(handle) => {
+                let newest = self.note_layout(handle, layout);
+                if let Some(locks) = self.locks.upgrade() {
+                    locks.clock.wake();
+                }
+                Adopted::Held(handle, newest)
             }
+            Err(none) => none,
         }
-        adopted
     }
 
-    /// The caller has a reference to the lock. Answers may overtake each other: objects do not go while it is held.
-    fn note_layout(&self, handle: LockHandle, layout: Option<&Arc<Layout>>) {
-        let Some(layout) = layout.filter(|layout| layout.has_objects()) else { return };
+    /// The caller has a reference to the lock. Answers may overtake each other: objects do not go while it is held. Gives the newest layout.
+    fn note_layout(&self, handle: LockHandle, layout: Option<&Arc<Layout>>) -> Option<Arc<Layout>> {
         let mut state = self.state.lock();
         let age = |layout: &Arc<Layout>| (layout.generation, layout.objects().count());
-        if state.layouts.get(&handle).is_none_or(|known| age(known) <= age(layout)) {
-            state.layouts.insert(handle, layout.clone());
+        let with_objects = layout.filter(|layout| layout.has_objects());
+        match (state.layouts.get(&handle), with_objects) {
+            (Some(known), None) => return Some(known.clone()),
+            (Some(known), Some(layout)) if age(known) > age(layout) => return Some(known.clone()),
+            (_, Some(layout)) => drop(state.layouts.insert(handle, layout.clone())),
+            (None, None) => {}
         }
+        layout.cloned()
     }
 
     /// A reference to a lock, and what it covers, if it may be used.

@@ -43,11 +43,10 @@ impl Client {
         }
         let handle = self.handles.fresh();
         let unopened = self.nodes.file(node).is_none().then(|| self.data_changes.load(Ordering::Acquire));
-        let (reserved, changes) = (self.reserve_layout_lock(fid), self.layout_changes());
+        let (reserved, changes) = (self.reserve_layout_lock(fid), Some(self.relayouts.count(fid)));
         let opened = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags, lock: reserved });
         let answer = opened.inspect_err(|_| self.forget_layout_lock(fid, reserved))?;
         let MdsReply::Opened { attr, layout, data, lock } = answer.reply else { return Err(Status::EPROTO) };
-        self.nodes.note(node, &attr, answer.lease.into());
         if flags.contains(OpenFlags::KILL_PRIV | OpenFlags::TRUNCATE) {
             self.mode_changed(fid);
         }
@@ -92,7 +91,7 @@ impl Client {
         exclusive: bool,
     ) -> StatusResult<(Found, OpenedFile)> {
         let fid = self.fresh_fid(parent.mdt_index())?;
-        let changes = self.layout_changes();
+        let changes = self.relayouts.count(fid);
         let (flags, sync) = open;
         let handle = self.handles.fresh();
         let request = MdsRequest::Create {
@@ -114,6 +113,7 @@ impl Client {
         };
         self.nodes.note(parent.fid.inode_number(), &parent, lease.into());
         let node = node_of(attr.fid)?;
+        let changes = Some(changes).filter(|_| attr.fid == fid);
         let lock = (LockHandle(0), LockHandle(0));
         let opening = Opening { handle, flags, sync, lease, changes, lock, created, data: None };
         let opened = self.attach_open(attr, layout, opening)?;
@@ -151,7 +151,9 @@ impl Client {
         let (fid, node) = (attr.fid, attr.fid.inode_number());
         let file = self.nodes.attach(node, || FileState::new(fid, node));
         let data = opening.data.take().and_then(|data| self.keep_opened(&file, data, opening.lease));
-        let outcome = self.complete_open(&file, attr, layout, &opening);
+        let outcome = self
+            .attributes_of_open(attr, &mut opening)
+            .and_then(|attr| self.complete_open(&file, attr, layout, &opening));
         match outcome {
             Ok(attr) => {
                 let open =
@@ -173,6 +175,22 @@ impl Client {
                 Err(status)
             }
         }
+    }
+
+    /// The attributes that came with an open, unless the file may have got objects here while the answer was on its way: it may have
+    /// been written and closed since, and of that nothing would be known any more. To be called when the file is attached.
+    fn attributes_of_open(&self, mut attr: Attr, opening: &mut Opening) -> StatusResult<Attr> {
+        let fid = attr.fid;
+        if opening.changes != Some(self.relayouts.count(fid)) {
+            opening.changes = None;
+            let answer = self.call_system(fid, &MdsRequest::GetAttr { fid })?;
+            opening.lease = answer.lease;
+            attr = answer.attr()?;
+        }
+        if !opening.created {
+            self.nodes.note(fid.inode_number(), &attr, opening.lease.into());
+        }
+        Ok(attr)
     }
 
     fn complete_open(
@@ -376,8 +394,8 @@ struct Opening {
     sync: bool,
     /// Lease under which the MDT was asked.
     lease: u64,
-    /// [`Client::layout_changes`] before that.
-    changes: u64,
+    /// What [`Relayouts::count`] was before that, if it was asked.
+    changes: Option<u64>,
     /// The lock on the layout that was asked for, and the one that came.
     lock: (LockHandle, LockHandle),
     created: bool,

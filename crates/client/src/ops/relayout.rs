@@ -18,7 +18,6 @@ use nacre_types::{Fid, Status, StatusResult, perm};
 use nacre_wire::mds::{LeaseKind, MdsReply, MdsRequest};
 use nacre_wire::oss::{OssReply, OssRequest};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// First part of the name under which Lustre makes a file without a name: ".", four control characters, a word.
 const VOLATILE: &[u8] = b".\x0c\x13\x14\x12:VOLATILE:";
@@ -194,7 +193,7 @@ impl Client {
             ranges.clear();
         }
         let outcome = request();
-        self.relayouts.fetch_add(1, Ordering::AcqRel);
+        fids.iter().for_each(|fid| self.relayouts.note(*fid));
         pins.iter().for_each(|pin| self.forget_layout(&pin.file));
         drop(ranges);
         if let Some(kernel) = self.kernel.get() {

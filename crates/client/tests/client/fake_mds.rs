@@ -71,6 +71,8 @@ pub struct FakeMds {
     pub fail_create: Mutex<Option<Status>>,
     /// Called when the next update of data arrives, before it counts.
     pub at_update: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Called when the next answer to an open is on its way.
+    pub after_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when a close arrives.
     pub at_close: Mutex<Option<Box<dyn Fn() + Send>>>,
     /// While there is a list, closes that nobody waits for stay in it.
@@ -114,6 +116,7 @@ impl FakeMds {
             refuses_data: Default::default(),
             fail_create: Mutex::default(),
             at_update: Mutex::default(),
+            after_open: Mutex::default(),
             at_close: Mutex::default(),
             held_closes: Mutex::default(),
         })
@@ -598,6 +601,10 @@ impl FakeMds {
 impl MdsEndpoint for FakeEndpoint {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         let reply = self.mds.run(self.client, cred, request)?;
+        if matches!(request, MdsRequest::Open { .. }) {
+            let meanwhile = self.mds.after_open.lock().expect("no panic inside").take();
+            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        }
         let mut transno = TransNo(0);
         if request.is_modifying() {
             let mut state = self.mds.lock();

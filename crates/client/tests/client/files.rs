@@ -302,3 +302,40 @@ fn times_that_are_set_after_a_close_are_not_undone_by_it() {
         assert_eq!(client.getattr(fid).expect("it is there").mtime, old);
     }
 }
+
+/// A file that another thread has open gets its first objects, and is closed, while the answer to an open of it is on its way.
+fn is_read_by_who_opened_it_meanwhile(world: &World, client: &Arc<Client>, name: &'static str, len: usize) {
+    let (fid, handle) = create(client, name);
+    let bytes: Vec<u8> = (0..len).map(|at| (at / 100) as u8 + 1).collect();
+    let writer = (client.clone(), bytes.clone());
+    *world.mds.after_open.lock().expect("no panic") = Some(Box::new(move || {
+        let (client, bytes) = writer;
+        for (piece, at) in bytes.chunks(4 << 10).zip((0..).step_by(4 << 10)) {
+            assert_eq!(write(&client, handle, at, piece), Ok(piece.len()));
+        }
+        client.release(handle).expect("open");
+    }));
+    let reader = open(client, fid, OpenFlags::READ);
+    assert_eq!(client.getattr(fid).expect("there").size, bytes.len() as u64);
+    let found = read(client, reader, 0, 100_000);
+    assert!(
+        found == bytes,
+        "{name}, {len} bytes: {} of them, {:?}, heads {}",
+        found.len(),
+        &found[..8.min(found.len())],
+        world.data.is_some()
+    );
+    client.release(reader).expect("open");
+}
+
+#[test]
+fn an_open_whose_answer_is_late_finds_what_was_written_meanwhile() {
+    for len in [8, 20_000, 80_000] {
+        for world in [World::new(65536, 2), World::with_heads(65536, 2)] {
+            let client = world.client();
+            is_read_by_who_opened_it_meanwhile(&world, &client, "alone", len);
+            let _other = world.client();
+            is_read_by_who_opened_it_meanwhile(&world, &client, "beside another", len);
+        }
+    }
+}
