@@ -1,7 +1,7 @@
 //! What metadata servers ask each other: operations over several MDTs. See `docs/design/dne.md`.
 
 use crate::codec::{Decode, DecodeResult, Encode, Reader, put_bytes, put_list, wire_enum, wire_struct};
-use nacre_types::{ClientUuid, Fid, FileKind, Timestamp};
+use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, Xid};
 
 /// MDTs that one operation may touch at most: as many as a striped directory may have.
 pub const PARTS_MAX: usize = 2000;
@@ -206,6 +206,17 @@ pub enum Update {
         by: Fid,
         /// The list that both have.
         lmv: RecordBytes,
+    },
+    /// The coordinator keeps its answer for a resend, and has it again if it loses its part with the power.
+    KeepAnswer {
+        /// Who asked for the operation.
+        client: ClientUuid,
+        /// The slot of the request.
+        tag: u16,
+        /// The request.
+        xid: Xid,
+        /// The encoded answer, with transaction number 0.
+        answer: RecordBytes,
     },
 }
 
@@ -412,6 +423,7 @@ wire_enum!(Update {
     15 = Relead { at, fid, kind },
     16 = NewParent { fid, name, from, to },
     17 = Replaced { fid, by, lmv },
+    18 = KeepAnswer { client, tag, xid, answer },
 });
 wire_enum!(PeerRequest {
     1 = Hello { mdt, after },

@@ -7,9 +7,11 @@ use crate::service::Caller;
 use crate::tables::{OPERATIONS, op_key};
 use crate::tx::Tx;
 use nacre_ondisk::{DirentRecord, InodeRecord};
+use nacre_rpc::Export;
 use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
+use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
-use nacre_wire::peer::{Found, Name, OpId, Operation, Part, PeerReply, PeerRequest, Update};
+use nacre_wire::peer::{Found, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update};
 use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -75,13 +77,15 @@ impl Drop for Gathered<'_> {
                 }
             }
         }
-        self.mds.operations.state.lock().undecided.remove(&self.op);
+        self.mds.operations.decided(&self.op);
     }
 }
 
 /// On whose behalf an operation happens, and when.
-struct Decided {
+struct Decided<'a> {
     client: nacre_types::ClientUuid,
+    /// Its locks are not called back.
+    export: Option<&'a Export>,
     now: Timestamp,
     /// The part of the coordinator is made durable first.
     is_durable: bool,
@@ -97,7 +101,7 @@ pub(crate) struct StillTree<'a> {
 impl Drop for StillTree<'_> {
     fn drop(&mut self) {
         let Some(op) = self.op else { return };
-        self.mds.operations.state.lock().undecided.remove(&op);
+        self.mds.operations.decided(&op);
         if self.mds.index == 0 {
             self.mds.unlock_tree(&op);
         } else if let Err(status) = self.mds.operations.ask(0, PeerRequest::UnlockTree { op }) {
@@ -174,15 +178,23 @@ impl Mds {
         &self,
         caller: &Caller<'_>,
         gathered: Gathered<'_>,
-        updates: Vec<Update>,
+        mut updates: Vec<Update>,
         (now, reply): (Timestamp, MdsReply),
     ) -> StatusResult<MdsAnswer> {
-        let commit = |tx: Tx| {
-            let answer = self.finish(caller, tx, reply)?;
-            Ok((answer.transno, answer))
+        let answer = MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply };
+        updates.extend(caller.call.reply_slot.map(|slot| Update::KeepAnswer {
+            client: slot.client,
+            tag: slot.tag,
+            xid: slot.xid,
+            answer: RecordBytes(answer.to_bytes()),
+        }));
+        let commit = |mut tx: Tx| {
+            let transno = self.commit_as(Some(caller.export), &mut tx)?;
+            Ok((transno, MdsAnswer { transno, ..answer }))
         };
-        let decided = Decided { client: caller.client, now, is_durable: false };
-        let mut answer = self.decide(gathered, updates, &decided, commit)?;
+        let (client, export) = (caller.client, Some(caller.export));
+        let decided = Decided { client, export, now, is_durable: false };
+        let mut answer = self.decide(gathered, updates, decided, commit)?;
         answer.last_committed = self.committed();
         Ok(answer)
     }
@@ -193,21 +205,21 @@ impl Mds {
     /// As [`Mds::execute`].
     pub(crate) fn execute_own(&self, gathered: Gathered<'_>, updates: Vec<Update>) -> StatusResult<()> {
         let client = nacre_types::ClientUuid([0; 16]);
-        let decided = Decided { client, now: self.now(), is_durable: true };
-        self.decide(gathered, updates, &decided, |mut tx| Ok((self.commit(&mut tx)?, ())))
+        let decided = Decided { client, export: None, now: self.now(), is_durable: true };
+        self.decide(gathered, updates, decided, |mut tx| Ok((self.commit(&mut tx)?, ())))
     }
 
     fn decide<T>(
         &self,
         mut gathered: Gathered<'_>,
         updates: Vec<Update>,
-        decided: &Decided,
+        decided: Decided<'_>,
         commit: impl FnOnce(Tx) -> StatusResult<(TransNo, T)>,
     ) -> StatusResult<T> {
         let id = gathered.op;
         let parts = parts_of(updates, &gathered.remote, self.index);
         let stamp = self.operations.tick();
-        let Decided { client, now, is_durable } = *decided;
+        let Decided { client, export, now, is_durable } = decided;
         let operation = Arc::new(Operation { id, stamp, client, now, parts });
         let mut tx = self.begin();
         if let Some(part) = operation.part(self.index) {
@@ -216,6 +228,9 @@ impl Mds {
         if !self.operations.has(Bug::ForgetsWhatItDecides) {
             tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(&*operation));
         }
+        // May take long; who wants everything durable waits for what is noted.
+        self.call_back(&tx, export)?;
+        tx.is_called_back = true;
         // Before it is committed, so that nobody takes it for durable in between.
         let transno = TransNo(self.store.last_transno().0 + 1);
         self.operations.note_open(&operation, transno);
@@ -227,7 +242,7 @@ impl Mds {
             }
         };
         gathered.is_decided = true;
-        self.operations.state.lock().undecided.remove(&id);
+        self.operations.decided(&id);
         self.operations.note_open(&operation, transno);
         if is_durable {
             self.sync_store(transno)?;
@@ -301,9 +316,9 @@ impl Mds {
     }
 }
 
-/// The MDT where an update changes something.
-fn mdt_of(update: &Update) -> u16 {
-    match update {
+/// The MDT where an update changes something; `None` for the coordinator.
+fn mdt_of(update: &Update) -> Option<u16> {
+    Some(match update {
         Update::PutName { at, .. } | Update::DeleteName { at } | Update::Relead { at, .. } => {
             at.parent.mdt_index()
         }
@@ -321,7 +336,8 @@ fn mdt_of(update: &Update) -> u16 {
         | Update::InodeOut { fid }
         | Update::NewParent { fid, .. }
         | Update::Replaced { fid, .. } => fid.mdt_index(),
-    }
+        Update::KeepAnswer { .. } => return None,
+    })
 }
 
 /// Sorts updates by MDT. Those that have locked something get a part in any case, which ends that.
@@ -329,7 +345,7 @@ fn parts_of(updates: Vec<Update>, remote: &BTreeSet<u16>, own: u16) -> Vec<Part>
     let mut parts: BTreeMap<u16, Vec<Update>> = remote.iter().map(|&mdt| (mdt, Vec::new())).collect();
     parts.entry(own).or_default();
     for update in updates {
-        parts.entry(mdt_of(&update)).or_default().push(update);
+        parts.entry(mdt_of(&update).unwrap_or(own)).or_default().push(update);
     }
     parts.into_iter().map(|(mdt, updates)| Part { mdt, updates }).collect()
 }
@@ -359,6 +375,12 @@ impl super::Operations {
         }
     }
 
+    /// An operation happens or does not: who waits for that goes on.
+    pub(super) fn decided(&self, op: &OpId) {
+        self.state.lock().undecided.remove(op);
+        self.changed.notify_all();
+    }
+
     /// The commit of an operation failed.
     pub(super) fn retract(&self, op: &OpId) {
         self.change(|state| state.close(op));
@@ -377,5 +399,12 @@ impl super::Operations {
         };
         self.note_open(&Arc::new(operation.clone()), TransNo(0));
         operation
+    }
+
+    /// The commit of such an operation fails.
+    #[cfg(test)]
+    pub fn let_fail(&self, op: &OpId) {
+        self.retract(op);
+        self.decided(op);
     }
 }

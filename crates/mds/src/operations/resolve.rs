@@ -296,8 +296,9 @@ impl Mds {
     /// Makes what is committed here durable, the part of an operation among it; the coordinator, all its parts.
     ///
     /// # Errors
-    /// `EAGAIN` if the coordinator was not asked yet what is to be done again; what a store or another MDT says.
+    /// `EAGAIN` if the coordinator was not asked yet what is to be done again; `EINTR`, `ESHUTDOWN`; what a store or another MDT says.
     pub(super) fn sync_operation(&self, op: &OpId) -> StatusResult<PeerReply> {
+        self.await_commit_of(op)?;
         let open = {
             let state = self.operations.state.lock();
             if op.mdt != self.index && !state.greeted.contains(&op.mdt) {
@@ -311,6 +312,25 @@ impl Mds {
             self.sync_parts(&operation)?;
         }
         Ok(PeerReply::Done)
+    }
+
+    /// Waits while it is not decided whether an operation happens.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    fn await_commit_of(&self, op: &OpId) -> StatusResult<()> {
+        let operations = &self.operations;
+        let mut state = operations.state.lock();
+        while state.undecided.contains(op) {
+            if self.stopping.load(Ordering::Acquire) {
+                return Err(Status::ESHUTDOWN);
+            }
+            if nacre_env::interrupted() {
+                return Err(Status::EINTR);
+            }
+            nacre_env::blocking(|| operations.changed.wait_for(&mut state, TICK));
+        }
+        Ok(())
     }
 
     /// Has all other parts of an operation that is coordinated here made durable.

@@ -3,11 +3,11 @@
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::shards::{place_of, shards_of};
-use crate::tables::{LINKS, MOVES, ORPHANS, PRESENT, XATTRS, link_key, xattr_key};
+use crate::tables::{LINKS, MOVES, ORPHANS, PRESENT, REPLIES, XATTRS, link_key, reply_key, xattr_key};
 use crate::tx::Tx;
 use nacre_layout::dir_layout::with_moved;
-use nacre_ondisk::{InodeRecord, LinkRecord, XattrRecord};
-use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp};
+use nacre_ondisk::{InodeRecord, LinkRecord, ReplyRecord, XattrRecord};
+use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp, Xid};
 use nacre_wire::peer::{MovedName, Name, Part, RecordBytes, Update};
 use std::collections::BTreeMap;
 
@@ -137,6 +137,9 @@ impl Mds {
             | Update::Replaced { .. } => {
                 self.stage_migration(tx, changed, update)?;
             }
+            Update::KeepAnswer { client, tag, xid, answer } => {
+                self.keep_answer(tx, reply_key(client, *tag).as_slice(), *xid, &answer.0)?;
+            }
             Update::Mirror { fid, record: master, xattrs } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
                 let master = InodeRecord::decode(*fid, &master.0).map_err(|_| Status::EPROTO)?;
@@ -145,6 +148,19 @@ impl Mds {
                     stage_xattr(tx, fid, name, value);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Keeps an answer, unless a later one of the slot is there: the client may have been let in before this MDT heard what it had lost.
+    fn keep_answer(&self, tx: &mut Tx, key: &[u8], xid: Xid, answer: &[u8]) -> StatusResult<()> {
+        let is_later = |known: Option<&[u8]>| {
+            known.and_then(|known| ReplyRecord::decode(known).ok()).is_some_and(|known| known.xid > xid)
+        };
+        if !self.store.get(REPLIES, key, is_later).map_err(|error| self.store_failed(&error))? {
+            let (scratch, batch) = tx.scratch();
+            ReplyRecord { xid, opened: None, answer }.encode(scratch);
+            batch.put(REPLIES, key, scratch);
         }
         Ok(())
     }

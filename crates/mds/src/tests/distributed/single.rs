@@ -4,7 +4,11 @@ use super::*;
 use crate::check::check_dir;
 use crate::tables::INODES;
 use nacre_ondisk::InodeRecord;
+use nacre_rpc::ReplySlot;
+use nacre_types::Xid;
 use nacre_wire::peer::{Name, OpId, Operation, Part, Update};
+use std::rc::Rc;
+use std::sync::mpsc;
 
 fn rename<'a>(from: (Fid, &'a str), to: (Fid, &'a str)) -> MdsRequest<'a> {
     MdsRequest::Rename {
@@ -43,6 +47,39 @@ fn a_part_that_was_lost_with_the_power_is_done_again() {
     }
 }
 
+/// The answer comes back with it: its client has not heard it, and asks again.
+#[test]
+fn an_answer_that_was_lost_with_the_power_is_known_again() {
+    let mut world = World::new(2, 3);
+    world.recover();
+    let old = world.image(0);
+    let (client, cred) = (export(1, Nid::Lo).0, Cred::system());
+    let make = |name: &str, fid: Fid, slot: ReplySlot| {
+        let (name, new) = (name.as_bytes(), NewFile::Directory);
+        let (open, exclusive) = (None, true);
+        let request =
+            MdsRequest::Create { parent: Fid::ROOT, name, fid, new, mode: 0o755, umask: 0, open, exclusive };
+        let mds = world.net.get(0).expect("alive");
+        mds.connect(&client).expect("connects");
+        mds.handle(&client, &Call { reply_slot: Some(slot), ..Call::new(&cred) }, &request).expect("made")
+    };
+    let slot = |tag, xid| ReplySlot { client: client.client, tag, xid: Xid(xid) };
+    make("a", world.fid(1), slot(3, 10));
+    let last = make("b", world.fid(1), slot(3, 11));
+    let other = make("c", world.fid(1), slot(4, 12));
+
+    assert!(world.lose_power(old), "something was synced");
+    world.recover();
+    let mds = world.net.get(0).expect("alive");
+    let found =
+        |tag, xid| mds.stored_answer(&slot(tag, xid)).map(|answer| answer.expect("it was made").reply);
+    assert_eq!(found(3, 11), Some(last.reply));
+    assert_eq!(found(4, 12), Some(other.reply));
+    assert_eq!(found(3, 10), None, "its client has heard it, or it would not have asked for more");
+    drop(mds);
+    world.check();
+}
+
 /// A commit may wait for clients, and fail. Until then an MDT that has just restarted must not hear of the operation, nor may its
 /// coordinator take it for done.
 #[test]
@@ -67,6 +104,44 @@ fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
     let way = Way { net: world.net.clone(), from: 1, to: 0 };
     let asked = way.call(&Cred::system(), &MdsRequest::Peer(PeerRequest::Outcome { op: id }));
     assert_eq!(asked.map(|answer| answer.reply), Err(Status::EAGAIN), "it is still known, and not decided");
+}
+
+/// Who wants everything durable waits for the decision, and does not take it. The operation may still not happen.
+#[test]
+fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs() {
+    struct Tell(mpsc::Sender<()>);
+    impl nacre_env::BlockingHook for Tell {
+        fn enter(&self) {
+            let _ = self.0.send(());
+        }
+        fn exit(&self) {}
+    }
+    let world = World::new(2, 4);
+    let fid = world.fid(1);
+    world.make(Fid::ROOT, "there", fid, true).expect("made");
+    world.recover();
+    let at = Name { parent: fid, name: b"not yet".to_vec() };
+    let name = Update::PutName { at, fid: Fid::ROOT, kind: FileKind::Directory };
+    let parts = vec![Part { mdt: 0, updates: Vec::new() }, Part { mdt: 1, updates: vec![name] }];
+    let coordinator = world.net.get(0).expect("alive");
+    let everything = MdsRequest::Commit { upto: TransNo(u64::MAX) };
+    assert_eq!(world.run(0, &everything), Ok(MdsReply::Done));
+    let id = coordinator.operations.be_about_to_commit(parts).id;
+
+    std::thread::scope(|scope| {
+        let (send, waits) = mpsc::channel();
+        let (world, everything) = (&world, &everything);
+        let syncer = scope.spawn(move || {
+            let _hook = nacre_env::install_hook(Rc::new(Tell(send)));
+            world.run(0, everything)
+        });
+        waits.recv().expect("it waits for something");
+        coordinator.operations.let_fail(&id);
+        assert_eq!(syncer.join().expect("no panic"), Ok(MdsReply::Done));
+    });
+    let lookup = MdsRequest::Lookup { parent: fid, name: b"not yet" };
+    let found = world.run(1, &lookup);
+    assert!(matches!(found, Ok(MdsReply::Entry { attr: None, .. })), "{found:?}");
 }
 
 /// Nothing can have been lost, so clients need not wait for those who would know of it. After an end without order they do.

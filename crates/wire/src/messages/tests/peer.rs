@@ -4,7 +4,7 @@ use super::*;
 use crate::peer::{
     Found, MovedName, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update,
 };
-use nacre_types::Timestamp;
+use nacre_types::{Timestamp, Xid};
 
 fn op(number: u64) -> OpId {
     OpId { mdt: 1, boot: 2, number }
@@ -66,6 +66,13 @@ fn migration() -> Operation {
     Operation { parts: vec![Part { mdt: 0, updates }], ..operation() }
 }
 
+/// One whose client may ask for it again.
+fn kept() -> Operation {
+    let answer = RecordBytes(b"answer".to_vec());
+    let updates = vec![Update::KeepAnswer { client: ClientUuid([5; 16]), tag: 8, xid: Xid(9), answer }];
+    Operation { parts: vec![Part { mdt: 1, updates }], ..operation() }
+}
+
 pub(super) fn requests() -> Vec<PeerRequest> {
     vec![
         PeerRequest::Hello { mdt: 1, after: Some(op(3)) },
@@ -92,6 +99,7 @@ pub(super) fn requests() -> Vec<PeerRequest> {
             bytes: RecordBytes(b"bytes".to_vec()),
             size: Some(10),
         },
+        PeerRequest::Apply { operation: kept() },
     ]
 }
 
