@@ -24,7 +24,7 @@ use crate::{size, stop, trim};
 const PLACES: usize = 60;
 /// Figures on each side of a trim that are compared.
 const BESIDE: usize = 5;
-/// Time between two looks at whether everything has ended.
+/// Time between two looks at whether everything has ended, in whatever is waited for.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// `90s`, `10m`, `1h`, `500ms`.
@@ -109,6 +109,22 @@ struct Shared<'a> {
     figures: AtomicUsize,
 }
 
+impl Shared<'_> {
+    /// Waits for a time; false, at most [`LOOK`] late, if all ends before.
+    fn rest(&self, until: Instant) -> bool {
+        loop {
+            if self.ended.load(Ordering::Relaxed) || stop::asked() {
+                return false;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            std::thread::sleep(LOOK.min(left));
+        }
+    }
+}
+
 fn run(
     objects: &dyn Objects,
     case: &Case,
@@ -176,13 +192,12 @@ fn write(shared: &Shared<'_>, object: u32, offset: u64, record: &mut [u8]) -> Re
     Ok(())
 }
 
-/// Takes a figure each interval.
+/// Takes a figure each interval; one that is broken off has none.
 fn watch(shared: &Shared<'_>, arguments: &SurveyArguments) -> Vec<f64> {
     let start = Instant::now();
     let (mut last, mut seen) = (start, 0);
     let mut rates = Vec::new();
-    while start.elapsed() < arguments.duration && !stop::asked() && !shared.ended.load(Ordering::Relaxed) {
-        std::thread::sleep(arguments.sample);
+    while start.elapsed() < arguments.duration && shared.rest(last + arguments.sample) {
         let (now, written) = (Instant::now(), shared.written.load(Ordering::Relaxed));
         rates.push((written - seen) as f64 / now.duration_since(last).as_secs_f64());
         shared.figures.store(rates.len(), Ordering::Relaxed);
@@ -195,12 +210,8 @@ fn watch(shared: &Shared<'_>, arguments: &SurveyArguments) -> Vec<f64> {
 fn trims(shared: &Shared<'_>, every: Duration, directory: &Path) -> (Vec<Trim>, Option<String>) {
     let mut trims = Vec::new();
     let mut due = Instant::now() + every;
-    while !shared.ended.load(Ordering::Relaxed) {
-        std::thread::sleep(LOOK.min(due.saturating_duration_since(Instant::now())));
+    while shared.rest(due) {
         let start = Instant::now();
-        if start < due {
-            continue;
-        }
         let from = shared.figures.load(Ordering::Relaxed);
         match trim::trim(directory) {
             Ok(bytes) => {
@@ -319,6 +330,65 @@ mod tests {
         for wrong in ["", "5", "0s", "1d", "s", "-1s", "99999999999999999999h", "9999999999999999h"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// Objects on a disk that fails after so many writes.
+    struct Failing(AtomicU64);
+
+    impl Objects for Failing {
+        fn write(&self, _object: u32, _offset: u64, _data: &[u8]) -> Result<(), Error> {
+            match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
+                Ok(_) => Ok(()),
+                Err(_) => Err(Error::Usage("the disk has failed".to_owned())),
+            }
+        }
+
+        fn read(&self, _object: u32, _offset: u64, _buffer: &mut [u8]) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn sync(&self, _object: u32) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn destroy(&self, _object: u32) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn make(&mut self, _objects: u32) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_failure_ends_the_run_before_the_next_figure_and_the_next_trim_are_due() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Program {
+            #[command(flatten)]
+            arguments: SurveyArguments,
+        }
+        let words = ["survey", "--dir=/tmp", "--continuous", "--for=1h", "--sample=1h", "--trim-every=1h"];
+        let arguments = Program::try_parse_from(words).expect("well").arguments;
+        let case = Case { objects: 2, threads: 3, record: 4096, size: 64 << 10 };
+        let (told, outcome) = std::sync::mpsc::channel();
+        // Of its own, so that a run that does not end fails the test at its deadline.
+        std::thread::spawn(move || {
+            let outcome = run(&Failing(AtomicU64::new(1000)), &case, &arguments, Path::new("/none"));
+            let _ = told.send(outcome);
+        });
+        let outcome = outcome.recv_timeout(Duration::from_secs(60)).expect("ended long before its hour");
+        assert!(outcome.expect_err("failed").to_string().contains("the disk has failed"));
+    }
+
+    #[test]
+    fn a_run_without_a_figure_is_shown_as_well() {
+        let course = Course::default();
+        assert!(rows(1.0, &course).iter().skip(1).all(|row| row.samples.count() == 0));
+        let panel = panel(Duration::from_secs(1), &course);
+        let page = chart::page("none", &[], &[panel], &table(Duration::from_secs(1), &course));
+        assert!(page.contains("Bandwidth over time"), "{page}");
+        assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     }
 
     #[test]
