@@ -27,8 +27,8 @@ const CHUNK: usize = 1 << 20;
 const RESERVED: u32 = 10_000;
 /// How long the space of destroyed objects is waited for.
 const FREED_WITHIN: Duration = Duration::from_secs(30);
-/// Time between two looks at whether slots have been emptied.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Time between two looks, while that is waited for, at whether the run was broken off.
+const LOOK: Duration = Duration::from_millis(100);
 /// Objects that are destroyed at once.
 const DESTROYED: usize = 1000;
 
@@ -49,7 +49,7 @@ pub(super) fn is_store(directory: &Path) -> Result<bool, Error> {
 
 pub(in crate::paf) struct ObjectGround {
     dir: PathBuf,
-    store: Box<dyn ObjectStore>,
+    store: FileStore,
     /// How the store goes about the page cache by itself.
     usual: CachePolicy,
     /// One reservation at a time.
@@ -66,7 +66,6 @@ impl ObjectGround {
             error => error.into(),
         })?;
         let usual = store.cache_policy();
-        let store: Box<dyn ObjectStore> = Box::new(store);
         let ground = ObjectGround { dir: dir.to_owned(), store, usual, reserving: Mutex::default() };
         // Refused before anything is written.
         ground.files()?;
@@ -164,8 +163,10 @@ impl Ground for ObjectGround {
 
     fn await_room(&self) -> Result<(), Error> {
         let deadline = Instant::now() + FREED_WITHIN;
-        while self.store.stats().files_pending > 0 && Instant::now() < deadline && !stop::asked() {
-            std::thread::sleep(LOOK_AGAIN);
+        while !stop::asked() && Instant::now() < deadline {
+            if self.store.await_freed(deadline.min(Instant::now() + LOOK)) {
+                break;
+            }
         }
         Ok(())
     }

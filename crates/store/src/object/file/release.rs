@@ -129,6 +129,19 @@ impl Releaser {
         }
     }
 
+    /// The same until a point in time; says whether every slot is free by then.
+    pub(super) fn drain_until(&self, deadline: Instant) -> bool {
+        let mut queue = self.queue.lock();
+        while !queue.pending.is_empty() || queue.in_work > 0 {
+            queue.is_urgent = true;
+            self.changed.notify_all();
+            if self.changed.wait_until(&mut queue, deadline).timed_out() {
+                return queue.pending.is_empty() && queue.in_work == 0;
+            }
+        }
+        true
+    }
+
     /// Ends the thread when the queue is empty.
     pub(super) fn stop(&self) {
         self.queue.lock().is_stopping = true;

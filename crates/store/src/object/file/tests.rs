@@ -42,6 +42,10 @@ fn open(dir: &Path) -> FileStore {
     FileStore::open(dir, FileStoreOptions::create()).unwrap()
 }
 
+fn open_without_spare(dir: &Path) -> FileStore {
+    FileStore::open(dir, FileStoreOptions { spare_files: 0, ..FileStoreOptions::create() }).unwrap()
+}
+
 fn read(store: &FileStore, object: Fid, len: usize) -> Vec<u8> {
     let mut buffer = vec![0xee; len];
     let read = store.read(object, 0, &mut buffer, 0).unwrap();
@@ -68,6 +72,30 @@ fn more_objects_than_open_files_are_served_and_files_are_reused() {
     }
     assert_eq!(store.stats().files_made, 500, "later rounds use the files of the first");
     assert_eq!(store.stats().files_free, 500);
+}
+
+#[test]
+fn who_waits_for_the_space_of_destroyed_objects_finds_it_free_or_is_let_go_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_without_spare(dir.path());
+    let objects: Vec<Fid> = (1..=20).map(fid).collect();
+    for object in &objects {
+        store.write(*object, 0, &[7; 100_000]).unwrap();
+    }
+    let now = std::time::Instant::now;
+    let long = std::time::Duration::from_secs(60);
+    assert!(store.await_freed(now()), "nothing is on its way");
+    store.destroy(&objects).unwrap();
+    assert!(store.await_freed(now() + long));
+    assert_eq!((store.stats().files_pending, store.stats().files_free), (0, 20));
+    // What could not be emptied is not on its way.
+    store.releaser.lose(9, Errno::IO);
+    assert!(store.await_freed(now() + long));
+    assert_eq!(store.stats().files_pending, 1);
+    // Nobody works on what is given to this one: its thread was not started.
+    let idle = Releaser::new(store.slots.clone(), store.index.clone(), store.reserve.clone(), 0);
+    idle.release(3, store.slots.open_file(3, OFlags::RDWR).unwrap().as_fd());
+    assert!(!idle.drain_until(now() + std::time::Duration::from_millis(20)));
 }
 
 #[test]

@@ -71,10 +71,6 @@ fn two_objects_with_one_file_are_reported_and_destroying_one_spares_the_other() 
     assert!(matches!(store.attr(fid(3)), Err(ObjectError::Damaged { .. })));
 }
 
-fn open_without_spare(dir: &Path) -> FileStore {
-    FileStore::open(dir, FileStoreOptions { spare_files: 0, ..FileStoreOptions::create() }).unwrap()
-}
-
 fn leave_over(store: &FileStore, slot: u32, bytes: &[u8]) {
     let path = store.slots.path(slot);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
