@@ -316,11 +316,11 @@ impl Client {
     }
 }
 
-/// Waits before something is tried again.
+/// Waits before something is tried again; short times only, which are waited out.
 ///
 /// # Errors
-/// `EINTR`.
-fn pause(time: Duration) -> StatusResult<()> {
+/// `EINTR` if the caller was interrupted before.
+pub(crate) fn pause(time: Duration) -> StatusResult<()> {
     if nacre_env::interrupted() {
         return Err(Status::EINTR);
     }

@@ -8,6 +8,7 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
+use crate::io::layout::pause;
 use crate::ops::namespace::{Created, Found};
 use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::{DirFlags, DirLayout};
@@ -109,13 +110,19 @@ pub(crate) struct Striping<'a> {
     pub is_chosen: bool,
 }
 
-/// Parts of a change come to its MDTs one after the other, which on a busy machine takes longer than some tries: the first ones follow at once,
-/// the others after a rest.
-fn rest_before(attempt: usize) {
-    if attempt > TRIES_AT_ONCE {
-        let rest = Duration::from_millis(1 << (attempt - TRIES_AT_ONCE).min(6));
-        nacre_env::blocking(|| std::thread::sleep(rest));
-    }
+/// Waits before try `attempt`, from 1. Parts of a change come to its MDTs one after the other, which on a busy machine takes longer than
+/// some tries: the first ones follow at once, the others after a rest. One list that is old is usual, and goes unnoticed even by
+/// those who were interrupted.
+///
+/// # Errors
+/// `EINTR` from the second on.
+fn rest_before(attempt: usize) -> StatusResult<()> {
+    let rest = match attempt {
+        0 | 1 => return Ok(()),
+        2..=TRIES_AT_ONCE => Duration::ZERO,
+        _ => Duration::from_millis(1 << (attempt - TRIES_AT_ONCE).min(6)),
+    };
+    pause(rest)
 }
 
 /// A directory that is gone may have moved: then another inode has its name. The kernel walks the path once more, where "no such file" would be
@@ -145,7 +152,7 @@ impl Client {
     /// Asks with the FID of the directory or shard that a name is stored with.
     ///
     /// # Errors
-    /// What `ask` gives; what the MDT says of its shards.
+    /// What `ask` gives; what the MDT says of its shards; `EINTR` while lists turn out to be old again and again.
     pub(crate) fn at_home<T>(
         &self,
         dir: Fid,
@@ -165,10 +172,7 @@ impl Client {
                 Err(Status::WRONG_SHARD) => self.learn_shards(dir).map(drop).map_err(dir_gone)?,
                 outcome => return outcome,
             }
-            if attempt > 0 && nacre_env::interrupted() {
-                return Err(Status::EINTR);
-            }
-            rest_before(attempt + 1);
+            rest_before(attempt + 1)?;
         }
         Err(Status::EAGAIN)
     }
@@ -232,7 +236,7 @@ impl Client {
     /// Attributes of a directory with what its shards add: subdirectories, and the times of the latest changes.
     ///
     /// # Errors
-    /// What an MDT answers.
+    /// What an MDT answers; `EINTR` while its shards come and go.
     pub(crate) fn with_shards(&self, attr: Attr) -> StatusResult<Attr> {
         if !attr.flags.contains(AttrFlags::STRIPED) {
             return Ok(attr);
@@ -250,7 +254,7 @@ impl Client {
             let Some(layout) = layout else { return Ok(attr) };
             match self.sum_of(attr, &layout) {
                 // The list is old, or the directory is gone.
-                Err(Status::ENOENT) => rest_before(attempt + 1),
+                Err(Status::ENOENT) => rest_before(attempt + 1)?,
                 outcome => return outcome,
             }
         }
@@ -304,5 +308,27 @@ impl Client {
         let found = self.create_on(caller, (parent, name), &what, Some(first))?;
         self.shard_lists.set(found.attr.fid, Some(Arc::new(layout)));
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_env::InterruptTarget;
+
+    #[test]
+    fn who_was_interrupted_is_let_go_before_the_second_try_and_does_not_rest() {
+        let guard = InterruptTarget::install();
+        let target = guard.target();
+        target.begin(1);
+        assert_eq!(rest_before(2), Ok(()), "nobody has interrupted it yet");
+        assert!(target.raise(1));
+        assert_eq!(rest_before(1), Ok(()), "one list that is old is usual");
+        let began = Instant::now();
+        for attempt in 2..ATTEMPTS {
+            assert_eq!(rest_before(attempt), Err(Status::EINTR), "{attempt}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(2), "all rests are six seconds");
+        target.end();
     }
 }
