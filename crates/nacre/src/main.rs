@@ -14,6 +14,7 @@
 mod output;
 mod cli;
 mod control;
+mod device_words;
 mod failure;
 mod instance;
 mod lctl;

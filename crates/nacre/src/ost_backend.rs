@@ -1,5 +1,6 @@
 //! What OSTs of a new file system keep their objects in: files of a local file system, or a device of their own.
 
+use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
 use crate::instance;
 use nacre_store::object::block::is_block_store;
@@ -15,10 +16,8 @@ pub enum OstBackend {
     Block {
         /// A raw device or a file; none: a sparse file in the directory of the target.
         device: Option<PathBuf>,
-        /// Size of a file that is made.
-        size: Option<u64>,
-        /// Overwrite what the device holds.
-        force: bool,
+        /// How it is made.
+        words: DeviceWords,
     },
 }
 
@@ -37,24 +36,17 @@ impl OstBackend {
             Some((kind, path)) => (kind, Some(path)),
             None => (text.split(',').next().unwrap_or(""), None),
         };
-        let (mut size, mut force) = (None, false);
-        for part in parts {
-            match part.split_once('=') {
-                Some(("size", value)) if size.is_none() => {
-                    size = Some(bytes(value).ok_or_else(|| wrong("the size is no number of bytes"))?);
-                }
-                None if part == "force" && !force => force = true,
-                _ => return Err(wrong(&format!("'{part}' is not known"))),
-            }
-        }
+        let words = DeviceWords::parse(parts, wrong)?;
         match kind {
-            "file" if path.is_none() && size.is_none() && !force => Ok(OstBackend::File),
+            "file" if path.is_none() && words.is_empty() => Ok(OstBackend::File),
             "file" => Err(wrong("file has no settings")),
             "block" if path == Some("") => Err(wrong("the path is empty")),
-            "block" if size.is_some_and(|size| size < SIZE_MIN) => Err(wrong("the size is less than 64M")),
+            "block" if words.size.is_some_and(|size| size < SIZE_MIN) => {
+                Err(wrong("the size is less than 64M"))
+            }
             "block" => {
                 let device = path.map(|path| instance::absolute(Path::new(path))).transpose()?;
-                Ok(OstBackend::Block { device, size, force })
+                Ok(OstBackend::Block { device, words })
             }
             _ => Err(wrong("there is no such back end")),
         }
@@ -71,19 +63,6 @@ impl OstBackend {
             OstBackend::Block { .. } => "block",
         }
     }
-}
-
-/// Powers of 1024 as letters.
-pub fn bytes(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" => 0,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// The back ends of the OSTs of a new file system, by index.
@@ -147,7 +126,7 @@ mod tests {
     use super::*;
 
     fn block(device: Option<&str>, size: Option<u64>, force: bool) -> OstBackend {
-        OstBackend::Block { device: device.map(PathBuf::from), size, force }
+        OstBackend::Block { device: device.map(PathBuf::from), words: DeviceWords { size, force } }
     }
 
     #[test]

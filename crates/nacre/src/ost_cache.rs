@@ -2,11 +2,11 @@
 //!
 //! A target knows its cache by the mark in its directory, so that it is used whenever the target is.
 
+use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
 use crate::instance;
-use crate::ost_backend::bytes;
 use nacre_store::object::block::device::{BlockDevice, DirectDevice, DirectDeviceOptions};
-use nacre_store::object::nxd::{Nxd, NxdOptions, cache_of, check_without};
+use nacre_store::object::nxd::{Nxd, NxdOptions, cache_of, check_unused, check_without};
 use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{ObjectError, ObjectStore};
 use std::io;
@@ -29,10 +29,8 @@ fn open_device(path: &Path, create_bytes: Option<u64>) -> io::Result<DirectDevic
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OstCache {
     path: PathBuf,
-    /// Size of a file that is made.
-    size: Option<u64>,
-    /// Overwrite what is there, and give up what another cache of the target held.
-    force: bool,
+    /// With `force` also what another cache of the target held is given up.
+    words: DeviceWords,
 }
 
 impl OstCache {
@@ -42,35 +40,63 @@ impl OstCache {
         };
         let mut parts = text.split(',');
         let path = parts.next().unwrap_or("");
-        let (mut size, mut force) = (None, false);
-        for part in parts {
-            match part.split_once('=') {
-                Some(("size", value)) if size.is_none() => {
-                    size = Some(bytes(value).ok_or_else(|| wrong("the size is no number of bytes"))?);
-                }
-                None if part == "force" && !force => force = true,
-                _ => return Err(wrong(&format!("'{part}' is not known"))),
-            }
-        }
+        let words = DeviceWords::parse(parts, wrong)?;
         match path {
             "" => Err(wrong("the path is empty")),
-            "none" if size.is_none() && !force => Ok(None),
+            "none" if words.is_empty() => Ok(None),
             "none" => Err(wrong("none has no settings")),
-            _ if size.is_some_and(|size| size < SIZE_MIN) => Err(wrong("the size is less than 1M")),
-            path => Ok(Some(OstCache { path: instance::absolute(Path::new(path))?, size, force })),
+            _ if words.size.is_some_and(|size| size < SIZE_MIN) => Err(wrong("the size is less than 1M")),
+            path => Ok(Some(OstCache { path: instance::absolute(Path::new(path))?, words })),
         }
     }
 
-    /// Gives it to the target in `dir`, whose objects are `store`.
+    fn open(&self) -> Result<DirectDevice> {
+        open_device(&self.path, self.words.size).map_err(Failure::because(self.use_it()))
+    }
+
+    fn use_it(&self) -> String {
+        format!("use {} as a cache", self.path.display())
+    }
+
+    /// Gives it to a target in `dir`, whose objects are `store`. Says what was given up for that, if anything was.
     ///
     /// # Errors
     /// If it cannot be opened, holds somebody's data, or is another target's.
-    pub fn attach(&self, dir: &Path, store: Box<dyn ObjectStore>) -> Result<()> {
-        let what = format!("use {} as a cache", self.path.display());
-        let device = open_device(&self.path, self.size).map_err(Failure::because(&what))?;
-        let options = NxdOptions { force: self.force, ..NxdOptions::default() };
-        let cache = Nxd::open(dir, Arc::from(store), Arc::new(device), &options);
-        cache.and_then(|cache| cache.close()).map_err(Failure::because(what))
+    pub fn attach(&self, dir: &Path, store: Box<dyn ObjectStore>) -> Result<Option<String>> {
+        let store: Arc<dyn ObjectStore> = Arc::from(store);
+        let missed = self.relieve(dir, &store).map_err(Failure::because(self.use_it()))?;
+        let device = self.open()?;
+        let options = NxdOptions { force: self.words.force, ..NxdOptions::default() };
+        let cache = Nxd::open(dir, store, Arc::new(device), &options);
+        cache.and_then(|cache| cache.close()).map_err(Failure::because(self.use_it()))?;
+        Ok(missed)
+    }
+
+    /// Writes back what the target's cache so far holds, if this is to take its place. If that is needed and cannot be used,
+    /// says why.
+    fn relieve(
+        &self,
+        dir: &Path,
+        store: &Arc<dyn ObjectStore>,
+    ) -> nacre_store::object::Result<Option<String>> {
+        let Some(path) = cache_of(dir)? else { return Ok(None) };
+        let is_same_path = path == self.path;
+        if is_same_path && !self.words.force {
+            return Ok(None);
+        }
+        let Err(needed) = check_without(dir, false) else { return Ok(None) };
+        let opened = match open_device(&path, None) {
+            // Without force: so it is the one that belongs to the target, or an error.
+            Ok(device) => Nxd::open(dir, store.clone(), Arc::new(device), &NxdOptions::default()),
+            Err(source) => Err(ObjectError::Path { action: "open the cache", path, source }),
+        };
+        let relieved = opened.and_then(|cache| if is_same_path { Ok(()) } else { cache.flush_now() });
+        Ok(relieved.err().map(|error| format!("{needed} ({error})")))
+    }
+
+    /// Whether the target in `dir` has it already, as far as its path tells.
+    pub fn is_of(&self, dir: &Path) -> bool {
+        cache_of(dir).is_ok_and(|path| path.as_ref() == Some(&self.path))
     }
 }
 
@@ -99,6 +125,20 @@ impl OstCaches {
     /// The cache of an OST.
     pub fn of(&self, index: u16) -> Option<&OstCache> {
         self.0.get(usize::from(index))?.as_ref()
+    }
+
+    /// Checks that OSTs that are still to be made can have them.
+    ///
+    /// # Errors
+    /// If a device cannot be opened, or holds somebody's data and that is not forced.
+    pub fn check_new(&self) -> Result<()> {
+        for cache in self.0.iter().flatten() {
+            let device = cache.open()?;
+            if !cache.words.force {
+                check_unused(&device).map_err(Failure::because(cache.use_it()))?;
+            }
+        }
+        Ok(())
     }
 
     /// The indexes that get one.
@@ -142,7 +182,8 @@ mod tests {
     #[test]
     fn caches_are_read_in_the_order_of_the_osts() {
         let caches = parse(&["none", "/dev/x", "/srv/c,size=2M,force"], 4).expect("read");
-        let cache = |path: &str, size, force| OstCache { path: path.into(), size, force };
+        let cache =
+            |path: &str, size, force| OstCache { path: path.into(), words: DeviceWords { size, force } };
         assert_eq!(caches.of(0), None);
         assert_eq!(caches.of(1), Some(&cache("/dev/x", None, false)));
         assert_eq!(caches.of(2), Some(&cache("/srv/c", Some(2 << 20), true)));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::Random;
+use nacre_testkit::program::Outcome;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, text, wait};
 
@@ -22,6 +23,19 @@ fn start(shape: Shape, fsname: &str) -> Option<Cluster> {
     ready.then(|| Cluster::start_with(shape, &options)).filter(|cluster| !cluster.is_foreign())
 }
 
+/// A file system of one OST that has no cache yet.
+fn start_without(fsname: &str) -> Option<Cluster> {
+    let options = Options { osts: 1, fsname: fsname.to_owned(), ..Options::default() };
+    let ready = have(&["/dev/fuse"]) && have_root();
+    ready.then(|| Cluster::start_with(Shape::Embedded, &options)).filter(|cluster| !cluster.is_foreign())
+}
+
+/// `nacre up` in one process with no words but these.
+fn up(cluster: &Cluster, words: &[&str]) -> Outcome {
+    let (data, mount) = (cluster.data().to_string_lossy(), cluster.mount().to_string_lossy());
+    cluster.nacre(&[&["up", &*data, "--mount", &*mount], words].concat())
+}
+
 /// A counter of the cache.
 fn count(cluster: &Cluster, fsname: &str, name: &str) -> u64 {
     let stats = cluster.lctl(&["get_param", "-n", &format!("nxd.{fsname}-OST0000.stats")]).success().stdout;
@@ -34,24 +48,44 @@ fn set(cluster: &Cluster, fsname: &str, setting: &str) {
     cluster.lctl(&["set_param", &format!("nxd.{fsname}-OST0000.{setting}")]).success();
 }
 
-/// A file on the OST, written as a whole and then in small pieces all over, each durable before the next one.
-fn write_in_pieces(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
+/// A file on the OST, written as a whole, which goes past a cache.
+fn write_whole(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
     let directory = cluster.directory("files");
     cluster.lfs(&["setstripe", "-c", "1", text(&directory)]).success();
     let path = directory.join("file");
-    let mut random = Random::new(5);
     let mut bytes = vec![0; SIZE];
-    random.fill(&mut bytes);
+    Random::new(5).fill(&mut bytes);
     fs::write(&path, &bytes).expect("written");
     File::open(&path).expect("opened").sync_all().expect("synced");
-    let file = OpenOptions::new().write(true).open(&path).expect("opened");
+    (path, bytes)
+}
+
+/// Writes small pieces at the same places each time, each durable before the next one, with data that `seed` gives.
+fn write_pieces(path: &Path, bytes: &mut [u8], seed: u64) {
+    let (mut places, mut random) = (Random::new(6), Random::new(seed));
+    let file = OpenOptions::new().write(true).open(path).expect("opened");
     for _ in 0..60 {
-        let at = random.below(SIZE / 4096) * 4096;
+        let at = places.below(SIZE / 4096) * 4096;
         random.fill(&mut bytes[at..at + 4096]);
         file.write_all_at(&bytes[at..at + 4096], at as u64).expect("written");
         file.sync_all().expect("synced");
     }
+}
+
+/// A file on the OST, written as a whole and then in small pieces all over.
+fn write_in_pieces(cluster: &Cluster) -> (PathBuf, Vec<u8>) {
+    let (path, mut bytes) = write_whole(cluster);
+    write_pieces(&path, &mut bytes, 7);
     (path, bytes)
+}
+
+/// Waits until the OST can do without its cache.
+fn drain(cluster: &Cluster, fsname: &str) {
+    set(cluster, fsname, "mode=drain");
+    wait::until(wait::SOON, "the cache is not needed any more", || {
+        (count(cluster, fsname, "needed") == 0).then_some(())
+    });
+    assert_eq!(count(cluster, fsname, "dirty_bytes"), 0);
 }
 
 fn check(path: &Path, bytes: &[u8]) {
@@ -68,11 +102,7 @@ fn small_writes_survive_kills_and_reach_the_objects(shape: Shape, fsname: &str) 
     cluster.start_all();
     assert!(count(&cluster, fsname, "log_replayed") > 0);
     check(&path, &bytes);
-    set(&cluster, fsname, "mode=drain");
-    wait::until(wait::SOON, "the cache is not needed any more", || {
-        (count(&cluster, fsname, "needed") == 0).then_some(())
-    });
-    assert_eq!(count(&cluster, fsname, "dirty_bytes"), 0);
+    drain(&cluster, fsname);
     cluster.stop();
     // Nobody misses an empty one; another takes its place.
     fs::remove_file(cluster.cache_of(0)).expect("removed");
@@ -99,17 +129,175 @@ fn an_ost_whose_cache_is_missed_does_not_start() {
     cluster.stop();
     let (cache, away) = (cluster.cache_of(0), cluster.cache_of(0).with_extension("away"));
     fs::rename(&cache, &away).expect("moved");
-    let (data, mount) = (cluster.data().to_string_lossy(), cluster.mount().to_string_lossy());
-    let words = ["up", &*data, "--mount", &*mount];
-    let outcome = cluster.nacre(&words).fails_with(1);
+    let outcome = up(&cluster, &[]).fails_with(1);
     assert!(outcome.stderr.contains("without it they are lost"), "{}", outcome.stderr);
-    let checked = cluster.nacre(&["check", &*data]);
+    let checked = cluster.nacre(&["check", text(cluster.data())]);
     assert_ne!(checked.code(), 0, "{checked}");
     let foreign = format!("{},size=64M", cluster.data().join("superblock").display());
-    let outcome = cluster.nacre(&[&words[..], &["--ost-cache", &foreign]].concat()).fails_with(1);
+    let outcome = up(&cluster, &["--ost-cache", &foreign]).fails_with(1);
     assert!(outcome.stderr.contains("superblock"), "{}", outcome.stderr);
     fs::rename(&away, &cache).expect("moved back");
     cluster.start_all();
     check(&path, &bytes);
     cluster.stop_and_check();
+}
+
+#[test]
+fn after_a_drain_an_ost_starts_without_its_cache_and_what_it_wrote_meanwhile_stays_when_that_returns() {
+    let Some(mut cluster) = start(Shape::Embedded, "nxd3") else { return };
+    set(&cluster, "nxd3", "idle_ms=3600000");
+    let (path, mut bytes) = write_in_pieces(&cluster);
+    drain(&cluster, "nxd3");
+    cluster.stop();
+    let (cache, away) = (cluster.cache_of(0), cluster.cache_of(0).with_extension("away"));
+    fs::rename(&cache, &away).expect("moved");
+    up(&cluster, &[]).success();
+    check(&path, &bytes);
+    let missing = cluster.lctl(&["get_param", "nxd.nxd3-OST0000.stats"]);
+    assert_ne!(missing.code(), 0, "it has no cache now: {missing}");
+    write_pieces(&path, &mut bytes, 8);
+    cluster.stop_and_check();
+    fs::rename(&away, &cache).expect("moved back");
+    up(&cluster, &[]).success();
+    check(&path, &bytes);
+    write_pieces(&path, &mut bytes, 9);
+    assert!(count(&cluster, "nxd3", "writes") >= 50, "it is used again");
+    check(&path, &bytes);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_missing_cache_is_given_up_for_another_with_force_and_only_what_it_held_is_lost() {
+    let Some(mut cluster) = start(Shape::Embedded, "nxd4") else { return };
+    set(&cluster, "nxd4", "idle_ms=3600000");
+    let (path, whole) = write_whole(&cluster);
+    let mut bytes = whole.clone();
+    write_pieces(&path, &mut bytes, 7);
+    assert_eq!(count(&cluster, "nxd4", "needed"), 1);
+    cluster.stop();
+    let (cache, away) = (cluster.cache_of(0), cluster.cache_of(0).with_extension("away"));
+    fs::rename(&cache, &away).expect("moved");
+    let other = format!("{},size=32M", cache.with_extension("other").display());
+    let outcome = up(&cluster, &["--ost-cache", &other]).fails_with(1);
+    assert!(outcome.stderr.contains("without it they are lost"), "{}", outcome.stderr);
+    let outcome = up(&cluster, &["--ost-cache", &format!("{other},force")]).success();
+    assert!(outcome.stderr.contains("OST0000: given up as ordered: the cache"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(text(&cache)), "{}", outcome.stderr);
+    check(&path, &whole);
+    assert_eq!(count(&cluster, "nxd4", "needed"), 0);
+    bytes = whole;
+    write_pieces(&path, &mut bytes, 8);
+    assert!(count(&cluster, "nxd4", "writes") >= 50);
+    cluster.stop();
+    // The old one is nobody's now.
+    fs::rename(&away, &cache).expect("moved back");
+    let outcome = up(&cluster, &["--ost-cache", text(&cache)]).fails_with(1);
+    assert!(outcome.stderr.contains("it belongs to another store"), "{}", outcome.stderr);
+    up(&cluster, &[]).success();
+    check(&path, &bytes);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn another_cache_takes_the_place_of_one_that_is_there_and_nothing_is_lost() {
+    let Some(mut cluster) = start(Shape::Embedded, "nxd5") else { return };
+    set(&cluster, "nxd5", "idle_ms=3600000");
+    let (path, bytes) = write_in_pieces(&cluster);
+    assert_eq!(count(&cluster, "nxd5", "needed"), 1);
+    cluster.stop();
+    let other = cluster.cache_of(0).with_extension("other");
+    // Somebody's data is on it, which is what the force is for.
+    fs::write(&other, vec![7; 2 << 20]).expect("written");
+    let outcome = up(&cluster, &["--ost-cache", text(&other)]).fails_with(1);
+    assert!(outcome.stderr.contains("nothing was overwritten"), "{}", outcome.stderr);
+    up(&cluster, &["--ost-cache", &format!("{},force", other.display())]).success();
+    check(&path, &bytes);
+    assert!(count(&cluster, "nxd5", "size_bytes") < 2 << 20, "it is the other one");
+    cluster.stop();
+    fs::remove_file(cluster.cache_of(0)).expect("removed");
+    up(&cluster, &[]).success();
+    check(&path, &bytes);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn an_ost_that_is_there_gets_a_cache_while_it_is_stopped() {
+    let Some(mut cluster) = start_without("nxd6") else { return };
+    let (path, mut bytes) = write_in_pieces(&cluster);
+    let cache = format!("{},size=32M", cluster.cache_of(0).display());
+    let outcome = up(&cluster, &["--ost-cache", &cache]).fails_with(1);
+    assert!(outcome.stderr.contains("no cache while it is in use"), "{}", outcome.stderr);
+    cluster.stop();
+    up(&cluster, &["--ost-cache", &cache]).success();
+    check(&path, &bytes);
+    set(&cluster, "nxd6", "idle_ms=3600000");
+    write_pieces(&path, &mut bytes, 8);
+    assert!(count(&cluster, "nxd6", "writes") >= 50);
+    cluster.kill_all();
+    up(&cluster, &[]).success();
+    assert!(count(&cluster, "nxd6", "log_replayed") > 0, "it is kept");
+    check(&path, &bytes);
+    cluster.stop_and_check();
+}
+
+fn up_with_the_same_words_starts_what_was_killed(shape: Shape, fsname: &str) {
+    let options = Options {
+        osts: 2,
+        fsname: fsname.to_owned(),
+        ost_cache_size: Some("32M".to_owned()),
+        ..Options::default()
+    };
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start_with(shape, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let (path, bytes) = write_in_pieces(&cluster);
+    cluster.start_all();
+    check(&path, &bytes);
+    if shape == Shape::Separate {
+        cluster.kill("ost0001");
+        cluster.start_all();
+        assert!(cluster.servers().contains(&"ost0001".to_owned()));
+    }
+    check(&path, &bytes);
+    cluster.stop_and_check();
+}
+
+#[test]
+fn up_with_the_same_words_leaves_running_osts_and_their_caches_alone_in_one_process() {
+    up_with_the_same_words_starts_what_was_killed(Shape::Embedded, "nxd7");
+}
+
+#[test]
+fn up_with_the_same_words_starts_an_ost_that_was_killed_beside_running_ones() {
+    up_with_the_same_words_starts_what_was_killed(Shape::Separate, "nxd8");
+}
+
+#[test]
+fn a_new_file_system_has_the_caches_it_is_formatted_with_or_is_not_made() {
+    let Some(mut cluster) = start_without("nxd9") else { return };
+    let run = cluster.run().directory().to_owned();
+    let (data, mount) = (run.join("formatted"), cluster.mount().to_owned());
+    fs::write(run.join("taken"), vec![7; 4 << 20]).expect("written");
+    let first = format!("--ost-cache={},size=32M", run.join("first").display());
+    let second = format!("--ost-cache={},size=32M", run.join("second").display());
+    let taken = format!("--ost-cache={}", run.join("taken").display());
+    let shape = [text(&data), "--fsname=nxd10", "--osts=2", &first];
+    cluster.stop_and_check();
+    for command in [&["format"][..], &["up", "--mount", text(&mount)]] {
+        let outcome = cluster.nacre(&[command, &shape, &[&*taken]].concat()).fails_with(1);
+        assert!(outcome.stderr.contains("nothing was overwritten"), "{}", outcome.stderr);
+        assert!(!data.join("superblock").exists(), "{command:?} made a file system without its caches");
+    }
+    cluster.nacre(&[&["format"], &shape[..], &[&*second]].concat()).success();
+    cluster.nacre(&["up", text(&data), "--mount", text(&mount)]).success();
+    let sizes = cluster.lctl(&["get_param", "-n", "nxd.nxd10-OST*.stats"]).success().stdout;
+    assert_eq!(sizes.matches("size_bytes").count(), 2, "{sizes}");
+    let (path, bytes) = write_in_pieces(&cluster);
+    check(&path, &bytes);
+    cluster.nacre(&["down", text(&data)]).success();
+    cluster.nacre(&["check", text(&data)]).success();
 }

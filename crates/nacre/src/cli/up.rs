@@ -82,6 +82,7 @@ pub fn format(args: &FormatArgs) -> Result<i32> {
     let backends = OstBackends::parse(&args.shape.ost_backend, options.ost_count)?;
     let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
     let caches = OstCaches::parse(&args.shape.ost_cache, options.ost_count)?;
+    caches.check_new()?;
     let instance = Instance::format(&args.dir, &options, make, |text| progress.show(text))?;
     node::attach_caches(&instance, &caches)?;
     ost_class::keep(&instance, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
@@ -119,6 +120,7 @@ fn open_or_format(args: &UpArgs, progress: &mut Progress) -> Result<Instance> {
     let osts = found.as_ref().map_or(options.ost_count, |instance| instance.superblock.ost_count);
     let backends = OstBackends::parse(&args.shape.ost_backend, osts)?;
     let Some(instance) = found else {
+        OstCaches::parse(&args.shape.ost_cache, osts)?.check_new()?;
         let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
         return Instance::format(&args.dir, &options, make, |text| progress.show(text));
     };

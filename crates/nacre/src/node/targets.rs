@@ -15,7 +15,9 @@ use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::Targets;
 use nacre_rpc::{LoMds, LoOss, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
 use nacre_store::object::block::is_block_store;
-use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
+use nacre_store::object::{
+    BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
+};
 use nacre_types::{ClientUuid, Cred, Fid, Nid, SetAttr, SetAttrValid, TargetId, TargetKind};
 use nacre_wire::mds::MdsRequest;
 use nacre_wire::mgs::{FsConfig, PoolConfig};
@@ -60,13 +62,13 @@ pub fn format_target_on(instance: &Instance, target: TargetId, backends: &OstBac
                 let options = FileStoreOptions { create: true, ..object_options(instance, target) };
                 FileStore::open(&dir, options).and_then(|store| store.close()).map_err(Failure::because(what))
             }
-            OstBackend::Block { device, size, force } => {
-                let size = size.unwrap_or_else(|| default_size(instance, target, device.as_deref()));
+            OstBackend::Block { device, words } => {
+                let size = words.size.unwrap_or_else(|| default_size(instance, target, device.as_deref()));
                 let options = BlockStoreOptions {
                     create: true,
                     device,
                     size,
-                    force,
+                    force: words.force,
                     ..block_options(instance, target)
                 };
                 let store = BlockStore::open(&dir, options);
@@ -152,15 +154,27 @@ pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn Obj
     opened.map_err(Failure::because(format!("open {target}")))
 }
 
-/// Gives caches of small writes to OSTs that do not run.
+/// Gives caches of small writes to OSTs that do not run; those that run with the same ones are left alone.
 ///
 /// # Errors
 /// If an OST cannot be opened, or its cache is not to be used.
 pub fn attach_caches(instance: &Instance, caches: &OstCaches) -> Result<()> {
     for target in caches.indexes().map(TargetId::ost) {
         let Some(cache) = caches.of(target.index) else { continue };
-        let store = open_uncached(instance, target).map_err(Failure::because(format!("open {target}")))?;
-        cache.attach(&instance.target_dir(target), store)?;
+        let dir = instance.target_dir(target);
+        let store = match open_uncached(instance, target) {
+            Err(ObjectError::InUse { .. }) if cache.is_of(&dir) => continue,
+            Err(ObjectError::InUse { .. }) => {
+                return Err(Failure::new(format!(
+                    "{target} gets no cache while it is in use: stop the file system first with 'nacre down {}'",
+                    instance.dir.display()
+                )));
+            }
+            opened => opened.map_err(Failure::because(format!("open {target}")))?,
+        };
+        if let Some(missed) = cache.attach(&dir, store)? {
+            eprintln!("nacre: {target}: given up as ordered: {missed}");
+        }
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ mod settings;
 mod tests;
 
 pub(in crate::object) use pair::MARK_NEW;
-pub use pair::{CacheProblem, MARK, cache_of, check_without};
+pub use pair::{CacheProblem, MARK, cache_of, check_unused, check_without};
 pub use settings::{NxdMode, NxdOptions, NxdSettings, NxdStats};
 
 use super::block::device::BlockDevice;

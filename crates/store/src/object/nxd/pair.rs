@@ -135,6 +135,26 @@ pub fn check_without(dir: &Path, force: bool) -> Result<()> {
     write_mark(dir, &NxdMark { is_dirty: false, changed: now(), ..mark })
 }
 
+/// Checks that a device may become a cache: it is large enough, and holds nobody's data.
+///
+/// # Errors
+/// [`ObjectError::Cache`] with what is in the way; those of the device.
+pub fn check_unused(device: &dyn BlockDevice) -> Result<()> {
+    let (name, size) = (device.info().name, device.size());
+    let fail = |cause| Err(problem(&name, cause));
+    if size < SIZE_MIN {
+        return fail(CacheProblem::TooSmall(size));
+    }
+    match read_superblock(device).map_err(|error| problem(&name, CacheProblem::Io(error)))? {
+        Ok(_) => fail(CacheProblem::OtherStore),
+        Err(NxdError::Foreign) => match found_on(device)? {
+            Some(signature) => fail(CacheProblem::Signature(signature)),
+            None => Ok(()),
+        },
+        Err(error) => fail(CacheProblem::Superblock(error)),
+    }
+}
+
 pub(super) fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }
@@ -150,9 +170,8 @@ pub(super) fn pair(
     options: &NxdOptions,
 ) -> Result<(NxdSuperblock, NxdMark)> {
     let (name, size) = (device.info().name, device.size());
-    let fail = |cause| Err(problem(&name, cause));
     if size < SIZE_MIN {
-        return fail(CacheProblem::TooSmall(size));
+        return Err(problem(&name, CacheProblem::TooSmall(size)));
     }
     let mark = read_mark(dir)?;
     let found = read_superblock(device).map_err(|error| problem(&name, CacheProblem::Io(error)))?;
@@ -160,7 +179,7 @@ pub(super) fn pair(
         && (found.cache, found.store) == (mark.cache, mark.store)
     {
         if found.size != size {
-            return fail(CacheProblem::Size { found: size, expected: found.size });
+            return Err(problem(&name, CacheProblem::Size { found: size, expected: found.size }));
         }
         return Ok((*found, mark.clone()));
     }
@@ -174,15 +193,7 @@ pub(super) fn pair(
         })?;
     }
     if !options.force {
-        match found {
-            Ok(_) => return fail(CacheProblem::OtherStore),
-            Err(NxdError::Foreign) => {
-                if let Some(signature) = found_on(device)? {
-                    return fail(CacheProblem::Signature(signature));
-                }
-            }
-            Err(error) => return fail(CacheProblem::Superblock(error)),
-        }
+        check_unused(device)?;
     }
     let store = match mark {
         Some(mark) => mark.store,

@@ -1,0 +1,73 @@
+//! What is written behind the path of a device that an OST gets: `[,size=BYTES][,force]`.
+
+use crate::failure::{Failure, Result};
+
+/// See the module's documentation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeviceWords {
+    /// Size in bytes of a file that is made.
+    pub size: Option<u64>,
+    /// Overwrite what is there.
+    pub force: bool,
+}
+
+impl DeviceWords {
+    /// Reads them, in any order. `wrong` makes a failure of a reason.
+    ///
+    /// # Errors
+    /// If one is not known, comes twice or is no number of bytes.
+    pub fn parse<'a>(
+        words: impl Iterator<Item = &'a str>,
+        wrong: impl Fn(&str) -> Failure,
+    ) -> Result<DeviceWords> {
+        let mut read = DeviceWords::default();
+        for word in words {
+            match word.split_once('=') {
+                Some(("size", value)) if read.size.is_none() => {
+                    let bytes = nacre_params::value::bytes(value, 1);
+                    read.size = Some(bytes.map_err(|_| wrong("the size is no number of bytes"))?);
+                }
+                None if word == "force" && !read.force => read.force = true,
+                _ => return Err(wrong(&format!("'{word}' is not known"))),
+            }
+        }
+        Ok(read)
+    }
+
+    /// None is said.
+    pub fn is_empty(&self) -> bool {
+        *self == DeviceWords::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_in_any_order_and_once() {
+        let parse = |text: &str| DeviceWords::parse(text.split_terminator(','), Failure::usage);
+        assert!(parse("").expect("nothing").is_empty());
+        for (text, size, force) in [
+            ("force", None, true),
+            ("size=4096", Some(4096), false),
+            ("force,size=64M", Some(64 << 20), true),
+            ("size=1.5GiB,force", Some(3 << 29), true),
+        ] {
+            assert_eq!(parse(text).expect(text), DeviceWords { size, force }, "{text}");
+        }
+        for text in [
+            "size",
+            "size=",
+            "size=1X",
+            "size=-1",
+            "size=99999999T",
+            "size=1,size=1",
+            "force,force",
+            "x",
+            " ",
+        ] {
+            parse(text).expect_err(text);
+        }
+    }
+}
