@@ -2,7 +2,8 @@
 //! `sharing`.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, Stopped, errno, wait};
+use rustix::fs::XattrFlags;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -51,6 +53,12 @@ fn content(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
+/// How many names the rest of an open directory has.
+fn list(directory: File) -> io::Result<usize> {
+    let names = rustix::fs::Dir::new(directory)?.collect::<rustix::io::Result<Vec<_>>>()?;
+    Ok(names.iter().filter(|entry| !matches!(entry.file_name().to_bytes(), b"." | b"..")).count())
+}
+
 with_two_mounts! {
     fn names_made_and_removed_are_seen_at_once(first, second) {
         for round in 0..50 {
@@ -66,6 +74,54 @@ with_two_mounts! {
             fs::remove_file(here.join(&moved)).expect("unlink");
             assert_eq!(errno(fs::metadata(there.join(&moved))), libc::ENOENT);
             assert_eq!(fs::read_dir(there).expect("directory").count(), 0);
+        }
+    }
+
+    fn a_directory_that_is_removed_is_stale_on_the_other_mount_and_empty_on_its_own(first, second) {
+        for (here, there, listed) in [(first, second, false), (second, first, true)] {
+            let (dir, name) = (here.join("gone"), "user.note");
+            fs::create_dir(&dir).expect("mkdir");
+            rustix::fs::setxattr(&dir, name, b"value", XattrFlags::empty()).expect("set");
+            let theirs = [File::open(there.join("gone")), File::open(there.join("gone"))].map(|dir| dir.expect("open"));
+            let own = File::open(&dir).expect("open");
+            if listed {
+                File::create_new(dir.join("file")).expect("create");
+                assert_eq!(fs::read_dir(there.join("gone")).expect("list").count(), 1);
+                fs::remove_file(dir.join("file")).expect("unlink");
+            }
+            fs::remove_dir(&dir).expect("rmdir");
+
+            assert_eq!(errno(fs::metadata(there.join("gone"))), libc::ENOENT, "it has no name");
+            let [stale, unread] = theirs;
+            let through = PathBuf::from(format!("/proc/self/fd/{}", stale.as_raw_fd()));
+            let inside = through.join("name");
+            let mut room = vec![0; 256];
+            let given = [
+                ("stat", errno(stale.metadata())),
+                ("list", errno(list(unread))),
+                ("open", errno(fs::read_dir(&through))),
+                ("look up", errno(fs::metadata(&inside))),
+                ("create", errno(File::create(&inside))),
+                ("mkdir", errno(fs::create_dir(&inside))),
+                ("unlink", errno(fs::remove_file(&inside))),
+                ("rename", errno(fs::rename(&inside, there.join("other")))),
+                ("chmod", errno(stale.set_permissions(fs::Permissions::from_mode(0o700)))),
+                ("get", errno(rustix::fs::fgetxattr(&stale, name, &mut room[..]))),
+                ("attributes", errno(rustix::fs::flistxattr(&stale, &mut room[..]))),
+                ("set", errno(rustix::fs::fsetxattr(&stale, name, b"other", XattrFlags::empty()))),
+                ("remove", errno(rustix::fs::fremovexattr(&stale, name))),
+            ];
+            for (what, given) in given {
+                assert_eq!(given, libc::ESTALE, "{what}");
+            }
+
+            assert_eq!(own.metadata().expect("stat").nlink(), 0);
+            own.set_permissions(fs::Permissions::from_mode(0o700)).expect("chmod");
+            assert_eq!(own.metadata().expect("stat").mode() & 0o777, 0o700);
+            assert_eq!(errno(rustix::fs::fgetxattr(&own, name, &mut room[..])), libc::ENODATA);
+            assert_eq!(rustix::fs::flistxattr(&own, &mut room[..]), Ok(0));
+            assert_eq!(errno(rustix::fs::fsetxattr(&own, name, b"other", XattrFlags::empty())), libc::ESTALE);
+            assert_eq!(list(own).expect("list"), 0);
         }
     }
 

@@ -39,7 +39,7 @@ impl Front {
         reply: &mut Reply<'_>,
     ) -> StatusResult<()> {
         let mut buffer = reply.directory(size);
-        self.client.readdir(fh, offset, size, plus, &mut |listed| {
+        let listed = self.client.readdir(fh, offset, size, plus, &mut |listed| {
             let entry = DirEntry {
                 ino: listed.node,
                 next_offset: listed.next,
@@ -55,6 +55,8 @@ impl Front {
                 (_, false) => buffer.push(&entry),
             };
             !full
-        })
+        });
+        // "No such file" would be taken for the end of an empty directory.
+        listed.map_err(gone)
     }
 }

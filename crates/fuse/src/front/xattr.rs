@@ -3,7 +3,7 @@
 use nacre_client::XattrFlags;
 use nacre_types::{Status, StatusResult};
 
-use super::{Front, caller};
+use super::{Front, caller, gone};
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
 
@@ -19,22 +19,24 @@ impl Front {
             | Operation::SetXattr { name: SELINUX, .. }
             | Operation::RemoveXattr { name: SELINUX } => Err(Status::EOPNOTSUPP),
             Operation::GetXattr { name, size } => {
-                answer(&self.client.getxattr(&caller, fid, name)?, size, reply)
+                answer(&self.client.getxattr(&caller, fid, name).map_err(gone)?, size, reply)
             }
-            Operation::ListXattr { size } => answer(&self.client.listxattr(&caller, fid)?, size, reply),
+            Operation::ListXattr { size } => {
+                answer(&self.client.listxattr(&caller, fid).map_err(gone)?, size, reply)
+            }
             Operation::SetXattr { name, value, flags, kill_sgid } => {
                 let mut wish = XattrFlags::empty();
                 wish.set(XattrFlags::CREATE, flags & libc::XATTR_CREATE as u32 != 0);
                 wish.set(XattrFlags::REPLACE, flags & libc::XATTR_REPLACE as u32 != 0);
                 wish.set(XattrFlags::KILL_SGID, kill_sgid);
-                if self.client.setxattr(&caller, fid, name, value, wish)? {
+                if self.client.setxattr(&caller, fid, name, value, wish).map_err(gone)? {
                     self.expire_names();
                 }
                 reply.ok();
                 Ok(())
             }
             Operation::RemoveXattr { name } => {
-                if self.client.removexattr(&caller, fid, name)? {
+                if self.client.removexattr(&caller, fid, name).map_err(gone)? {
                     self.expire_names();
                 }
                 reply.ok();

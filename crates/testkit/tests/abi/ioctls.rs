@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use nacre_testkit::identity::Identity;
-use nacre_testkit::on_every_shape;
+use nacre_testkit::{on_each_shape_with_mdts, on_every_shape, wait};
 
 use super::{attribute, lfs, text};
 
@@ -19,6 +19,9 @@ const MDTIDX: u32 = 0x8004_66af;
 const FID2PATH: u32 = 0xc008_6696;
 const GETPARENT: u32 = 0xc018_66f9;
 const MKDIR: u32 = 0xc030_66f0;
+const MIGRATE: u32 = 0x8004_66f7;
+const DIRECTORY_LAYOUT: u32 = 0xc030_66f1;
+const DIRECTORY_DEFAULT: u32 = 0xc030_66f6;
 const FILESTRIPE: u32 = 0xc008_6915;
 const FILEINFO: u32 = 0xc140_6916;
 const DIRINFO: u32 = 0xc140_6917;
@@ -297,4 +300,108 @@ on_every_shape! {
         put(&mut wrong, 0, &u32::MAX.to_le_bytes());
         assert_eq!(ioctl(&root, STATFS, &mut wrong), -libc::EINVAL);
     }
+}
+
+/// `lmv_user_md` that names MDTs: one, or a list of them.
+fn on_mdts(mdts: &[u32]) -> Vec<u8> {
+    let mut bytes = vec![0; 48];
+    let magic: u32 = if mdts.len() == 1 { 0x0CD3_0CD0 } else { 0x0CD4_0CD0 };
+    put(&mut bytes, 0, &magic.to_le_bytes());
+    put(&mut bytes, 4, &(mdts.len() as u32).to_le_bytes());
+    put(&mut bytes, 8, &mdts[0].to_le_bytes());
+    if mdts.len() > 1 {
+        // A FID each, which says nothing, and the MDT.
+        for mdt in mdts {
+            bytes.extend([0; 20]);
+            bytes.extend(mdt.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+#[test]
+fn what_has_a_name_moves_to_the_mdts_of_a_layout() {
+    on_each_shape_with_mdts("abim", 3, |cluster, _| {
+        let top = cluster.directory("d");
+        let root = top.join("on the first");
+        lfs(cluster, &["mkdir", "-i", "0", text(&root)]);
+        fs::write(root.join("file"), "content").expect("write");
+        let directory = File::open(&root).expect("open");
+        let migrate = |name: &str, wish: &[u8]| {
+            let name = format!("{name}\0");
+            ioctl(&directory, MIGRATE, &mut packed(0, [name.as_bytes(), wish], [&mut [], &mut []]))
+        };
+        let mdt_of = |name: &str| {
+            let opened = File::open(root.join(name)).expect("open");
+            let mut index = [FILL; 8];
+            assert_eq!(ioctl(&opened, MDTIDX, &mut index), 0);
+            u32_at(&index, 0)
+        };
+        // A file has moved when the call returns.
+        let inode = fs::metadata(root.join("file")).expect("stat").ino();
+        assert_eq!((mdt_of("file"), migrate("file", &on_mdts(&[1]))), (0, 0));
+        assert_eq!(
+            (mdt_of("file"), fs::read_to_string(root.join("file")).expect("read").as_str()),
+            (1, "content")
+        );
+        assert_ne!(fs::metadata(root.join("file")).expect("stat").ino(), inode);
+        assert_eq!(migrate("file", &on_mdts(&[1])), -libc::EALREADY);
+        let open = File::open(root.join("file")).expect("open");
+        assert_eq!(migrate("file", &on_mdts(&[2])), -libc::EBUSY);
+        drop(open);
+        // Of a directory the names begin to.
+        let sub = root.join("sub");
+        fs::create_dir(&sub).expect("mkdir");
+        for number in 0..30 {
+            fs::write(sub.join(format!("{number}")), "").expect("write");
+        }
+        for (mdts, count) in [(&[2][..], "0"), (&[1, 2], "2")] {
+            assert_eq!(migrate("sub", &on_mdts(mdts)), 0, "{mdts:?}");
+            assert_eq!(mdt_of("sub"), mdts[0]);
+            wait::until(wait::SOON, "all names have moved", || {
+                let told = lfs(cluster, &["getdirstripe", "-H", text(&sub)]);
+                (!told.contains("migrating")).then_some(())
+            });
+            assert_eq!(lfs(cluster, &["getdirstripe", "-c", text(&sub)]), count);
+            assert_eq!(fs::read_dir(&sub).expect("list").count(), 30);
+        }
+        for (name, wish, error) in [
+            ("none", on_mdts(&[1]), libc::ENOENT),
+            ("file", on_mdts(&[7]), libc::EINVAL),
+            ("sub/0", on_mdts(&[1]), libc::EINVAL),
+            ("", on_mdts(&[1]), libc::EINVAL),
+            ("file", on_mdts(&[2])[..20].to_vec(), libc::EINVAL),
+            ("file", vec![0xff; 48], libc::EINVAL),
+        ] {
+            assert_eq!(migrate(name, &wish), -error, "{name} {wish:?}");
+        }
+        Identity::user(1000).act(|| assert_eq!(migrate("file", &on_mdts(&[2])), -libc::EPERM));
+        assert_eq!(mdt_of("file"), 1);
+    });
+}
+
+#[test]
+fn directories_are_spread_and_shown_and_get_defaults_with_several_mdts() {
+    on_each_shape_with_mdts("abid", 3, |cluster, _| {
+        let root = cluster.directory("d");
+        let directory = File::open(&root).expect("open");
+        let make = |name: &[u8], wish: &[u8]| {
+            ioctl(&directory, MKDIR, &mut packed(0o755, [name, wish], [&mut [], &mut []]))
+        };
+        let layout = |name: &str, room: u32| {
+            let mut buffer = vec![FILL; 1024];
+            put(&mut buffer, 0, &0x0CD2_0CD0u32.to_le_bytes());
+            put(&mut buffer, 4, &room.to_le_bytes());
+            let result = ioctl(&File::open(root.join(name)).expect("open"), DIRECTORY_LAYOUT, &mut buffer);
+            (result, u32_at(&buffer, 4), u32_at(&buffer, 8))
+        };
+        assert_eq!((make(b"spread\0", &on_mdts(&[2, 1])), layout("spread", 2)), (0, (0, 2, 2)));
+        assert_eq!(layout("spread", 1), (-libc::E2BIG, 2, u32::from_le_bytes([FILL; 4])));
+        assert_eq!((make(b"whole\0", &on_mdts(&[1])), layout("whole", 9).0), (0, -libc::ENODATA));
+        assert_eq!(lfs(cluster, &["getdirstripe", "-m", text(&root.join("whole"))]), "1");
+        assert_eq!(ioctl(&directory, DIRECTORY_DEFAULT, &mut on_mdts(&[2])), 0);
+        fs::create_dir(root.join("by default")).expect("mkdir");
+        assert_eq!(lfs(cluster, &["getdirstripe", "-m", text(&root.join("by default"))]), "2");
+        assert_eq!(ioctl(&directory, DIRECTORY_DEFAULT, &mut [0xff; 48]), -libc::EINVAL);
+    });
 }
