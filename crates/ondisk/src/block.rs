@@ -3,6 +3,7 @@
 //! Byte tables and the invariants between them: `docs/formats/block.md`.
 
 use crate::codec::{DecodeError, Reader};
+use crate::head::{self, Form, Head, HeadError};
 use nacre_types::Timestamp;
 
 /// Format version of [`BlockHeadRecord`], [`BlockMapRecord`] and [`BlockStoreRecord`].
@@ -337,10 +338,8 @@ pub const BLOCK_LABEL_MAGIC: [u8; 8] = *b"NACREBLK";
 pub const BLOCK_LABEL_VERSION: u32 = 1;
 /// Bytes of an encoded [`BlockLabel`]: one sector, so that it is never torn.
 pub const BLOCK_LABEL_LEN: usize = 512;
-/// Longest label in bytes.
-const LABEL_MAX: usize = 48;
-const LABEL_AT: usize = 64;
-const CRC_AT: usize = BLOCK_LABEL_LEN - 4;
+const LABEL: Form<BLOCK_LABEL_LEN> =
+    Form { magic: BLOCK_LABEL_MAGIC, version: BLOCK_LABEL_VERSION, label_at: 64 };
 
 /// What a device is: its first sector, the first of its last block, and the file `superblock` in the target's directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -374,24 +373,23 @@ pub enum BlockLabelError {
     },
 }
 
+impl From<HeadError> for BlockLabelError {
+    fn from(error: HeadError) -> BlockLabelError {
+        match error {
+            HeadError::Foreign => BlockLabelError::Foreign,
+            HeadError::Damaged(what) => BlockLabelError::Damaged(what),
+            HeadError::Version { found } => BlockLabelError::Version { found },
+        }
+    }
+}
+
 impl BlockLabel {
     /// The bytes that are stored. A label that is too long is cut.
     pub fn encode(&self) -> [u8; BLOCK_LABEL_LEN] {
-        let mut out = [0u8; BLOCK_LABEL_LEN];
-        out[..8].copy_from_slice(&BLOCK_LABEL_MAGIC);
-        out[8..12].copy_from_slice(&BLOCK_LABEL_VERSION.to_le_bytes());
-        out[12..16].copy_from_slice(&(BLOCK_LABEL_LEN as u32).to_le_bytes());
-        out[16..32].copy_from_slice(&self.uuid);
-        out[32..40].copy_from_slice(&self.created.sec.to_le_bytes());
-        out[40..44].copy_from_slice(&self.created.nsec.to_le_bytes());
-        out[44..48].copy_from_slice(&self.block_size.to_le_bytes());
-        out[48..56].copy_from_slice(&self.size.to_le_bytes());
-        let label = self.label.as_bytes();
-        let len = label.len().min(LABEL_MAX);
-        out[LABEL_AT..LABEL_AT + len].copy_from_slice(&label[..len]);
-        let crc = crc32c(&out[..CRC_AT]);
-        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
-        out
+        LABEL.encode((&self.uuid, self.created, &self.label), |out| {
+            out[44..48].copy_from_slice(&self.block_size.to_le_bytes());
+            out[48..56].copy_from_slice(&self.size.to_le_bytes());
+        })
     }
 
     /// Reads a label back.
@@ -399,45 +397,11 @@ impl BlockLabel {
     /// # Errors
     /// The version is looked at before the checksum, so that another format is named as such.
     pub fn decode(bytes: &[u8]) -> Result<BlockLabel, BlockLabelError> {
-        if bytes.get(..8) != Some(&BLOCK_LABEL_MAGIC[..]) {
-            return Err(BlockLabelError::Foreign);
-        }
-        let found = u32::from_le_bytes(field(bytes, 8)?);
-        if found != BLOCK_LABEL_VERSION {
-            return Err(BlockLabelError::Version { found });
-        }
-        let len = u32::from_le_bytes(field(bytes, 12)?) as usize;
-        if len != BLOCK_LABEL_LEN || bytes.len() != BLOCK_LABEL_LEN {
-            return Err(BlockLabelError::Damaged("wrong length"));
-        }
-        if u32::from_le_bytes(field(bytes, CRC_AT)?) != crc32c(&bytes[..CRC_AT]) {
-            return Err(BlockLabelError::Damaged("checksum does not match"));
-        }
-        let padded = &bytes[LABEL_AT..LABEL_AT + LABEL_MAX];
-        let end = padded.iter().position(|&b| b == 0).unwrap_or(padded.len());
-        let label = std::str::from_utf8(&padded[..end])
-            .ok()
-            .filter(|label| label.bytes().all(|b| b.is_ascii_graphic()))
-            .ok_or(BlockLabelError::Damaged("bad label"))?;
-        Ok(BlockLabel {
-            uuid: field(bytes, 16)?,
-            created: Timestamp::new(
-                i64::from_le_bytes(field(bytes, 32)?),
-                u32::from_le_bytes(field(bytes, 40)?),
-            ),
-            block_size: u32::from_le_bytes(field(bytes, 44)?),
-            size: u64::from_le_bytes(field(bytes, 48)?),
-            label: label.to_owned(),
-        })
+        let (Head { uuid, created, label }, bytes) = LABEL.decode(bytes)?;
+        let block_size = u32::from_le_bytes(head::field(bytes, 44));
+        let size = u64::from_le_bytes(head::field(bytes, 48));
+        Ok(BlockLabel { uuid, created, size, block_size, label })
     }
-}
-
-fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], BlockLabelError> {
-    bytes.get(at..at + N).and_then(|part| part.try_into().ok()).ok_or(BlockLabelError::Damaged("cut off"))
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 #[cfg(test)]

@@ -20,6 +20,11 @@ pub enum DecodeError {
     Field(&'static str),
 }
 
+/// The checksum of what is read as a whole.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
 /// Takes fields from the front of a record.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],

@@ -9,6 +9,7 @@ pub mod block;
 mod codec;
 pub mod data;
 pub mod dirent;
+mod head;
 pub mod inode;
 pub mod mdt;
 pub mod members;

@@ -9,6 +9,7 @@
 //!
 //! The checksum is over all bytes before its line.
 
+use crate::codec::crc32c;
 use nacre_types::TargetId;
 use std::fmt::Write;
 
@@ -20,7 +21,7 @@ pub fn encode(targets: &[TargetId]) -> String {
     for target in targets {
         writeln!(text, "{target}").expect("writing to a string cannot fail");
     }
-    let crc = crc32c(&text);
+    let crc = crc32c(text.as_bytes());
     writeln!(text, "crc32c {crc:08x}").expect("writing to a string cannot fail");
     text
 }
@@ -30,7 +31,7 @@ pub fn decode(text: &str) -> Option<Vec<TargetId>> {
     let (body, last) = text.split_at(text.rfind("crc32c ")?);
     let crc = last.strip_prefix("crc32c ")?.strip_suffix('\n')?;
     let lines = body.strip_prefix(HEADER)?.strip_prefix('\n')?;
-    if crc.len() != 8 || u32::from_str_radix(crc, 16).ok()? != crc32c(body) {
+    if crc.len() != 8 || u32::from_str_radix(crc, 16).ok()? != crc32c(body.as_bytes()) {
         return None;
     }
     let targets = lines.lines().map(|line| line.parse().ok()).collect::<Option<Vec<TargetId>>>()?;
@@ -38,10 +39,6 @@ pub fn decode(text: &str) -> Option<Vec<TargetId>> {
     sorted.sort_unstable();
     sorted.dedup();
     (sorted.len() == targets.len()).then_some(targets)
-}
-
-fn crc32c(text: &str) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, text.as_bytes()) as u32
 }
 
 #[cfg(test)]

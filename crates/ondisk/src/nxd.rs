@@ -2,7 +2,7 @@
 //!
 //! Byte tables and the invariants between them: `docs/formats/nxd.md`.
 
-use crate::codec::{DecodeError, Reader};
+use crate::codec::{DecodeError, Reader, crc32c};
 use nacre_types::Fid;
 use nacre_types::Timestamp;
 
@@ -118,10 +118,6 @@ pub struct NxdMark {
     pub size: u64,
     /// Path of the device.
     pub device: String,
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 /// Puts the checksum of all before the last four bytes there.

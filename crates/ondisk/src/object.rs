@@ -3,6 +3,7 @@
 //! Byte tables and the invariants between them: `docs/formats/ost.md`.
 
 use crate::codec::{DecodeError, Reader};
+use crate::head::{Form, Head, HeadError, LABEL_MAX};
 use nacre_types::Timestamp;
 
 /// Format version of [`ObjectRecord`], [`SequenceRecord`] and [`ObjectStoreRecord`].
@@ -119,10 +120,10 @@ pub const OBJECT_DIRECTORY_VERSION: u32 = 1;
 /// Bytes of an encoded [`ObjectDirectoryHeader`].
 pub const OBJECT_DIRECTORY_LEN: usize = 128;
 /// Longest label in bytes.
-pub const OBJECT_LABEL_MAX: usize = 48;
+pub const OBJECT_LABEL_MAX: usize = LABEL_MAX;
 
-const CRC_AT: usize = OBJECT_DIRECTORY_LEN - 4;
-const LABEL_AT: usize = 48;
+const FORM: Form<OBJECT_DIRECTORY_LEN> =
+    Form { magic: OBJECT_DIRECTORY_MAGIC, version: OBJECT_DIRECTORY_VERSION, label_at: 48 };
 
 /// What an object directory is: the file `superblock` at its top.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -152,22 +153,20 @@ pub enum ObjectDirectoryError {
     },
 }
 
+impl From<HeadError> for ObjectDirectoryError {
+    fn from(error: HeadError) -> ObjectDirectoryError {
+        match error {
+            HeadError::Foreign => ObjectDirectoryError::Foreign,
+            HeadError::Damaged(what) => ObjectDirectoryError::Damaged(what),
+            HeadError::Version { found } => ObjectDirectoryError::Version { found },
+        }
+    }
+}
+
 impl ObjectDirectoryHeader {
     /// The bytes that are stored. A label that is too long is cut.
     pub fn encode(&self) -> [u8; OBJECT_DIRECTORY_LEN] {
-        let mut out = [0u8; OBJECT_DIRECTORY_LEN];
-        out[..8].copy_from_slice(&OBJECT_DIRECTORY_MAGIC);
-        out[8..12].copy_from_slice(&OBJECT_DIRECTORY_VERSION.to_le_bytes());
-        out[12..16].copy_from_slice(&(OBJECT_DIRECTORY_LEN as u32).to_le_bytes());
-        out[16..32].copy_from_slice(&self.uuid);
-        out[32..40].copy_from_slice(&self.created.sec.to_le_bytes());
-        out[40..44].copy_from_slice(&self.created.nsec.to_le_bytes());
-        let label = self.label.as_bytes();
-        let len = label.len().min(OBJECT_LABEL_MAX);
-        out[LABEL_AT..LABEL_AT + len].copy_from_slice(&label[..len]);
-        let crc = crc32c(&out[..CRC_AT]);
-        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
-        out
+        FORM.encode((&self.uuid, self.created, &self.label), |_| {})
     }
 
     /// Reads a header back.
@@ -175,46 +174,9 @@ impl ObjectDirectoryHeader {
     /// # Errors
     /// The version is looked at before the checksum, so that another format is named as such.
     pub fn decode(bytes: &[u8]) -> Result<ObjectDirectoryHeader, ObjectDirectoryError> {
-        if bytes.get(..8) != Some(&OBJECT_DIRECTORY_MAGIC[..]) {
-            return Err(ObjectDirectoryError::Foreign);
-        }
-        let found = u32::from_le_bytes(field(bytes, 8)?);
-        if found != OBJECT_DIRECTORY_VERSION {
-            return Err(ObjectDirectoryError::Version { found });
-        }
-        let len = u32::from_le_bytes(field(bytes, 12)?) as usize;
-        if len != OBJECT_DIRECTORY_LEN || bytes.len() != OBJECT_DIRECTORY_LEN {
-            return Err(ObjectDirectoryError::Damaged("wrong length"));
-        }
-        if u32::from_le_bytes(field(bytes, CRC_AT)?) != crc32c(&bytes[..CRC_AT]) {
-            return Err(ObjectDirectoryError::Damaged("checksum does not match"));
-        }
-        let padded = &bytes[LABEL_AT..LABEL_AT + OBJECT_LABEL_MAX];
-        let end = padded.iter().position(|&b| b == 0).unwrap_or(padded.len());
-        let label = std::str::from_utf8(&padded[..end])
-            .ok()
-            .filter(|label| label.bytes().all(|b| b.is_ascii_graphic()))
-            .ok_or(ObjectDirectoryError::Damaged("bad label"))?;
-        Ok(ObjectDirectoryHeader {
-            uuid: field(bytes, 16)?,
-            created: Timestamp::new(
-                i64::from_le_bytes(field(bytes, 32)?),
-                u32::from_le_bytes(field(bytes, 40)?),
-            ),
-            label: label.to_owned(),
-        })
+        let (Head { uuid, created, label }, _) = FORM.decode(bytes)?;
+        Ok(ObjectDirectoryHeader { uuid, created, label })
     }
-}
-
-fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], ObjectDirectoryError> {
-    bytes
-        .get(at..at + N)
-        .and_then(|part| part.try_into().ok())
-        .ok_or(ObjectDirectoryError::Damaged("cut off"))
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 #[cfg(test)]
@@ -253,8 +215,8 @@ mod tests {
                 "0f153650000000005000000000000006e616372652d4f535430303031000000"
             )
         );
-        assert!(bytes[64..CRC_AT].iter().all(|&b| b == 0));
-        assert_eq!(hex(&bytes[CRC_AT..]), "1071ffcf");
+        assert!(bytes[64..OBJECT_DIRECTORY_LEN - 4].iter().all(|&b| b == 0));
+        assert_eq!(hex(&bytes[OBJECT_DIRECTORY_LEN - 4..]), "1071ffcf");
         assert_eq!(ObjectDirectoryHeader::decode(&bytes), Ok(header()));
     }
 

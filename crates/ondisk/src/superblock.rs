@@ -17,6 +17,7 @@
 //! | 56 | 68 | zero |
 //! | 124 | 4 | CRC32C of bytes 0 to 123 |
 
+use crate::codec::crc32c;
 use nacre_types::Timestamp;
 use nacre_types::limits::{FSNAME_MAX, TARGET_INDEX_MAX};
 use nacre_types::nid::check_fsname;
@@ -151,10 +152,6 @@ fn name_of(padded: &[u8]) -> Result<String, SuperblockError> {
     let name = std::str::from_utf8(&padded[..end]).map_err(|_| SuperblockError::Damaged("bad name"))?;
     check_fsname(name).map_err(|_| SuperblockError::Damaged("bad name"))?;
     Ok(name.to_owned())
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 #[cfg(test)]
