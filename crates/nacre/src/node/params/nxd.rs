@@ -2,80 +2,70 @@
 
 use nacre_oss::ObjectServer;
 use nacre_params::{Tree, value};
-use nacre_store::object::{NxdSettings, NxdStats};
+use nacre_store::object::{NxdMode, NxdSettings, NxdStats};
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
 
-/// How a setting is read and shown.
-struct Setting {
-    leaf: &'static str,
-    show: fn(&NxdSettings) -> String,
-    set: fn(&mut NxdSettings, &str) -> StatusResult<()>,
+/// How a setting is written.
+#[derive(Clone, Copy)]
+enum Part {
+    /// `on`, `off` or `drain`.
+    Mode(fn(&mut NxdSettings) -> &mut NxdMode),
+    /// How many.
+    Count(fn(&mut NxdSettings) -> &mut u32),
+    /// Up to 95.
+    Percent(fn(&mut NxdSettings) -> &mut u32),
+    Milliseconds(fn(&mut NxdSettings) -> &mut u64),
+    /// Bytes of a write.
+    Threshold(fn(&mut NxdSettings) -> &mut u32),
+    Bytes(fn(&mut NxdSettings) -> &mut u64),
 }
 
-fn number<T: TryFrom<u64>>(text: &str) -> StatusResult<T> {
-    let number = text.trim().parse::<u64>().map_err(|_| Status::EINVAL)?;
-    T::try_from(number).map_err(|_| Status::ERANGE)
-}
-
-fn percent(text: &str) -> StatusResult<u32> {
-    match number::<u32>(text)? {
-        percent if percent <= 95 => Ok(percent),
-        _ => Err(Status::ERANGE),
-    }
-}
-
-fn threshold(text: &str) -> StatusResult<u32> {
-    match u32::try_from(value::bytes(text, 1)?) {
-        Ok(bytes) if bytes <= NxdSettings::THRESHOLD_MAX => Ok(bytes),
-        _ => Err(Status::ERANGE),
-    }
-}
-
-const SETTINGS: [Setting; 8] = [
-    Setting {
-        leaf: "mode",
-        show: |settings| settings.mode.to_string(),
-        set: |settings, text| {
-            text.trim().parse().map(|mode| settings.mode = mode).map_err(|()| Status::EINVAL)
-        },
-    },
-    Setting {
-        leaf: "threshold",
-        show: |settings| settings.threshold.to_string(),
-        set: |settings, text| threshold(text).map(|bytes| settings.threshold = bytes),
-    },
-    Setting {
-        leaf: "stream_writes",
-        show: |settings| settings.stream_writes.to_string(),
-        set: |settings, text| number(text).map(|writes| settings.stream_writes = writes),
-    },
-    Setting {
-        leaf: "high_percent",
-        show: |settings| settings.high_percent.to_string(),
-        set: |settings, text| percent(text).map(|percent| settings.high_percent = percent),
-    },
-    Setting {
-        leaf: "low_percent",
-        show: |settings| settings.low_percent.to_string(),
-        set: |settings, text| percent(text).map(|percent| settings.low_percent = percent),
-    },
-    Setting {
-        leaf: "idle_ms",
-        show: |settings| settings.idle_ms.to_string(),
-        set: |settings, text| number(text).map(|ms| settings.idle_ms = ms),
-    },
-    Setting {
-        leaf: "idle_bytes_per_second",
-        show: |settings| settings.idle_bytes_per_second.to_string(),
-        set: |settings, text| value::bytes(text, 1).map(|bytes| settings.idle_bytes_per_second = bytes),
-    },
-    Setting {
-        leaf: "full_wait_ms",
-        show: |settings| settings.full_wait_ms.to_string(),
-        set: |settings, text| number(text).map(|ms| settings.full_wait_ms = ms),
-    },
+const PARTS: &[(&str, Part)] = &[
+    ("mode", Part::Mode(|settings| &mut settings.mode)),
+    ("threshold", Part::Threshold(|settings| &mut settings.threshold)),
+    ("stream_writes", Part::Count(|settings| &mut settings.stream_writes)),
+    ("high_percent", Part::Percent(|settings| &mut settings.high_percent)),
+    ("low_percent", Part::Percent(|settings| &mut settings.low_percent)),
+    ("idle_ms", Part::Milliseconds(|settings| &mut settings.idle_ms)),
+    ("idle_bytes_per_second", Part::Bytes(|settings| &mut settings.idle_bytes_per_second)),
+    ("full_wait_ms", Part::Milliseconds(|settings| &mut settings.full_wait_ms)),
 ];
+
+fn number(text: &str) -> StatusResult<u64> {
+    text.trim().parse().map_err(|_| Status::EINVAL)
+}
+
+/// A number that is at most `most`.
+fn up_to(number: u64, most: u32) -> StatusResult<u32> {
+    u32::try_from(number).ok().filter(|number| *number <= most).ok_or(Status::ERANGE)
+}
+
+impl Part {
+    fn show(self, mut settings: NxdSettings) -> String {
+        match self {
+            Part::Mode(part) => part(&mut settings).to_string(),
+            Part::Count(part) | Part::Percent(part) | Part::Threshold(part) => {
+                part(&mut settings).to_string()
+            }
+            Part::Milliseconds(part) | Part::Bytes(part) => part(&mut settings).to_string(),
+        }
+    }
+
+    fn set(self, settings: &mut NxdSettings, text: &str) -> StatusResult<()> {
+        match self {
+            Part::Mode(part) => *part(settings) = text.trim().parse().map_err(|()| Status::EINVAL)?,
+            Part::Count(part) => *part(settings) = up_to(number(text)?, u32::MAX)?,
+            Part::Percent(part) => *part(settings) = up_to(number(text)?, 95)?,
+            Part::Milliseconds(part) => *part(settings) = number(text)?,
+            Part::Threshold(part) => {
+                *part(settings) = up_to(value::bytes(text, 1)?, NxdSettings::THRESHOLD_MAX)?;
+            }
+            Part::Bytes(part) => *part(settings) = value::bytes(text, 1)?,
+        }
+        Ok(())
+    }
+}
 
 /// The counters as `name value` lines.
 fn counters(stats: &NxdStats) -> String {
@@ -111,18 +101,18 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     if server.store().small_write_cache().is_none() {
         return;
     }
-    for Setting { leaf, show, set } in &SETTINGS {
+    for &(leaf, part) in PARTS {
         let (get, change) = (server.clone(), server.clone());
         tree.add_both(
             &format!("nxd.{name}.{leaf}"),
             move || {
                 let cache = get.store().small_write_cache().ok_or(Status::ENODEV)?;
-                Ok(show(&cache.settings()))
+                Ok(part.show(cache.settings()))
             },
             move |text| {
                 let cache = change.store().small_write_cache().ok_or(Status::ENODEV)?;
                 let mut settings = cache.settings();
-                set(&mut settings, text)?;
+                part.set(&mut settings, text)?;
                 cache.set_settings(settings);
                 Ok(())
             },
@@ -143,8 +133,8 @@ mod tests {
     fn settings_are_read_and_shown() {
         let mut settings = NxdSettings::default();
         let mut set = |leaf: &str, text: &str| {
-            let setting = SETTINGS.iter().find(|setting| setting.leaf == leaf).expect("in the table");
-            (setting.set)(&mut settings, text).map(|()| (setting.show)(&settings))
+            let (_, part) = PARTS.iter().find(|(name, _)| *name == leaf).expect("in the table");
+            part.set(&mut settings, text).map(|()| part.show(settings))
         };
         assert_eq!(set("mode", "drain").as_deref(), Ok("drain"));
         assert_eq!(set("mode", "half"), Err(Status::EINVAL));
@@ -153,5 +143,8 @@ mod tests {
         assert_eq!(set("high_percent", "96"), Err(Status::ERANGE));
         assert_eq!(set("idle_ms", "20").as_deref(), Ok("20"));
         assert_eq!(set("idle_ms", "soon"), Err(Status::EINVAL));
+        assert_eq!(set("stream_writes", "3").as_deref(), Ok("3"));
+        assert_eq!(set("stream_writes", "4294967296"), Err(Status::ERANGE));
+        assert_eq!(set("idle_bytes_per_second", "1.5M").as_deref(), Ok("1572864"));
     }
 }
