@@ -26,6 +26,8 @@ pub mod simulated;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+#[cfg(test)]
+mod testing;
 
 pub use block::{BlockStore, BlockStoreOptions};
 pub use cache_policy::CachePolicy;
@@ -39,6 +41,7 @@ pub use report::{
 
 use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
+use std::time::Instant;
 
 /// Attributes of an object; the default is that of one that does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -200,6 +203,12 @@ pub trait ObjectStore: Send + Sync {
     /// # Errors
     /// Those of the medium; a part may have been destroyed.
     fn destroy(&self, objects: &[Fid]) -> Result<u64>;
+
+    /// Waits until the space of all objects destroyed so far is there for others, in every state that a power cut can leave. False if
+    /// that took longer than until the deadline. What only the next start can free is not waited for.
+    fn await_freed(&self, _deadline: Instant) -> bool {
+        true
+    }
 
     /// Room in the store.
     ///

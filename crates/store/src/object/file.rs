@@ -56,7 +56,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// Object records: FID in key form -> [`ObjectRecord`].
 const OBJECTS: Table = Table(1);
@@ -132,13 +131,6 @@ impl FileStore {
         store.threads.push(store.releaser.start().map_err(fail)?);
         store.threads.push(store.fetcher.start().map_err(fail)?);
         Ok(store)
-    }
-
-    /// Waits until the space of all objects destroyed so far is there for others, in every state that a power cut can leave: the emptied
-    /// files are durable then. False if that took longer than until the deadline. Files that could not be emptied, which the next start
-    /// looks at, are not waited for.
-    pub fn await_freed(&self, deadline: Instant) -> bool {
-        self.releaser.drain_until(deadline)
     }
 
     /// Opens or makes what the store consists of; also tells whether the last run stopped in order.

@@ -207,6 +207,10 @@ impl ObjectStore for Simulated {
         self.inner.destroy(objects)
     }
 
+    fn await_freed(&self, deadline: Instant) -> bool {
+        self.inner.await_freed(deadline)
+    }
+
     fn space(&self) -> Result<Space> {
         self.inner.space()
     }

@@ -49,7 +49,7 @@ pub(super) fn is_store(directory: &Path) -> Result<bool, Error> {
 
 pub(in crate::paf) struct ObjectGround {
     dir: PathBuf,
-    store: FileStore,
+    store: Box<dyn ObjectStore>,
     /// How the store goes about the page cache by itself.
     usual: CachePolicy,
     /// One reservation at a time.
@@ -66,6 +66,7 @@ impl ObjectGround {
             error => error.into(),
         })?;
         let usual = store.cache_policy();
+        let store: Box<dyn ObjectStore> = Box::new(store);
         let ground = ObjectGround { dir: dir.to_owned(), store, usual, reserving: Mutex::default() };
         // Refused before anything is written.
         ground.files()?;

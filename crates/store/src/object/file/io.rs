@@ -13,6 +13,7 @@ use std::ops::{Bound, ControlFlow, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Writes of this many bytes are taken to wait: the kernel may throttle the writer while the disk catches up.
 const WAITING_WRITE_MIN: usize = 128 << 10;
@@ -259,6 +260,10 @@ impl ObjectStore for FileStore {
         // Also if nothing was there: a resend must not be confirmed before the first one's removal is durable.
         nacre_env::blocking(|| self.index.sync(self.index.last_transno()))?;
         Ok(count)
+    }
+
+    fn await_freed(&self, deadline: Instant) -> bool {
+        self.releaser.drain_until(deadline)
     }
 
     fn space(&self) -> Result<Space> {

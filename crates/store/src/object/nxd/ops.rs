@@ -424,6 +424,10 @@ impl ObjectStore for Nxd {
         self.destroy_all(objects)
     }
 
+    fn await_freed(&self, deadline: Instant) -> bool {
+        self.inner.await_freed(deadline)
+    }
+
     fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
         self.inner.for_each_object(visit)
     }
