@@ -5,12 +5,13 @@
 
 use super::options::BlockStoreOptions;
 use crate::exclusive::Exclusive;
-use crate::object::file::directory::{ADDRESS, CLASS, JOINING, LOCK_CLIENTS, names, path_error};
+use crate::object::file::directory::{
+    ADDRESS, CLASS, JOINING, LOCK_CLIENTS, check_label, names, path_error, prepare, take,
+};
 use crate::object::nxd::{MARK, MARK_NEW};
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::block::{BLOCK_LABEL_LEN, BlockLabel, BlockLabelError};
 use rustix::fs::{self, Mode, OFlags};
-use rustix::io::Errno;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -44,38 +45,16 @@ pub(super) struct Directory {
 impl Directory {
     /// Opens and locks `dir`, making it if `options` say so, and checks that it is a store or can become one.
     pub(super) fn open(dir: &Path, options: &BlockStoreOptions) -> Result<Directory> {
-        if options.create {
-            match fs::mkdir(dir, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(path_error("make", dir, error)),
-            }
-        }
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let fd = match fs::open(dir, flags, Mode::empty()) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT) => return Err(ObjectError::Missing { dir: dir.to_owned() }),
-            Err(error) => return Err(path_error("open", dir, error)),
-        };
-        let fd = Exclusive::take(fd).map_err(|error| path_error("lock", dir, error))?;
-        let fd = fd.ok_or_else(|| ObjectError::InUse { dir: dir.to_owned() })?;
+        let fd = take(dir, options.create)?;
         let label = read_label(dir)?;
         let mut directory = Directory { fd, label, device: PathBuf::new() };
         match &directory.label {
             Some(label) => {
-                if !options.label.is_empty() && label.label != options.label {
-                    let (found, wanted) = (label.label.clone(), options.label.clone());
-                    return Err(ObjectError::OtherTarget { dir: dir.to_owned(), found, wanted });
-                }
+                check_label(dir, &label.label, &options.label)?;
                 directory.device = read_device(dir)?;
             }
             None => {
-                if !directory.is_empty(dir)? {
-                    return Err(ObjectError::Foreign { dir: dir.to_owned() });
-                }
-                if !options.create {
-                    return Err(ObjectError::Missing { dir: dir.to_owned() });
-                }
-                fs::chmod(dir, Mode::RWXU).map_err(|error| path_error("protect", dir, error))?;
+                prepare(dir, directory.is_empty(dir)?, options.create)?;
                 directory.device = options.device.clone().unwrap_or_else(|| PathBuf::from(OWN_DEVICE));
             }
         }

@@ -7,48 +7,13 @@ mod opening;
 
 use super::device::MemoryDevice;
 use super::*;
+use crate::object::testing::{Random, block_options as options, copy_dir};
 use crate::object::{ObjectStore, conformance};
 use nacre_types::Fid;
 use std::collections::HashMap;
 
-fn options() -> BlockStoreOptions {
-    // Small logs, so that opening takes little time.
-    let index = MetaStoreOptions {
-        wal_segment_bytes: 2 << 20,
-        overlay_bytes: 1 << 20,
-        map_bytes: 1 << 30,
-        reserve_bytes: 64 << 10,
-        ..MetaStoreOptions::default()
-    };
-    BlockStoreOptions {
-        create: true,
-        size: 64 << 20,
-        reserve_bytes: Some(0),
-        commit_interval_ms: 0,
-        index: Some(index),
-        ..BlockStoreOptions::default()
-    }
-}
-
 fn fid(oid: u32) -> Fid {
     Fid::ost_object(0, oid)
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
 }
 
 /// A store on a device in memory, its objects' ids reserved.

@@ -46,35 +46,43 @@ pub(in crate::object) fn path_error(action: &'static str, path: &Path, error: Er
     ObjectError::Path { action, path: path.to_owned(), source: error.into() }
 }
 
+/// Locks the directory of a store for this process, and makes it if that is wanted.
+pub(in crate::object) fn take(dir: &Path, create: bool) -> Result<Exclusive> {
+    if create {
+        match fs::mkdir(dir, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(path_error("make", dir, error)),
+        }
+    }
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    let fd = match fs::open(dir, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Err(ObjectError::Missing { dir: dir.to_owned() }),
+        Err(error) => return Err(path_error("open", dir, error)),
+    };
+    let fd = Exclusive::take(fd).map_err(|error| path_error("lock", dir, error))?;
+    fd.ok_or_else(|| ObjectError::InUse { dir: dir.to_owned() })
+}
+
+/// Makes a directory that is no store ready to become one, if it `is_empty` and that is wanted.
+pub(in crate::object) fn prepare(dir: &Path, is_empty: bool, create: bool) -> Result<()> {
+    if !is_empty {
+        return Err(ObjectError::Foreign { dir: dir.to_owned() });
+    }
+    if !create {
+        return Err(ObjectError::Missing { dir: dir.to_owned() });
+    }
+    fs::chmod(dir, Mode::RWXU).map_err(|error| path_error("protect", dir, error))
+}
+
 impl Directory {
     /// Opens and locks `dir`, making it if `options` say so, and checks that it is a store or can become one.
     pub(super) fn open(dir: &Path, options: &FileStoreOptions) -> Result<Directory> {
-        if options.create {
-            match fs::mkdir(dir, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(path_error("make", dir, error)),
-            }
-        }
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let fd = match fs::open(dir, flags, Mode::empty()) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT) => return Err(ObjectError::Missing { dir: dir.to_owned() }),
-            Err(error) => return Err(path_error("open", dir, error)),
-        };
-        let fd = Exclusive::take(fd).map_err(|error| path_error("lock", dir, error))?;
-        let fd = fd.ok_or_else(|| ObjectError::InUse { dir: dir.to_owned() })?;
+        let fd = take(dir, options.create)?;
         let header = read_header(&fd, dir)?;
         match &header {
             Some(header) => check_label(dir, &header.label, &options.label)?,
-            None => {
-                if !is_empty(&fd, dir)? {
-                    return Err(ObjectError::Foreign { dir: dir.to_owned() });
-                }
-                if !options.create {
-                    return Err(ObjectError::Missing { dir: dir.to_owned() });
-                }
-                fs::chmod(dir, Mode::RWXU).map_err(|error| path_error("protect", dir, error))?;
-            }
+            None => prepare(dir, is_empty(&fd, dir)?, options.create)?,
         }
         Ok(Directory { fd, header })
     }
@@ -133,7 +141,8 @@ pub(in crate::object) fn is_label(label: &str) -> bool {
     label.len() <= OBJECT_LABEL_MAX && label.bytes().all(|b| b.is_ascii_graphic())
 }
 
-fn check_label(dir: &Path, found: &str, wanted: &str) -> Result<()> {
+/// Checks that a store is that of the target which is wanted, if one is.
+pub(in crate::object) fn check_label(dir: &Path, found: &str, wanted: &str) -> Result<()> {
     if wanted.is_empty() || found == wanted {
         return Ok(());
     }

@@ -32,18 +32,6 @@ struct Trial {
     random: Random,
 }
 
-fn copy_dir(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("made");
-    for entry in std::fs::read_dir(from).expect("listed") {
-        let entry = entry.expect("listed");
-        let target = to.join(entry.file_name());
-        match entry.file_type().expect("known").is_dir() {
-            true => copy_dir(&entry.path(), &target),
-            false => drop(std::fs::copy(entry.path(), target).expect("copied")),
-        }
-    }
-}
-
 impl Trial {
     fn new(seed: u64) -> Trial {
         let dir = tempfile::tempdir().expect("a directory");

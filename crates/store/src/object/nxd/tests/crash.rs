@@ -14,18 +14,6 @@ const OBJECTS: u64 = 4;
 const LIMIT: u64 = 200_000;
 const SECTOR: usize = 512;
 
-fn copy_dir(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("made");
-    for entry in std::fs::read_dir(from).expect("listed") {
-        let entry = entry.expect("listed");
-        let target = to.join(entry.file_name());
-        match entry.file_type().expect("known").is_dir() {
-            true => copy_dir(&entry.path(), &target),
-            false => drop(std::fs::copy(entry.path(), target).expect("copied")),
-        }
-    }
-}
-
 /// Keeps a copy of a store's directory as it was at the last sync.
 struct Watched {
     inner: BlockStore,
