@@ -46,7 +46,9 @@ mod tests {
 
     #[test]
     fn words_come_in_any_order_and_once() {
-        let parse = |text: &str| DeviceWords::parse(text.split_terminator(','), Failure::usage);
+        let parse = |text: &str| {
+            DeviceWords::parse(text.split_terminator(','), |why| Failure::usage(format!("no: {why}")))
+        };
         assert!(parse("").expect("nothing").is_empty());
         for (text, size, force) in [
             ("force", None, true),

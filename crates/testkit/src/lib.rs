@@ -31,6 +31,7 @@ pub mod run;
 mod shapes;
 mod stopped;
 pub mod wait;
+mod work;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,6 +39,7 @@ use std::path::Path;
 pub use cluster::{Cluster, Shape};
 pub use shapes::{on_each_shape, on_each_shape_of, on_each_shape_with, on_each_shape_with_mdts};
 pub use stopped::Stopped;
+pub use work::work_in;
 
 /// The error number of a failed call; panics when it did not fail, saying what it returned.
 ///

@@ -1,6 +1,6 @@
 //! `lfs migrate -m`: trees that move from MDT to MDT with all that belongs to them, while they are used and while MDTs are killed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
 use nacre_testkit::program::Outcome;
-use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, wait};
+use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, text, wait, work_in};
 use rustix::fs::XattrFlags;
 
-fn text(path: &Path) -> &str {
-    path.to_str().expect("test directories have plain names")
-}
+/// Of the names that are made by work, one of 20 stays, 100 at most.
+const KEPT: (usize, usize) = (20, 100);
 
 fn migrate(cluster: &Cluster, options: &[&str], path: &Path) -> Outcome {
     cluster.lfs(&[&["migrate"], options, &[text(path)]].concat())
@@ -186,31 +185,6 @@ fn a_tree_moves_with_all_that_belongs_to_it() {
     });
 }
 
-/// Works in a directory until told to stop: each file is written, renamed, read and removed. Gives what is left.
-fn work(dir: &Path, worker: usize, stop: &AtomicBool, done: &AtomicUsize) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for round in 0.. {
-        if stop.load(Ordering::Relaxed) {
-            return names;
-        }
-        let name = |kind: &str| format!("{kind}{worker}-{round}");
-        let path = |kind: &str| dir.join(name(kind));
-        fs::write(path("a"), name("a")).expect("written");
-        fs::rename(path("a"), path("b")).expect("renamed");
-        assert_eq!(fs::read_to_string(path("b")).expect("read"), name("a"));
-        fs::hard_link(path("b"), path("c")).expect("linked");
-        fs::remove_file(path("b")).expect("removed");
-        fs::create_dir(path("d")).expect("made");
-        fs::remove_dir(path("d")).expect("removed");
-        match round % 20 {
-            0 if names.len() < 100 => drop(names.insert(name("c"))),
-            _ => fs::remove_file(path("c")).expect("removed"),
-        }
-        done.fetch_add(1, Ordering::Relaxed);
-    }
-    names
-}
-
 /// Migrates until nothing is in use any more.
 fn migrate_all(cluster: &Cluster, options: &[&str], top: &Path) {
     wait::until(wait::SOON * 4, "all has moved", || {
@@ -236,7 +210,7 @@ fn programs_work_in_a_tree_while_it_moves() {
                 .enumerate()
                 .map(|(worker, dir)| {
                     let (stop, done) = (&stop, &done);
-                    scope.spawn(move || work(dir, worker, stop, done))
+                    scope.spawn(move || work_in(dir, worker, KEPT, stop, done))
                 })
                 .collect();
             for options in [&["-m", "1"][..], &["-m", "2,0"], &["-m", "2"], &["-m", "0"]] {

@@ -11,11 +11,14 @@ use std::time::Duration;
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::identity::Identity;
-use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, wait};
+use nacre_testkit::{Cluster, Shape, on_each_shape_with_mdts, wait, work_in};
 use nacre_testkit::{names_in, text};
 
 /// How long names may take to move on a busy machine.
 const MOVED: Duration = Duration::from_secs(120);
+
+/// Of the names that are made by work, one of 3 stays.
+const KEPT: (usize, usize) = (3, usize::MAX);
 
 fn field(cluster: &Cluster, option: &str, dir: &Path) -> String {
     cluster.lfs(&["getdirstripe", option, text(dir)]).success().stdout.trim().to_owned()
@@ -100,32 +103,6 @@ fn a_directory_gets_more_and_fewer_shards_another_hash_and_is_whole_again() {
     });
 }
 
-/// Makes, renames and removes names in a directory until told to stop, and gives those that are left.
-fn work(dir: &Path, worker: usize, stop: &AtomicBool, done: &AtomicUsize) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for round in 0.. {
-        if stop.load(Ordering::Relaxed) {
-            return names;
-        }
-        let name = |kind: &str| format!("{kind}{worker}-{round}");
-        let path = |kind: &str| dir.join(name(kind));
-        fs::write(path("a"), name("a")).expect("written");
-        assert!(fs::metadata(path("b")).is_err());
-        fs::rename(path("a"), path("b")).expect("renamed");
-        assert_eq!(fs::read_to_string(path("b")).expect("read"), name("a"));
-        fs::hard_link(path("b"), path("c")).expect("linked");
-        fs::remove_file(path("b")).expect("removed");
-        fs::create_dir(path("d")).expect("made");
-        match round % 3 {
-            0 => drop(names.insert(name("c"))),
-            _ => fs::remove_file(path("c")).expect("removed"),
-        }
-        fs::remove_dir(path("d")).expect("removed");
-        done.fetch_add(1, Ordering::Relaxed);
-    }
-    names
-}
-
 /// Lists a directory until told to stop; what was there all the time must be in each listing.
 fn watch(dir: &Path, names: &BTreeSet<String>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
@@ -152,7 +129,7 @@ fn names_are_made_renamed_listed_and_removed_on_two_mounts_while_they_move() {
                 .enumerate()
                 .map(|(worker, dir)| {
                     let (stop, done) = (&stop, &done);
-                    scope.spawn(move || work(dir, worker, stop, done))
+                    scope.spawn(move || work_in(dir, worker, KEPT, stop, done))
                 })
                 .collect();
             let watchers = [&dir, &other].map(|dir| scope.spawn(|| watch(dir, &kept, &stop)));
@@ -188,7 +165,7 @@ fn names_go_on_moving_when_mdts_are_killed() {
     let (dir, mut names) = filled(&cluster, &cluster.directory("killed"), 3000);
     let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        let worker = scope.spawn(|| work(&dir, 0, &stop, &done));
+        let worker = scope.spawn(|| work_in(&dir, 0, KEPT, &stop, &done));
         for (count, role) in [("3", "mdt0000"), ("2", "mdt0001"), ("3", "mdt0002"), ("1", "mdt0001")] {
             cluster.lfs(&["setdirstripe", "-c", count, text(&dir)]).success();
             cluster.kill(role);
