@@ -11,6 +11,7 @@ mod rebalance;
 mod serve;
 mod status;
 mod target;
+mod trim;
 mod up;
 
 pub use mount::{MountOptions, mount as mount_source, remount};
@@ -71,6 +72,7 @@ enum Command {
         command: nacre_bench::cli::Command,
     },
     Frag(FragArgs),
+    Trim(TrimArgs),
     /// Measures a file system while it is filled and fragmented by degrees (populate and fragment)
     #[command(after_help = "Example: nacre paf run --help")]
     Paf {
@@ -96,6 +98,25 @@ struct FragArgs {
     /// Size of a large transfer, which fragmentation is a hindrance to
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     unit: String,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Tells what is below OSTs of their free space: devices discard it, files give it back.
+///
+/// OSTs do so by themselves when little else is done (obdfilter.*.trim_policy). An OST of files has the file system below it do it
+/// (as fstrim does), for which one must be root. OSTs that do not run are trimmed too.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code 0 if all were told of, 1 if one does not want to know.
+Example: nacre trim /srv/fs                all OSTs of a file system here; so does its mount point
+         nacre trim /srv/fs/ost0001
+         nacre trim nacre-OST0001 --json")]
+struct TrimArgs {
+    /// Directory of a file system, its mount point, directory of an OST, or name of an OST that runs here
+    #[arg(value_name = "TARGET|MOUNT|DIR")]
+    what: PathBuf,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -405,6 +426,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Format(args) => up::format(&args),
         Command::Target { command } => target::run(&command),
         Command::Frag(args) => frag::run(&args),
+        Command::Trim(args) => trim::run(&args),
         Command::Paf { command } => return nacre_bench::paf::run(&command, frag::objects_below),
         Command::Bench { command } => return nacre_bench::cli::run(command, &["bench"]),
         Command::Serve(args) => return serve::run(&args),

@@ -18,6 +18,9 @@ const LINE_MAX: u64 = 1 << 20;
 /// Longest time that either side waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a trim goes on before it answers: others wait for their answers meanwhile.
+pub const TRIM_TIME: Duration = Duration::from_millis(500);
+
 /// What can be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -65,6 +68,13 @@ pub enum Request {
         kind: NewTarget,
         /// Index that it is to have; otherwise the next one.
         index: Option<u16>,
+    },
+    /// Tells what is below an object target of free space, for about [`TRIM_TIME`]. Answer: `trimmed`.
+    Trim {
+        /// Index of the target.
+        ost: u16,
+        /// Where on the medium to go on, 0 at first.
+        from: u64,
     },
     /// Changes an OST pool. Answer: `done`.
     ChangePool {
@@ -142,6 +152,15 @@ pub enum Answer {
     Added {
         /// Its name.
         target: String,
+    },
+    /// Free space was told of.
+    Trimmed {
+        /// Bytes.
+        bytes: u64,
+        /// Pieces, where that is known.
+        extents: Option<u64>,
+        /// Where to go on, if there is more.
+        next: Option<u64>,
     },
     /// OST pools.
     Pools {

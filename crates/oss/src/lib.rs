@@ -13,6 +13,7 @@ mod grants;
 mod locks;
 mod service;
 mod stats;
+mod trim;
 mod versions;
 
 pub use service::{

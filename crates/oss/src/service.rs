@@ -10,6 +10,7 @@ use nacre_lock::Extent;
 use nacre_lock::server::ServerConfig;
 use nacre_params::{EventStats, JobStats};
 use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService};
+use nacre_store::object::trim::Trimmer;
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
 use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
 use nacre_wire::lock::IoLock;
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// Most objects that one request destroys.
@@ -84,7 +85,7 @@ pub struct ObjectServer {
     /// The thread behind the locks, from the first client on.
     timer: Mutex<Option<Timer>>,
     pub(crate) counters: Counters,
-    brw: BrwStats,
+    pub(crate) brw: Arc<BrwStats>,
     jobs: JobStats,
     exports: Exports<PeerStats>,
     statfs: Mutex<Option<(Instant, Statfs)>>,
@@ -92,6 +93,7 @@ pub struct ObjectServer {
     hold: Hold,
     /// It is on flash.
     nonrotational: AtomicBool,
+    pub(crate) trimmer: OnceLock<Trimmer>,
     /// When a failing request was last logged, and how many were not since.
     logged: Mutex<Option<Instant>>,
     unlogged: AtomicU64,
@@ -139,13 +141,14 @@ impl ObjectServer {
             versions: Versions::default(),
             timer: Mutex::new(None),
             counters: Counters::default(),
-            brw: BrwStats::default(),
+            brw: Arc::default(),
             jobs: JobStats::new(JOB_EVENTS),
             exports: Exports::default(),
             statfs: Mutex::new(None),
             operator_state: AtomicU32::new(0),
             hold: Hold::default(),
             nonrotational: AtomicBool::new(false),
+            trimmer: OnceLock::new(),
             logged: Mutex::new(None),
             unlogged: AtomicU64::new(0),
         }
@@ -259,6 +262,9 @@ impl ObjectServer {
         self.hold.release();
         self.locks.stop();
         self.counters.stop(patience).map_err(StopError::InProgress)?;
+        if let Some(trimmer) = self.trimmer.get() {
+            trimmer.stop();
+        }
         self.target.store.close().map_err(StopError::Store)
     }
 

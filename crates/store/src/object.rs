@@ -23,6 +23,7 @@ pub mod nxd;
 pub mod records;
 mod report;
 pub mod simulated;
+pub mod trim;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -38,6 +39,7 @@ pub use records::{Edit, RecordStore};
 pub use report::{
     FreeExtentClass, FreeExtents, ObjectExtent, ObjectProblem, ObjectStoreStats, ObjectVerifyReport,
 };
+pub use trim::Trimmed;
 
 use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
@@ -282,13 +284,24 @@ pub trait ObjectStore: Send + Sync {
         None
     }
 
-    /// Tells the medium of up to `max_bytes` of space that was freed and that it has not been told of, and returns how many
-    /// bytes those were; 0 if there is nothing left to tell, and in stores that leave it to the file system below.
+    /// Tells the medium of free space that it has not been told of: up to `max_bytes`, beginning at the place `from` of the
+    /// medium. The first call gets 0, each other one the place where the last one ended. Space that is used again
+    /// meanwhile is left alone, and nobody gets any while it is told of.
     ///
     /// # Errors
-    /// Those of the medium; `EOPNOTSUPP` if it does not want to know.
-    fn trim(&self, _max_bytes: u64) -> Result<u64> {
-        Ok(0)
+    /// [`ObjectError::NoTrim`] if the medium does not want to know, else those of the medium.
+    fn trim(&self, _from: u64, _max_bytes: u64) -> Result<Trimmed> {
+        Ok(Trimmed::default())
+    }
+
+    /// Bytes that are free and that the medium was not told of, as far as the store knows.
+    fn untrimmed(&self) -> u64 {
+        0
+    }
+
+    /// Why free space should be told of only if somebody orders it; `None` if nothing speaks against it.
+    fn trim_caution(&self) -> Option<&'static str> {
+        None
     }
 
     /// Counters.

@@ -75,7 +75,7 @@ fn osts_of(instance: &Instance) -> Result<Vec<Subject>> {
 }
 
 /// The directory of the file system behind a mount, if its servers are here.
-fn behind(mount_point: &Path, path: &Path) -> Result<Instance> {
+pub(super) fn behind(mount_point: &Path, path: &Path) -> Result<Instance> {
     let shown = mount_point.display();
     if path != mount_point {
         return Err(Failure::new(format!(

@@ -225,7 +225,7 @@ fn duration(seconds: u64) -> String {
 }
 
 /// Powers of 1024 with one digit after the point.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
     let mut unit = 0;

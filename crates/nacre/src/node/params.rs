@@ -16,6 +16,7 @@ mod nxd;
 mod osc;
 mod pools;
 mod simulated;
+mod trim;
 
 use super::links::Links;
 use crate::local_params::Setting;
@@ -180,6 +181,7 @@ impl Params {
         jobs::enter_stats(&self.tree, &below, server, ObjectServer::job_stats);
         cache::enter(&self.tree, &name, server);
         nxd::enter(&self.tree, &name, server);
+        trim::enter(&self.tree, &below, server);
         exports::enter_ost(&self.tree, &below, server);
         let namespace = format!("ldlm.namespaces.filter-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, server.locks());

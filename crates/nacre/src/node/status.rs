@@ -3,10 +3,11 @@
 use super::Node;
 use super::params::{change_pool, set_for_good};
 use crate::control::{
-    Answer, Handler, ParamName, PoolStep, ProcessStatus, Request, SpaceStatus, TargetStatus,
+    Answer, Handler, ParamName, PoolStep, ProcessStatus, Request, SpaceStatus, TRIM_TIME, TargetStatus,
 };
 use crate::process::request_stop;
 use nacre_params::{Access, Found, Kind, Pattern, Tree};
+use nacre_store::object::Trimmed;
 use nacre_types::{Nid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::{FsConfig, PoolChange};
@@ -41,6 +42,7 @@ impl Handler for Node {
                 Ok(target) => Answer::Added { target: target.to_string() },
                 Err(failure) => Answer::Error { errno: libc::EINVAL, message: failure.message },
             },
+            Request::Trim { ost, from } => self.trim(*ost, *from),
             Request::LastingParams => match self.links.config(0, 0) {
                 Ok(config) => Answer::Settings { settings: config.params },
                 Err(status) => refused(status),
@@ -50,6 +52,14 @@ impl Handler for Node {
 }
 
 impl Node {
+    fn trim(&self, ost: u16, from: u64) -> Answer {
+        let Some(server) = self.services.ost(ost) else { return refused(Status::ENODEV) };
+        match server.trim(from, TRIM_TIME) {
+            Ok(Trimmed { bytes, extents, next }) => Answer::Trimmed { bytes, extents, next },
+            Err(error) => Answer::Error { errno: error.status().errno(), message: error.to_string() },
+        }
+    }
+
     fn status(&self) -> ProcessStatus {
         ProcessStatus {
             name: self.plan.name.clone(),

@@ -241,6 +241,7 @@ impl Services {
                     let server = ObjectServer::open(store, target.index, &dir, &OssConfig::default())
                         .map_err(Failure::because(format!("open {target}")))?;
                     server.set_nonrotational(ost_class::is_flash(&dir));
+                    server.start_trimming().map_err(Failure::because(format!("open {target}")))?;
                     self.osts.write().insert(target.index, Arc::new(server));
                 }
                 TargetKind::Mdt => {}
@@ -410,6 +411,11 @@ impl Services {
     /// The metadata service with this index, if it is here.
     pub fn mdt(&self, index: u16) -> Option<Arc<dyn MdsService>> {
         self.mdts.read().get(&index).cloned().map(|mds| mds as Arc<dyn MdsService>)
+    }
+
+    /// The object service with this index, if it is here.
+    pub fn ost(&self, index: u16) -> Option<Arc<ObjectServer>> {
+        self.osts.read().get(&index).cloned()
     }
 
     /// The object services that are here.

@@ -29,6 +29,7 @@ const TABLES: [(&str, &str, bool); 5] = [
 pub(crate) struct BrwStats {
     histograms: Histograms<5>,
     in_flight: [AtomicU64; 2],
+    ended: AtomicU64,
     started_ns: AtomicU64,
 }
 
@@ -37,6 +38,7 @@ impl Default for BrwStats {
         BrwStats {
             histograms: Histograms::default(),
             in_flight: Default::default(),
+            ended: AtomicU64::new(0),
             started_ns: AtomicU64::new(now_ns()),
         }
     }
@@ -59,6 +61,12 @@ impl BrwStats {
         self.histograms.count(IN_FLIGHT, direction, usize::try_from(number).unwrap_or(ROWS));
         self.histograms.count(SIZE, direction, power_row(bytes));
         Transfer { stats: self, direction, started: Instant::now() }
+    }
+
+    /// Transfers in progress, and those that have ended, whatever was cleared.
+    pub(crate) fn transfers(&self) -> (u64, u64) {
+        let in_flight = self.in_flight.iter().map(|number| number.load(Ordering::Relaxed)).sum();
+        (in_flight, self.ended.load(Ordering::Relaxed))
     }
 
     /// Counts from 0 again; transfers in progress stay counted as such.
@@ -84,6 +92,7 @@ impl Drop for Transfer<'_> {
     fn drop(&mut self) {
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.stats.in_flight[self.direction as usize].fetch_sub(1, Ordering::Relaxed);
+        self.stats.ended.fetch_add(1, Ordering::Relaxed);
         self.stats.histograms.count(TIME_MS, self.direction, power_row(ms));
     }
 }

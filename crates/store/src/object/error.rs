@@ -141,16 +141,37 @@ pub enum ObjectError {
         #[source]
         problem: CacheProblem,
     },
+    /// A medium does not want to know what is free.
+    #[error("{medium} cannot be told what is free: {}", trim_refusal(.source))]
+    NoTrim {
+        /// Device, or directory of the file system.
+        medium: String,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
     /// The store was closed.
     #[error("the object store is closed")]
     Closed,
+}
+
+/// What it means that a medium refused to be told.
+fn trim_refusal(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => "only root may do that",
+        Some(libc::EROFS) => "it is read-only",
+        Some(libc::ENOTTY) => "its file system has no such call",
+        _ => "it, or what lies below it, has no way to give space back",
+    }
 }
 
 impl ObjectError {
     /// What a peer is told.
     pub fn status(&self) -> Status {
         match self {
-            ObjectError::Io { source, .. } | ObjectError::Path { source, .. } => Status::from_io(source),
+            ObjectError::Io { source, .. }
+            | ObjectError::Path { source, .. }
+            | ObjectError::NoTrim { source, .. } => Status::from_io(source),
             ObjectError::Index(error) => error.status(),
             ObjectError::NoSpace | ObjectError::SequenceFull(_) => Status::ENOSPC,
             ObjectError::TooLarge => Status::EFBIG,
@@ -168,6 +189,20 @@ impl ObjectError {
             | ObjectError::Device { .. }
             | ObjectError::Cache { .. }
             | ObjectError::Checksum { .. } => Status::EIO,
+        }
+    }
+
+    /// Wraps a refusal to be told of free space; what concerns one call only stays an I/O error.
+    pub(crate) fn trim(medium: &dyn std::fmt::Display, source: io::Error) -> ObjectError {
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES | libc::EROFS | libc::ENOTTY | libc::EOPNOTSUPP) => {
+                ObjectError::NoTrim { medium: medium.to_string(), source }
+            }
+            _ => ObjectError::Path {
+                action: "tell of free space",
+                path: PathBuf::from(medium.to_string()),
+                source,
+            },
         }
     }
 

@@ -32,9 +32,11 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod trim;
 
 pub use directory::{ADDRESS, CLASS, JOINING, LOCK_CLIENTS};
 pub use options::{DirectIo, FileStoreOptions, default_reserve};
+pub use trim::trim_range;
 
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};
 use crate::object::cache_policy::PolicyCell;
@@ -85,6 +87,7 @@ pub struct FileStore {
     boot: u64,
     counters: Counters,
     policy: PolicyCell,
+    freed: trim::FreedBook,
     /// The file system answers reads that must not wait.
     can_read_nowait: AtomicBool,
     /// Time ([`ops::coarse_ms`]) until which writes are expected to wait, because one did lately.
@@ -165,6 +168,7 @@ impl FileStore {
             dir: dir.to_owned(),
             handles: Handles::new(handle::open_files_allowed(options.open_files_max)),
             policy: PolicyCell::new(options.cache_policy()),
+            freed: trim::FreedBook::default(),
             options,
             directory,
             index,

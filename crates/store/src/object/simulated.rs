@@ -7,7 +7,7 @@
 
 use super::{
     Advice, CachePolicy, Fallocate, FreeExtents, Nxd, ObjectAttr, ObjectExtent, ObjectStore,
-    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space,
+    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed,
 };
 use nacre_types::{Fid, Timestamp};
 use parking_lot::Mutex;
@@ -255,8 +255,16 @@ impl ObjectStore for Simulated {
         self.inner.free_extents()
     }
 
-    fn trim(&self, max_bytes: u64) -> Result<u64> {
-        self.inner.trim(max_bytes)
+    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
+        self.inner.trim(from, max_bytes)
+    }
+
+    fn untrimmed(&self) -> u64 {
+        self.inner.untrimmed()
+    }
+
+    fn trim_caution(&self) -> Option<&'static str> {
+        self.inner.trim_caution()
     }
 
     fn stats(&self) -> ObjectStoreStats {

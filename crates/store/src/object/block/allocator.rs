@@ -79,6 +79,7 @@ pub(super) struct Allocator {
     held_blocks: u64,
     /// Free space that the device has not been told of.
     untold: Ranges,
+    untold_blocks: u64,
     clock: u64,
 }
 
@@ -92,6 +93,7 @@ impl Allocator {
             window_blocks: 0,
             held_blocks: 0,
             untold: Ranges::default(),
+            untold_blocks: 0,
             clock: 0,
         };
         let mut at = first;
@@ -223,18 +225,34 @@ impl Allocator {
 
     fn carve(&mut self, extent: Extent) {
         self.free.remove(extent);
-        self.untold.remove(extent);
+        self.untold_blocks -= self.untold.remove(extent);
     }
 
     /// Gives blocks back.
     pub(super) fn release(&mut self, extent: Extent) {
         self.free.insert(extent);
-        self.untold.insert(extent);
+        self.untold_blocks += self.untold.insert(extent);
     }
 
-    /// Takes up to `max` free blocks that the device has not been told of out of use, until [`Allocator::told`].
-    pub(super) fn take_untold(&mut self, max: u64) -> Option<Extent> {
-        let first = self.untold.first()?;
+    /// Whether there is something for [`Allocator::take_untold`].
+    pub(super) fn has_untold(&self, from: u64) -> bool {
+        self.untold.first_from(from).is_some()
+    }
+
+    /// Free blocks that the device has not been told of.
+    pub(super) fn untold_blocks(&self) -> u64 {
+        self.untold_blocks
+    }
+
+    /// Free blocks that [`Allocator::take_untold`] took out of use for a moment.
+    pub(super) fn held_blocks(&self) -> u64 {
+        self.held_blocks
+    }
+
+    /// Takes up to `max` free blocks at `from` or behind it, of which the device has not been told, out of use until
+    /// [`Allocator::told`].
+    pub(super) fn take_untold(&mut self, from: u64, max: u64) -> Option<Extent> {
+        let first = self.untold.first_from(from)?;
         let extent = Extent { start: first.start, len: first.len.min(max) };
         if extent.len == 0 {
             return None;
@@ -249,7 +267,7 @@ impl Allocator {
         self.held_blocks -= extent.len;
         self.free.insert(extent);
         if !was_told {
-            self.untold.insert(extent);
+            self.untold_blocks += self.untold.insert(extent);
         }
     }
 

@@ -59,6 +59,8 @@ pub struct DeviceInfo {
     pub is_raw: bool,
     /// Nothing turns in it.
     pub is_flash: bool,
+    /// A file without holes when it was opened.
+    pub is_allocated: bool,
     /// How transfers reach it.
     pub engine: Engine,
 }

@@ -7,7 +7,7 @@ use super::shape::attr_of;
 use super::space::Share;
 use crate::object::{
     Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
-    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space,
+    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed,
 };
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Fid, Timestamp};
@@ -204,8 +204,17 @@ impl ObjectStore for BlockStore {
         Some(self.space.report())
     }
 
-    fn trim(&self, max_bytes: u64) -> Result<u64> {
-        self.tell_freed(max_bytes)
+    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
+        self.tell_freed(from, max_bytes)
+    }
+
+    fn untrimmed(&self) -> u64 {
+        self.space.untold_blocks() * BLOCK
+    }
+
+    fn trim_caution(&self) -> Option<&'static str> {
+        let is_allocated = self.device.info().is_allocated;
+        is_allocated.then_some("the file that is the device was allocated in advance, which trimming undoes")
     }
 
     fn stats(&self) -> ObjectStoreStats {

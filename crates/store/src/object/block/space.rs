@@ -6,7 +6,7 @@ use super::device::BLOCK;
 use super::objects::Object;
 use crate::object::{FreeExtents, ObjectError, Result};
 use nacre_types::Fid;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +37,10 @@ struct Quarantine {
 /// See the [module documentation](self).
 pub(super) struct SpaceBook {
     allocator: Mutex<Allocator>,
+    /// Space that the device was being told of came back.
+    returned: Condvar,
+    /// Writes that wait for that.
+    waiting: AtomicU64,
     quarantine: Mutex<Quarantine>,
     quarantined: AtomicU64,
     reserve_blocks: u64,
@@ -46,6 +50,8 @@ impl SpaceBook {
     pub(super) fn new(allocator: Allocator, reserve_blocks: u64) -> SpaceBook {
         SpaceBook {
             allocator: Mutex::new(allocator),
+            returned: Condvar::new(),
+            waiting: AtomicU64::new(0),
             quarantine: Mutex::default(),
             quarantined: AtomicU64::new(0),
             reserve_blocks,
@@ -113,12 +119,27 @@ impl SpaceBook {
         self.allocator.lock().report()
     }
 
-    pub(super) fn take_untold(&self, max_blocks: u64) -> Option<Extent> {
-        self.allocator.lock().take_untold(max_blocks)
+    pub(super) fn take_untold(&self, from: u64, max_blocks: u64) -> Option<Extent> {
+        self.allocator.lock().take_untold(from, max_blocks)
+    }
+
+    pub(super) fn has_untold(&self, from: u64) -> bool {
+        self.allocator.lock().has_untold(from)
+    }
+
+    /// Writes that wait until the device has been told of what they need.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn untold_blocks(&self) -> u64 {
+        self.allocator.lock().untold_blocks()
     }
 
     pub(super) fn told(&self, extent: Extent, was_told: bool) {
         self.allocator.lock().told(extent, was_told);
+        self.returned.notify_all();
     }
 
     fn is_left(&self, allocator: &Allocator, blocks: u64, share: Share) -> bool {
@@ -187,12 +208,21 @@ impl Core {
         Ok(taken)
     }
 
-    /// Nothing is free outside of windows and quarantine: gets something from there.
+    /// Nothing is free outside of windows and quarantine: gets something from there, or waits for what the device is being
+    /// told of.
     fn make_room(&self, tries: u32) -> Result<()> {
-        self.space.allocator.lock().close_all_windows();
+        let mut allocator = self.space.allocator.lock();
+        allocator.close_all_windows();
         if tries <= 1 {
             return Ok(());
         }
+        if allocator.held_blocks() > 0 {
+            self.space.waiting.fetch_add(1, Ordering::Relaxed);
+            nacre_env::blocking(|| self.space.returned.wait(&mut allocator));
+            self.space.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        drop(allocator);
         if tries > 8 || self.space.quarantined() == 0 {
             self.counters.refused_full.fetch_add(1, Ordering::Relaxed);
             return Err(ObjectError::NoSpace);

@@ -121,36 +121,48 @@ fn objects_that_are_written_side_by_side_lie_in_few_pieces() {
     assert!(free.largest >= 64 << 20);
 }
 
+fn trim_all(store: &BlockStore) {
+    let mut from = Some(0);
+    while let Some(at) = from {
+        from = store.trim(at, u64::MAX).expect("trimmed").next;
+    }
+}
+
 #[test]
 fn trimming_gives_the_space_of_destroyed_objects_back() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let store = in_memory(dir.path(), &device, options());
-    while store.trim(u64::MAX).expect("trimmed") > 0 {}
+    trim_all(&store);
     store.write(fid(1), 0, &vec![1; 8 << 20]).expect("written");
     store.write(fid(2), 0, &vec![2; 8 << 20]).expect("written");
     store.sync_all().expect("synced");
     assert!(device.used_bytes() >= 16 << 20);
     store.destroy(&[fid(1)]).expect("destroyed");
     store.sync_all().expect("synced");
-    let mut told = 0;
-    loop {
-        match store.trim(1 << 20).expect("trimmed") {
-            0 => break,
-            bytes => {
-                assert!(bytes <= 1 << 20);
-                told += bytes;
-            }
-        }
+    assert!(store.untrimmed() >= 8 << 20);
+    let (mut told, mut from) = (0, Some(0));
+    while let Some(at) = from {
+        let trimmed = store.trim(at, 1 << 20).expect("trimmed");
+        assert!(trimmed.bytes <= 1 << 20 && trimmed.extents.is_some_and(|extents| extents > 0));
+        told += trimmed.bytes;
+        from = trimmed.next;
     }
     assert!(told >= 8 << 20, "{told}");
+    assert_eq!(store.untrimmed(), 0);
     assert!(device.used_bytes() < 9 << 20, "{}", device.used_bytes());
     assert_eq!(contents(&store, fid(2)), vec![2; 8 << 20]);
     assert_clean(&store, "trimmed");
     device.order(device::Fault::NoDiscard);
     store.destroy(&[fid(2)]).expect("destroyed");
     store.sync_all().expect("synced");
-    let refused = store.trim(u64::MAX).expect_err("refused").status();
-    assert_eq!(refused, nacre_types::Status::EOPNOTSUPP);
+    let untrimmed = store.untrimmed();
+    let refused = store.trim(0, u64::MAX).expect_err("refused");
+    assert_eq!(refused.status(), nacre_types::Status::EOPNOTSUPP);
+    assert_eq!(
+        refused.to_string(),
+        "memory cannot be told what is free: it, or what lies below it, has no way to give space back"
+    );
+    assert_eq!(store.untrimmed(), untrimmed);
     assert_clean(&store, "what cannot be told is free all the same");
 }

@@ -6,7 +6,7 @@ use super::device::BLOCK;
 use super::objects::Object;
 use super::recover::parse_map_key;
 use super::{Core, MAPS};
-use crate::object::{ObjectError, ObjectExtent, Result};
+use crate::object::{ObjectError, ObjectExtent, Result, Trimmed};
 use nacre_ondisk::block::{MAP_BLOCKS, Place};
 use nacre_types::Fid;
 use parking_lot::{Condvar, Mutex};
@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const MAPS_AT_ONCE: usize = 64;
 /// Bytes that one discard tells of: devices take long for large ones.
 const DISCARD_MAX: u64 = (64 << 20) / BLOCK;
+/// Discards of one call, so that whoever trims looks around often enough.
+const DISCARDS_AT_ONCE: u64 = 256;
 /// How often an idle scrubber looks whether it is to begin.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -184,23 +186,27 @@ impl Core {
         Ok((found, last.filter(|_| !is_end)))
     }
 
-    /// Tells the device of up to `max_bytes` that were freed.
-    pub(super) fn tell_freed(&self, max_bytes: u64) -> Result<u64> {
+    /// Tells the device of up to `max_bytes` that are free, from a place on.
+    pub(super) fn tell_freed(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
         let _changing = self.change()?;
         let mut left = max_bytes / BLOCK;
-        let mut told = 0;
-        while left > 0 {
-            let Some(Extent { start, len }) = self.space.take_untold(left.min(DISCARD_MAX)) else { break };
+        let mut trimmed = Trimmed { extents: Some(0), ..Trimmed::default() };
+        let mut at = from / BLOCK;
+        for extents in 1..=DISCARDS_AT_ONCE {
+            let Some(extent) = self.space.take_untold(at, left.min(DISCARD_MAX)) else { break };
+            let Extent { start, len } = extent;
             let result = nacre_env::blocking(|| self.device.discard(start * BLOCK, len * BLOCK));
-            self.space.told(Extent { start, len }, result.is_ok());
+            self.space.told(extent, result.is_ok());
             if let Err(source) = result {
-                let (action, object) = ("discard freed space", Fid::ZERO);
-                return Err(ObjectError::Io { action, object, source });
+                return Err(ObjectError::trim(&self.device_name, source));
             }
-            told += len * BLOCK;
+            at = extent.end();
             left -= len;
+            trimmed.bytes += len * BLOCK;
+            trimmed.extents = Some(extents);
         }
-        Ok(told)
+        trimmed.next = self.space.has_untold(at).then_some(at * BLOCK);
+        Ok(trimmed)
     }
 
     /// Where an object lies.

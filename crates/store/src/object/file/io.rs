@@ -4,7 +4,7 @@ use super::handle::Handle;
 use super::{FileStore, OBJECTS, ops, space};
 use crate::object::{
     Advice, CachePolicy, Fallocate, ORPHANS_MAX, ObjectAttr, ObjectError, ObjectStore, ObjectStoreStats,
-    ObjectVerifyReport, Result, Seek, Space,
+    ObjectVerifyReport, Result, Seek, Space, Trimmed,
 };
 use nacre_types::{Fid, Timestamp};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
@@ -351,6 +351,19 @@ impl ObjectStore for FileStore {
 
     fn set_cache_policy(&self, policy: CachePolicy) {
         self.policy.set(policy);
+    }
+
+    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
+        self.check_open()?;
+        self.trim_some(from, max_bytes)
+    }
+
+    fn untrimmed(&self) -> u64 {
+        self.freed_bytes()
+    }
+
+    fn trim_caution(&self) -> Option<&'static str> {
+        self.why_not_trim()
     }
 
     fn stats(&self) -> ObjectStoreStats {

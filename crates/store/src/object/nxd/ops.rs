@@ -5,7 +5,7 @@ use super::pieces::{Lost, Piece, Record};
 use super::{Core, Full, Nxd, NxdMode, Stop, Stream, Stripe};
 use crate::object::{
     Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectProblem,
-    ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, simulated::Simulation,
+    ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed, simulated::Simulation,
 };
 use nacre_ondisk::nxd::NXD_ENTRIES_MAX;
 use nacre_types::limits::FILE_SIZE_MAX;
@@ -474,8 +474,16 @@ impl ObjectStore for Nxd {
         self.inner.free_extents()
     }
 
-    fn trim(&self, max_bytes: u64) -> Result<u64> {
-        self.inner.trim(max_bytes)
+    fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
+        self.inner.trim(from, max_bytes)
+    }
+
+    fn untrimmed(&self) -> u64 {
+        self.inner.untrimmed()
+    }
+
+    fn trim_caution(&self) -> Option<&'static str> {
+        self.inner.trim_caution()
     }
 
     fn stats(&self) -> ObjectStoreStats {

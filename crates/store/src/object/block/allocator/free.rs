@@ -39,32 +39,41 @@ impl Ranges {
         (joined, gone)
     }
 
-    pub(super) fn insert(&mut self, extent: Extent) {
+    /// Adds a range, and says how many blocks of it were not there.
+    pub(super) fn insert(&mut self, extent: Extent) -> u64 {
         // Parts may be there: space that was given to a window and came back untouched.
-        self.remove(extent);
+        let there = self.remove(extent);
         self.join(extent);
+        extent.len - there
     }
 
-    /// Takes away what is there of a range.
-    pub(super) fn remove(&mut self, extent: Extent) {
+    /// Takes away what is there of a range, and says how many blocks those were.
+    pub(super) fn remove(&mut self, extent: Extent) -> u64 {
+        let mut removed = 0;
         if let Some((&start, &len)) = self.by_address.range(..extent.start).next_back()
             && start + len > extent.start
         {
             self.by_address.insert(start, extent.start - start);
+            removed += (start + len).min(extent.end()) - extent.start;
             if start + len > extent.end() {
                 self.by_address.insert(extent.end(), start + len - extent.end());
             }
         }
         while let Some((&start, &len)) = self.by_address.range(extent.start..extent.end()).next() {
             self.by_address.remove(&start);
+            removed += (start + len).min(extent.end()) - start;
             if start + len > extent.end() {
                 self.by_address.insert(extent.end(), start + len - extent.end());
             }
         }
+        removed
     }
 
-    pub(super) fn first(&self) -> Option<Extent> {
-        self.by_address.first_key_value().map(|(&start, &len)| Extent { start, len })
+    /// The first range that ends behind `from`, from there on.
+    pub(super) fn first_from(&self, from: u64) -> Option<Extent> {
+        let before = self.by_address.range(..from).next_back().filter(|&(&start, &len)| start + len > from);
+        let (&start, &len) = before.or_else(|| self.by_address.range(from..).next())?;
+        Some(Extent { start: start.max(from), len: start + len - start.max(from) })
     }
 }
 

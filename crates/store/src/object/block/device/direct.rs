@@ -41,6 +41,7 @@ pub struct DirectDevice {
     align: usize,
     is_raw: bool,
     is_flash: bool,
+    is_allocated: bool,
     engine: Engine,
     counters: Counters,
 }
@@ -101,6 +102,8 @@ impl DirectDevice {
             align,
             is_raw,
             is_flash: is_flash(if is_raw { stat.st_rdev } else { stat.st_dev }),
+            // Blocks of 512 bytes, whatever the file system's are.
+            is_allocated: !is_raw && stat.st_blocks.unsigned_abs().saturating_mul(512) >= size,
             engine,
             counters: Counters::default(),
             fd,
@@ -302,6 +305,7 @@ impl BlockDevice for DirectDevice {
             name: self.path.display().to_string(),
             is_raw: self.is_raw,
             is_flash: self.is_flash,
+            is_allocated: self.is_allocated,
             engine: self.engine,
         }
     }

@@ -211,7 +211,13 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { name: "memory".to_owned(), is_raw: false, is_flash: true, engine: Engine::Memory }
+        DeviceInfo {
+            name: "memory".to_owned(),
+            is_raw: false,
+            is_flash: true,
+            is_allocated: false,
+            engine: Engine::Memory,
+        }
     }
 
     fn stats(&self) -> DeviceStats {

@@ -120,6 +120,23 @@ fn a_sparse_file_takes_the_space_of_what_is_written() {
     assert!(used() - before >= 8 << 20);
     store.destroy(&[fid(1)]).expect("destroyed");
     store.sync_all().expect("synced");
-    while store.trim(u64::MAX).expect("trimmed") > 0 {}
+    trim_all(&store);
     assert!(used() < before + (1 << 20), "{} of {before}", used());
+}
+
+#[test]
+fn a_write_waits_for_space_that_the_device_is_just_being_told_of() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = BlockStore::open(dir.path(), options()).expect("opens");
+    store.reserve(fid(1).seq, 10).expect("reserved");
+    let held = store.space.take_untold(0, u64::MAX).expect("all of it is free");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| store.write(fid(1), 0, &vec![1; 1 << 20]));
+        while store.space.waiting() == 0 {
+            std::thread::yield_now();
+        }
+        store.space.told(held, true);
+        assert_eq!(writer.join().expect("no panic").expect("there is room again"), 1 << 20);
+    });
+    assert_clean(&store, "told");
 }

@@ -1,0 +1,279 @@
+//! Trimming: media are told what is free, on order and by policy.
+//!
+//! A flash device that does not know what is free copies it when it clears room for new data, and a sparse file keeps it.
+//! [`Trimmer`] is a thread that tells of free space when little else is done and much was freed; [`Policy`] decides, and
+//! knows neither clocks nor stores. Whoever wants it at once calls [`trim_for`].
+
+mod policy;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use policy::{Load, Policy, Sight, Step, TrimState};
+pub use settings::TrimSettings;
+
+use super::{ObjectError, ObjectStore, Result};
+use parking_lot::{Condvar, Mutex};
+use std::fmt::Write;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes of one call when somebody waits for everything to be told.
+const BY_HAND_BYTES: u64 = 64 << 20;
+
+/// What a medium was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trimmed {
+    /// Bytes.
+    pub bytes: u64,
+    /// Pieces; `None` if a file system told its device itself and does not say.
+    pub extents: Option<u64>,
+    /// Where to go on; `None` if nothing is left from the place on where the call began.
+    pub next: Option<u64>,
+}
+
+impl Trimmed {
+    fn add(&mut self, more: Trimmed) {
+        self.bytes += more.bytes;
+        self.extents = match (self.extents, more.extents) {
+            (Some(extents), Some(more)) => Some(extents + more),
+            _ => None,
+        };
+        self.next = more.next;
+    }
+}
+
+/// Trims for about as long as `limit`, from a place on. At the beginning everything is made durable, so that what was freed
+/// before the call counts as free.
+///
+/// # Errors
+/// As [`ObjectStore::trim`].
+pub fn trim_for(store: &dyn ObjectStore, from: u64, limit: Duration) -> Result<Trimmed> {
+    let begun = Instant::now();
+    if from == 0 {
+        store.sync_all()?;
+    }
+    let mut trimmed = store.trim(from, BY_HAND_BYTES)?;
+    while let Some(next) = trimmed.next
+        && begun.elapsed() < limit
+    {
+        trimmed.add(store.trim(next, BY_HAND_BYTES)?);
+    }
+    Ok(trimmed)
+}
+
+#[derive(Default)]
+struct Counters {
+    bytes: AtomicU64,
+    busy_bytes: AtomicU64,
+    by_hand_bytes: AtomicU64,
+    extents: AtomicU64,
+    micros: AtomicU64,
+    failures: AtomicU64,
+}
+
+struct Wishes {
+    settings: TrimSettings,
+    /// Counts changes of the settings: after one, a medium that refused is asked again.
+    version: u64,
+    is_stopping: bool,
+}
+
+struct Shared {
+    name: String,
+    store: Arc<dyn ObjectStore>,
+    load: Box<dyn Fn() -> Load + Send + Sync>,
+    wishes: Mutex<Wishes>,
+    changed: Condvar,
+    policy: Mutex<Policy>,
+    counters: Counters,
+}
+
+/// A thread that trims one store. Dropping it ends it.
+pub struct Trimmer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Trimmer {
+    /// Starts to trim `store`, called `name` in the log, with settings as they fit it. `load` tells what else goes on there.
+    ///
+    /// # Errors
+    /// If there cannot be a thread.
+    pub fn start(
+        name: String,
+        store: Arc<dyn ObjectStore>,
+        load: Box<dyn Fn() -> Load + Send + Sync>,
+    ) -> io::Result<Trimmer> {
+        let settings = TrimSettings { is_on: store.trim_caution().is_none(), ..TrimSettings::default() };
+        let wishes = Wishes { settings, version: 0, is_stopping: false };
+        let shared = Arc::new(Shared {
+            name,
+            store,
+            load,
+            wishes: Mutex::new(wishes),
+            changed: Condvar::new(),
+            policy: Mutex::default(),
+            counters: Counters::default(),
+        });
+        let body = shared.clone();
+        let thread = std::thread::Builder::new().name("ost-trim".into()).spawn(move || body.run())?;
+        Ok(Trimmer { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> TrimSettings {
+        self.shared.wishes.lock().settings
+    }
+
+    /// Changes them, from now on.
+    pub fn set_settings(&self, settings: TrimSettings) {
+        let mut wishes = self.shared.wishes.lock();
+        wishes.settings = settings;
+        wishes.version += 1;
+        self.shared.changed.notify_all();
+    }
+
+    /// As [`trim_for`], counted here.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn trim_for(&self, from: u64, limit: Duration) -> Result<Trimmed> {
+        let begun = Instant::now();
+        let trimmed = trim_for(&*self.shared.store, from, limit)?;
+        self.shared.count(&trimmed, begun);
+        self.shared.counters.by_hand_bytes.fetch_add(trimmed.bytes, Ordering::Relaxed);
+        Ok(trimmed)
+    }
+
+    /// State and counters as `name value` lines.
+    pub fn text(&self) -> String {
+        let (state, runs, pauses, refusal) = {
+            let policy = self.shared.policy.lock();
+            (policy.state(), policy.runs(), policy.pauses(), policy.refusal().map(str::to_owned))
+        };
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.shared.counters;
+        let mut out = String::new();
+        // Writing to a String does not fail.
+        let _ = writeln!(out, "{:<20}{state}", "state");
+        for (name, count) in [
+            ("untrimmed_bytes", self.shared.store.untrimmed()),
+            ("trimmed_bytes", read(&counters.bytes)),
+            ("trimmed_extents", read(&counters.extents)),
+            ("trimmed_by_order", read(&counters.by_hand_bytes)),
+            ("trimmed_under_load", read(&counters.busy_bytes)),
+            ("trim_usec", read(&counters.micros)),
+            ("runs", runs),
+            ("pauses", pauses),
+            ("failures", read(&counters.failures)),
+        ] {
+            let _ = writeln!(out, "{name:<20}{count}");
+        }
+        let note = refusal.or_else(|| self.shared.store.trim_caution().map(str::to_owned));
+        if let Some(note) = note {
+            let _ = writeln!(out, "{:<20}{note}", "note");
+        }
+        out
+    }
+
+    /// Sets the counters to 0.
+    pub fn clear(&self) {
+        let counters = &self.shared.counters;
+        let all = [&counters.bytes, &counters.busy_bytes, &counters.by_hand_bytes, &counters.extents];
+        for counter in all.into_iter().chain([&counters.micros, &counters.failures]) {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.shared.policy.lock().clear();
+    }
+
+    /// Ends the thread, after what it tells the medium at the moment.
+    pub fn stop(&self) {
+        self.shared.wishes.lock().is_stopping = true;
+        self.shared.changed.notify_all();
+        let thread = self.thread.lock().take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            log::error!("{}: the thread that trims has panicked", self.shared.name);
+        }
+    }
+}
+
+impl Drop for Trimmer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let begun = Instant::now();
+        let mut version = 0;
+        let mut rest = Duration::ZERO;
+        loop {
+            let settings = {
+                let mut wishes = self.wishes.lock();
+                if !wishes.is_stopping && wishes.version == version && !rest.is_zero() {
+                    self.changed.wait_for(&mut wishes, rest);
+                }
+                if wishes.is_stopping {
+                    return;
+                }
+                if std::mem::replace(&mut version, wishes.version) != wishes.version {
+                    self.policy.lock().forgive();
+                }
+                wishes.settings
+            };
+            rest = self.turn(&settings, begun);
+        }
+    }
+
+    /// Looks, trims a piece if that is decided, and says how long to rest.
+    fn turn(&self, settings: &TrimSettings, begun: Instant) -> Duration {
+        let sight = Sight {
+            now: begun.elapsed(),
+            untold: self.store.untrimmed(),
+            total: self.store.space().map_or(0, |space| space.total),
+            load: (self.load)(),
+        };
+        let step = self.policy.lock().look(settings, &sight);
+        let (from, max_bytes) = match step {
+            Step::Rest(rest) => return rest,
+            Step::Tell { from, max_bytes } => (from, max_bytes),
+        };
+        let since = Instant::now();
+        let result = self.store.trim(from, max_bytes);
+        let mut policy = self.policy.lock();
+        match &result {
+            Ok(trimmed) => {
+                if policy.state() == TrimState::Busy {
+                    self.counters.busy_bytes.fetch_add(trimmed.bytes, Ordering::Relaxed);
+                }
+                self.count(trimmed, since);
+                policy.told(begun.elapsed(), trimmed);
+            }
+            Err(error) => {
+                self.counters.failures.fetch_add(1, Ordering::Relaxed);
+                match error {
+                    ObjectError::Closed => {}
+                    ObjectError::NoTrim { .. } => {
+                        log::info!("{}: {error}; nothing is trimmed", self.name);
+                    }
+                    _ => log::error!("{}: {error}", self.name),
+                }
+                let is_final = matches!(error, ObjectError::NoTrim { .. } | ObjectError::Closed);
+                policy.failed(begun.elapsed(), is_final.then(|| error.to_string()));
+            }
+        }
+        Duration::ZERO
+    }
+
+    fn count(&self, trimmed: &Trimmed, since: Instant) {
+        let counters = &self.counters;
+        counters.bytes.fetch_add(trimmed.bytes, Ordering::Relaxed);
+        counters.extents.fetch_add(trimmed.extents.unwrap_or(0), Ordering::Relaxed);
+        counters.micros.fetch_add(since.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+}
