@@ -170,11 +170,10 @@ impl Params {
                 Ok(())
             },
         );
-        let locks = server.locks().clone();
-        self.tree.add_read(&add("num_exports"), move || Ok(locks.exports().len().to_string()));
-        let locks = server.locks().clone();
+        let (exports, recovery) = (server.locks().clone(), server.locks().clone());
+        self.tree.add_read(&add("num_exports"), move || Ok(exports.exports().len().to_string()));
         self.tree.add_read(&add("recovery_status"), move || {
-            let status = if locks.is_recovering() { "RECOVERING" } else { "COMPLETE" };
+            let status = if recovery.is_recovering() { "RECOVERING" } else { "COMPLETE" };
             Ok(format!("status: {status}\n"))
         });
         ldlm::enter_timeout(&self.tree, &add("ldlm_timeout"), server.locks(), LDLM_TIMEOUT_MAX_S);

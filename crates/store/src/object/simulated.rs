@@ -69,7 +69,7 @@ pub fn duration(text: &str) -> Option<Duration> {
 }
 
 /// Powers of 1024 as letters, as everywhere.
-fn bytes(text: &str) -> std::result::Result<u64, ()> {
+pub(super) fn bytes(text: &str) -> std::result::Result<u64, ()> {
     let digits = text.trim_end_matches(['K', 'M', 'G', 'k', 'm', 'g']);
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" => 0,

@@ -7,6 +7,7 @@ mod aligned;
 mod direct;
 #[cfg(any(test, feature = "conformance"))]
 mod memory;
+pub mod model;
 mod ring;
 #[cfg(test)]
 mod tests;

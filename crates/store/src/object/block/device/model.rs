@@ -1,0 +1,228 @@
+//! A device that takes as long as another kind would: [`SimulatedDevice`] lets a real one do the work and makes callers wait for what
+//! a model says. For tests and measurements; whatever is measured so is to be labelled "simulated".
+//!
+//! Models are pure: they get times and say when a transfer is done. Real transfers go on meanwhile, so a model slower than the
+//! real device is what counts.
+
+mod disk;
+mod flash;
+#[cfg(test)]
+mod tests;
+
+use super::{BlockDevice, DeviceInfo, DeviceStats, ReadOp, WriteOp};
+use crate::object::simulated::{bytes, duration};
+use disk::Disk;
+pub use disk::DiskSpec;
+use flash::Flash;
+pub use flash::{FlashSpec, FlashStats};
+use parking_lot::Mutex;
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Limits of a device, whatever it is. Written `throttle:iops=1000:bandwidth=100M:latency=1ms`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ThrottleSpec {
+    /// Transfers per second; 0 for no limit.
+    pub iops: u64,
+    /// Bytes per second; 0 for no limit.
+    pub bandwidth: u64,
+    /// What each transfer takes beside that; those of several callers overlap.
+    pub latency: Duration,
+}
+
+/// Which medium is simulated: a kind, then settings in place of the usual ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MediaSpec {
+    /// A disk that turns, `disk:seek=8ms:turn=8333us:bandwidth=150M:queue=32`.
+    Disk(DiskSpec),
+    /// Flash, `flash:channels=8:read=50us:program=200us:erase=2ms:block=1M:spare=7:full=0:command=20us`.
+    Flash(FlashSpec),
+    /// Limits alone.
+    Throttle(ThrottleSpec),
+}
+
+/// Reads `name=value` parts separated by colons.
+fn parts(text: &str, mut set: impl FnMut(&str, &str) -> Option<()>) -> Result<(), ()> {
+    for part in text.split(':').filter(|part| !part.is_empty()) {
+        let (name, value) = part.split_once('=').ok_or(())?;
+        set(name, value).ok_or(())?;
+    }
+    Ok(())
+}
+
+fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
+    *place = value?;
+    Some(())
+}
+
+/// A number of bytes from 1 on.
+fn some_bytes(text: &str) -> Option<u64> {
+    bytes(text).ok().filter(|bytes| *bytes > 0)
+}
+
+/// A number from 1 to `max`.
+fn number(text: &str, max: u64) -> Option<u64> {
+    text.parse::<u64>().ok().filter(|number| (1..=max).contains(number))
+}
+
+impl FromStr for MediaSpec {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<MediaSpec, ()> {
+        let (kind, rest) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
+        match kind {
+            "disk" => DiskSpec::parse(rest).map(MediaSpec::Disk),
+            "flash" => FlashSpec::parse(rest).map(MediaSpec::Flash),
+            "throttle" => {
+                let mut spec = ThrottleSpec { iops: 0, bandwidth: 0, latency: Duration::ZERO };
+                parts(rest, |name, value| match name {
+                    "iops" => put(&mut spec.iops, number(value, 1 << 32)),
+                    "bandwidth" => put(&mut spec.bandwidth, some_bytes(value)),
+                    "latency" => put(&mut spec.latency, duration(value)),
+                    _ => None,
+                })?;
+                Ok(MediaSpec::Throttle(spec))
+            }
+            _ => Err(()),
+        }
+    }
+}
+
+impl fmt::Display for MediaSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MediaSpec::Disk(spec) => spec.fmt(f),
+            MediaSpec::Flash(spec) => spec.fmt(f),
+            MediaSpec::Throttle(ThrottleSpec { iops, bandwidth, latency }) => {
+                f.write_str("throttle")?;
+                let limits = [("iops", *iops), ("bandwidth", *bandwidth)];
+                for (name, limit) in limits.iter().filter(|(_, limit)| *limit > 0) {
+                    write!(f, ":{name}={limit}")?;
+                }
+                write!(f, ":latency={}us", latency.as_micros())
+            }
+        }
+    }
+}
+
+/// What is done with a range of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Read,
+    Write,
+    Discard,
+}
+
+/// Says when transfers are done. Times count from the beginning.
+trait Model: Send {
+    /// A transfer comes in at `now`, not before those that came before.
+    fn submit(&mut self, now: Duration, kind: Kind, offset: u64, len: u64) -> Duration;
+
+    /// What a flash model counts.
+    fn flash(&self) -> Option<FlashStats> {
+        None
+    }
+}
+
+struct Throttle {
+    spec: ThrottleSpec,
+    free_at: Duration,
+}
+
+impl Model for Throttle {
+    fn submit(&mut self, now: Duration, kind: Kind, _offset: u64, len: u64) -> Duration {
+        let by = |amount: u64, limit: u64| match limit {
+            0 => Duration::ZERO,
+            limit => Duration::from_secs_f64(amount as f64 / limit as f64),
+        };
+        let len = if kind == Kind::Discard { 0 } else { len };
+        let took = by(1, self.spec.iops).max(by(len, self.spec.bandwidth));
+        self.free_at = self.free_at.max(now) + took;
+        self.free_at + self.spec.latency
+    }
+}
+
+/// See the [module documentation](self).
+pub struct SimulatedDevice {
+    inner: Arc<dyn BlockDevice>,
+    spec: MediaSpec,
+    begun: Instant,
+    model: Mutex<Box<dyn Model>>,
+}
+
+impl SimulatedDevice {
+    /// Over `inner`, with the times of `spec`. A flash model begins empty, or full if it says so, whatever is on the device.
+    pub fn new(inner: Arc<dyn BlockDevice>, spec: MediaSpec) -> SimulatedDevice {
+        let model: Box<dyn Model> = match spec {
+            MediaSpec::Disk(spec) => Box::new(Disk::new(spec, inner.size())),
+            MediaSpec::Flash(spec) => Box::new(Flash::new(spec, inner.size())),
+            MediaSpec::Throttle(spec) => Box::new(Throttle { spec, free_at: Duration::ZERO }),
+        };
+        SimulatedDevice { inner, spec, begun: Instant::now(), model: Mutex::new(model) }
+    }
+
+    /// What a flash model has counted; `None` for other media.
+    pub fn flash_stats(&self) -> Option<FlashStats> {
+        self.model.lock().flash()
+    }
+
+    /// Does some transfers, and waits as long as the model takes for them.
+    fn timed(
+        &self,
+        transfers: impl Iterator<Item = (Kind, u64, u64)>,
+        work: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let done = {
+            let mut model = self.model.lock();
+            let now = self.begun.elapsed();
+            transfers.map(|(kind, offset, len)| model.submit(now, kind, offset, len)).max()
+        };
+        let result = work();
+        let wait = done.unwrap_or_default().saturating_sub(self.begun.elapsed());
+        if !wait.is_zero() {
+            nacre_env::blocking(|| std::thread::sleep(wait));
+        }
+        result
+    }
+}
+
+impl BlockDevice for SimulatedDevice {
+    fn read(&self, batch: &mut [ReadOp<'_>]) -> io::Result<()> {
+        let transfers: Vec<_> =
+            batch.iter().map(|op| (Kind::Read, op.offset, op.buffer.len() as u64)).collect();
+        self.timed(transfers.into_iter(), || self.inner.read(batch))
+    }
+
+    fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {
+        let transfers = batch.iter().map(|op| (Kind::Write, op.offset, op.data.len() as u64));
+        self.timed(transfers, || self.inner.write(batch))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.timed(std::iter::once((Kind::Discard, offset, len)), || self.inner.discard(offset, len))
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn info(&self) -> DeviceInfo {
+        let info = self.inner.info();
+        DeviceInfo {
+            name: format!("{} (simulated {})", info.name, self.spec),
+            is_flash: matches!(self.spec, MediaSpec::Flash(_)),
+            ..info
+        }
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.inner.stats()
+    }
+}
