@@ -51,12 +51,14 @@ impl Side {
             DirectDeviceOptions { create_bytes: Some(size), ..DirectDeviceOptions::default() };
         std::fs::create_dir_all(dir).expect("made");
         let inner = DirectDevice::open(&dir.join("device"), &device_options).expect("opens");
-        let device = Arc::new(SimulatedDevice::new(Arc::new(inner), spec));
+        let device = Arc::new(SimulatedDevice::new(Arc::new(inner)));
+        device.set_media(Some(spec)).expect("simulated");
         let options =
             BlockStoreOptions { create: true, reserve_bytes: Some(0), ..BlockStoreOptions::default() };
         let store: Arc<dyn ObjectStore> =
             Arc::new(BlockStore::open_with(&dir.join("store"), options, device.clone()).expect("opens"));
-        let (in_progress, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        // One is always in progress: while another store has its turn this one does not rest.
+        let (in_progress, done) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
         let seen = (in_progress.clone(), done.clone());
         let load = move || Load {
             in_progress: seen.0.load(Ordering::Relaxed),

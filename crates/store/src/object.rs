@@ -41,6 +41,7 @@ pub use report::{
 };
 pub use trim::Trimmed;
 
+use block::device::model::SimulatedDevice;
 use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
 use std::time::Instant;
@@ -309,6 +310,16 @@ pub trait ObjectStore: Send + Sync {
 
     /// Service times of a medium that is not there, if this store can have some.
     fn simulation(&self) -> Option<&simulated::Simulation> {
+        None
+    }
+
+    /// Whether telling of free space is worth it while others work: it makes writes cheaper, and does not keep them waiting.
+    fn trims_beside_work(&self) -> bool {
+        false
+    }
+
+    /// The device of this store, which may take service times of another kind, if it has one.
+    fn simulated_device(&self) -> Option<&SimulatedDevice> {
         None
     }
 

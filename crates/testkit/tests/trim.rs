@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
@@ -181,6 +182,43 @@ fn a_policy_that_is_off_leaves_space_where_it_is() {
 }
 
 #[test]
+fn a_simulated_device_takes_its_time_and_simulated_flash_hears_what_is_free() {
+    let Some(mut cluster) = start(Shape::Embedded, "trim5") else { return };
+    set(&cluster, "trim_policy=off");
+    let medium = "osd-file.trim5-OST*.simulated_medium";
+    let simulate = |value: &str| cluster.lctl(&["set_param", "-n", &format!("{medium}={value}")]);
+    let get = || cluster.lctl(&["get_param", "-n", medium]).success().stdout;
+    simulate("tape").fails_with(libc::EINVAL);
+    simulate("throttle:latency=100ms").success();
+    assert!(get().lines().all(|line| line == "throttle:latency=100000us"), "{}", get());
+    let file = cluster.directory("slow").join("file");
+    let start = Instant::now();
+    let mut made = File::create(&file).expect("made");
+    made.write_all(&[1; 64 << 10]).and_then(|()| made.sync_all()).expect("written");
+    assert!(start.elapsed() >= Duration::from_millis(100));
+    simulate("flash:full=1:read=1us:program=1us:erase=1us:command=1us").success();
+    let pages = |ost: u16, name: &str| {
+        let param = format!("osd-file.trim5-OST{ost:04x}.simulated_flash");
+        let text = cluster.lctl(&["get_param", "-n", &param]).success().stdout;
+        let row = text.lines().find_map(|line| line.strip_prefix(name)).map(|count| count.trim().parse());
+        row.unwrap_or_else(|| panic!("no {name} in {text}")).expect("a number")
+    };
+    let all: u64 = (1 << 30) / 4096;
+    assert_eq!([0, 1].map(|ost| pages(ost, "pages_used")), [all, all]);
+    let path = fill(&cluster, "files", 2);
+    assert!((0..2).all(|ost| pages(ost, "pages_written") >= SIZE / 4096));
+    fs::remove_file(&path).expect("removed");
+    wait::until(wait::SOON, "the flash hears of it", || {
+        cluster.nacre(&["trim", text(cluster.mount())]).success();
+        (0..2).all(|ost| pages(ost, "pages_discarded") >= SIZE / 4096).then_some(())
+    });
+    assert!((0..2).all(|ost| pages(ost, "pages_used") < all - SIZE / 4096 + 1));
+    simulate("off").success();
+    assert!(get().lines().all(|line| line == "off"), "{}", get());
+    cluster.stop_and_check();
+}
+
+#[test]
 fn an_ost_of_files_has_the_file_system_below_it_trimmed() {
     if !have(&["/dev/fuse", "mkfs.ext4", "losetup"]) || !have_root() {
         return;
@@ -201,6 +239,8 @@ fn an_ost_of_files_has_the_file_system_below_it_trimmed() {
     }
     assert_eq!(stat(&cluster, 0, "state"), "off");
     assert!(stat(&cluster, 0, "note").contains("for itself"));
+    let simulated = "osd-file.trim4-OST0000.simulated_medium=flash";
+    cluster.lctl(&["set_param", simulated]).fails_with(libc::EOPNOTSUPP);
     let path = fill(&cluster, "files", 2);
     let full = used(&image);
     assert!(full >= 2 * SIZE);

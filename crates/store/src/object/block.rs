@@ -50,6 +50,7 @@ use crate::object::file::directory::{draw_identity, is_label};
 use crate::object::file::{boot_identity, default_reserve};
 use crate::object::{ObjectError, Result};
 use allocator::Allocator;
+use device::model::SimulatedDevice;
 use device::{BLOCK, BlockDevice, DirectDevice, DirectDeviceOptions};
 use directory::Directory;
 use durable::Durable;
@@ -96,7 +97,7 @@ impl Deref for BlockStore {
 pub struct Core {
     dir: PathBuf,
     directory: Directory,
-    device: Arc<dyn BlockDevice>,
+    device: Arc<SimulatedDevice>,
     device_name: String,
     uuid: [u8; 16],
     index: MetaStore,
@@ -192,6 +193,7 @@ impl BlockStore {
         mut directory: Directory,
         device: Arc<dyn BlockDevice>,
     ) -> Result<BlockStore> {
+        let device = Arc::new(SimulatedDevice::new(device));
         if !is_label(&options.label) {
             return Err(ObjectError::Index(MetaError::Option {
                 option: "label",
@@ -238,7 +240,7 @@ impl Core {
         dir: &Path,
         options: &BlockStoreOptions,
         directory: Directory,
-        device: Arc<dyn BlockDevice>,
+        device: Arc<SimulatedDevice>,
         index: MetaStore,
         state: BlockStoreRecord,
     ) -> Result<Arc<Core>> {

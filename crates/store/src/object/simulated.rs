@@ -9,6 +9,7 @@ use super::{
     Advice, CachePolicy, Fallocate, FreeExtents, Nxd, ObjectAttr, ObjectExtent, ObjectStore,
     ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed,
 };
+use crate::object::block::device::model::SimulatedDevice;
 use nacre_types::{Fid, Timestamp};
 use parking_lot::Mutex;
 use std::fmt;
@@ -263,6 +264,10 @@ impl ObjectStore for Simulated {
         self.inner.untrimmed()
     }
 
+    fn trims_beside_work(&self) -> bool {
+        self.inner.trims_beside_work()
+    }
+
     fn trim_caution(&self) -> Option<&'static str> {
         self.inner.trim_caution()
     }
@@ -277,6 +282,10 @@ impl ObjectStore for Simulated {
 
     fn simulation(&self) -> Option<&Simulation> {
         Some(&self.simulation)
+    }
+
+    fn simulated_device(&self) -> Option<&SimulatedDevice> {
+        self.inner.simulated_device()
     }
 
     fn small_write_cache(&self) -> Option<&Nxd> {

@@ -108,7 +108,12 @@ impl Trimmer {
         store: Arc<dyn ObjectStore>,
         load: Box<dyn Fn() -> Load + Send + Sync>,
     ) -> io::Result<Trimmer> {
-        let settings = TrimSettings { is_on: store.trim_caution().is_none(), ..TrimSettings::default() };
+        let usual = TrimSettings::default();
+        let settings = TrimSettings {
+            is_on: store.trim_caution().is_none(),
+            busy_rate: if store.trims_beside_work() { usual.busy_rate } else { 0 },
+            ..usual
+        };
         let wishes = Wishes { settings, version: 0, is_stopping: false };
         let shared = Arc::new(Shared {
             name,

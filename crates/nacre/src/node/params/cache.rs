@@ -3,9 +3,11 @@
 
 use nacre_oss::ObjectServer;
 use nacre_params::{Tree, value};
-use nacre_store::object::CachePolicy;
+use nacre_store::object::block::device::model::{MediaSpec, SimulatedDevice};
 use nacre_store::object::simulated::{Medium, Simulation};
+use nacre_store::object::{CachePolicy, ObjectStore};
 use nacre_types::{Status, StatusResult};
+use std::fmt;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -90,28 +92,88 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     });
 }
 
+/// What is simulated below a target: transfers of its store, or of its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Simulated {
+    Nothing,
+    Store(Medium),
+    Device(MediaSpec),
+}
+
+impl Simulated {
+    fn parse(text: &str) -> StatusResult<Simulated> {
+        let text = text.trim();
+        if matches!(text, "off" | "0") {
+            return Ok(Simulated::Nothing);
+        }
+        let medium = text.parse::<Medium>().map(Simulated::Store);
+        medium.or_else(|()| text.parse::<MediaSpec>().map(Simulated::Device)).map_err(|()| Status::EINVAL)
+    }
+
+    fn of(store: &dyn ObjectStore) -> Simulated {
+        let device = store.simulated_device().and_then(SimulatedDevice::media).map(Simulated::Device);
+        let medium = || store.simulation().and_then(Simulation::medium).map(Simulated::Store);
+        device.or_else(medium).unwrap_or(Simulated::Nothing)
+    }
+
+    fn set(self, store: &dyn ObjectStore) -> StatusResult<()> {
+        let (medium, media) = match self {
+            Simulated::Nothing => (None, None),
+            Simulated::Store(medium) => (Some(medium), None),
+            Simulated::Device(media) => (None, Some(media)),
+        };
+        match store.simulated_device() {
+            Some(device) => device.set_media(media).map_err(|error| Status::from_io(&error))?,
+            None if media.is_some() => return Err(Status::EOPNOTSUPP),
+            None => {}
+        }
+        match store.simulation() {
+            Some(simulation) => simulation.set_medium(medium),
+            None if medium.is_some() => return Err(Status::EOPNOTSUPP),
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Simulated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Simulated::Nothing => f.write_str("off"),
+            Simulated::Store(medium) => medium.fmt(f),
+            Simulated::Device(media) => media.fmt(f),
+        }
+    }
+}
+
 fn enter_simulation(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     let (get, set, label) = (server.clone(), server.clone(), name.to_owned());
     tree.add_both(
         &format!("osd-file.{name}.simulated_medium"),
-        move || {
-            let medium = get.store().simulation().and_then(Simulation::medium);
-            Ok(medium.map_or_else(|| "off".to_owned(), |medium| medium.to_string()))
-        },
+        move || Ok(Simulated::of(&**get.store()).to_string()),
         move |text| {
-            let medium = match text.trim() {
-                "off" | "0" => None,
-                text => Some(text.parse::<Medium>().map_err(|()| Status::EINVAL)?),
-            };
-            let simulation = set.store().simulation().ok_or(Status::EOPNOTSUPP)?;
-            simulation.set_medium(medium);
-            match medium {
-                Some(medium) => log::warn!("{label}: service times are simulated ({medium}), not the disk's"),
-                None => log::info!("{label}: service times are the disk's"),
+            let simulated = Simulated::parse(text)?;
+            simulated.set(&**set.store())?;
+            match simulated {
+                Simulated::Nothing => log::info!("{label}: service times are the device's"),
+                medium => log::warn!("{label}: service times are simulated ({medium}), not the device's"),
             }
             Ok(())
         },
     );
+    let pages = server.clone();
+    tree.add_read(&format!("osd-file.{name}.simulated_flash"), move || {
+        let device = pages.store().simulated_device();
+        let stats = device.and_then(SimulatedDevice::flash_stats).unwrap_or_default();
+        let rows = [
+            ("pages_written", stats.written),
+            ("pages_copied", stats.copied),
+            ("blocks_erased", stats.erased),
+            ("pages_discarded", stats.discarded),
+            ("pages_used", stats.used),
+        ];
+        Ok(rows.iter().map(|(name, count)| format!("{name:<20}{count}\n")).collect())
+    });
 }
 
 #[cfg(test)]
@@ -135,5 +197,19 @@ mod tests {
             Ok("18446744073709551615")
         );
         assert_eq!(set("read_cache_enable", "maybe"), Err(Status::EINVAL));
+    }
+
+    #[test]
+    fn media_of_stores_and_of_devices_are_told_apart() {
+        for off in ["off", " 0 "] {
+            assert_eq!(Simulated::parse(off), Ok(Simulated::Nothing));
+        }
+        for text in ["seek=8000us:bandwidth=1048576", "off"] {
+            assert_eq!(Simulated::parse(text).expect("understood").to_string(), text);
+        }
+        let flash = Simulated::parse("flash:channels=2:full=1").expect("understood");
+        assert!(matches!(flash, Simulated::Device(MediaSpec::Flash(_))));
+        assert_eq!(Simulated::parse(&flash.to_string()), Ok(flash));
+        assert_eq!(Simulated::parse("tape"), Err(Status::EINVAL));
     }
 }

@@ -1,6 +1,6 @@
 //! Comparing index, device and free space.
 
-use super::device::{AlignedBuffer, BLOCK, ReadOp};
+use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::read::block_crc;
 use super::recover::parse_map_key;
 use super::{Core, MAPS, OBJECTS, SEQUENCES};

@@ -7,6 +7,7 @@
 //!
 //! Many callers share one flush.
 
+use super::device::BlockDevice;
 use super::{Core, STORE, STORE_KEY};
 use crate::meta::Batch;
 use crate::object::{ObjectError, Result};

@@ -2,7 +2,8 @@
 
 use super::BlockStore;
 use super::change::Edits;
-use super::device::BLOCK;
+use super::device::model::SimulatedDevice;
+use super::device::{BLOCK, BlockDevice};
 use super::shape::attr_of;
 use super::space::Share;
 use crate::object::{
@@ -204,6 +205,10 @@ impl ObjectStore for BlockStore {
         Some(self.space.report())
     }
 
+    fn simulated_device(&self) -> Option<&SimulatedDevice> {
+        Some(&self.device)
+    }
+
     fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
         self.tell_freed(from, max_bytes)
     }
@@ -215,6 +220,11 @@ impl ObjectStore for BlockStore {
     fn trim_caution(&self) -> Option<&'static str> {
         let is_allocated = self.device.info().is_allocated;
         is_allocated.then_some("the file that is the device was allocated in advance, which trimming undoes")
+    }
+
+    fn trims_beside_work(&self) -> bool {
+        // A file writes no faster for its holes, and its file system keeps transfers waiting while it makes them.
+        self.device.info().is_raw
     }
 
     fn stats(&self) -> ObjectStoreStats {

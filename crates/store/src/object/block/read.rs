@@ -1,7 +1,7 @@
 //! Reading: from the device straight into the caller's memory, and never unchecked.
 
 use super::Core;
-use super::device::{AlignedBuffer, BLOCK, ReadOp};
+use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::objects::{Object, State};
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::block::{Inline, MAP_BLOCKS, Place};

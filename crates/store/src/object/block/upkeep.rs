@@ -2,7 +2,7 @@
 
 use super::allocator::Extent;
 use super::check::MapProblem;
-use super::device::BLOCK;
+use super::device::{BLOCK, BlockDevice};
 use super::objects::Object;
 use super::recover::parse_map_key;
 use super::{Core, MAPS};

@@ -3,7 +3,7 @@
 use super::Core;
 use super::allocator::Extent;
 use super::change::Edits;
-use super::device::{AlignedBuffer, BLOCK, WriteOp};
+use super::device::{AlignedBuffer, BLOCK, BlockDevice, WriteOp};
 use super::objects::{Object, State};
 use super::read::block_crc;
 use super::space::Share;

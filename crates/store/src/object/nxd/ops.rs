@@ -3,6 +3,7 @@
 use super::log::{AppendError, Item};
 use super::pieces::{Lost, Piece, Record};
 use super::{Core, Full, Nxd, NxdMode, Stop, Stream, Stripe};
+use crate::object::block::device::model::SimulatedDevice;
 use crate::object::{
     Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectProblem,
     ObjectStore, ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed, simulated::Simulation,
@@ -482,6 +483,10 @@ impl ObjectStore for Nxd {
         self.inner.untrimmed()
     }
 
+    fn trims_beside_work(&self) -> bool {
+        self.inner.trims_beside_work()
+    }
+
     fn trim_caution(&self) -> Option<&'static str> {
         self.inner.trim_caution()
     }
@@ -492,6 +497,10 @@ impl ObjectStore for Nxd {
 
     fn simulation(&self) -> Option<&Simulation> {
         self.inner.simulation()
+    }
+
+    fn simulated_device(&self) -> Option<&SimulatedDevice> {
+        self.inner.simulated_device()
     }
 
     fn small_write_cache(&self) -> Option<&Nxd> {

@@ -185,8 +185,9 @@ fn the_thread_tells_a_device_of_what_was_destroyed_when_nobody_works() {
     let seen = in_progress.clone();
     let load = move || Load { in_progress: seen.load(Ordering::Relaxed), done: 0 };
     let trimmer = Trimmer::start("test".to_owned(), store.clone(), Box::new(load)).expect("starts");
-    let idle = Duration::ZERO;
-    trimmer.set_settings(TrimSettings { idle, busy_rate: 0, ..trimmer.settings() });
+    let usual = trimmer.settings();
+    assert!(usual.is_on && usual.busy_rate == 0, "what is no device is left alone while others work");
+    trimmer.set_settings(TrimSettings { idle: Duration::ZERO, ..usual });
     until("it sees that others work", || trimmer.text().contains("waiting"));
     assert_eq!(device.stats().discarded_bytes, 0);
     in_progress.store(0, Ordering::Relaxed);

@@ -20,6 +20,7 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Limits of a device, whatever it is. Written `throttle:iops=1000:bandwidth=100M:latency=1ms`.
@@ -145,28 +146,62 @@ impl Model for Throttle {
     }
 }
 
-/// See the [module documentation](self).
-pub struct SimulatedDevice {
-    inner: Arc<dyn BlockDevice>,
+/// Largest device in bytes that flash is simulated of: the model takes 8 bytes of memory for each 4096.
+const FLASH_MAX: u64 = 64 << 30;
+
+/// What is simulated at the moment.
+struct Simulated {
     spec: MediaSpec,
     begun: Instant,
-    model: Mutex<Box<dyn Model>>,
+    model: Box<dyn Model>,
+}
+
+/// See the [module documentation](self). Nothing is simulated until [`SimulatedDevice::set_media`]; then it costs one look at a flag.
+pub struct SimulatedDevice {
+    inner: Arc<dyn BlockDevice>,
+    is_on: AtomicBool,
+    simulated: Mutex<Option<Simulated>>,
 }
 
 impl SimulatedDevice {
-    /// Over `inner`, with the times of `spec`. A flash model begins empty, or full if it says so, whatever is on the device.
-    pub fn new(inner: Arc<dyn BlockDevice>, spec: MediaSpec) -> SimulatedDevice {
-        let model: Box<dyn Model> = match spec {
-            MediaSpec::Disk(spec) => Box::new(Disk::new(spec, inner.size())),
-            MediaSpec::Flash(spec) => Box::new(Flash::new(spec, inner.size())),
-            MediaSpec::Throttle(spec) => Box::new(Throttle { spec, free_at: Duration::ZERO }),
+    /// Over `inner`, with nothing simulated yet.
+    pub fn new(inner: Arc<dyn BlockDevice>) -> SimulatedDevice {
+        SimulatedDevice { inner, is_on: AtomicBool::new(false), simulated: Mutex::new(None) }
+    }
+
+    /// What is simulated.
+    pub fn media(&self) -> Option<MediaSpec> {
+        self.simulated.lock().as_ref().map(|simulated| simulated.spec)
+    }
+
+    /// Simulates a medium from now on, or none. Flash begins empty, or full if that is said, whatever is on the device.
+    ///
+    /// # Errors
+    /// `EFBIG` if the device is too large for that.
+    pub fn set_media(&self, media: Option<MediaSpec>) -> io::Result<()> {
+        let size = self.inner.size();
+        let model = |spec| -> io::Result<Box<dyn Model>> {
+            Ok(match spec {
+                MediaSpec::Flash(_) if size > FLASH_MAX => {
+                    return Err(io::Error::from_raw_os_error(libc::EFBIG));
+                }
+                MediaSpec::Disk(spec) => Box::new(Disk::new(spec, size)),
+                MediaSpec::Flash(spec) => Box::new(Flash::new(spec, size)),
+                MediaSpec::Throttle(spec) => Box::new(Throttle { spec, free_at: Duration::ZERO }),
+            })
         };
-        SimulatedDevice { inner, spec, begun: Instant::now(), model: Mutex::new(model) }
+        let begun = Instant::now();
+        let new = media.map(|spec| Ok::<_, io::Error>(Simulated { spec, begun, model: model(spec)? }));
+        let new = new.transpose()?;
+        let mut simulated = self.simulated.lock();
+        self.is_on.store(new.is_some(), Ordering::Relaxed);
+        *simulated = new;
+        Ok(())
     }
 
     /// What a flash model has counted; `None` for other media.
     pub fn flash_stats(&self) -> Option<FlashStats> {
-        self.model.lock().flash()
+        self.simulated.lock().as_ref()?.model.flash()
     }
 
     /// Does some transfers, and waits as long as the model takes for them.
@@ -175,13 +210,16 @@ impl SimulatedDevice {
         transfers: impl Iterator<Item = (Kind, u64, u64)>,
         work: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
-        let done = {
-            let mut model = self.model.lock();
-            let now = self.begun.elapsed();
-            transfers.map(|(kind, offset, len)| model.submit(now, kind, offset, len)).max()
-        };
+        if !self.is_on.load(Ordering::Relaxed) {
+            return work();
+        }
+        let done = self.simulated.lock().as_mut().and_then(|Simulated { begun, model, .. }| {
+            let now = begun.elapsed();
+            let done = transfers.map(|(kind, offset, len)| model.submit(now, kind, offset, len)).max();
+            done.map(|done| *begun + done)
+        });
         let result = work();
-        let wait = done.unwrap_or_default().saturating_sub(self.begun.elapsed());
+        let wait = done.map_or(Duration::ZERO, |done| done.saturating_duration_since(Instant::now()));
         if !wait.is_zero() {
             nacre_env::blocking(|| std::thread::sleep(wait));
         }
@@ -191,6 +229,9 @@ impl SimulatedDevice {
 
 impl BlockDevice for SimulatedDevice {
     fn read(&self, batch: &mut [ReadOp<'_>]) -> io::Result<()> {
+        if !self.is_on.load(Ordering::Relaxed) {
+            return self.inner.read(batch);
+        }
         let transfers: Vec<_> =
             batch.iter().map(|op| (Kind::Read, op.offset, op.buffer.len() as u64)).collect();
         self.timed(transfers.into_iter(), || self.inner.read(batch))
@@ -215,10 +256,13 @@ impl BlockDevice for SimulatedDevice {
 
     fn info(&self) -> DeviceInfo {
         let info = self.inner.info();
-        DeviceInfo {
-            name: format!("{} (simulated {})", info.name, self.spec),
-            is_flash: matches!(self.spec, MediaSpec::Flash(_)),
-            ..info
+        match self.media() {
+            None => info,
+            Some(spec) => DeviceInfo {
+                name: format!("{} (simulated {spec})", info.name),
+                is_flash: matches!(spec, MediaSpec::Flash(_)),
+                ..info
+            },
         }
     }
 

@@ -91,7 +91,9 @@ fn limits_hold_and_latency_overlaps() {
 #[test]
 fn a_simulated_device_does_the_work_takes_the_time_and_says_what_it_is() {
     let inner = Arc::new(MemoryDevice::new(MIB));
-    let device = SimulatedDevice::new(inner.clone(), spec("throttle:latency=20ms"));
+    let device = SimulatedDevice::new(inner.clone());
+    assert_eq!((device.media(), device.info()), (None, inner.info()));
+    device.set_media(Some(spec("throttle:latency=20ms"))).expect("simulated");
     let begun = Instant::now();
     device.write(&[WriteOp { offset: 0, data: &[7; 4096] }]).expect("written");
     let mut buffer = [0; 4096];
@@ -104,5 +106,17 @@ fn a_simulated_device_does_the_work_takes_the_time_and_says_what_it_is() {
     assert_eq!(device.size(), MIB);
     assert!(device.info().name.contains("simulated throttle"), "{}", device.info().name);
     assert!(device.flash_stats().is_none());
-    assert!(SimulatedDevice::new(inner, spec("flash")).info().is_flash);
+    device.set_media(Some(spec("flash"))).expect("simulated");
+    assert!(device.info().is_flash && device.flash_stats() == Some(FlashStats::default()));
+    device.set_media(None).expect("off");
+    assert_eq!(device.info(), inner.info());
+}
+
+#[test]
+fn flash_is_not_simulated_of_a_device_that_would_take_too_much_memory() {
+    let device = SimulatedDevice::new(Arc::new(MemoryDevice::new(FLASH_MAX + MIB)));
+    let refused = device.set_media(Some(spec("flash"))).expect_err("refused");
+    assert_eq!(refused.raw_os_error(), Some(libc::EFBIG));
+    assert_eq!(device.media(), None);
+    device.set_media(Some(spec("disk"))).expect("a disk of any size");
 }
