@@ -195,12 +195,13 @@ fn a_simulated_device_takes_its_time_and_simulated_flash_hears_what_is_free() {
     let start = Instant::now();
     let mut made = File::create(&file).expect("made");
     made.write_all(&[1; 64 << 10]).and_then(|()| made.sync_all()).expect("written");
+    drop(made);
     assert!(start.elapsed() >= Duration::from_millis(100));
     simulate("flash:full=1:read=1us:program=1us:erase=1us:command=1us").success();
     let pages = |ost: u16, name: &str| {
         let param = format!("osd-file.trim5-OST{ost:04x}.simulated_flash");
         let text = cluster.lctl(&["get_param", "-n", &param]).success().stdout;
-        let row = text.lines().find_map(|line| line.strip_prefix(name)).map(|count| count.trim().parse());
+        let row = text.lines().find_map(|line| line.strip_prefix(name)).map(|count| count.trim().parse::<u64>());
         row.unwrap_or_else(|| panic!("no {name} in {text}")).expect("a number")
     };
     let all: u64 = (1 << 30) / 4096;
