@@ -201,7 +201,8 @@ fn a_simulated_device_takes_its_time_and_simulated_flash_hears_what_is_free() {
     let pages = |ost: u16, name: &str| {
         let param = format!("osd-file.trim5-OST{ost:04x}.simulated_flash");
         let text = cluster.lctl(&["get_param", "-n", &param]).success().stdout;
-        let row = text.lines().find_map(|line| line.strip_prefix(name)).map(|count| count.trim().parse::<u64>());
+        let row =
+            text.lines().find_map(|line| line.strip_prefix(name)).map(|count| count.trim().parse::<u64>());
         row.unwrap_or_else(|| panic!("no {name} in {text}")).expect("a number")
     };
     let all: u64 = (1 << 30) / 4096;

@@ -148,9 +148,9 @@ fn named(name: &str) -> Result<Vec<Ost>> {
     let runs = registry::running();
     let instances = runs.iter().filter_map(|run| Instance::open(run.path.parent()?).ok().flatten());
     let is_it = |ost: &Ost| ost.name() == name || ost.target.to_string() == name;
-    let mut found: Vec<Ost> = instances.flat_map(|instance| all_osts(&instance)).filter(is_it).collect();
+    let found: Vec<Ost> = instances.flat_map(|instance| all_osts(&instance)).filter(is_it).collect();
     match found.len() {
-        1 => Ok(found.drain(..).collect()),
+        1 => Ok(found),
         0 => Err(Failure::new(format!("there is no '{name}': no path, and no OST that runs here"))),
         _ => {
             let names: Vec<String> =
