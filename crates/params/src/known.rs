@@ -74,6 +74,11 @@ const SETTABLE: &[(&str, &[&str])] = &[
         "obdfilter.*",
         &[
             "brw_stats",
+            "defrag_bytes_per_second",
+            "defrag_enable",
+            "defrag_idle_ms",
+            "defrag_rest_seconds",
+            "defrag_threshold_percent",
             "degraded",
             "hold_request",
             "job_cleanup_interval",

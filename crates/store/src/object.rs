@@ -328,6 +328,11 @@ pub trait ObjectStore: Send + Sync {
         None
     }
 
+    /// The store on a device that this is, or that lies below it.
+    fn device_store(&self) -> Option<&block::Core> {
+        None
+    }
+
     /// Makes everything durable and refuses changes from now on ([`ObjectError::Closed`]). The caller has let calls in
     /// progress return.
     ///

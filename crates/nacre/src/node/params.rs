@@ -3,6 +3,7 @@
 //! Names are Lustre's. Settings that were made for good (`set_param -P`) are kept by the management server as patterns; each
 //! process applies those that match its parameters when it starts, when they change, and when a target joins.
 
+mod block;
 mod cache;
 mod dne;
 mod dom;
@@ -181,6 +182,7 @@ impl Params {
         cache::enter(&self.tree, &name, server);
         nxd::enter(&self.tree, &name, server);
         trim::enter(&self.tree, &below, server);
+        block::enter(&self.tree, &below, server);
         exports::enter_ost(&self.tree, &below, server);
         let namespace = format!("ldlm.namespaces.filter-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, server.locks());

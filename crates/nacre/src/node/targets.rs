@@ -14,7 +14,7 @@ use nacre_mgs::Mgs;
 use nacre_oss::{ObjectServer, OssConfig};
 use nacre_rpc::tcp::Targets;
 use nacre_rpc::{LoMds, LoOss, MdsEndpoint, MdsService, MgsService, NoCallbacks, OssEndpoint, OssService};
-use nacre_store::object::block::is_block_store;
+use nacre_store::object::block::{DefragSettings, is_block_store};
 use nacre_store::object::{
     BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
 };
@@ -94,6 +94,7 @@ fn block_options(instance: &Instance, target: TargetId) -> BlockStoreOptions {
     BlockStoreOptions {
         label: format!("{}-{target}", instance.superblock.fsname),
         scrub_bytes_per_second: SCRUB_RATE,
+        defrag: DefragSettings::USUAL,
         ..BlockStoreOptions::default()
     }
 }

@@ -22,6 +22,7 @@
 mod allocator;
 mod change;
 mod check;
+mod defrag;
 pub mod device;
 mod directory;
 mod durable;
@@ -39,6 +40,7 @@ mod tests;
 mod upkeep;
 mod write;
 
+pub use defrag::{DefragSettings, DefragStats};
 pub use directory::is_block_store;
 pub use label::DeviceProblem;
 pub(in crate::object) use label::found_on;
@@ -51,6 +53,7 @@ use crate::object::file::{boot_identity, default_reserve};
 use crate::object::{ObjectError, Result};
 use allocator::Allocator;
 use device::model::SimulatedDevice;
+use defrag::Defrag;
 use device::{BLOCK, BlockDevice, DirectDevice, DirectDeviceOptions};
 use directory::Directory;
 use durable::Durable;
@@ -114,6 +117,7 @@ pub struct Core {
     boot: u64,
     counters: Counters,
     scrub_rate: AtomicU64,
+    defrag: Defrag,
 }
 
 #[derive(Default)]
@@ -270,6 +274,7 @@ impl Core {
             boot: boot_identity(),
             counters: Counters { objects: AtomicU64::new(objects), ..Counters::default() },
             scrub_rate: AtomicU64::new(options.scrub_bytes_per_second),
+            defrag: Defrag::new(options.defrag),
         };
         core.recover(scan)?;
         // Also says that the last run did not stop in order, until this one does.

@@ -5,6 +5,7 @@
 //! one ended in the same object, and its bytes by the bandwidth. Every read and write counts, as if nothing were ever cached.
 //! Whatever is measured so is to be labelled "simulated".
 
+use super::block::Core;
 use super::{
     Advice, CachePolicy, Fallocate, FreeExtents, Nxd, ObjectAttr, ObjectExtent, ObjectStore,
     ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed,
@@ -274,6 +275,10 @@ impl ObjectStore for Simulated {
 
     fn stats(&self) -> ObjectStoreStats {
         self.inner.stats()
+    }
+
+    fn device_store(&self) -> Option<&Core> {
+        self.inner.device_store()
     }
 
     fn close(&self) -> Result<()> {

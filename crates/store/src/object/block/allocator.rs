@@ -60,6 +60,9 @@ const WINDOWS_MAX: usize = 1024;
 /// Pieces of up to so many blocks are small: 64 KiB.
 const SMALL_MAX: u64 = (64 << 10) / BLOCK;
 
+/// Part of the longest free extent that moved data may get, as a divisor.
+const LONGEST_PART: u64 = 4;
+
 /// Space set aside for an object to grow into.
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -137,6 +140,27 @@ impl Allocator {
         let start = if is_small { found.end() - len } else { found.start };
         self.carve(Extent { start, len });
         Some(Extent { start, len })
+    }
+
+    /// Takes blocks in one piece for data that lies in many and is moved: behind what the object has before it, or the tightest extent. The
+    /// longest free extent is for writers: no more than a part of it is given, and only if nothing else is long enough.
+    pub(super) fn take_whole(&mut self, blocks: u64, after: Option<u64>) -> Option<Extent> {
+        let longest = self.free.largest();
+        let may_give = |found: &Extent| {
+            found.len >= blocks && (found.len < longest || blocks.saturating_mul(LONGEST_PART) <= longest)
+        };
+        let behind = after.and_then(|after| self.free.starting_at(after)).filter(may_give);
+        if let Some(found) = behind {
+            let taken = Extent { start: found.start, len: blocks };
+            self.carve(taken);
+            return Some(taken);
+        }
+        let is_small = blocks <= SMALL_MAX;
+        let found = self.free.tightest(blocks, is_small).filter(may_give)?;
+        let start = if is_small { found.end() - blocks } else { found.start };
+        let taken = Extent { start, len: blocks };
+        self.carve(taken);
+        Some(taken)
     }
 
     fn take_from_window(&mut self, wish: &Wish) -> Option<Extent> {

@@ -37,6 +37,11 @@ impl Edits {
         Edits { mtime: Some(mtime), ..Edits::default() }
     }
 
+    /// These, without a change of the time: the data stays the same.
+    pub(super) fn keeping_time(self, mtime: Timestamp) -> Edits {
+        Edits { mtime: Some(mtime), ..self }
+    }
+
     /// Block `block` of the object is at `place` now. In ascending order.
     pub(super) fn put(&mut self, block: u64, place: Place) {
         let (map, index) = (block / MAP_BLOCKS as u64, (block % MAP_BLOCKS as u64) as u8);

@@ -1,11 +1,11 @@
 //! The calls of [`ObjectStore`] on a block store.
 
-use super::BlockStore;
 use super::change::Edits;
 use super::device::model::SimulatedDevice;
 use super::device::{BLOCK, BlockDevice};
 use super::shape::attr_of;
 use super::space::Share;
+use super::{BlockStore, Core};
 use crate::object::{
     Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
     ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed,
@@ -35,6 +35,7 @@ impl BlockStore {
             return Ok(0);
         }
         let _changing = self.change()?;
+        self.defrag.note_use();
         self.write_all(object, offset, data, share)
     }
 }
@@ -49,6 +50,7 @@ impl ObjectStore for BlockStore {
     }
 
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], _ahead: u32) -> Result<usize> {
+        self.defrag.note_use();
         match self.object(object, false)? {
             None => Ok(0),
             Some(object) => self.read_at(&object, offset, buffer),
@@ -88,6 +90,7 @@ impl ObjectStore for BlockStore {
     fn truncate(&self, object: Fid, size: u64) -> Result<ObjectAttr> {
         grown_end(size, 0)?;
         let _changing = self.change()?;
+        self.defrag.note_use();
         let Some(object) = self.object(object, size > 0)? else { return Ok(ObjectAttr::default()) };
         let mut state = self.lock(&object);
         if state.head.is_some() || size > 0 {
@@ -102,6 +105,7 @@ impl ObjectStore for BlockStore {
             _ => grown_end(offset, len)?,
         };
         let _changing = self.change()?;
+        self.defrag.note_use();
         if len == 0 {
             return Err(ObjectError::Empty);
         }
@@ -122,6 +126,7 @@ impl ObjectStore for BlockStore {
     }
 
     fn sync(&self, object: Fid) -> Result<()> {
+        self.defrag.note_use();
         let Some(object) = self.object(object, false)? else { return Ok(()) };
         let (generation, transno) = {
             let state = object.state.read();
@@ -141,6 +146,7 @@ impl ObjectStore for BlockStore {
 
     fn destroy(&self, objects: &[Fid]) -> Result<u64> {
         let _changing = self.change()?;
+        self.defrag.note_use();
         self.destroy_all(objects)
     }
 
@@ -247,6 +253,10 @@ impl ObjectStore for BlockStore {
             recovered_blocks: read(&counters.recovered_blocks),
             ..ObjectStoreStats::default()
         }
+    }
+
+    fn device_store(&self) -> Option<&Core> {
+        Some(self)
     }
 
     fn close(&self) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Settings of a block store.
 
+use super::DefragSettings;
 use crate::meta::MetaStoreOptions;
 use std::path::PathBuf;
 
@@ -25,6 +26,8 @@ pub struct BlockStoreOptions {
     pub maps_max: usize,
     /// Bytes per second that are read in the background to find damage; 0 for none.
     pub scrub_bytes_per_second: u64,
+    /// What is moved in the background so that objects lie in few pieces.
+    pub defrag: DefragSettings,
     /// Settings of the index; `None` chooses.
     pub index: Option<MetaStoreOptions>,
 }
@@ -43,6 +46,7 @@ impl Default for BlockStoreOptions {
             // About 1.3 KiB each: 40 MiB for 8 GiB of objects in use.
             maps_max: 32 << 10,
             scrub_bytes_per_second: 0,
+            defrag: DefragSettings::default(),
             index: None,
         }
     }

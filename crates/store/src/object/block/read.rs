@@ -170,6 +170,7 @@ impl Core {
     /// # Errors
     /// Of the first that failed; nothing is known of the others then.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
+        self.defrag.note_use();
         let mut objects: Vec<Arc<Object>> = Vec::new();
         let mut simple: Vec<&mut ReadRequest<'_>> = Vec::with_capacity(requests.len());
         for request in requests {

@@ -28,6 +28,9 @@ const NEAR: u64 = (16 << 20) / BLOCK;
 /// Writes of so many blocks begin a stream: 64 KiB.
 const STREAM_MIN: u64 = 16;
 
+/// Part of the device, beside the reserve, that must be free for data to be moved.
+const SPARE_PART: u64 = 64;
+
 /// Blocks that were freed, by the generation that must be durable before they are used again.
 #[derive(Default)]
 struct Quarantine {
@@ -108,6 +111,16 @@ impl SpaceBook {
 
     pub(super) fn close_window(&self, object: Fid) {
         self.allocator.lock().close_window(object);
+    }
+
+    /// Takes blocks for data that is moved, in one piece, if there is such a piece and enough is left for writers.
+    pub(super) fn take_whole(&self, blocks: u64, after: Option<u64>) -> Option<Extent> {
+        let mut allocator = self.allocator.lock();
+        let spare = self.reserve_blocks + allocator.blocks() / SPARE_PART;
+        if allocator.free_blocks() < blocks + spare {
+            return None;
+        }
+        allocator.take_whole(blocks, after)
     }
 
     /// Gives up windows that nobody used since the clock showed `since`.

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod defrag;
 mod full;
 mod opening;
 

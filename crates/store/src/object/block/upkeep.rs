@@ -1,4 +1,5 @@
-//! What a store does by itself: it makes changes durable, looks for damage, and tells the device what is free.
+//! What a store does by itself: it makes changes durable, looks for damage, moves objects together, and tells the device what
+//! is free.
 
 use super::allocator::Extent;
 use super::check::MapProblem;
@@ -30,14 +31,14 @@ type SomeMaps = (Vec<(Fid, u64)>, Option<[u8; 24]>);
 
 /// Says once that it is time to stop.
 #[derive(Default)]
-struct Stop {
+pub(super) struct Stop {
     is_set: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Stop {
     /// Waits, or until it is set: then true.
-    fn wait(&self, time: Duration) -> bool {
+    pub(super) fn wait(&self, time: Duration) -> bool {
         let mut is_set = self.is_set.lock();
         let end = Instant::now() + time;
         while !*is_set {
@@ -63,8 +64,10 @@ impl Upkeep {
             let interval = Duration::from_millis(commit_interval_ms);
             upkeep.spawn(&core.clone(), "ost-commit", move || core.commit_now_and_then(&stop, interval))?;
         }
+        let (scrubbed, stop) = (core.clone(), upkeep.stop.clone());
+        upkeep.spawn(core, "ost-scrub", move || scrubbed.scrub(&stop))?;
         let (core, stop) = (core.clone(), upkeep.stop.clone());
-        upkeep.spawn(&core.clone(), "ost-scrub", move || core.scrub(&stop))?;
+        upkeep.spawn(&core.clone(), "ost-defrag", move || core.defrag_now_and_then(&stop))?;
         Ok(upkeep)
     }
 

@@ -286,7 +286,8 @@ impl Core {
         Ok(true)
     }
 
-    fn to_device(&self, object: Fid, ops: &[WriteOp<'_>]) -> Result<()> {
+    /// Writes to blocks that the caller has taken for an object.
+    pub(super) fn to_device(&self, object: Fid, ops: &[WriteOp<'_>]) -> Result<()> {
         let written = nacre_env::blocking(|| self.device.write(ops));
         self.durable.note_written();
         written.map_err(|source| match source.raw_os_error() {

@@ -507,6 +507,10 @@ impl ObjectStore for Nxd {
         Some(self)
     }
 
+    fn device_store(&self) -> Option<&crate::object::block::Core> {
+        self.inner.device_store()
+    }
+
     fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Relaxed);
         self.flusher.stop();

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Extents of a class that are looked at for one that is just long enough.
 const LOOKS: usize = 8;
+/// The same where there is time for more.
+const TIGHT_LOOKS: usize = 256;
 /// Classes: 2^31 blocks and more are one.
 const CLASSES: usize = 32;
 
@@ -137,6 +139,19 @@ impl FreeMap {
         let longer = || self.by_class[class + 1..].iter().find_map(end);
         let shorter = || self.by_class[..=class].iter().rev().find_map(end);
         own.or_else(|| longer().or_else(shorter).map(|start| extent(&start)))
+    }
+
+    /// The shortest extent that is long enough, among the first (the last) of the shortest class that has such.
+    pub(super) fn tightest(&self, len: u64, last: bool) -> Option<Extent> {
+        let extent = |start: &u64| Extent { start: *start, len: self.len_of(*start) };
+        let tightest = |starts: &mut dyn Iterator<Item = &u64>| {
+            let fits = starts.take(TIGHT_LOOKS).map(extent).filter(|extent| extent.len >= len);
+            fits.min_by_key(|extent| extent.len)
+        };
+        self.by_class[class_of(len)..].iter().find_map(|starts| match last {
+            true => tightest(&mut starts.iter().rev()),
+            false => tightest(&mut starts.iter()),
+        })
     }
 
     pub(super) fn largest(&self) -> u64 {

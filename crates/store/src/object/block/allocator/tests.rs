@@ -200,3 +200,33 @@ fn freed_space_is_told_once() {
     allocator.release(got);
     assert_eq!(allocator.take_untold(0, 1000), Some(got));
 }
+
+#[test]
+fn moved_data_gets_the_tightest_extent_and_leaves_the_longest_one_alone() {
+    // Free: 100, 300, 260 and 40,000 blocks.
+    let used = [
+        Extent { start: 101, len: 10 },
+        Extent { start: 411, len: 10 },
+        Extent { start: 681, len: 10 },
+        Extent { start: 40_691, len: 10 },
+    ];
+    let mut allocator = Allocator::new(1, 40_701, &used);
+    assert_eq!(allocator.take_whole(256, None), Some(Extent { start: 421, len: 256 }));
+    assert_eq!(allocator.take_whole(256, None), Some(Extent { start: 111, len: 256 }));
+    assert_eq!(allocator.take_whole(60, Some(1)), Some(Extent { start: 1, len: 60 }), "goes on if it can");
+    let rest = Extent { start: 61, len: 40 };
+    assert_eq!(allocator.take_whole(40, None), Some(Extent { start: rest.start, len: 40 }));
+    // Only the longest is left: a quarter of it and no more.
+    assert_eq!(allocator.take_whole(10_001, None), None);
+    assert_eq!(allocator.take_whole(10_001, Some(691)), None);
+    assert_eq!(allocator.take_whole(10_000, None), Some(Extent { start: 691, len: 10_000 }));
+    assert_eq!(allocator.free_blocks(), 4 + 44 + 30_000);
+}
+
+#[test]
+fn small_moved_data_is_packed_at_the_end_of_an_extent() {
+    let mut allocator = Allocator::new(1, 10_001, &[]);
+    assert_eq!(allocator.take_whole(5, None), Some(Extent { start: 9996, len: 5 }));
+    assert_eq!(allocator.take_whole(5, None), Some(Extent { start: 9991, len: 5 }));
+    assert_eq!(allocator.report().count, 1);
+}

@@ -17,23 +17,23 @@ const BLOCK_LEN: usize = BLOCK as usize;
 
 /// What a store may show of an object.
 #[derive(Clone, Default)]
-struct Expected {
-    now: Option<Vec<u8>>,
+pub(super) struct Expected {
+    pub(super) now: Option<Vec<u8>>,
     /// Versions since the last sync, the synced one first.
     versions: Vec<Option<Vec<u8>>>,
 }
 
 /// A store and what is known of it.
-struct Trial {
-    store: BlockStore,
-    device: Arc<MemoryDevice>,
+pub(super) struct Trial {
+    pub(super) store: BlockStore,
+    pub(super) device: Arc<MemoryDevice>,
     dir: tempfile::TempDir,
-    objects: BTreeMap<Fid, Expected>,
-    random: Random,
+    pub(super) objects: BTreeMap<Fid, Expected>,
+    pub(super) random: Random,
 }
 
 impl Trial {
-    fn new(seed: u64) -> Trial {
+    pub(super) fn new(seed: u64) -> Trial {
         let dir = tempfile::tempdir().expect("a directory");
         let device = Arc::new(MemoryDevice::new(16 << 20));
         let store = in_memory(&dir.path().join("live"), &device, options());
@@ -43,7 +43,7 @@ impl Trial {
         trial
     }
 
-    fn copy(&self, name: &str) -> PathBuf {
+    pub(super) fn copy(&self, name: &str) -> PathBuf {
         let to = self.dir.path().join(name);
         let _ = std::fs::remove_dir_all(&to);
         copy_dir(&self.dir.path().join("live"), &to);
@@ -51,7 +51,7 @@ impl Trial {
     }
 
     /// Makes all durable and keeps a copy of the index.
-    fn sync(&mut self) {
+    pub(super) fn sync(&mut self) {
         self.store.sync_all().expect("synced");
         for expected in self.objects.values_mut() {
             expected.versions = vec![expected.now.clone()];
@@ -60,7 +60,7 @@ impl Trial {
     }
 
     /// Changes an object; an error leaves any of the versions before and after.
-    fn step(&mut self) -> bool {
+    pub(super) fn step(&mut self) -> bool {
         let random = &mut self.random;
         let object = fid(random.below(OBJECTS) as u32 + 1);
         let grain = [1, 512, BLOCK][random.below(3) as usize];
@@ -114,7 +114,7 @@ impl Trial {
     }
 
     /// Cuts the power and looks at what is left; `index` is the copy of the directory that goes with it.
-    fn cut(&mut self, index: &Path, chance: u64, context: &str) {
+    pub(super) fn cut(&mut self, index: &Path, chance: u64, context: &str) {
         let random = &mut self.random;
         let device = self.device.after_power_cut(&mut |versions| match random.below(8) < chance {
             true => random.below(versions as u64) as usize,
