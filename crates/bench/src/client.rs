@@ -193,6 +193,7 @@ fn one_fabric(
         separate: true,
         fsname: Some(format!("bc{:05x}", std::process::id() & 0xf_ffff)),
         mount_options: (fabric == Fabric::Simulated).then(|| SIMULATE.to_owned()).into_iter().collect(),
+        ..InstanceOptions::default()
     };
     let instance = Instance::start(&program, &arguments.memory_dir, "bench-client", options)?;
     let directory = instance.work_directory("d")?;

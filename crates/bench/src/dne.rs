@@ -158,6 +158,7 @@ impl DneRun<'_> {
             separate: !arguments.one_process,
             fsname: Some(fsname.clone()),
             mount_options: Vec::new(),
+            ..InstanceOptions::default()
         };
         let mut instance = Instance::start(&program, &arguments.dir, "bench-dne", options)?;
         let mut mounts = vec![instance.mount().to_owned()];

@@ -9,18 +9,21 @@
 //!   the part of the free space that a large write cannot use without being cut. Counted by bytes and not by extents, so that
 //!   a thousand crumbs beside one large extent weigh no more than they hold.
 //!
-//! Where an extent ends is what the file system says (FIEMAP, GETFSMAP): a device may move blocks underneath.
+//! Where an extent ends is what the file system says (FIEMAP, GETFSMAP), or the map of a store that has a device for itself: a device may
+//! move blocks underneath.
 
 mod show;
+mod store;
 mod walk;
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nacre_store::object::block::is_block_store;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+pub use crate::error::Error;
 use crate::extents::{self, Extent};
 
 /// What `nacre frag` is about: one line of its report.
@@ -28,7 +31,7 @@ use crate::extents::{self, Extent};
 pub struct Subject {
     /// What it is called, such as `OST0001`.
     pub name: String,
-    /// A file, a directory whose files are meant, or that of the objects of a store.
+    /// A file, a directory whose files are meant, that of the objects of a store, or that of a store that has a device for itself.
     pub path: PathBuf,
     /// What its files are called: `file` or `object`.
     pub kind: &'static str,
@@ -42,6 +45,9 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// 1 MiB.
+    pub const USUAL: u64 = 1 << 20;
+
     /// Reads a size such as `1M`.
     ///
     /// # Errors
@@ -184,16 +190,16 @@ impl FreeFigures {
 }
 
 /// What is known of one subject.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// What it is called.
     pub name: String,
     /// Where it lies.
     pub path: PathBuf,
-    /// Type of the local file system, such as `ext4`.
+    /// Type of the local file system, such as `ext4`, or what stands in its place.
     pub file_system: String,
     /// What its files are called.
-    pub kind: &'static str,
+    pub kind: String,
     /// Bytes of a large transfer.
     pub unit: u64,
     /// Files; `None` if the file system does not say where they lie.
@@ -220,12 +226,15 @@ pub(crate) trait Extents {
 ///
 /// If it cannot be read at all. A file system that does not tell where things lie is no error: the report says so.
 pub fn look(subject: &Subject, unit: Unit) -> Result<Report, Error> {
+    if is_block_store(&subject.path) {
+        return store::look(subject, unit);
+    }
     let tree = walk::Tree::open(&subject.path)?;
     let mut report = Report {
         name: subject.name.clone(),
         path: subject.path.clone(),
         file_system: crate::place::file_system(&subject.path)?,
-        kind: subject.kind,
+        kind: subject.kind.to_owned(),
         unit: unit.bytes,
         files: None,
         files_unknown: None,
@@ -289,16 +298,9 @@ pub(crate) fn files_of(directories: &[&Path], without: &str, unit: Unit) -> Opti
     Some(figures)
 }
 
-/// Looks at subjects and prints what was found.
-///
-/// # Errors
-///
-/// As [`look`].
-pub fn run(subjects: &[Subject], unit: Unit) -> Result<Vec<Report>, Error> {
-    subjects.iter().map(|subject| look(subject, unit)).collect()
-}
-
 pub use show::text;
+pub use store::report_of;
+pub(crate) use store::shape_of;
 
 #[cfg(test)]
 mod tests;

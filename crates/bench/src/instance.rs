@@ -22,6 +22,8 @@ pub(crate) struct InstanceOptions {
     pub(crate) separate: bool,
     /// Name, if parameters are to be set: they are found by it.
     pub(crate) fsname: Option<String>,
+    /// What its OSTs keep objects in, as `nacre up --ost-backend` is told.
+    pub(crate) ost_backend: Option<String>,
     /// Mount options.
     pub(crate) mount_options: Vec<String>,
 }
@@ -75,6 +77,9 @@ impl Instance {
         words.extend(self.options.separate.then_some(OsStr::new("--separate")));
         if let Some(fsname) = &self.options.fsname {
             words.extend([OsStr::new("--fsname"), OsStr::new(fsname)]);
+        }
+        if let Some(backend) = &self.options.ost_backend {
+            words.extend([OsStr::new("--ost-backend"), OsStr::new(backend)]);
         }
         for option in &self.options.mount_options {
             words.extend([OsStr::new("-o"), OsStr::new(option)]);

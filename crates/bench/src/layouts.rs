@@ -159,7 +159,7 @@ struct Pair<'a> {
 impl LayoutsRun<'_> {
     fn instance(&self, separate: bool, fabric: bool) -> Result<Instance, Error> {
         let mount_options = if fabric { vec![FABRIC.to_owned()] } else { Vec::new() };
-        let options = InstanceOptions { osts: OSTS, separate, fsname: None, mount_options, mdts: 0 };
+        let options = InstanceOptions { osts: OSTS, separate, mount_options, ..InstanceOptions::default() };
         Instance::start(&self.program, &self.arguments.memory_dir, "bench-layouts", options)
     }
 

@@ -135,6 +135,7 @@ pub fn measure(arguments: &NoisyArguments, myself: &Myself) -> Result<Report, Er
         fsname: Some(fsname.clone()),
         mount_options: Vec::new(),
         mdts: 0,
+        ..InstanceOptions::default()
     };
     let instance = Instance::start(&program, &arguments.memory_dir, "bench-noisy", options)?;
     make_directories(&instance, &fsname, disks)?;

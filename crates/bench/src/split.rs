@@ -80,6 +80,7 @@ fn run_once(arguments: &SplitArguments, myself: &Myself) -> Result<Run, Error> {
         separate: !arguments.one_process,
         fsname: Some(fsname.clone()),
         mount_options: Vec::new(),
+        ..InstanceOptions::default()
     };
     let instance = Instance::start(&program, &arguments.dir, "bench-split", options)?;
     instance.set_named_params(&[format!("mdt.{fsname}-MDT*.enable_dir_auto_split=0")])?;

@@ -24,7 +24,7 @@ use crate::report::{Report, Row, Unit};
 use crate::sample::Samples;
 use crate::worker::Myself;
 use crate::{size, stop};
-use layer::{FileObjects, Objects, OstObjects, StoreObjects};
+use layer::{Backend, FileObjects, Objects, OstObjects, StoreObjects};
 use plan::Case;
 
 pub use layer::Layer;
@@ -48,6 +48,9 @@ pub struct SurveyArguments {
     /// Layers, all by default; their runs alternate
     #[arg(long = "layer", value_delimiter = ',')]
     layers: Vec<Layer>,
+    /// What the objects are kept in
+    #[arg(long, default_value = "file")]
+    backend: Backend,
     /// Objects
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=i64::from(MANY)))]
     objects: Vec<u32>,
@@ -146,7 +149,11 @@ impl Bench {
         layers.sort_unstable();
         layers.dedup();
         let program = arguments.nacre.clone().unwrap_or_else(|| myself.program().into());
-        let options = InstanceOptions { osts: 1, separate: true, ..InstanceOptions::default() };
+        let ost_backend = match arguments.backend {
+            Backend::File => None,
+            Backend::Block => Some(format!("block,size={}", layer::device_bytes(&directory.0)?)),
+        };
+        let options = InstanceOptions { osts: 1, separate: true, ost_backend, ..InstanceOptions::default() };
         let instance = match layers.iter().any(|layer| *layer != Layer::Store) {
             true => Some(Instance::start(&program, &directory.0, "fs", options)?),
             false => None,
@@ -157,7 +164,7 @@ impl Bench {
                 (Layer::Client, Some(instance)) => {
                     Box::new(FileObjects::new(instance.mount().join("survey")))
                 }
-                _ => Box::new(StoreObjects::open(&directory.0.join("store"))?),
+                _ => Box::new(StoreObjects::open(&directory.0.join("store"), arguments.backend)?),
             };
             Ok((*layer, objects))
         };
@@ -211,6 +218,11 @@ pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, E
         figures.extend(survey(case, &mut bench, arguments.common.runs.max(1), &mut cold)?);
     }
     report.rows = figures.iter().map(row).collect();
+    if arguments.backend == Backend::Block {
+        report.notes.push(
+            "objects are kept in a store that has a sparse file on the file system for itself".to_owned(),
+        );
+    }
     report.notes.push("writes are durable before the clock stops; spreads are those of runs".to_owned());
     report.notes.push(match cold {
         true => "the kernel's caches were emptied before each read".to_owned(),

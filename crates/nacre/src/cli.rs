@@ -6,6 +6,7 @@ mod check;
 mod down;
 mod drain;
 mod frag;
+mod inspect;
 mod mount;
 mod rebalance;
 mod serve;
@@ -57,6 +58,7 @@ enum Command {
     Mount(MountArgs),
     Umount(UmountArgs),
     Check(CheckArgs),
+    Inspect(InspectArgs),
     Rebalance(RebalanceArgs),
     Format(FormatArgs),
     /// Adds targets to a file system, also while it is used, and empties MDTs
@@ -231,6 +233,31 @@ struct CheckArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Shows what is on the device of a stopped OST, and where an object lies with its checksums. Changes nothing.
+///
+/// The device is only read, and a copy of the index is looked at. What a cache of small writes holds is not seen.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit code 0 if everything is well, 1 if damage was found.
+Example: nacre inspect /srv/fs/ost0000
+         nacre inspect /srv/fs/ost0000 --object [0x100000000:0x2:0x0] --checksums")]
+struct InspectArgs {
+    /// Directory of an OST that keeps its objects on a device
+    dir: PathBuf,
+    /// An object: its record, where it lies, and whether its data matches its checksums
+    #[arg(long, value_name = "FID")]
+    object: Vec<String>,
+    /// List all objects
+    #[arg(long)]
+    objects: bool,
+    /// Also the checksum of each block of an object
+    #[arg(long, requires = "object")]
+    checksums: bool,
+    /// Where the copy of the index is kept meanwhile; $TMPDIR otherwise
+    #[arg(long, value_name = "DIR")]
+    scratch: Option<PathBuf>,
 }
 
 /// Moves data of a mounted file system off OSTs that are fuller than the others.
@@ -422,6 +449,7 @@ pub fn main(args: Vec<OsString>) -> i32 {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => mount::unmount(&args.mount_point).map(|()| 0),
         Command::Check(args) => check::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Rebalance(args) => rebalance::run(&args),
         Command::Format(args) => up::format(&args),
         Command::Target { command } => target::run(&command),

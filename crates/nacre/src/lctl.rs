@@ -1,7 +1,7 @@
 //! `lctl`: Lustre's operator command, as far as NacreFS has something to operate: devices and file-system parameters of
 //! what runs on this host, and reaching a server.
 
-mod params;
+pub mod params;
 mod pools;
 
 use crate::control::{self, Answer, ProcessStatus, Request};

@@ -88,6 +88,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "read_cache_enable",
             "readcache_max_filesize",
             "readcache_max_io_mb",
+            "scrub_bytes_per_second",
             "stats",
             "trim_busy_rate",
             "trim_idle_ms",

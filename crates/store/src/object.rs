@@ -24,6 +24,7 @@ pub mod records;
 mod report;
 pub mod simulated;
 pub mod trim;
+pub mod transfers;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -282,6 +283,12 @@ pub trait ObjectStore: Send + Sync {
 
     /// How the free space of the medium lies; `None` if the store does not know.
     fn free_extents(&self) -> Option<FreeExtents> {
+        None
+    }
+
+    /// The free extents themselves, as ranges of bytes of the medium in its order, without what waits for a sync before it can be used
+    /// again; `None` if the store does not know.
+    fn free_pieces(&self) -> Option<Vec<Range<u64>>> {
         None
     }
 

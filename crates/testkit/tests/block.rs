@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::{Exercise, Random};
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, program};
+use nacre_testkit::{Cluster, Shape, program, wait};
 
 const BACKEND: &str = "block,size=2G";
 
@@ -107,6 +107,184 @@ fn damaged_data_is_an_error_and_the_check_names_it() {
     let error = fs::read(&bad).expect_err("noticed");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     cluster.stop();
+}
+
+/// A counter among `name value` lines of a parameter of an OST.
+fn count(cluster: &Cluster, ost: &str, leaf: &str, name: &str) -> u64 {
+    let shown = get(cluster, &format!("obdfilter.{ost}.{leaf}"));
+    let mut fields = shown.lines().map(str::split_whitespace);
+    let row = fields.find_map(|mut row| (row.next() == Some(name)).then(|| row.next()));
+    row.flatten().and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {shown}"))
+}
+
+fn get(cluster: &Cluster, pattern: &str) -> String {
+    cluster.lctl(&["get_param", "-n", pattern]).success().stdout
+}
+
+/// Extents of the objects of the first OST, as `nacre frag` tells them.
+fn extents(cluster: &Cluster) -> u64 {
+    let shown =
+        cluster.nacre(&["frag".as_ref(), cluster.data().join("ost0000").as_os_str()]).success().stdout;
+    assert!(shown.contains("(store on a device)"), "{shown}");
+    let after = shown.split_once(" in ").expect("a line of objects").1;
+    after.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{shown}"))
+}
+
+fn scattered_objects_are_moved_together(shape: Shape, fsname: &str) {
+    const BLOCKS: u64 = 512;
+    let Some(mut cluster) = start(shape, fsname, &[BACKEND]) else { return };
+    let ost = format!("{fsname}-OST0000");
+    let set = |cluster: &Cluster, setting: &str| {
+        cluster.lctl(&["set_param", &format!("obdfilter.{ost}.{setting}")]).success();
+    };
+    set(&cluster, "defrag_enable=0");
+    let directory = cluster.directory("files");
+    cluster.lfs(&["setstripe", "-c", "1", "-i", "0", &directory.to_string_lossy()]).success();
+    let mut files = Vec::new();
+    for number in 0..2u64 {
+        let bytes = content(number, BLOCKS as usize * 4096);
+        let path = directory.join(format!("file{number}"));
+        let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path).expect("made");
+        // Backwards and durable one by one, so that nothing is sent together.
+        for at in (0..BLOCKS).rev().step_by(2).chain((0..BLOCKS).rev().skip(1).step_by(2)) {
+            let range = at as usize * 4096..(at as usize + 1) * 4096;
+            file.write_all_at(&bytes[range], at * 4096).expect("written");
+            file.sync_data().expect("synced");
+        }
+        files.push((path, bytes));
+    }
+    let before = extents(&cluster);
+    assert!(before > BLOCKS, "{before} extents while the OST runs");
+    set(&cluster, "defrag_threshold_percent=10");
+    set(&cluster, "defrag_bytes_per_second=1G");
+    set(&cluster, "defrag_rest_seconds=0");
+    set(&cluster, "defrag_idle_ms=10");
+    set(&cluster, "defrag_enable=1");
+    let stats = |cluster: &Cluster, name: &str| count(cluster, &ost, "defrag_stats", name);
+    wait::until(wait::SOON, "both objects were moved", || {
+        (stats(&cluster, "bytes") == 2 * BLOCKS * 4096).then_some(())
+    });
+    assert_eq!(stats(&cluster, "objects"), 2);
+    assert!(stats(&cluster, "extents_before") > BLOCKS && stats(&cluster, "extents_after") <= 4);
+    assert!(extents(&cluster) <= 4);
+    check_files(&files);
+    cluster.kill_all();
+    cluster.start_all();
+    check_files(&files);
+    cluster.stop_and_check();
+    assert!(extents(&cluster) <= 4, "of a target that is stopped");
+}
+
+#[test]
+fn scattered_objects_are_moved_together_in_one_process() {
+    scattered_objects_are_moved_together(Shape::Embedded, "blk4");
+}
+
+#[test]
+fn scattered_objects_are_moved_together_by_separate_processes() {
+    scattered_objects_are_moved_together(Shape::Separate, "blk5");
+}
+
+#[test]
+fn parameters_show_what_a_store_and_its_device_did() {
+    let Some(mut cluster) = start(Shape::Embedded, "blk6", &[BACKEND, "file"]) else { return };
+    let names = |ost: &str| get(&cluster, &format!("obdfilter.blk6-{ost}.fstype"));
+    assert_eq!((names("OST0000").trim(), names("OST0001").trim()), ("block", "file"));
+    let directory = cluster.directory("files");
+    cluster.lfs(&["setstripe", "-c", "1", "-i", "0", &directory.to_string_lossy()]).success();
+    let path = directory.join("file");
+    let bytes = content(9, 1 << 20);
+    fs::write(&path, &bytes).expect("written");
+    let file = OpenOptions::new().write(true).open(&path).expect("opened");
+    file.sync_all().expect("synced");
+    // Three blocks of the first 64 KiB go elsewhere.
+    for at in [2u64, 5, 9] {
+        file.write_all_at(&bytes[at as usize * 4096..][..4096], at * 4096).expect("written");
+        file.sync_all().expect("synced");
+    }
+    let ost = "blk6-OST0000";
+    assert_eq!(count(&cluster, ost, "store_stats", "objects"), 1);
+    assert!(count(&cluster, ost, "store_stats", "flushes") >= 4);
+    assert_eq!(count(&cluster, ost, "store_stats", "checksum_errors"), 0);
+    assert!(count(&cluster, ost, "device_stats", "written_bytes") >= 1 << 20);
+    assert!(count(&cluster, ost, "device_stats", "flushes") >= 4);
+    cluster.lctl(&["set_param", &format!("obdfilter.{ost}.scrub_bytes_per_second=1G")]).success();
+    assert_eq!(get(&cluster, &format!("obdfilter.{ost}.scrub_bytes_per_second")).trim(), "1073741824");
+    wait::until(wait::SOON, "all data was read", || {
+        (count(&cluster, ost, "store_stats", "scrubbed_bytes") >= 1 << 20).then_some(())
+    });
+    cluster.kill_all();
+    cluster.start_all();
+    assert!(fs::read(&path).expect("read") == bytes);
+    let brw = get(&cluster, &format!("obdfilter.{ost}.brw_stats"));
+    let (_, after) = brw.split_once("disk fragmented I/Os").expect("a table");
+    let table = after.split("\n\n").next().expect("a table");
+    let last = table.lines().last().expect("a row");
+    let pieces: u64 = last.split(':').next().and_then(|word| word.parse().ok()).expect("a row");
+    assert!(pieces >= 5, "the blocks lie apart: {brw}");
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_stopped_target_is_inspected_without_being_changed() {
+    let Some(mut cluster) = start(Shape::Embedded, "blk7", &[BACKEND]) else { return };
+    let directory = cluster.directory("files");
+    cluster.lfs(&["setstripe", "-c", "1", "-i", "0", &directory.to_string_lossy()]).success();
+    let bytes = content(11, 300_000);
+    fs::write(directory.join("file"), &bytes).expect("written");
+    fs::write(directory.join("small"), b"in its record").expect("written");
+    let target = cluster.data().join("ost0000");
+    let inspect = |cluster: &Cluster, more: &[&str]| {
+        let words: Vec<&str> =
+            ["inspect", target.to_str().expect("plain")].into_iter().chain(more.iter().copied()).collect();
+        cluster.nacre(&words)
+    };
+    let used = inspect(&cluster, &[]).fails_with(1);
+    assert!(used.stderr.contains("in use"), "{used}");
+    cluster.stop();
+    let state = || {
+        let index =
+            fs::read_dir(target.join("index")).expect("listed").map(|entry| entry.expect("listed").path());
+        let mut files: Vec<PathBuf> = index.filter(|path| path.is_file()).collect();
+        files.extend([target.join("superblock"), data_of(&cluster, 0)]);
+        files.sort();
+        files
+            .iter()
+            .map(|path| (path.clone(), fs::metadata(path).expect("there").mtime_nsec()))
+            .collect::<Vec<_>>()
+    };
+    let before = state();
+    let shown = inspect(&cluster, &[]).success().stdout;
+    for text in
+        ["blk7-OST0000", "that of this store", "2, 1 of them in their records", "durable up to generation"]
+    {
+        assert!(shown.contains(text), "{text} in {shown}");
+    }
+    let objects = inspect(&cluster, &["--objects"]).success().stdout;
+    let fids: Vec<&str> = objects.lines().filter(|line| line.starts_with('[')).collect();
+    assert_eq!(fids.len(), 2, "{objects}");
+    let large = fids
+        .iter()
+        .find(|fid| inspect(&cluster, &["--object", fid]).success().stdout.contains("300000 bytes"));
+    let large = large.expect("one of them");
+    let good = inspect(&cluster, &["--object", large, "--checksums"]).success().stdout;
+    assert!(good.contains("checksums match") && !good.contains("damage"), "{good}");
+    let missing = inspect(&cluster, &["--object", "[0x100000000:0xfffff:0x0]"]).fails_with(1);
+    assert!(missing.stderr.contains("has no object"), "{missing}");
+    assert_eq!(state(), before, "nothing was changed");
+
+    let image = fs::read(data_of(&cluster, 0)).expect("read");
+    let at = image.chunks(4096).position(|block| block[..512] == bytes[8192..8704]).expect("there") * 4096;
+    let device = OpenOptions::new().write(true).open(data_of(&cluster, 0)).expect("opened");
+    device.write_all_at(&[bytes[8192] ^ 1], at as u64).expect("flipped");
+    let bad = inspect(&cluster, &["--object", large]).fails_with(1);
+    let named = format!("data at offset 8192 is damaged (block at {at} of the device)");
+    assert!(bad.stdout.contains(&named), "{bad}");
+    device.write_all_at(&[0; 512], 0).expect("label overwritten");
+    let bad = inspect(&cluster, &[]).fails_with(1);
+    assert!(bad.stdout.contains("the label in the first block of the device"), "{bad}");
+    let files = inspect(&cluster, &["--scratch", "/nonexistent"]).fails_with(1);
+    assert!(files.stderr.contains("make the directory"), "{files}");
 }
 
 #[test]

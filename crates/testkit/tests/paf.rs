@@ -288,7 +288,17 @@ fn the_store_of_a_stopped_ost_is_measured_through_its_own_interface_and_is_well_
     if !have_root() {
         return;
     }
-    let mut cluster = Cluster::start_with(Shape::Embedded, &Options { osts: 1, ..Options::default() });
+    for backend in ["file", "block,size=1G"] {
+        a_stopped_ost_is_measured(backend);
+    }
+}
+
+fn a_stopped_ost_is_measured(backend: &str) {
+    let options = Options { osts: 1, ost_backend: vec![backend.to_owned()], ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Embedded, &options);
+    if cluster.is_foreign() {
+        return;
+    }
     let target = cluster.data().join("ost0000");
     let output = cluster.run().directory().join("out");
     let paf = |cluster: &Cluster| {
@@ -322,6 +332,12 @@ fn the_store_of_a_stopped_ost_is_measured_through_its_own_interface_and_is_well_
     cluster.stop();
     let table = paf(&cluster).success().stdout;
     assert!(table.contains("(object store)") && rows(&table, "PaF:40.20").len() == 2, "{table}");
+    if backend != "file" {
+        // It knows itself where things lie, and nothing goes through a cache.
+        let shape = &rows(&table, "PaF:40.20")[1];
+        assert!(shape[1].parse::<u64>().is_ok_and(|objects| objects > 0), "{shape:?}");
+        assert!(!table.contains("refused O_DIRECT"), "{table}");
+    }
     let checked = cluster.nacre(&["check", text(cluster.data())]).success().stdout;
     assert!(checked.contains("OST0000  0 objects, 0 problems"), "{checked}");
     cluster.start_all();
@@ -424,7 +440,8 @@ fn a_survey_measures_every_layer_over_the_same_disk_and_leaves_nothing() {
     }
     let page = disk.run.directory().join("survey.html");
     let words = ["bench", "survey", "--dir", text(&disk.mount), "--objects", "2", "--threads", "1,3"];
-    let more = ["--record", "64k", "--size", "2M", "--runs", "1", "--html", text(&page)];
+    let small = ["--record", "64k", "--size", "2M", "--runs", "1"];
+    let more = small.into_iter().chain(["--html", text(&page)]);
     let table = run(binary::nacre(), words.into_iter().chain(more)).success().stdout;
     for layer in ["store", "ost", "client"] {
         let rows = rows(&table, layer);
@@ -436,6 +453,12 @@ fn a_survey_measures_every_layer_over_the_same_disk_and_leaves_nothing() {
         }
     }
     assert!(table.contains("| store | + ost | + client |"), "{table}");
+    let block =
+        run(binary::nacre(), words.into_iter().chain(small).chain(["--backend", "block"])).success().stdout;
+    for layer in ["store", "ost", "client"] {
+        assert_eq!(rows(&block, layer).len(), 2, "{layer} in {block}");
+    }
+    assert!(block.contains("a store that has a sparse file"), "{block}");
     assert!(fs::read_to_string(&page).expect("written").contains("<svg"));
     assert_eq!(disk.names(), [] as [&str; 0]);
     let nowhere = disk.mount.join("none");

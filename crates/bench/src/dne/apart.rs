@@ -42,6 +42,7 @@ impl DneRun<'_> {
                 separate: true,
                 fsname: Some(format!("ba{:04x}{number:x}", std::process::id() & 0xffff)),
                 mount_options: Vec::new(),
+                ..InstanceOptions::default()
             };
             let name = format!("bench-dne-{number}");
             let mut instance = Instance::start(&program, &self.arguments.dir, &name, options)?;

@@ -27,7 +27,7 @@ pub fn text(report: &Report) -> String {
 }
 
 fn files_text(text: &mut String, files: &FileFigures, report: &Report) {
-    let kind = report.kind;
+    let kind = report.kind.as_str();
     let _ = writeln!(
         text,
         "  {} {kind}s with {} in {} extents, {:.2} each; fragmentation {:.4}",

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::layer::Objects;
+use super::layer::{Backend, Layer, Objects};
 use super::plan::Case;
 use super::{Bench, Phase, SurveyArguments, pass, stamp};
 use crate::buffer::Buffer;
@@ -86,7 +86,7 @@ pub(super) fn measure(arguments: &SurveyArguments, bench: &mut Bench, case: Case
     );
     let mut report = Report::new(title);
     report.rows = rows(filled.all, &course);
-    report.notes = notes(arguments, &course);
+    report.notes = notes(arguments, &course, layer);
     report.tables.push(table(arguments.sample, &course));
     if let Some(path) = &arguments.html {
         let panel = panel(arguments.sample, &course);
@@ -213,7 +213,8 @@ fn trims(shared: &Shared<'_>, every: Duration, directory: &Path) -> (Vec<Trim>, 
     while shared.rest(due) {
         let start = Instant::now();
         let from = shared.figures.load(Ordering::Relaxed);
-        match trim::trim(directory) {
+        let told = shared.objects.trim();
+        match told.and_then(|told| told.map_or_else(|| trim::trim(directory), Ok)) {
             Ok(bytes) => {
                 let (to, seconds) = (shared.figures.load(Ordering::Relaxed), start.elapsed().as_secs_f64());
                 trims.push(Trim { from, to, bytes, seconds });
@@ -256,7 +257,8 @@ fn rows(filled: f64, course: &Course) -> Vec<Row> {
     rows
 }
 
-fn notes(arguments: &SurveyArguments, course: &Course) -> Vec<String> {
+fn notes(arguments: &SurveyArguments, course: &Course, layer: Layer) -> Vec<String> {
+    let is_device_store = arguments.backend == Backend::Block && layer == Layer::Store;
     let mut notes = vec![format!(
         "a figure for each {:.1} s; records at random places, now and then an object is removed and written anew",
         arguments.sample.as_secs_f64()
@@ -264,6 +266,7 @@ fn notes(arguments: &SurveyArguments, course: &Course) -> Vec<String> {
     match (arguments.trim_every, &course.no_trim) {
         (None, _) => notes.push("no trims (--trim-every)".to_owned()),
         (_, Some(why)) => notes.push(format!("no trims: {why}")),
+        _ if is_device_store => notes.push(format!("{} trims of the store's device", course.trims.len())),
         _ => notes.push(format!("{} trims of the local file system below", course.trims.len())),
     }
     for trim in &course.trims {

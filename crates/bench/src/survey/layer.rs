@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use nacre_rpc::tcp::{ClientIdentity, TcpOss};
 use nacre_rpc::{ClientConfig, OssEndpoint};
-use nacre_store::object::{FileStore, FileStoreOptions, ObjectError, ObjectStore};
+use nacre_store::object::{
+    BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
+};
 use nacre_types::{ClientUuid, Fid, Nid, Status};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use serde::Serialize;
@@ -39,6 +41,25 @@ impl Layer {
     }
 }
 
+/// What objects are kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// A file for each
+    #[default]
+    File,
+    /// One sparse file for all, by a store that has it for itself
+    Block,
+}
+
+/// Size of the sparse file of a store: half of what is available, since others have such a file too.
+pub(super) fn device_bytes(directory: &Path) -> Result<u64, Error> {
+    let found = rustix::fs::statvfs(directory)
+        .map_err(|errno| Error::io("look at the file system of", directory)(errno.into()))?;
+    let available = found.f_bavail.saturating_mul(found.f_frsize);
+    Ok((available / 2) >> 20 << 20)
+}
+
 /// Objects by number, from 0. Every call may be made by any thread.
 pub(super) trait Objects: Sync {
     fn write(&self, object: u32, offset: u64, data: &[u8]) -> Result<(), Error>;
@@ -47,6 +68,10 @@ pub(super) trait Objects: Sync {
     fn sync(&self, object: u32) -> Result<(), Error>;
     /// Removes an object; it is new again.
     fn destroy(&self, object: u32) -> Result<(), Error>;
+    /// Tells the device of space that is free, and says of how much; `None` where the local file system is to be told instead.
+    fn trim(&self) -> Result<Option<u64>, Error> {
+        Ok(None)
+    }
     /// Objects below this number can be used from now on.
     fn make(&mut self, objects: u32) -> Result<(), Error>;
 }
@@ -61,9 +86,16 @@ pub(super) struct StoreObjects {
 }
 
 impl StoreObjects {
-    pub(super) fn open(dir: &Path) -> Result<StoreObjects, Error> {
-        let store = FileStore::open(dir, FileStoreOptions::create())?;
-        Ok(StoreObjects { store: Box::new(store) })
+    pub(super) fn open(dir: &Path, backend: Backend) -> Result<StoreObjects, Error> {
+        let store: Box<dyn ObjectStore> = match backend {
+            Backend::File => Box::new(FileStore::open(dir, FileStoreOptions::create())?),
+            Backend::Block => {
+                let size = device_bytes(dir.parent().unwrap_or(dir))?;
+                let options = BlockStoreOptions { create: true, size, ..BlockStoreOptions::default() };
+                Box::new(BlockStore::open(dir, options)?)
+            }
+        };
+        Ok(StoreObjects { store })
     }
 }
 
@@ -94,6 +126,19 @@ impl Objects for StoreObjects {
     fn destroy(&self, object: u32) -> Result<(), Error> {
         self.store.destroy(&[fid(object)])?;
         Ok(())
+    }
+
+    fn trim(&self) -> Result<Option<u64>, Error> {
+        if self.store.device_store().is_none() {
+            return Ok(None);
+        }
+        let mut all = 0;
+        loop {
+            match self.store.trim(u64::MAX)? {
+                0 => return Ok(Some(all)),
+                bytes => all += bytes,
+            }
+        }
     }
 
     fn make(&mut self, objects: u32) -> Result<(), Error> {

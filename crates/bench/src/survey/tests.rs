@@ -2,20 +2,28 @@ use super::*;
 
 const CASE: Case = Case { objects: 2, threads: 3, record: 4096, size: 64 << 10 };
 
-fn store(scratch: &tempfile::TempDir) -> StoreObjects {
-    let mut objects = StoreObjects::open(&scratch.path().join("store")).expect("made");
+fn store(scratch: &tempfile::TempDir, backend: Backend) -> StoreObjects {
+    let mut objects = StoreObjects::open(&scratch.path().join("store"), backend).expect("made");
     objects.make(CASE.objects).expect("reserved");
     objects
 }
 
 #[test]
 fn what_a_store_was_given_is_read_back_by_every_phase() {
+    for backend in [Backend::File, Backend::Block] {
+        written_is_read_back(backend);
+    }
+}
+
+fn written_is_read_back(backend: Backend) {
     let scratch = tempfile::tempdir().expect("a directory");
-    let objects = store(&scratch);
+    let objects = store(&scratch, backend);
     for phase in PHASES {
         let rates = pass(&objects, &CASE, phase).expect("done");
         assert!(rates.all > 0.0 && rates.least <= rates.most);
     }
+    let trimmed = objects.trim().expect("tells");
+    assert_eq!(trimmed.is_some(), backend == Backend::Block, "{trimmed:?}");
     let mut other = [7; 4096];
     stamp(&mut other, 1, 0);
     objects.write(0, 4096, &other).expect("written");

@@ -3,8 +3,12 @@
 use super::FragArgs;
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, absolute};
+use crate::lctl::params::{names_of, values_in};
 use crate::{mounts, node, registry};
 use nacre_bench::frag::{self, Report, Subject, Unit};
+use nacre_ondisk::block::BlockLabel;
+use nacre_store::object::ObjectError;
+use nacre_store::object::block::is_block_store;
 use nacre_types::TargetKind;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +19,7 @@ const OBJECTS: &str = "objects";
 pub fn run(args: &FragArgs) -> Result<i32> {
     let unit = Unit::parse(&args.unit).map_err(|why| Failure::usage(format!("--unit: {why}")))?;
     let subjects = subjects(&args.path)?;
-    let reports = frag::run(&subjects, unit).map_err(|error| Failure::new(error.to_string()))?;
+    let reports: Vec<Report> = subjects.iter().map(|subject| look(subject, unit)).collect::<Result<_>>()?;
     if args.json {
         let text = serde_json::to_string_pretty(&reports).map_err(Failure::because("write JSON"))?;
         println!("{text}");
@@ -30,12 +34,46 @@ fn text_of(report: &Report) -> String {
     frag::text(report)
 }
 
+/// Looks at one. A store that has a device for itself is told by the process that has it open, if there is one.
+fn look(subject: &Subject, unit: Unit) -> Result<Report> {
+    let failed = |error: frag::Error| Failure::new(error.to_string());
+    match frag::look(subject, unit) {
+        Err(frag::Error::Objects(ObjectError::InUse { dir })) if is_block_store(&dir) => {
+            told_by_process(&dir, unit)?.ok_or_else(|| failed(ObjectError::InUse { dir }.into()))
+        }
+        other => other.map_err(failed),
+    }
+}
+
+/// What the running target of a directory says, if it runs here and can be asked.
+fn told_by_process(dir: &Path, unit: Unit) -> Result<Option<Report>> {
+    let bytes = std::fs::read(dir.join("superblock")).unwrap_or_default();
+    let Ok(label) = BlockLabel::decode(&bytes) else { return Ok(None) };
+    let pattern = format!("obdfilter.{}.fragmentation", label.label);
+    // There may be others of that name on this host: ours has its sockets beside the target.
+    let is_ours = |socket: &Path| dir.parent().is_some_and(|instance| socket.starts_with(instance));
+    let Some((socket, _)) = names_of(&pattern).into_iter().find(|(socket, _)| is_ours(socket)) else {
+        return Ok(None);
+    };
+    if unit.bytes != Unit::USUAL {
+        return Err(Failure::usage(format!(
+            "--unit: {} is in use, and its process tells only of units of 1M; 'nacre down' stops it",
+            label.label
+        )));
+    }
+    let value = values_in(&socket, &pattern).into_iter().next().map(|(_, value)| value);
+    Ok(value.and_then(|text| serde_json::from_str(&text).ok()))
+}
+
 /// The OSTs of a file system directory or of a mount of it, the store of one, or files of any file system.
 fn subjects(path: &Path) -> Result<Vec<Subject>> {
     let path =
         absolute(path)?.canonicalize().map_err(Failure::because(format!("look at {}", path.display())))?;
     if let Some(mount) = mounts::mount_of(&path).map_err(Failure::because("read the mount table"))? {
         return osts_of(&behind(&mount.mount_point, &path)?);
+    }
+    if is_block_store(&path) && path.join("superblock").is_file() {
+        return Ok(vec![store(&path)]);
     }
     if path.join(OBJECTS).is_dir() && path.join("index").is_dir() && path.join("superblock").is_file() {
         return Ok(vec![store(&path)]);
@@ -49,12 +87,15 @@ fn subjects(path: &Path) -> Result<Vec<Subject>> {
     Ok(vec![Subject { name, path, kind: "file" }])
 }
 
-/// Where the objects of a mount are; none if it is none of ours, or its OSTs are elsewhere.
+/// Where the objects of a mount are; none if it is none of ours, its OSTs are elsewhere, or keep them on devices.
 pub(super) fn objects_below(mount_point: &Path) -> Vec<PathBuf> {
     match mounts::mount_of(mount_point) {
         Ok(Some(_)) => subjects(mount_point).map_or_else(
             |_| Vec::new(),
-            |subjects| subjects.into_iter().map(|subject| subject.path).collect(),
+            |subjects| {
+                let paths: Vec<PathBuf> = subjects.into_iter().map(|subject| subject.path).collect();
+                if paths.iter().any(|path| is_block_store(path)) { Vec::new() } else { paths }
+            },
         ),
         _ => Vec::new(),
     }
@@ -62,7 +103,8 @@ pub(super) fn objects_below(mount_point: &Path) -> Vec<PathBuf> {
 
 fn store(dir: &Path) -> Subject {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
-    Subject { name, path: dir.join(OBJECTS), kind: "object" }
+    let path = if is_block_store(dir) { dir.to_owned() } else { dir.join(OBJECTS) };
+    Subject { name, path, kind: "object" }
 }
 
 fn osts_of(instance: &Instance) -> Result<Vec<Subject>> {

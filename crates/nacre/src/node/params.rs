@@ -124,7 +124,8 @@ impl Params {
         let below = format!("obdfilter.{name}");
         let add = |leaf: &str| format!("{below}.{leaf}");
         self.tree.add_read(&add("uuid"), text(format!("{name}_UUID")));
-        self.tree.add_read(&add("fstype"), text("file".to_owned()));
+        let kind = if server.store().device_store().is_some() { "block" } else { "file" };
+        self.tree.add_read(&add("fstype"), text(kind.to_owned()));
         let space = server.clone();
         enter_space(&self.tree, &below, move || space.space());
         let (stats, clear) = (server.clone(), server.clone());
@@ -182,7 +183,7 @@ impl Params {
         cache::enter(&self.tree, &name, server);
         nxd::enter(&self.tree, &name, server);
         trim::enter(&self.tree, &below, server);
-        block::enter(&self.tree, &below, server);
+        block::enter(&self.tree, &name, &below, server);
         exports::enter_ost(&self.tree, &below, server);
         let namespace = format!("ldlm.namespaces.filter-{name}_UUID");
         ldlm::enter(&self.tree, &namespace, server.locks());

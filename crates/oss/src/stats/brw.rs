@@ -2,6 +2,7 @@
 
 use nacre_params::stats::{now_ns, times};
 use nacre_rpc::stats::{Direction, Histograms, ROWS, Rows, TIMES, percent, power_row};
+use nacre_store::object::transfers;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -11,14 +12,19 @@ const PAGE_BYTES: u64 = 4096;
 /// Histograms in the order of the text.
 const PAGES: usize = 0;
 const DISCONTIGUOUS: usize = 1;
-const IN_FLIGHT: usize = 2;
-const TIME_MS: usize = 3;
-const SIZE: usize = 4;
+const DISCONTIGUOUS_BLOCKS: usize = 2;
+const FRAGMENTED: usize = 3;
+const IN_FLIGHT: usize = 4;
+const TIME_MS: usize = 5;
+const SIZE: usize = 6;
 
 /// The tables: title, unit, and whether rows are powers of two.
-const TABLES: [(&str, &str, bool); 5] = [
+const TABLES: [(&str, &str, bool); 7] = [
     ("pages per bulk r/w", "rpcs", true),
     ("discontiguous pages", "rpcs", false),
+    // Of stores that know where things lie on their device: cuts between blocks of a request, and the pieces that this makes.
+    ("discontiguous blocks", "rpcs", false),
+    ("disk fragmented I/Os", "ios", false),
     ("disk I/Os in flight", "ios", false),
     ("I/O time (1/1000s)", "ios", true),
     ("disk I/O size", "ios", true),
@@ -27,7 +33,7 @@ const TABLES: [(&str, &str, bool); 5] = [
 /// Counters of reads and writes of one target.
 #[derive(Debug)]
 pub(crate) struct BrwStats {
-    histograms: Histograms<5>,
+    histograms: Histograms<7>,
     in_flight: [AtomicU64; 2],
     ended: AtomicU64,
     started_ns: AtomicU64,
@@ -52,8 +58,9 @@ pub(crate) struct Transfer<'a> {
 }
 
 impl BrwStats {
-    /// A request goes to the store. Each is one range of an object, so its pages follow each other and it is one I/O.
+    /// A request goes to the store, in this thread. Each is one range of an object, so its pages follow each other.
     pub(crate) fn begin(&self, direction: Direction, offset: u64, bytes: u64) -> Transfer<'_> {
+        transfers::begin();
         let number = self.in_flight[direction as usize].fetch_add(1, Ordering::Relaxed) + 1;
         let pages = (offset % PAGE_BYTES).saturating_add(bytes).div_ceil(PAGE_BYTES);
         self.histograms.count(PAGES, direction, power_row(pages));
@@ -94,6 +101,15 @@ impl Drop for Transfer<'_> {
         self.stats.in_flight[self.direction as usize].fetch_sub(1, Ordering::Relaxed);
         self.stats.ended.fetch_add(1, Ordering::Relaxed);
         self.stats.histograms.count(TIME_MS, self.direction, power_row(ms));
+        let noted = transfers::noted();
+        let pieces = match self.direction {
+            Direction::Read => noted.reads,
+            Direction::Write => noted.writes,
+        } as usize;
+        if pieces > 0 {
+            self.stats.histograms.count(DISCONTIGUOUS_BLOCKS, self.direction, pieces - 1);
+            self.stats.histograms.count(FRAGMENTED, self.direction, pieces);
+        }
     }
 }
 
@@ -158,6 +174,8 @@ mod tests {
         for title in [
             "pages per bulk r/w     rpcs  % cum % |  rpcs        % cum %",
             "discontiguous pages    rpcs  % cum % |  rpcs        % cum %",
+            "discontiguous blocks   rpcs  % cum % |  rpcs        % cum %",
+            "disk fragmented I/Os   ios   % cum % |  ios         % cum %",
             "disk I/Os in flight    ios   % cum % |  ios         % cum %",
             "I/O time (1/1000s)     ios   % cum % |  ios         % cum %",
             "disk I/O size          ios   % cum % |  ios         % cum %",

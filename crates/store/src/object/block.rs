@@ -26,6 +26,7 @@ mod defrag;
 pub mod device;
 mod directory;
 mod durable;
+pub mod inspect;
 mod label;
 mod objects;
 mod ops;

@@ -512,6 +512,11 @@ impl Core {
         self.alarm.ring();
     }
 
+    /// The device of the cache.
+    pub fn device(&self) -> &dyn BlockDevice {
+        self.log.device()
+    }
+
     /// Counters.
     pub fn cache_stats(&self) -> NxdStats {
         let (start, end, ring) = self.log.extent();
@@ -523,6 +528,7 @@ impl Core {
         stats.batches = self.log.batches.load(Ordering::Relaxed);
         stats.flushes = self.log.flushes.load(Ordering::Relaxed);
         stats.is_needed = self.mark.read().is_dirty;
+        stats.sync_failures = self.failures.load(Ordering::Relaxed);
         stats
     }
 

@@ -7,7 +7,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nacre_ondisk::object::{OBJECT_DIRECTORY_LEN, ObjectDirectoryHeader};
-use nacre_store::object::{CachePolicy, FileStore, FileStoreOptions, ObjectError, ObjectStore};
+use nacre_store::object::block::is_block_store;
+use nacre_store::object::{
+    BlockStore, BlockStoreOptions, CachePolicy, FileStore, FileStoreOptions, ObjectError, ObjectStore,
+};
 use nacre_types::Fid;
 
 use super::{Ground, Timed, check, not_empty, stamp};
@@ -34,6 +37,9 @@ const DESTROYED: usize = 1000;
 
 /// Whether a directory is that of an object store.
 pub(super) fn is_store(directory: &Path) -> Result<bool, Error> {
+    if is_block_store(directory) {
+        return Ok(true);
+    }
     let path = directory.join("superblock");
     let mut bytes = Vec::new();
     match File::open(&path) {
@@ -47,6 +53,14 @@ pub(super) fn is_store(directory: &Path) -> Result<bool, Error> {
     Ok(ObjectDirectoryHeader::decode(&bytes).is_ok())
 }
 
+/// As it is when its target has stopped: what a store on a device does by itself is off.
+fn open_store(dir: &Path) -> Result<Box<dyn ObjectStore>, ObjectError> {
+    Ok(match is_block_store(dir) {
+        true => Box::new(BlockStore::open(dir, BlockStoreOptions::default())?),
+        false => Box::new(FileStore::open(dir, FileStoreOptions::default())?),
+    })
+}
+
 pub(in crate::paf) struct ObjectGround {
     dir: PathBuf,
     store: Box<dyn ObjectStore>,
@@ -58,7 +72,7 @@ pub(in crate::paf) struct ObjectGround {
 
 impl ObjectGround {
     pub(super) fn open(dir: &Path) -> Result<ObjectGround, Error> {
-        let store = FileStore::open(dir, FileStoreOptions::default()).map_err(|error| match error {
+        let store = open_store(dir).map_err(|error| match error {
             ObjectError::InUse { dir } => Error::Usage(format!(
                 "the object store {} is in use: stop its target first, with 'nacre down'",
                 dir.display()
@@ -66,7 +80,6 @@ impl ObjectGround {
             error => error.into(),
         })?;
         let usual = store.cache_policy();
-        let store: Box<dyn ObjectStore> = Box::new(store);
         let ground = ObjectGround { dir: dir.to_owned(), store, usual, reserving: Mutex::default() };
         // Refused before anything is written.
         ground.files()?;
@@ -218,6 +231,9 @@ impl Ground for ObjectGround {
     }
 
     fn shape(&self, unit: Unit) -> (Option<FileFigures>, Option<FreeFigures>) {
+        if self.store.device_store().is_some() {
+            return frag::shape_of(&*self.store, unit).ok().unzip();
+        }
         (frag::files_of(&[&self.dir.join("objects")], "", unit), frag::free_of(&[&self.dir], unit))
     }
 

@@ -1,8 +1,12 @@
-//! Parameters of an object target that keeps its objects on a device: what its store does by itself.
+//! Parameters of the store of an object target: its counters, and if it has a device for itself, what it does by itself there and how
+//! things lie.
 
+use nacre_bench::frag::{self, Unit};
 use nacre_oss::ObjectServer;
 use nacre_params::{Tree, value};
-use nacre_store::object::block::{DefragSettings, DefragStats};
+use nacre_store::object::ObjectStoreStats;
+use nacre_store::object::block::device::{BlockDevice, Engine};
+use nacre_store::object::block::{Core, DefragSettings, DefragStats};
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
 
@@ -71,8 +75,81 @@ fn defrag_counters(stats: &DefragStats) -> String {
     ])
 }
 
-/// Enters those of the target whose parameters lie `below`, if its objects are on a device.
-pub fn enter(tree: &Tree, below: &str, server: &Arc<ObjectServer>) {
+fn store_counters(stats: &ObjectStoreStats) -> String {
+    lines(&[
+        ("objects", stats.objects),
+        ("created", stats.created),
+        ("destroyed", stats.destroyed),
+        ("files_made", stats.files_made),
+        ("files_free", stats.files_free),
+        ("files_pending", stats.files_pending),
+        ("opens", stats.opens),
+        ("open_now", stats.open_now),
+        ("reads_waited", stats.reads_waited),
+        ("reads_direct", stats.reads_direct),
+        ("writes_direct", stats.writes_direct),
+        ("refused_full", stats.refused_full),
+        ("sync_failures", stats.sync_failures),
+        ("recovered_files", stats.recovered_files),
+        ("flushes", stats.flushes),
+        ("checksum_errors", stats.checksum_errors),
+        ("scrubbed_bytes", stats.scrubbed_bytes),
+        ("recovered_blocks", stats.recovered_blocks),
+    ])
+}
+
+/// What a device is and did.
+pub(super) fn device_text(device: &dyn BlockDevice) -> String {
+    let (info, stats) = (device.info(), device.stats());
+    let engine = match info.engine {
+        Engine::IoUring => "io_uring",
+        Engine::SystemCalls => "system calls",
+        Engine::Memory => "memory",
+    };
+    let words = [("device", info.name.as_str()), ("engine", engine)];
+    let words: String = words.iter().map(|(name, word)| format!("{name:<28}{word}\n")).collect();
+    let rows = [
+        ("size_bytes", device.size()),
+        ("raw", u64::from(info.is_raw)),
+        ("nonrotational", u64::from(info.is_flash)),
+        ("reads", stats.reads),
+        ("read_bytes", stats.read_bytes),
+        ("writes", stats.writes),
+        ("written_bytes", stats.written_bytes),
+        ("flushes", stats.flushes),
+        ("discarded_bytes", stats.discarded_bytes),
+        ("ring_batches", stats.ring_batches),
+        ("call_batches", stats.call_batches),
+        ("short_transfers", stats.short),
+    ];
+    words + &lines(&rows)
+}
+
+/// A value that the store on the device of a target tells.
+fn of_device_store(
+    server: &Arc<ObjectServer>,
+    show: fn(&Core) -> String,
+) -> impl Fn() -> StatusResult<String> + Send + Sync + use<> {
+    let server = server.clone();
+    move || server.store().device_store().map(show).ok_or(Status::ENODEV)
+}
+
+/// How objects and free space lie, as JSON: what `nacre frag` shows.
+fn fragmentation(server: &ObjectServer, name: &str) -> StatusResult<String> {
+    let store = server.store();
+    let dir = store.device_store().ok_or(Status::ENODEV)?.dir();
+    let unit = Unit { bytes: Unit::USUAL };
+    let report = frag::report_of(&**store, name, dir, unit).map_err(|error| {
+        log::error!("{name}: how its objects lie cannot be told: {error}");
+        Status::EIO
+    })?;
+    serde_json::to_string_pretty(&report).map(|text| text + "\n").map_err(|_| Status::EIO)
+}
+
+/// Enters those of the target `name`, whose parameters lie `below`.
+pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
+    let stats = server.clone();
+    tree.add_read(&format!("{below}.store_stats"), move || Ok(store_counters(&stats.store().stats())));
     if server.store().device_store().is_none() {
         return;
     }
@@ -93,11 +170,23 @@ pub fn enter(tree: &Tree, below: &str, server: &Arc<ObjectServer>) {
             },
         );
     }
-    let stats = server.clone();
-    tree.add_read(&format!("{below}.defrag_stats"), move || {
-        let store = stats.store().device_store().ok_or(Status::ENODEV)?;
-        Ok(defrag_counters(&store.defrag_stats()))
-    });
+    let change = server.clone();
+    tree.add_both(
+        &format!("{below}.scrub_bytes_per_second"),
+        of_device_store(server, |store| store.scrub_rate().to_string()),
+        move |text| {
+            let store = change.store().device_store().ok_or(Status::ENODEV)?;
+            store.set_scrub_rate(value::bytes(text, 1)?);
+            Ok(())
+        },
+    );
+    let add = |leaf: &str, show: fn(&Core) -> String| {
+        tree.add_read(&format!("{below}.{leaf}"), of_device_store(server, show));
+    };
+    add("defrag_stats", |store| defrag_counters(&store.defrag_stats()));
+    add("device_stats", |store| device_text(store.device()));
+    let (lying, name) = (server.clone(), name.to_owned());
+    tree.add_read(&format!("{below}.fragmentation"), move || fragmentation(&lying, &name));
 }
 
 #[cfg(test)]

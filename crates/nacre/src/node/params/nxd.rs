@@ -92,6 +92,7 @@ fn counters(stats: &NxdStats) -> String {
         ("log_batches", stats.batches),
         ("log_flushes", stats.flushes),
         ("log_replayed", stats.replayed),
+        ("sync_failures", stats.sync_failures),
     ];
     rows.iter().map(|(name, count)| format!("{name:<28}{count}\n")).collect()
 }
@@ -122,6 +123,11 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     tree.add_read(&format!("nxd.{name}.stats"), move || {
         let cache = stats.store().small_write_cache().ok_or(Status::ENODEV)?;
         Ok(counters(&cache.cache_stats()))
+    });
+    let device = server.clone();
+    tree.add_read(&format!("nxd.{name}.device_stats"), move || {
+        let cache = device.store().small_write_cache().ok_or(Status::ENODEV)?;
+        Ok(super::block::device_text(cache.device()))
     });
 }
 

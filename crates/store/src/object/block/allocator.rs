@@ -295,6 +295,11 @@ impl Allocator {
         }
     }
 
+    /// Free extents outside of windows, by address.
+    pub(super) fn extents(&self) -> Vec<Extent> {
+        self.free.extents()
+    }
+
     /// How the free space outside of windows lies.
     pub(super) fn report(&self) -> FreeExtents {
         let mut report = FreeExtents { largest: self.free.largest() * BLOCK, ..FreeExtents::default() };

@@ -211,6 +211,10 @@ impl ObjectStore for BlockStore {
         Some(self.space.report())
     }
 
+    fn free_pieces(&self) -> Option<Vec<Range<u64>>> {
+        Some(self.space.pieces())
+    }
+
     fn simulated_device(&self) -> Option<&SimulatedDevice> {
         Some(&self.device)
     }

@@ -3,7 +3,7 @@
 use super::Core;
 use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::objects::{Object, State};
-use crate::object::{ObjectError, Result};
+use crate::object::{ObjectError, Result, transfers};
 use nacre_ondisk::block::{Inline, MAP_BLOCKS, Place};
 use nacre_types::Fid;
 use std::sync::Arc;
@@ -82,6 +82,7 @@ impl Core {
         if plan.ops.is_empty() {
             return Ok(());
         }
+        transfers::note_reads(plan.ops.iter().map(|op| (op.offset, op.buffer.len())));
         let read = nacre_env::blocking(|| self.device.read(&mut plan.ops));
         if let Err(source) = read {
             let (object, first, _) = plan.expected[0];

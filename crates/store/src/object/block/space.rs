@@ -8,6 +8,7 @@ use crate::object::{FreeExtents, ObjectError, Result};
 use nacre_types::Fid;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a write may use.
@@ -130,6 +131,12 @@ impl SpaceBook {
 
     pub(super) fn report(&self) -> FreeExtents {
         self.allocator.lock().report()
+    }
+
+    /// Free extents outside of windows, as ranges of bytes.
+    pub(super) fn pieces(&self) -> Vec<Range<u64>> {
+        let extents = self.allocator.lock().extents();
+        extents.iter().map(|extent| extent.start * BLOCK..extent.end() * BLOCK).collect()
     }
 
     pub(super) fn take_untold(&self, from: u64, max_blocks: u64) -> Option<Extent> {

@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod defrag;
 mod full;
+mod inspect;
 mod opening;
 
 use super::device::MemoryDevice;

@@ -118,6 +118,11 @@ impl Core {
         self.scrub_rate.store(bytes_per_second, Ordering::Relaxed);
     }
 
+    /// The rate that is set.
+    pub fn scrub_rate(&self) -> u64 {
+        self.scrub_rate.load(Ordering::Relaxed)
+    }
+
     /// Reads all data again and again, at the rate that is set.
     fn scrub(&self, stop: &Stop) {
         let mut next: Option<[u8; 24]> = None;

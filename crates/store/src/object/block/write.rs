@@ -7,7 +7,7 @@ use super::device::{AlignedBuffer, BLOCK, BlockDevice, WriteOp};
 use super::objects::{Object, State};
 use super::read::block_crc;
 use super::space::Share;
-use crate::object::{ObjectError, Result};
+use crate::object::{ObjectError, Result, transfers};
 use nacre_ondisk::block::{BlockHeadRecord, INLINE_MAX, Inline, MAP_BLOCKS, Place};
 use nacre_types::{Fid, Status};
 
@@ -288,6 +288,7 @@ impl Core {
 
     /// Writes to blocks that the caller has taken for an object.
     pub(super) fn to_device(&self, object: Fid, ops: &[WriteOp<'_>]) -> Result<()> {
+        transfers::note_writes(ops.iter().map(|op| (op.offset, op.data.len())));
         let written = nacre_env::blocking(|| self.device.write(ops));
         self.durable.note_written();
         written.map_err(|source| match source.raw_os_error() {

@@ -160,6 +160,10 @@ pub(super) fn write_superblock(device: &dyn BlockDevice, superblock: &NxdSuperbl
 }
 
 impl Log {
+    pub(super) fn device(&self) -> &dyn BlockDevice {
+        &*self.device
+    }
+
     /// The log behind a superblock, which gets a new epoch. `found` is told of everything in it, in order.
     pub fn open(
         device: Arc<dyn BlockDevice>,

@@ -475,6 +475,10 @@ impl ObjectStore for Nxd {
         self.inner.free_extents()
     }
 
+    fn free_pieces(&self) -> Option<Vec<Range<u64>>> {
+        self.inner.free_pieces()
+    }
+
     fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
         self.inner.trim(from, max_bytes)
     }

@@ -146,6 +146,8 @@ pub struct NxdStats {
     pub flushes: u64,
     /// Entries of the log that were read back when it was opened.
     pub replayed: u64,
+    /// Flushes of its device that failed.
+    pub sync_failures: u64,
 }
 
 #[derive(Default)]

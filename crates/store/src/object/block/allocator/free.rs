@@ -159,6 +159,11 @@ impl FreeMap {
         longest.and_then(|starts| starts.iter().map(|start| self.len_of(*start)).max()).unwrap_or(0)
     }
 
+    /// All, by address.
+    pub(super) fn extents(&self) -> Vec<Extent> {
+        self.ranges.by_address.iter().map(|(&start, &len)| Extent { start, len }).collect()
+    }
+
     /// Count and blocks of each class.
     pub(super) fn classes(&self) -> Vec<(u64, u64)> {
         let sum = |starts: &BTreeSet<u64>| starts.iter().map(|start| self.len_of(*start)).sum();

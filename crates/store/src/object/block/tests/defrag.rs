@@ -6,7 +6,7 @@ use crate::object::{Fallocate, ObjectExtent};
 use device::Fault;
 
 /// Moves whatever gains a transfer, at once.
-const EAGER: DefragSettings = DefragSettings {
+pub(super) const EAGER: DefragSettings = DefragSettings {
     is_on: true,
     bytes_per_second: 1 << 40,
     threshold_percent: 0,
