@@ -55,6 +55,8 @@ const WINDOW_FIRST: u64 = (1 << 20) / BLOCK;
 const WINDOW_MAX: u64 = (64 << 20) / BLOCK;
 /// Share of the free space that a window may take, as a divisor.
 const WINDOW_SHARE: u64 = 64;
+/// A window that was not used while so many pieces were asked for is given up.
+const WINDOW_IDLE: u64 = 256;
 /// Windows at a time.
 const WINDOWS_MAX: usize = 1024;
 /// Pieces of up to so many blocks are small: 64 KiB.
@@ -83,7 +85,10 @@ pub(super) struct Allocator {
     /// Free space that the device has not been told of.
     untold: Ranges,
     untold_blocks: u64,
+    /// Pieces that were asked for.
     clock: u64,
+    /// When idle windows were looked for.
+    looked_at: u64,
 }
 
 impl Allocator {
@@ -98,6 +103,7 @@ impl Allocator {
             untold: Ranges::default(),
             untold_blocks: 0,
             clock: 0,
+            looked_at: 0,
         };
         let mut at = first;
         for extent in used {
@@ -183,6 +189,10 @@ impl Allocator {
     }
 
     fn open_window(&mut self, wish: &Wish) -> Option<Extent> {
+        if self.clock >= self.looked_at + WINDOW_IDLE {
+            self.looked_at = self.clock;
+            self.close_windows(self.clock - WINDOW_IDLE);
+        }
         let wanted = self.window_size(wish);
         let found = match self.free.find(wanted, false)? {
             found if found.len >= wanted => found,
@@ -295,9 +305,18 @@ impl Allocator {
         }
     }
 
-    /// Free extents outside of windows, by address.
+    /// Free extents by address, windows among them: they are given up when somebody else needs the space.
     pub(super) fn extents(&self) -> Vec<Extent> {
-        self.free.extents()
+        let mut extents = self.free.extents();
+        let windows = self.windows.values().map(|window| window.extent).filter(|extent| extent.len > 0);
+        extents.extend(windows);
+        extents.sort_unstable_by_key(|extent| extent.start);
+        extents.dedup_by(|next, last| {
+            let goes_on = last.end() == next.start;
+            last.len += if goes_on { next.len } else { 0 };
+            goes_on
+        });
+        extents
     }
 
     /// How the free space outside of windows lies.

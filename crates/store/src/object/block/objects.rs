@@ -43,6 +43,8 @@ pub(super) struct Stream {
     pub(super) next: u64,
     /// Block of the device.
     pub(super) after: Option<u64>,
+    /// Its blocks.
+    pub(super) blocks: u64,
 }
 
 /// A part of the objects.

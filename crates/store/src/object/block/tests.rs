@@ -1,5 +1,6 @@
 //! The suite that every store passes, on a file and on memory; crashes, damage, full devices, opening.
 
+mod ageing;
 mod crash;
 mod damage;
 mod defrag;

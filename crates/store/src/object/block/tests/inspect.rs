@@ -1,7 +1,7 @@
 //! Looking at a store without changing it.
 
 use super::*;
-use inspect::Inspector;
+use crate::object::block::inspect::Inspector;
 use std::os::unix::fs::FileExt;
 
 /// Bytes of all files of a store.
