@@ -4,7 +4,7 @@
 //! when a store is opened. Pure and deterministic: the same calls give the same answers.
 //!
 //! Where data goes:
-//! - streams get a window of their own to grow in, so that objects that are written side by side stay in one piece each; it
+//! - streams get a window of their own to grow in, so that objects that are written side by side stay in few pieces each; it
 //!   doubles each time it is used up;
 //! - small pieces are packed from the end of the device, everything else lies at its beginning, so that small objects
 //!   that come and go leave no holes between large ones;
