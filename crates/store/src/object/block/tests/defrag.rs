@@ -131,16 +131,16 @@ fn what_changed_a_moment_ago_or_is_damaged_stays() {
 fn a_device_without_room_stays_as_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = in_memory(dir.path(), &Arc::new(MemoryDevice::new(8 << 20)), options());
-    interleave(&store, 400);
+    // Whole maps: a part of one would still find room.
+    interleave(&store, 6 * 64);
     let mut oid = 10;
     while store.write(fid(oid), 0, &[3; 65536]).is_ok_and(|written| written == 65536) {
         oid += 1;
     }
     let before = extents(&store, fid(1));
-    // Room for a part of a map is there, and not more.
     let moved = store.defragment(&EAGER).expect("looked");
     assert!(moved < MAP_BYTES, "{moved}");
-    assert_eq!(extents(&store, fid(1)), before);
+    assert!(extents(&store, fid(1)) == before, "{:?}", store.defrag_stats());
     assert!(store.defrag_stats().no_room > 0);
     assert_clean(&store, "full");
 }
