@@ -124,8 +124,6 @@ impl Params {
         let below = format!("obdfilter.{name}");
         let add = |leaf: &str| format!("{below}.{leaf}");
         self.tree.add_read(&add("uuid"), text(format!("{name}_UUID")));
-        let kind = if server.store().device_store().is_some() { "block" } else { "file" };
-        self.tree.add_read(&add("fstype"), text(kind.to_owned()));
         let space = server.clone();
         enter_space(&self.tree, &below, move || space.space());
         let (stats, clear) = (server.clone(), server.clone());

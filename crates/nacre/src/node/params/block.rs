@@ -148,6 +148,8 @@ fn fragmentation(server: &ObjectServer, name: &str) -> StatusResult<String> {
 
 /// Enters those of the target `name`, whose parameters lie `below`.
 pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
+    let kind = if server.store().device_store().is_some() { "block" } else { "file" };
+    tree.add_read(&format!("{below}.fstype"), move || Ok(kind.to_owned()));
     let stats = server.clone();
     tree.add_read(&format!("{below}.store_stats"), move || Ok(store_counters(&stats.store().stats())));
     if server.store().device_store().is_none() {
