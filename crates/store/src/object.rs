@@ -23,8 +23,8 @@ pub mod nxd;
 pub mod records;
 mod report;
 pub mod simulated;
-pub mod trim;
 pub mod transfers;
+pub mod trim;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

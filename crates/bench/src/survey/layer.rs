@@ -132,13 +132,13 @@ impl Objects for StoreObjects {
         if self.store.device_store().is_none() {
             return Ok(None);
         }
-        let mut all = 0;
-        loop {
-            match self.store.trim(u64::MAX)? {
-                0 => return Ok(Some(all)),
-                bytes => all += bytes,
-            }
+        let (mut all, mut next) = (0, Some(0));
+        while let Some(from) = next {
+            let trimmed = self.store.trim(from, u64::MAX)?;
+            all += trimmed.bytes;
+            next = trimmed.next;
         }
+        Ok(Some(all))
     }
 
     fn make(&mut self, objects: u32) -> Result<(), Error> {

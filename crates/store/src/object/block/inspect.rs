@@ -412,6 +412,7 @@ impl BlockDevice for ReadOnly {
             name: self.path.display().to_string(),
             is_raw: false,
             is_flash: false,
+            is_allocated: false,
             engine: Engine::SystemCalls,
         }
     }

@@ -29,7 +29,13 @@ impl BlockDevice for Nowhere {
     }
 
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { name: "nowhere".to_owned(), is_raw: false, is_flash: false, engine: Engine::Memory }
+        DeviceInfo {
+            name: "nowhere".to_owned(),
+            is_raw: false,
+            is_flash: false,
+            is_allocated: false,
+            engine: Engine::Memory,
+        }
     }
 
     fn stats(&self) -> DeviceStats {

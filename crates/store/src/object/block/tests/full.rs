@@ -44,7 +44,7 @@ fn no_block_is_lost_in_many_cycles_of_filling_and_deleting() {
                 let _ = store.write(fid(oid), 0, &vec![3; len / 2]);
             }
             store.defragment(&super::defrag::EAGER).expect("moved");
-            while random.below(2) == 0 && store.trim(1 << 20).expect("trimmed") > 0 {}
+            while random.below(2) == 0 && store.trim(0, 1 << 20).expect("trimmed").bytes > 0 {}
         }
         assert_clean(&store, &format!("cycle {cycle}, full"));
         let mut doomed: Vec<Fid> = (1..=count + 1).map(fid).collect();
