@@ -7,7 +7,7 @@ use crate::tables::{LINKS, MOVES, ORPHANS, PRESENT, REPLIES, XATTRS, link_key, r
 use crate::tx::Tx;
 use nacre_layout::dir_layout::with_moved;
 use nacre_ondisk::{InodeRecord, LinkRecord, ReplyRecord, XattrRecord};
-use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp, Xid};
+use nacre_types::{AttrFlags, Fid, FileKind, Status, StatusResult, Timestamp};
 use nacre_wire::peer::{MovedName, Name, Part, RecordBytes, Update};
 use std::collections::BTreeMap;
 
@@ -127,19 +127,13 @@ impl Mds {
             Update::SetShards { .. }
             | Update::NamesOut { .. }
             | Update::NamesIn { .. }
-            | Update::DropShard { .. } => {
-                self.stage_shards(tx, changed, update)?;
-            }
+            | Update::DropShard { .. } => self.stage_shards(tx, changed, update)?,
             Update::InodeIn { .. }
             | Update::InodeOut { .. }
             | Update::Relead { .. }
             | Update::NewParent { .. }
-            | Update::Replaced { .. } => {
-                self.stage_migration(tx, changed, update)?;
-            }
-            Update::KeepAnswer { client, tag, xid, answer } => {
-                self.keep_answer(tx, reply_key(client, *tag).as_slice(), *xid, &answer.0)?;
-            }
+            | Update::Replaced { .. } => self.stage_migration(tx, changed, update)?,
+            Update::KeepAnswer { .. } => self.keep_answer(tx, update)?,
             Update::Mirror { fid, record: master, xattrs } => {
                 let Some(record) = self.part_inode(changed, fid)? else { return Ok(()) };
                 let master = InodeRecord::decode(*fid, &master.0).map_err(|_| Status::EPROTO)?;
@@ -153,14 +147,18 @@ impl Mds {
     }
 
     /// Keeps an answer, unless a later one of the slot is there: the client may have been let in before this MDT heard what it had lost.
-    fn keep_answer(&self, tx: &mut Tx, key: &[u8], xid: Xid, answer: &[u8]) -> StatusResult<()> {
-        let is_later = |known: Option<&[u8]>| {
-            known.and_then(|known| ReplyRecord::decode(known).ok()).is_some_and(|known| known.xid > xid)
+    fn keep_answer(&self, tx: &mut Tx, update: &Update) -> StatusResult<()> {
+        let Update::KeepAnswer { client, tag, xid, answer: RecordBytes(answer) } = update else {
+            return Err(Status::EPROTO);
         };
-        if !self.store.get(REPLIES, key, is_later).map_err(|error| self.store_failed(&error))? {
+        let key = reply_key(client, *tag);
+        let is_later = |known: Option<&[u8]>| {
+            known.and_then(|known| ReplyRecord::decode(known).ok()).is_some_and(|known| known.xid > *xid)
+        };
+        if !self.store.get(REPLIES, key.as_slice(), is_later).map_err(|error| self.store_failed(&error))? {
             let (scratch, batch) = tx.scratch();
-            ReplyRecord { xid, opened: None, answer }.encode(scratch);
-            batch.put(REPLIES, key, scratch);
+            ReplyRecord { xid: *xid, opened: None, answer }.encode(scratch);
+            batch.put(REPLIES, key.as_slice(), scratch);
         }
         Ok(())
     }
