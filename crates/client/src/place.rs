@@ -140,14 +140,13 @@ impl Chooser {
     }
 }
 
-/// Up to so many MDTs for one directory, `first` first: the others follow in the order of their indexes, and again if there are
-/// not enough for `count`. What cannot be used is left out, unless it is `first`.
-pub(crate) fn spread(rooms: &[Room], first: u16, count: usize) -> Vec<u16> {
+/// MDTs for one directory, `first` first: the others follow in the order of their indexes. What cannot be used is left out,
+/// unless it is `first`.
+pub(crate) fn spread(rooms: &[Room], first: u16) -> Vec<u16> {
     let start = rooms.iter().position(|room| room.index > first).unwrap_or(0);
     let others = rooms[start..].iter().chain(&rooms[..start]);
     let others = others.filter(|room| room.usable && room.index != first).map(|room| room.index);
-    let round: Vec<u16> = std::iter::once(first).chain(others).collect();
-    round.iter().copied().cycle().take(count).collect()
+    std::iter::once(first).chain(others).collect()
 }
 
 /// Whether neither space nor inodes differ by more than so many percent.
@@ -323,11 +322,11 @@ mod tests {
     #[test]
     fn shards_go_round_from_the_first_one() {
         let mut rooms = rooms(&[1, 1, 1, 1]);
-        assert_eq!(spread(&rooms, 2, 3), [2, 3, 0]);
-        assert_eq!(spread(&rooms, 3, 6), [3, 0, 1, 2, 3, 0]);
+        assert_eq!(spread(&rooms, 2), [2, 3, 0, 1]);
+        assert_eq!(spread(&rooms, 3), [3, 0, 1, 2]);
         rooms[0].usable = false;
-        assert_eq!(spread(&rooms, 2, 3), [2, 3, 1]);
-        assert_eq!(spread(&rooms, 0, 2), [0, 1], "who was named is taken");
-        assert_eq!(spread(&[], 0, 1), [0]);
+        assert_eq!(spread(&rooms, 2), [2, 3, 1]);
+        assert_eq!(spread(&rooms, 0), [0, 1, 2, 3], "who was named is taken");
+        assert_eq!(spread(&[], 0), [0]);
     }
 }

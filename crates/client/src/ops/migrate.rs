@@ -82,7 +82,7 @@ impl Client {
         let count = self.shard_count(wish);
         Ok(match &wish.mdts[..] {
             _ if count <= 1 => Vec::new(),
-            [] | [_] => self.spread_from(first)?.into_iter().cycle().take(count).collect(),
+            [] | [_] => self.spread_from(first, count, wish)?,
             listed => listed.iter().copied().cycle().take(count).collect(),
         })
     }

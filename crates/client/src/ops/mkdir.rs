@@ -139,10 +139,11 @@ impl Client {
         let first = wish.mdts.first().copied().or(named).unwrap_or(fid.mdt_index());
         let mdts = match &wish.mdts[..] {
             _ if count <= 1 => Vec::new(),
-            [] => self.spread_from(first)?.into_iter().cycle().take(count).collect(),
+            [] => self.spread_from(first, count, wish)?,
             listed => listed.iter().copied().cycle().take(count).collect(),
         };
-        let (count, index) = (i32::try_from(count).map_err(|_| Status::EINVAL)?, first.into());
+        let count = i32::try_from(mdts.len().max(1)).map_err(|_| Status::EINVAL)?;
+        let index = first.into();
         let wish = DirDefault { count, index, mdts, ..wish.clone() }.encode();
         self.call(caller, fid, &MdsRequest::Restripe { fid, wish: &wish })?;
         self.learn_shards(fid).map(drop)
@@ -153,12 +154,13 @@ impl Client {
         count_of(wish, self.mdts.len()).max(wish.mdts.len())
     }
 
-    /// All MDTs that take something new, from one on.
+    /// MDTs for so many parts of a directory, from one on: those that take something new.
     ///
     /// # Errors
-    /// What MDTs answer.
-    pub(crate) fn spread_from(&self, first: u16) -> StatusResult<Vec<u16>> {
-        Ok(spread(&self.connected_rooms()?, first, self.mdts.len()))
+    /// `EAGAIN` if it would not be spread because others are away or take nothing new; what MDTs answer.
+    pub(crate) fn spread_from(&self, first: u16, count: usize, wish: &DirDefault) -> StatusResult<Vec<u16>> {
+        let mdts = parts_on(&spread(&self.connected_rooms()?, first), count, wish);
+        if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN) }
     }
 
     pub(crate) fn check_mdts(&self, wish: &DirDefault) -> StatusResult<()> {
@@ -336,16 +338,12 @@ impl Client {
         if count <= 1 && mdts.len() <= 1 {
             mdts = vec![first];
         } else if mdts.len() < count {
-            for mdt in spread(&self.connected_rooms()?, first, all) {
+            for mdt in spread(&self.connected_rooms()?, first) {
                 if !mdts.contains(&mdt) {
                     mdts.push(mdt);
                 }
             }
-            // Where some cannot be used there are fewer parts, unless several may lie on one.
-            let is_over = wish.flags.contains(DirFlags::OVERSTRIPED);
-            let parts = if is_over { count } else { count.min(mdts.len()) };
-            let round = mdts.clone();
-            mdts = round.into_iter().cycle().take(parts).collect();
+            mdts = parts_on(&mdts, count, wish);
         }
         Ok(Plan { mdts, hash: wish.hash, is_fixed: wish.flags.contains(DirFlags::FIXED), is_balanced })
     }
@@ -420,12 +418,23 @@ impl Client {
     }
 }
 
-/// So many shards, with so many MDTs.
-fn count_of(wish: &DirDefault, mdts: usize) -> usize {
-    let each = match wish.flags.contains(DirFlags::OVERSTRIPED) {
+/// Parts of one directory that may lie on one MDT.
+fn each_of(wish: &DirDefault) -> usize {
+    match wish.flags.contains(DirFlags::OVERSTRIPED) {
         true => nacre_layout::dir_default::PER_MDT_MAX as usize,
         false => 1,
-    };
+    }
+}
+
+/// The MDTs of `count` parts: these in turn. Where some cannot be used there are fewer parts, as one has no more than it may.
+fn parts_on(mdts: &[u16], count: usize, wish: &DirDefault) -> Vec<u16> {
+    let parts = count.min(mdts.len() * each_of(wish));
+    mdts.iter().copied().cycle().take(parts).collect()
+}
+
+/// So many shards, with so many MDTs.
+fn count_of(wish: &DirDefault, mdts: usize) -> usize {
+    let each = each_of(wish);
     match wish.count {
         0 | 1 => 1,
         count if count < 0 => mdts * (count.unsigned_abs() as usize).min(each),
@@ -446,5 +455,14 @@ mod tests {
         assert_eq!([0, 1, 2, 4, 9, -1].map(|n| count(n, false, 4)), [1, 1, 2, 4, 4, 4]);
         assert_eq!([2, 4, 9, 20, 21, -1, -2, -5].map(|n| count(n, true, 4)), [2, 4, 9, 20, 20, 4, 8, 20]);
         assert_eq!([2, -1].map(|n| count(n, false, 1)), [1, 1]);
+    }
+
+    #[test]
+    fn no_mdt_gets_more_shards_than_it_may_while_others_are_away() {
+        let wish = |flags| DirDefault { flags, ..DirDefault::default() };
+        let over = wish(DirFlags::OVERSTRIPED);
+        assert_eq!(parts_on(&[1, 2], 5, &over), [1, 2, 1, 2, 1]);
+        assert_eq!(parts_on(&[1], 6, &over), [1; 5]);
+        assert_eq!(parts_on(&[1, 2], 3, &wish(DirFlags::empty())), [1, 2]);
     }
 }
