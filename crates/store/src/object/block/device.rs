@@ -98,6 +98,22 @@ pub trait BlockDevice: Send + Sync {
     /// not aligned, `UnexpectedEof` beyond the end.
     fn read(&self, batch: &mut [ReadOp<'_>]) -> io::Result<()>;
 
+    /// Reads what `next` gives, which is asked for more while earlier operations are under way, and tells `done` of each part that has
+    /// arrived: the number of the operation, from 0, where the part begins in it, and its bytes. Both multiples of [`BLOCK`].
+    ///
+    /// # Errors
+    /// As [`BlockDevice::read`].
+    fn read_each<'a>(
+        &self,
+        next: &mut dyn FnMut() -> Option<ReadOp<'a>>,
+        done: &mut dyn FnMut(usize, usize, &[u8]),
+    ) -> io::Result<()> {
+        let mut batch: Vec<ReadOp<'a>> = std::iter::from_fn(next).collect();
+        self.read(&mut batch)?;
+        batch.iter().enumerate().for_each(|(number, op)| done(number, 0, op.buffer));
+        Ok(())
+    }
+
     /// Writes all operations of a batch, in any order. Whoever reads afterwards gets the data, also after the end of this
     /// process; a power cut may lose or tear it until [`BlockDevice::flush`].
     ///

@@ -6,6 +6,8 @@ use super::objects::{Object, State};
 use crate::object::{ObjectError, Result, transfers};
 use nacre_ondisk::block::{Inline, MAP_BLOCKS, Place};
 use nacre_types::Fid;
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -29,12 +31,16 @@ pub struct ReadRequest<'a> {
     pub read: usize,
 }
 
+/// What one operation reads: object, its first block, and what is expected of each block.
+type Expected = (Fid, u64, Vec<Place>);
+
 /// Reads that are under way together.
 #[derive(Default)]
 struct Plan<'a> {
-    ops: Vec<ReadOp<'a>>,
-    /// Of each operation: object, its first block, and what is expected of each block.
-    expected: Vec<(Fid, u64, Vec<Place>)>,
+    /// Those that the device has not been asked for.
+    ops: VecDeque<ReadOp<'a>>,
+    /// Of each operation, also of those that it was asked for.
+    expected: Vec<Expected>,
 }
 
 impl Core {
@@ -42,7 +48,7 @@ impl Core {
     pub(super) fn read_blocks(&self, object: &Object, first: u64, buffer: &mut [u8]) -> Result<()> {
         let mut plan = Plan::default();
         self.plan_blocks(object, first, buffer, &mut plan)?;
-        self.carry_out(&mut plan)
+        self.carry_out(plan, &mut |_| Ok(false))
     }
 
     /// Plans to read whole blocks.
@@ -67,7 +73,7 @@ impl Core {
             match places[0] {
                 Place::Data(start, _) => {
                     plan.expected.push((object.fid, block, places[..run].to_vec()));
-                    plan.ops.push(ReadOp { offset: start * BLOCK, buffer: now });
+                    plan.ops.push_back(ReadOp { offset: start * BLOCK, buffer: now });
                 }
                 Place::Hole | Place::Reserved(_) => now.fill(0),
             }
@@ -77,31 +83,72 @@ impl Core {
         Ok(())
     }
 
-    /// Reads what was planned and compares checksums.
-    fn carry_out(&self, plan: &mut Plan<'_>) -> Result<()> {
-        if plan.ops.is_empty() {
-            return Ok(());
-        }
-        transfers::note_reads(plan.ops.iter().map(|op| (op.offset, op.buffer.len())));
-        let read = nacre_env::blocking(|| self.device.read(&mut plan.ops));
-        if let Err(source) = read {
-            let (object, first, _) = plan.expected[0];
-            log::error!(
-                "{}: object {object} cannot be read near offset {}: {source}",
-                self.dir.display(),
-                first * BLOCK
-            );
-            return Err(ObjectError::Io { action: "read from the device", object, source });
-        }
-        for (op, (object, first, places)) in plan.ops.iter().zip(&plan.expected) {
-            for (at, (block, place)) in op.buffer.chunks(BLOCK_LEN).zip(places).enumerate() {
-                let Place::Data(at_device, crc) = *place else { continue };
-                if block_crc(block) != crc {
-                    return Err(self.report_damage(*object, (first + at as u64) * BLOCK, at_device * BLOCK));
+    /// Reads what is planned, and what `more` plans while that is under way, until it says that there is no more. Checksums are compared
+    /// as parts arrive.
+    fn carry_out<'a>(
+        &self,
+        plan: Plan<'a>,
+        more: &mut dyn FnMut(&mut Plan<'a>) -> Result<bool>,
+    ) -> Result<()> {
+        let mut goes_on = true;
+        let mut failed = None;
+        let mut take = |plan: &mut Plan<'a>, is_over: bool| {
+            while !is_over && goes_on && plan.ops.is_empty() {
+                goes_on = more(plan).unwrap_or_else(|error| {
+                    failed = Some(error);
+                    false
+                });
+            }
+            plan.ops.pop_front().filter(|_| !is_over)
+        };
+        let mut plan = plan;
+        let mut first = take(&mut plan, false);
+        let mut damage = None;
+        if first.is_some() {
+            let plan = RefCell::new(&mut plan);
+            let damage = RefCell::new(&mut damage);
+            let mut next =
+                || first.take().or_else(|| take(&mut plan.borrow_mut(), damage.borrow().is_some()));
+            let mut done = |op: usize, at: usize, bytes: &[u8]| {
+                let found = self.find_damage(&plan.borrow().expected[op], at, bytes);
+                if let Some(found) = found {
+                    damage.borrow_mut().get_or_insert(found);
                 }
+            };
+            let read = nacre_env::blocking(|| self.device.read_each(&mut next, &mut done));
+            let expected = &plan.borrow().expected;
+            transfers::note_reads(expected.iter().filter_map(range_of));
+            if let Err(source) = read {
+                let (object, first, _) = expected[0];
+                log::error!(
+                    "{}: object {object} cannot be read near offset {}: {source}",
+                    self.dir.display(),
+                    first * BLOCK
+                );
+                return Err(ObjectError::Io { action: "read from the device", object, source });
             }
         }
-        Ok(())
+        match damage {
+            Some((object, offset, at_device)) => Err(self.report_damage(object, offset, at_device)),
+            None => failed.map_or(Ok(()), Err),
+        }
+    }
+
+    /// Object, offset and place of the first block in `bytes` that is not what was written. They are those of an operation from `at` on.
+    fn find_damage(
+        &self,
+        (object, first, places): &Expected,
+        at: usize,
+        bytes: &[u8],
+    ) -> Option<(Fid, u64, u64)> {
+        let skipped = at / BLOCK_LEN;
+        let blocks = bytes.chunks(BLOCK_LEN).zip(&places[skipped..]).zip(first + skipped as u64..);
+        blocks.into_iter().find_map(|((bytes, place), block)| match *place {
+            Place::Data(at_device, crc) if block_crc(bytes) != crc => {
+                Some((*object, block * BLOCK, at_device * BLOCK))
+            }
+            _ => None,
+        })
     }
 
     fn report_damage(&self, object: Fid, offset: u64, at_device: u64) -> ObjectError {
@@ -158,7 +205,7 @@ impl Core {
             self.plan_blocks(object, first, edge_front, &mut plan)?;
             self.plan_blocks(object, second, middle, &mut plan)?;
             self.plan_blocks(object, last, edge_tail, &mut plan)?;
-            self.carry_out(&mut plan)?;
+            self.carry_out(plan, &mut |_| Ok(false))?;
         }
         front.copy_from_slice(&edges[skip.min(edges.len())..][..lead]);
         let tail_at = if front.is_empty() { 0 } else { BLOCK_LEN };
@@ -193,22 +240,33 @@ impl Core {
         order.sort_unstable_by_key(|object| Arc::as_ptr(object));
         order.dedup_by_key(|object| Arc::as_ptr(object));
         let locked: Vec<_> = order.iter().map(|object| (Arc::as_ptr(object), object.state.read())).collect();
-        let mut plan = Plan::default();
-        for (request, object) in simple.into_iter().zip(&objects) {
+        let mut rest = simple.into_iter().zip(&objects);
+        self.carry_out(Plan::default(), &mut |plan| {
+            let Some((ReadRequest { offset, buffer, read, .. }, object)) = rest.next() else {
+                return Ok(false);
+            };
             let at = locked.binary_search_by_key(&Arc::as_ptr(object), |(address, _)| *address);
             let state = &locked[at.expect("every object was locked")].1;
             let whole = state.head.as_ref().filter(|head| {
-                let end = request.offset.checked_add(request.buffer.len() as u64);
+                let end = offset.checked_add(buffer.len() as u64);
                 !matches!(head.inline, Inline::All(_)) && end.is_some_and(|end| end <= head.size)
             });
             if whole.is_some() {
-                request.read = request.buffer.len();
-                self.plan_blocks(object, request.offset / BLOCK, request.buffer, &mut plan)?;
+                *read = buffer.len();
+                self.plan_blocks(object, *offset / BLOCK, buffer, plan)?;
             } else {
-                request.read = self.read_locked(object, state, request.offset, request.buffer)?;
+                *read = self.read_locked(object, state, *offset, buffer)?;
             }
-        }
-        self.carry_out(&mut plan)
+            Ok(true)
+        })
+    }
+}
+
+/// Where on the device an operation reads.
+fn range_of((_, _, places): &Expected) -> Option<(u64, usize)> {
+    match places.first()? {
+        Place::Data(start, _) => Some((start * BLOCK, places.len() * BLOCK_LEN)),
+        Place::Hole | Place::Reserved(_) => None,
     }
 }
 

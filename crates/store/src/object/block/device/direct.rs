@@ -135,22 +135,28 @@ impl DirectDevice {
     ///
     /// # Safety
     /// As [`Ring::run`].
-    unsafe fn run(&self, way: Way, transfers: &[Transfer]) -> io::Result<()> {
+    unsafe fn run(
+        &self,
+        way: Way,
+        next: &mut dyn FnMut() -> Option<Transfer>,
+        done: &mut dyn FnMut(usize, usize, &[u8]),
+    ) -> io::Result<()> {
         if let Some(mut ring) = self.take_ring() {
             // SAFETY: passed on.
-            let result = unsafe { ring.run(way, transfers) };
+            let result = unsafe { ring.run(way, next, done) };
             self.rings.lock().idle.push(ring);
             add(&self.counters.ring_batches, 1);
             return result.map(|short| add(&self.counters.short, short));
         }
         add(&self.counters.call_batches, 1);
         let mut copy = None;
-        for transfer in transfers {
+        while let Some(transfer) = next() {
             match way {
                 Way::Read => {
                     // SAFETY: the caller says that the memory may be written.
                     let buffer = unsafe { std::slice::from_raw_parts_mut(transfer.memory, transfer.len) };
                     self.read_by_calls(transfer.offset, buffer, &mut copy)?;
+                    done(transfer.op, 0, buffer);
                 }
                 Way::Write => {
                     // SAFETY: the caller says that the memory is valid.
@@ -231,30 +237,44 @@ impl DirectDevice {
 
 impl BlockDevice for DirectDevice {
     fn read(&self, batch: &mut [ReadOp<'_>]) -> io::Result<()> {
-        let mut bytes = 0;
-        let mut transfers = Vec::with_capacity(batch.len());
-        for op in batch.iter_mut().filter(|op| !op.buffer.is_empty()) {
-            check_range(self.size, op.offset, op.buffer.len())?;
-            bytes += op.buffer.len() as u64;
-            transfers.push(Transfer {
-                offset: op.offset,
-                memory: op.buffer.as_mut_ptr(),
-                len: op.buffer.len(),
-            });
-        }
-        add(&self.counters.reads, transfers.len() as u64);
+        batch.iter().try_for_each(|op| check_range(self.size, op.offset, op.buffer.len()))?;
+        let mut ops = batch.iter_mut().map(|op| ReadOp { offset: op.offset, buffer: &mut *op.buffer });
+        self.read_each(&mut || ops.next(), &mut |_, _, _| {})
+    }
+
+    fn read_each<'a>(
+        &self,
+        next: &mut dyn FnMut() -> Option<ReadOp<'a>>,
+        done: &mut dyn FnMut(usize, usize, &[u8]),
+    ) -> io::Result<()> {
+        let (mut reads, mut bytes, mut refused) = (0, 0, None);
+        let mut numbered = std::iter::from_fn(next).enumerate().filter(|(_, op)| !op.buffer.is_empty());
+        let mut next = || {
+            let (number, op) = numbered.next()?;
+            let (offset, len) = (op.offset, op.buffer.len());
+            if let Err(error) = check_range(self.size, offset, len) {
+                refused = Some(error);
+                return None;
+            }
+            (reads, bytes) = (reads + 1, bytes + len as u64);
+            Some(Transfer { op: number, at: 0, offset, memory: op.buffer.as_mut_ptr(), len })
+        };
+        // SAFETY: the buffers were given for longer than the call takes, and nobody else has them.
+        let result = unsafe { self.run(Way::Read, &mut next, done) };
+        add(&self.counters.reads, reads);
         add(&self.counters.read_bytes, bytes);
-        // SAFETY: the buffers are borrowed mutably for the whole call.
-        unsafe { self.run(Way::Read, &transfers) }
+        refused.map_or(result, Err)
     }
 
     fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {
         let mut bytes = 0;
         let mut transfers = Vec::with_capacity(batch.len());
-        for op in batch.iter().filter(|op| !op.data.is_empty()) {
+        for (number, op) in batch.iter().enumerate().filter(|(_, op)| !op.data.is_empty()) {
             check_range(self.size, op.offset, op.data.len())?;
             bytes += op.data.len() as u64;
             transfers.push(Transfer {
+                op: number,
+                at: 0,
                 offset: op.offset,
                 memory: op.data.as_ptr().cast_mut(),
                 len: op.data.len(),
@@ -262,8 +282,9 @@ impl BlockDevice for DirectDevice {
         }
         add(&self.counters.writes, transfers.len() as u64);
         add(&self.counters.written_bytes, bytes);
+        let mut transfers = transfers.into_iter();
         // SAFETY: the data is borrowed for the whole call, and only read.
-        unsafe { self.run(Way::Write, &transfers) }
+        unsafe { self.run(Way::Write, &mut || transfers.next(), &mut |_, _, _| {}) }
     }
 
     fn flush(&self) -> io::Result<()> {

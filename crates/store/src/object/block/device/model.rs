@@ -237,6 +237,20 @@ impl BlockDevice for SimulatedDevice {
         self.timed(transfers.into_iter(), || self.inner.read(batch))
     }
 
+    fn read_each<'a>(
+        &self,
+        next: &mut dyn FnMut() -> Option<ReadOp<'a>>,
+        done: &mut dyn FnMut(usize, usize, &[u8]),
+    ) -> io::Result<()> {
+        if !self.is_on.load(Ordering::Relaxed) {
+            return self.inner.read_each(next, done);
+        }
+        let mut batch: Vec<ReadOp<'a>> = std::iter::from_fn(next).collect();
+        self.read(&mut batch)?;
+        batch.iter().enumerate().for_each(|(number, op)| done(number, 0, op.buffer));
+        Ok(())
+    }
+
     fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {
         let transfers = batch.iter().map(|op| (Kind::Write, op.offset, op.data.len() as u64));
         self.timed(transfers, || self.inner.write(batch))

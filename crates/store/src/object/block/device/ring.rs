@@ -13,8 +13,12 @@ use std::os::fd::RawFd;
 pub(super) const DEPTH: usize = 32;
 /// Bytes of a slot of registered memory.
 const SLOT: usize = 16 << 10;
-/// Largest piece of one transfer: a multiple of a block that fits the kernel's length.
+/// Largest piece of a write: a multiple of a block that fits the kernel's length.
 const PIECE_MAX: usize = 64 << 20;
+/// Largest piece of a read: what has arrived is looked at while the rest is under way.
+const READ_PIECE_MAX: usize = 256 << 10;
+/// So many pieces are queued before the kernel is told of them, while there is room for more.
+const BURST: usize = 8;
 
 /// Direction of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +30,9 @@ pub(super) enum Way {
 /// A transfer on its way: what is left of one operation, or of a part of it.
 #[derive(Clone, Copy)]
 struct Piece {
+    /// Number of the operation, and where in it this is.
+    op: usize,
+    at: usize,
     offset: u64,
     /// The caller's memory.
     memory: *mut u8,
@@ -38,6 +45,9 @@ struct Piece {
 /// One operation as the ring sees it.
 #[derive(Clone, Copy)]
 pub(super) struct Transfer {
+    /// Its number, and how much of it is under way already.
+    pub(super) op: usize,
+    pub(super) at: usize,
     pub(super) offset: u64,
     pub(super) memory: *mut u8,
     pub(super) len: usize,
@@ -68,7 +78,8 @@ impl Ring {
         // SAFETY: the memory belongs to the slab, which is dropped after the ring. Refused where locked memory is limited; the
         // slots then work as plain memory.
         let is_registered = unsafe { ring.submitter().register_buffers(&[vector]) }.is_ok();
-        let none = Piece { offset: 0, memory: std::ptr::null_mut(), len: 0, slot: None, done: 0 };
+        let none =
+            Piece { op: 0, at: 0, offset: 0, memory: std::ptr::null_mut(), len: 0, slot: None, done: 0 };
         Ok(Ring {
             ring,
             slab,
@@ -80,23 +91,33 @@ impl Ring {
         })
     }
 
-    /// Does all transfers and returns how many parts were short. Returns only when the kernel has let go of all memory.
+    /// Does all transfers that `next` gives, and tells `done` of the parts of each that are there: its number, where in it, and the bytes.
+    /// Returns how many parts were short, and only when the kernel has let go of all memory.
     ///
     /// # Safety
-    /// Each transfer's memory is valid for its length for the whole call, for writing if `way` is a read.
-    pub(super) unsafe fn run(&mut self, way: Way, transfers: &[Transfer]) -> io::Result<u64> {
-        let mut rest = transfers.iter().copied();
-        let mut current = rest.next();
+    /// Each transfer's memory is valid for its length until the call returns, for writing if `way` is a read, and nobody else uses it.
+    pub(super) unsafe fn run(
+        &mut self,
+        way: Way,
+        next: &mut dyn FnMut() -> Option<Transfer>,
+        done: &mut dyn FnMut(usize, usize, &[u8]),
+    ) -> io::Result<u64> {
+        let mut current = next();
         let (mut in_flight, mut short, mut failed) = (0usize, 0u64, None);
         loop {
             while failed.is_none() && in_flight < DEPTH {
                 let Some(transfer) = current.as_mut() else { break };
-                let number = self.take_piece(transfer);
-                if transfer.len == 0 {
-                    current = rest.next();
-                }
+                let number = self.take_piece(way, transfer);
                 self.push(way, number);
                 in_flight += 1;
+                if transfer.len > 0 {
+                    continue;
+                }
+                if in_flight.is_multiple_of(BURST) {
+                    // What goes wrong goes wrong again where it is waited for.
+                    let _ = self.ring.submit();
+                }
+                current = next();
             }
             if in_flight == 0 {
                 return failed.map_or(Ok(short), Err);
@@ -104,7 +125,12 @@ impl Ring {
             self.wait();
             while let Some((number, result)) = self.completed() {
                 match self.advance(way, number, result) {
-                    Ok(true) => {}
+                    Ok(true) => {
+                        let piece = self.pieces[usize::from(number)];
+                        // SAFETY: the caller's memory holds `len` bytes, and the kernel is done with them.
+                        let bytes = unsafe { std::slice::from_raw_parts(piece.memory, piece.len) };
+                        done(piece.op, piece.at, bytes);
+                    }
                     // An error elsewhere ends the batch, but not before what is under way.
                     Ok(false) if failed.is_none() => {
                         short += u64::from(result >= 0);
@@ -138,14 +164,16 @@ impl Ring {
     }
 
     /// Cuts the next piece off a transfer.
-    fn take_piece(&mut self, transfer: &mut Transfer) -> u16 {
+    fn take_piece(&mut self, way: Way, transfer: &mut Transfer) -> u16 {
         let number = self.free_pieces.pop().expect("as many pieces as may be in flight");
         let is_aligned = (transfer.memory as usize).is_multiple_of(self.align);
         let through_slot = !is_aligned || (self.is_registered && transfer.len <= SLOT);
-        let len = transfer.len.min(if through_slot { SLOT } else { PIECE_MAX });
+        let max = if way == Way::Read { READ_PIECE_MAX } else { PIECE_MAX };
+        let len = transfer.len.min(if through_slot { SLOT } else { max });
         let slot = through_slot.then(|| self.free_slots.pop().expect("a slot for each piece"));
-        self.pieces[usize::from(number)] =
-            Piece { offset: transfer.offset, memory: transfer.memory, len, slot, done: 0 };
+        let Transfer { op, at, offset, memory, .. } = *transfer;
+        self.pieces[usize::from(number)] = Piece { op, at, offset, memory, len, slot, done: 0 };
+        transfer.at += len;
         transfer.offset += len as u64;
         transfer.memory = transfer.memory.wrapping_add(len);
         transfer.len -= len;
