@@ -357,12 +357,15 @@ impl LockClient {
     }
 
     /// True if a lock of this client, called back or being given up though it may be, keeps others from what `need` would
-    /// let them change. Whoever caches something on this word has to see to it that the flush of that lock drops it.
+    /// let them change, or is a group's that is being given up: who is beside it is in the group. Whoever caches something on this
+    /// word has to see to it that the flush of that lock drops it.
     pub fn is_still_held(&self, resource: &ResourceId, need: &Need) -> bool {
         let Some(&place) = self.by_id.get(resource) else { return false };
         let resource = &self.resources[place];
+        let serves =
+            |held: &Need| held.serves(need) || (held.mode == Mode::Group && need.mode != Mode::Group);
         resource.granted.serving(need, |key| self.locks[key].need.serves(need)).is_some()
-            || resource.leaving.iter().any(|key| self.locks[*key].need.serves(need))
+            || resource.leaving.iter().any(|key| serves(&self.locks[*key].need))
     }
 
     /// Gives up what this client holds on the resource in `mode`, as if somebody wanted all of it: at once, or when its

@@ -296,6 +296,22 @@ fn a_group_lock_is_kept_while_it_is_used_and_not_cached() {
 }
 
 #[test]
+fn what_a_group_kept_others_from_is_protected_until_it_is_flushed() {
+    let mut world = World::new();
+    let handle = world.held(Need::group(5), Need::group(5));
+    world.release(handle);
+    for need in [read(pages(0, 1)), write(pages(8, 8))] {
+        assert!(!world.client.is_covered(&OBJECT, &need) && world.client.is_still_held(&OBJECT, &need));
+    }
+    assert!(
+        !world.client.is_still_held(&OBJECT, &Need::group(6)),
+        "another group was not kept from anything"
+    );
+    world.client.on_flushed(world.now, handle, &mut world.effects);
+    assert!(!world.client.is_still_held(&OBJECT, &read(pages(0, 1))));
+}
+
+#[test]
 fn a_fought_over_resource_is_not_asked_for_again_before_its_time() {
     let mut world = World::new();
     let flags = EnqueueFlags { deny_on_contention: true, ..EnqueueFlags::default() };
