@@ -513,12 +513,16 @@ impl Drop for Cluster {
     }
 }
 
-/// A killed process loses its memory, by which it is found, before its files and locks: waits until those are gone too.
+/// A killed process loses its memory, by which it is found, before its files and locks, and its first thread may end before the others:
+/// waits until all are gone.
 fn wait_gone(pid: u32) {
     wait::until(LIMIT, "a killed process has let go of its files", || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-        let state =
-            stat.as_deref().and_then(|text| text.rsplit_once(") ")).map(|(_, rest)| rest.chars().next());
-        state.is_none_or(|state| state == Some('Z')).then_some(())
+        let Some((_, rest)) = stat.as_deref().and_then(|text| text.rsplit_once(") ")) else {
+            return Some(());
+        };
+        // State and number of threads: fields 3 and 20 of proc_pid_stat(5).
+        let (state, threads) = (rest.split(' ').next(), rest.split(' ').nth(17));
+        (state == Some("Z") && threads.is_none_or(|threads| matches!(threads, "0" | "1"))).then_some(())
     });
 }
