@@ -255,9 +255,7 @@ fn a_stopped_target_is_inspected_without_being_changed() {
     };
     let before = state();
     let shown = inspect(&cluster, &[]).success().stdout;
-    for text in
-        ["blk7-OST0000", "that of this store", "2, 1 of them in their records", "durable up to generation"]
-    {
+    for text in ["blk7-OST0000", "that of this store", "2, 1 of them in their records", "; closed in order"] {
         assert!(shown.contains(text), "{text} in {shown}");
     }
     let objects = inspect(&cluster, &["--objects"]).success().stdout;
@@ -318,6 +316,17 @@ fn a_device_that_holds_something_is_left_alone() {
     format(&named(",force")).success();
     // Nobody takes it for what it was.
     assert!(fs::read(&device).expect("read")[0x438..0x43a] == [0, 0]);
+}
+
+#[test]
+fn files_that_are_devices_share_what_is_available() {
+    let Some(mut cluster) = start(Shape::Embedded, "blk9", &["block", "block"]) else { return };
+    let sizes = [0, 1].map(|ost| fs::metadata(data_of(&cluster, ost)).expect("there").len());
+    let available = rustix::fs::statvfs(cluster.data()).expect("asked");
+    let available = available.f_bavail * available.f_frsize;
+    assert!(sizes[0].abs_diff(sizes[1]) < sizes[0] / 10, "{sizes:?}: each has a half");
+    assert!(sizes[0] + sizes[1] < available, "{sizes:?} of {available}");
+    cluster.stop_and_check();
 }
 
 #[test]

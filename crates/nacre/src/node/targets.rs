@@ -133,7 +133,11 @@ fn object_options(instance: &Instance, target: TargetId) -> FileStoreOptions {
 
 /// How many OSTs of this directory are on the local file system of `target`, itself included.
 fn osts_beside(instance: &Instance, target: TargetId) -> u32 {
-    let device = |target| std::fs::metadata(instance.target_dir(target)).map(|meta| meta.dev()).ok();
+    let device = |target| {
+        // One that is not made yet will lie where the others do.
+        let dir = instance.target_dir(target);
+        std::fs::metadata(&dir).or_else(|_| std::fs::metadata(&instance.dir)).map(|meta| meta.dev()).ok()
+    };
     let own = device(target);
     let osts = instance.targets().into_iter().filter(|other| other.kind == TargetKind::Ost);
     let beside = osts.filter(|&other| other == target || (own.is_some() && device(other) == own)).count();

@@ -296,14 +296,26 @@ impl Core {
 
     /// Refuses changes after [`crate::object::ObjectStore::close`].
     fn check_open(&self) -> Result<()> {
-        if self.is_closed.load(Ordering::Relaxed) { Err(ObjectError::Closed) } else { Ok(()) }
+        if self.is_closed.load(Ordering::SeqCst) { Err(ObjectError::Closed) } else { Ok(()) }
     }
 
     /// Notes that a call changes something, until the guard is dropped.
     fn change(&self) -> Result<Changing<'_>> {
-        self.check_open()?;
-        self.changing.fetch_add(1, Ordering::AcqRel);
-        Ok(Changing(self))
+        // In this order: who closes sees the call, or the call sees that.
+        self.changing.fetch_add(1, Ordering::SeqCst);
+        let changing = Changing(self);
+        self.check_open().map(|()| changing)
+    }
+
+    /// Refuses changes from now on and makes everything durable. Unless a change is still under way, the state on disk is called clean
+    /// then: a process need not drop its store before it ends.
+    fn close_in_order(&self) -> Result<()> {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.complete(self.durable.generation())?;
+        match self.changing.load(Ordering::SeqCst) {
+            0 => self.write_state(self.durable.completed(), true),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -264,7 +264,6 @@ impl ObjectStore for BlockStore {
     }
 
     fn close(&self) -> Result<()> {
-        self.is_closed.store(true, Ordering::Relaxed);
-        self.sync_all()
+        self.close_in_order()
     }
 }
