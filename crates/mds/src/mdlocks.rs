@@ -226,7 +226,7 @@ impl Mds {
     /// # Errors
     /// `EINTR`, `EVICTED`, `ESHUTDOWN`; what reading an inode gives.
     pub(crate) fn call_back(&self, tx: &Tx, export: Option<&Export>) -> StatusResult<()> {
-        if tx.is_replay || tx.is_called_back || !self.mdlocks.has_locks() {
+        if tx.is_replay || !self.mdlocks.has_locks() {
             return Ok(());
         }
         for (fid, new) in tx.cached() {

@@ -651,6 +651,11 @@ impl Mds {
             return Ok(TransNo(0));
         }
         self.call_back(tx, export)?;
+        self.commit_called_back(tx)
+    }
+
+    /// Commits a transaction when clients have given up what they keep of what it changes ([`Mds::call_back`]).
+    pub(crate) fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
         let transno = self.store.commit(tx.batch()).map_err(|error| self.store_failed(&error))?;
         self.space.count_inodes(tx.inode_change());
         if tx.moves_names {

@@ -35,8 +35,6 @@ pub struct Tx {
     inode_change: i64,
     /// What it changes was changed before the restart, and called back then, or nobody has kept it: nobody is waited for.
     pub is_replay: bool,
-    /// Clients have given up what they keep of what it changes.
-    pub is_called_back: bool,
     /// Handle that the request opens, to be stored with its answer.
     pub opened: Option<OpenedRecord>,
     /// Names have to move between shards because of it.
@@ -55,7 +53,6 @@ impl Tx {
             destroyed: Vec::new(),
             inode_change: 0,
             is_replay: false,
-            is_called_back: false,
             moves_names: false,
             opened: None,
             default_acl: None,

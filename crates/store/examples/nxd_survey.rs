@@ -5,6 +5,9 @@
 //! DIR is on a fast local file system: its time counts, too. All figures are simulated as to the disk; the cache is a file in DIR
 //! around the page cache.
 
+mod common;
+
+use common::{number, spread};
 use nacre_store::object::block::device::{DirectDevice, DirectDeviceOptions};
 use nacre_store::object::simulated::{Medium, Simulated};
 use nacre_store::object::{FileStore, FileStoreOptions, Nxd, NxdMode, NxdOptions, NxdSettings, ObjectStore};
@@ -74,17 +77,6 @@ fn streams(store: &dyn ObjectStore, first: u64, threads: u64, mib: u64) -> f64 {
     rate
 }
 
-fn spread(name: &str, mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let median = values[values.len() / 2];
-    println!("{name}: {median:.1} ({:.1} to {:.1})", values[0], values[values.len() - 1]);
-    median
-}
-
-fn number(arguments: &[String], at: usize, otherwise: u64) -> u64 {
-    arguments.get(at).map_or(otherwise, |text| text.parse().expect("a number"))
-}
-
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let dir = Path::new(arguments.first().expect("a directory"));
@@ -128,12 +120,12 @@ fn main() {
         beyond.push(small_writes(&nxd, threads, object_bytes, round * 3 + 3, &is_long));
         nxd.flush_now().expect("drained");
     }
-    let off = spread("simulated, 4 KiB random writes per second, off", off);
+    let off = spread("simulated, 4 KiB random writes per second, off", &off);
     let full =
-        spread("simulated, 4 KiB random writes per second, on, until half of the log is full", until_full);
-    let beyond = spread("simulated, 4 KiB random writes per second, on, beyond", beyond);
-    let stream_off = spread("simulated, streams of 1 MiB writes, MiB/s, off", stream_off);
-    let stream_on = spread("simulated, streams of 1 MiB writes, MiB/s, on", stream_on);
+        spread("simulated, 4 KiB random writes per second, on, until half of the log is full", &until_full);
+    let beyond = spread("simulated, 4 KiB random writes per second, on, beyond", &beyond);
+    let stream_off = spread("simulated, streams of 1 MiB writes, MiB/s, off", &stream_off);
+    let stream_on = spread("simulated, streams of 1 MiB writes, MiB/s, on", &stream_on);
     println!(
         "until full {:.1} x, beyond {:.1} x, streams {:.3} x",
         full / off,

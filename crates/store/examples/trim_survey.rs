@@ -5,6 +5,9 @@
 //!
 //! DIR is on a fast local file system: the devices are files there. All figures are simulated as to the flash.
 
+mod common;
+
+use common::{number, spread};
 use nacre_store::object::block::device::model::{FlashStats, MediaSpec, SimulatedDevice};
 use nacre_store::object::block::device::{DirectDevice, DirectDeviceOptions};
 use nacre_store::object::trim::{Load, TrimSettings, Trimmer};
@@ -125,18 +128,6 @@ impl Side {
     fn flash(&self) -> FlashStats {
         self.device.flash_stats().expect("it is flash")
     }
-}
-
-fn spread(name: &str, values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let median = values[values.len() / 2];
-    println!("{name}: {median:.2} ({:.2} to {:.2})", values[0], values[values.len() - 1]);
-    median
-}
-
-fn number(arguments: &[String], at: usize, otherwise: u64) -> u64 {
-    arguments.get(at).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
 fn main() {

@@ -42,9 +42,10 @@ pub use report::{
 };
 pub use trim::Trimmed;
 
+use crate::meta::{MetaStore, Table};
 use block::device::model::SimulatedDevice;
 use nacre_types::{Fid, Timestamp};
-use std::ops::Range;
+use std::ops::{Bound, ControlFlow, Range};
 use std::time::Instant;
 
 /// Attributes of an object; the default is that of one that does not exist.
@@ -351,3 +352,17 @@ pub trait ObjectStore: Send + Sync {
 /// Most objects that [`ObjectStore::destroy_orphans`] takes for orphans: five times the largest reservation (20000), as
 /// in Lustre (reference 4.5).
 pub const ORPHANS_MAX: u64 = 100_000;
+
+/// Visits the objects that have a record in a table of the index of a store, in the order of their FIDs.
+///
+/// # Errors
+/// If the index cannot be read.
+fn visit_keys(index: &MetaStore, table: Table, visit: &mut dyn FnMut(Fid)) -> Result<()> {
+    index.scan(table, &[], Bound::Unbounded, &mut |key, _| {
+        if let Ok(key) = <&[u8; 16]>::try_from(key) {
+            visit(Fid::from_key(key));
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(())
+}

@@ -17,7 +17,8 @@ impl Client {
     ///
     /// # Errors
     /// `EALREADY` if it lies so; `EPERM` without the right to choose MDTs, or to who does not own it; `EINVAL` if there is no such MDT;
-    /// `EBUSY` for the root, for a file that is open, and for a directory whose names move; `EMLINK` for a file with too many names.
+    /// `EBUSY` for the root, for a file that is open, and for a directory whose names move; `EMLINK` for a file with too many names; `EAGAIN`
+    /// if a directory is to be spread and all other MDTs are away or take nothing new.
     pub fn migrate(
         &self,
         caller: &Caller,

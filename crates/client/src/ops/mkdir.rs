@@ -131,7 +131,7 @@ impl Client {
     ///
     /// # Errors
     /// `EPERM` without the right to choose MDTs, and where it is turned off; `EINVAL` if there is no such MDT, or more shards than they
-    /// may have; `EBUSY` while its names move; `EALREADY` if they lie so.
+    /// may have; `EBUSY` while its names move; `EALREADY` if they lie so; `EAGAIN` if all other MDTs are away or take nothing new.
     pub fn restripe(&self, caller: &Caller, fid: Fid, wish: &DirDefault) -> StatusResult<()> {
         self.check_mdts(wish)?;
         let count = self.shard_count(wish);
@@ -159,8 +159,7 @@ impl Client {
     /// # Errors
     /// `EAGAIN` if it would not be spread because others are away or take nothing new; what MDTs answer.
     pub(crate) fn spread_from(&self, first: u16, count: usize, wish: &DirDefault) -> StatusResult<Vec<u16>> {
-        let mdts = parts_on(&spread(&self.connected_rooms()?, first), count, wish);
-        if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN) }
+        spread_parts(&self.connected_rooms()?, first, count, wish)
     }
 
     pub(crate) fn check_mdts(&self, wish: &DirDefault) -> StatusResult<()> {
@@ -426,6 +425,15 @@ fn each_of(wish: &DirDefault) -> usize {
     }
 }
 
+/// The MDTs of `count` parts of a directory, from one on: those that can be used.
+///
+/// # Errors
+/// `EAGAIN` if there would be one part, and more were asked for.
+fn spread_parts(rooms: &[Room], first: u16, count: usize, wish: &DirDefault) -> StatusResult<Vec<u16>> {
+    let mdts = parts_on(&spread(rooms, first), count, wish);
+    if mdts.len() > 1 || count <= 1 { Ok(mdts) } else { Err(Status::EAGAIN) }
+}
+
 /// The MDTs of `count` parts: these in turn. Where some cannot be used there are fewer parts, as one has no more than it may.
 fn parts_on(mdts: &[u16], count: usize, wish: &DirDefault) -> Vec<u16> {
     let parts = count.min(mdts.len() * each_of(wish));
@@ -464,5 +472,17 @@ mod tests {
         assert_eq!(parts_on(&[1, 2], 5, &over), [1, 2, 1, 2, 1]);
         assert_eq!(parts_on(&[1], 6, &over), [1; 5]);
         assert_eq!(parts_on(&[1, 2], 3, &wish(DirFlags::empty())), [1, 2]);
+    }
+
+    #[test]
+    fn a_directory_that_is_to_be_spread_is_not_made_whole_because_others_are_away() {
+        let room = |index, usable| Room { index, bytes: 1, files: 1, usable };
+        let (both, one) = ([room(0, true), room(1, true)], [room(0, true), room(1, false)]);
+        let wish = |flags| DirDefault { flags, ..DirDefault::default() };
+        let (plain, over) = (wish(DirFlags::empty()), wish(DirFlags::OVERSTRIPED));
+        assert_eq!(spread_parts(&both, 1, 2, &plain), Ok(vec![1, 0]));
+        assert_eq!(spread_parts(&one, 0, 2, &plain), Err(Status::EAGAIN));
+        assert_eq!(spread_parts(&one, 0, 2, &over), Ok(vec![0, 0]));
+        assert_eq!(spread_parts(&one, 0, 1, &plain), Ok(vec![0]));
     }
 }

@@ -5,7 +5,6 @@ use crate::locks::{HELD_MAX, Locked};
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tables::{OPERATIONS, op_key};
-use crate::tx::Tx;
 use nacre_ondisk::{DirentRecord, InodeRecord};
 use nacre_rpc::Export;
 use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
@@ -188,15 +187,10 @@ impl Mds {
             xid: slot.xid,
             answer: RecordBytes(answer.to_bytes()),
         }));
-        let commit = |mut tx: Tx| {
-            let transno = self.commit_as(Some(caller.export), &mut tx)?;
-            Ok((transno, MdsAnswer { transno, ..answer }))
-        };
         let (client, export) = (caller.client, Some(caller.export));
         let decided = Decided { client, export, now, is_durable: false };
-        let mut answer = self.decide(gathered, updates, decided, commit)?;
-        answer.last_committed = self.committed();
-        Ok(answer)
+        let transno = self.decide(gathered, updates, decided)?;
+        Ok(MdsAnswer { transno, last_committed: self.committed(), ..answer })
     }
 
     /// The same on the server's own account. The part here is durable before anybody else does his, or sees it.
@@ -206,16 +200,15 @@ impl Mds {
     pub(crate) fn execute_own(&self, gathered: Gathered<'_>, updates: Vec<Update>) -> StatusResult<()> {
         let client = nacre_types::ClientUuid([0; 16]);
         let decided = Decided { client, export: None, now: self.now(), is_durable: true };
-        self.decide(gathered, updates, decided, |mut tx| Ok((self.commit(&mut tx)?, ())))
+        self.decide(gathered, updates, decided).map(drop)
     }
 
-    fn decide<T>(
+    fn decide(
         &self,
         mut gathered: Gathered<'_>,
         updates: Vec<Update>,
         decided: Decided<'_>,
-        commit: impl FnOnce(Tx) -> StatusResult<(TransNo, T)>,
-    ) -> StatusResult<T> {
+    ) -> StatusResult<TransNo> {
         let id = gathered.op;
         let parts = parts_of(updates, &gathered.remote, self.index);
         let stamp = self.operations.tick();
@@ -230,17 +223,11 @@ impl Mds {
         }
         // May take long; who wants everything durable waits for what is noted.
         self.call_back(&tx, export)?;
-        tx.is_called_back = true;
         // Before it is committed, so that nobody takes it for durable in between.
         let transno = TransNo(self.store.last_transno().0 + 1);
         self.operations.note_open(&operation, transno);
-        let (transno, outcome) = match commit(tx) {
-            Ok(committed) => committed,
-            Err(status) => {
-                self.operations.retract(&id);
-                return Err(status);
-            }
-        };
+        let committed = self.commit_called_back(&mut tx);
+        let transno = committed.inspect_err(|_| self.operations.retract(&id))?;
         gathered.is_decided = true;
         self.operations.decided(&id);
         self.operations.note_open(&operation, transno);
@@ -252,7 +239,7 @@ impl Mds {
                 log::warn!("MDT{mdt:04x} has not committed its part of {id} yet: {status}");
             }
         }
-        Ok(outcome)
+        Ok(transno)
     }
 
     /// Has another MDT commit its part.

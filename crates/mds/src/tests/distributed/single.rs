@@ -80,17 +80,22 @@ fn an_answer_that_was_lost_with_the_power_is_known_again() {
     world.check();
 }
 
-/// A commit may wait for clients, and fail. Until then an MDT that has just restarted must not hear of the operation, nor may its
-/// coordinator take it for done.
-#[test]
-fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
+/// A directory on MDT 1, and the parts of an operation of MDT 0 that puts a name there.
+fn one_name_elsewhere() -> (World, Fid, Vec<Part>) {
     let world = World::new(2, 4);
     let fid = world.fid(1);
     world.make(Fid::ROOT, "there", fid, true).expect("made");
     world.recover();
     let at = Name { parent: fid, name: b"not yet".to_vec() };
     let name = Update::PutName { at, fid: Fid::ROOT, kind: FileKind::Directory };
-    let parts = vec![Part { mdt: 0, updates: Vec::new() }, Part { mdt: 1, updates: vec![name] }];
+    (world, fid, vec![Part { mdt: 0, updates: Vec::new() }, Part { mdt: 1, updates: vec![name] }])
+}
+
+/// A commit may wait for clients, and fail. Until then an MDT that has just restarted must not hear of the operation, nor may its
+/// coordinator take it for done.
+#[test]
+fn an_operation_that_is_about_to_be_committed_is_done_nowhere_else() {
+    let (world, fid, parts) = one_name_elsewhere();
     let coordinator = world.net.get(0).expect("alive");
     let id = coordinator.operations.be_about_to_commit(parts).id;
 
@@ -116,13 +121,7 @@ fn an_operation_that_is_about_to_be_committed_is_not_done_because_somebody_syncs
         }
         fn exit(&self) {}
     }
-    let world = World::new(2, 4);
-    let fid = world.fid(1);
-    world.make(Fid::ROOT, "there", fid, true).expect("made");
-    world.recover();
-    let at = Name { parent: fid, name: b"not yet".to_vec() };
-    let name = Update::PutName { at, fid: Fid::ROOT, kind: FileKind::Directory };
-    let parts = vec![Part { mdt: 0, updates: Vec::new() }, Part { mdt: 1, updates: vec![name] }];
+    let (world, fid, parts) = one_name_elsewhere();
     let coordinator = world.net.get(0).expect("alive");
     let everything = MdsRequest::Commit { upto: TransNo(u64::MAX) };
     assert_eq!(world.run(0, &everything), Ok(MdsReply::Done));

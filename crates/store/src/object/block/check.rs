@@ -4,7 +4,7 @@ use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::read::block_crc;
 use super::recover::parse_map_key;
 use super::{Core, MAPS, OBJECTS, SEQUENCES};
-use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result};
+use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result, visit_keys};
 use nacre_ondisk::DecodeError;
 use nacre_ondisk::block::{BlockHeadRecord, BlockMapRecord, Inline, MAP_BLOCKS, Place};
 use nacre_ondisk::object::SequenceRecord;
@@ -48,13 +48,7 @@ impl Core {
     /// # Errors
     /// If the index cannot be read.
     pub(super) fn visit_objects(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        self.index.scan(OBJECTS, &[], Bound::Unbounded, &mut |key, _| {
-            if let Ok(key) = <&[u8; 16]>::try_from(key) {
-                visit(Fid::from_key(key));
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(())
+        visit_keys(&self.index, OBJECTS, visit)
     }
 
     /// Reads the data of a map and compares checksums. Returns how many bytes those were.

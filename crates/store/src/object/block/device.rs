@@ -108,10 +108,7 @@ pub trait BlockDevice: Send + Sync {
         next: &mut dyn FnMut() -> Option<ReadOp<'a>>,
         done: &mut dyn FnMut(usize, usize, &[u8]),
     ) -> io::Result<()> {
-        let mut batch: Vec<ReadOp<'a>> = std::iter::from_fn(next).collect();
-        self.read(&mut batch)?;
-        batch.iter().enumerate().for_each(|(number, op)| done(number, 0, op.buffer));
-        Ok(())
+        read_together(|batch| self.read(batch), next, done)
     }
 
     /// Writes all operations of a batch, in any order. Whoever reads afterwards gets the data, also after the end of this
@@ -141,6 +138,18 @@ pub trait BlockDevice: Send + Sync {
 
     /// Counters.
     fn stats(&self) -> DeviceStats;
+}
+
+/// [`BlockDevice::read_each`] with one batch for all.
+pub(super) fn read_together<'a>(
+    read: impl FnOnce(&mut [ReadOp<'_>]) -> io::Result<()>,
+    next: &mut dyn FnMut() -> Option<ReadOp<'a>>,
+    done: &mut dyn FnMut(usize, usize, &[u8]),
+) -> io::Result<()> {
+    let mut batch: Vec<ReadOp<'a>> = std::iter::from_fn(next).collect();
+    read(&mut batch)?;
+    batch.iter().enumerate().for_each(|(number, op)| done(number, 0, op.buffer));
+    Ok(())
 }
 
 /// Refuses transfers that are not aligned or end beyond the device.

@@ -12,10 +12,9 @@ use super::read::block_crc;
 use super::recover::{self, parse_map_key};
 use super::{BlockStoreOptions, DeviceProblem, MAPS, OBJECTS, SEQUENCES, label, read_state};
 use crate::meta::{MetaStore, MetaStoreOptions};
-use crate::object::{FreeExtents, ObjectError, Result};
+use crate::object::{FreeExtents, ObjectError, Result, visit_keys};
 use nacre_ondisk::block::{
-    BLOCK_LABEL_LEN, BlockHeadRecord, BlockLabel, BlockLabelError, BlockMapRecord, BlockStoreRecord,
-    MAP_BLOCKS, Place,
+    BLOCK_LABEL_LEN, BlockHeadRecord, BlockLabel, BlockMapRecord, BlockStoreRecord, MAP_BLOCKS, Place,
 };
 use nacre_types::Fid;
 use std::collections::BTreeMap;
@@ -36,7 +35,7 @@ pub struct Inspector {
 }
 
 /// What is found where a label should be on the device.
-pub type LabelFound = std::result::Result<BlockLabel, BlockLabelError>;
+pub type LabelFound = std::result::Result<BlockLabel, String>;
 
 /// What a store is as a whole.
 #[derive(Debug)]
@@ -185,8 +184,9 @@ impl Inspector {
 
     fn label_at(&self, offset: u64) -> LabelFound {
         let mut block = [0; BLOCK_LABEL_LEN];
-        let _ = self.device.file.read_exact_at(&mut block, offset);
-        BlockLabel::decode(&block)
+        let read = self.device.file.read_exact_at(&mut block, offset);
+        read.map_err(|error| format!("it cannot be read: {error}"))?;
+        BlockLabel::decode(&block).map_err(|error| error.to_string())
     }
 
     /// Do maps belong to heads, and have heads as many blocks as they say? How many maps there are.
@@ -224,13 +224,7 @@ impl Inspector {
     /// # Errors
     /// If the index cannot be read.
     pub fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        self.index.scan(OBJECTS, &[], Bound::Unbounded, &mut |key, _| {
-            if let Ok(key) = <&[u8; 16]>::try_from(key) {
-                visit(Fid::from_key(key));
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(())
+        visit_keys(&self.index, OBJECTS, visit)
     }
 
     /// An object; `None` if there is none. All its data is read and compared with its checksums.

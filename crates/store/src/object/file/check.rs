@@ -1,7 +1,7 @@
 //! Comparing index and files.
 
 use super::{FileStore, OBJECTS, SEQUENCES, directory, slots};
-use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result};
+use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result, visit_keys};
 use nacre_ondisk::DecodeError;
 use nacre_ondisk::object::{ObjectRecord, SequenceRecord};
 use nacre_types::Fid;
@@ -31,13 +31,7 @@ impl FileStore {
     /// # Errors
     /// If the index cannot be read.
     pub(super) fn visit_objects(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
-        self.index.scan(OBJECTS, &[], Bound::Unbounded, &mut |key, _| {
-            if let Ok(key) = <&[u8; 16]>::try_from(key) {
-                visit(Fid::from_key(key));
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(())
+        visit_keys(&self.index, OBJECTS, visit)
     }
 
     /// Implements [`crate::object::ObjectStore::verify`]. Objects that are made or destroyed meanwhile are not reported.

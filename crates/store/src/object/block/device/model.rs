@@ -9,7 +9,7 @@ mod flash;
 #[cfg(test)]
 mod tests;
 
-use super::{BlockDevice, DeviceInfo, DeviceStats, ReadOp, WriteOp};
+use super::{BlockDevice, DeviceInfo, DeviceStats, ReadOp, WriteOp, read_together};
 use crate::object::simulated::{bytes, duration};
 use disk::Disk;
 pub use disk::DiskSpec;
@@ -245,10 +245,7 @@ impl BlockDevice for SimulatedDevice {
         if !self.is_on.load(Ordering::Relaxed) {
             return self.inner.read_each(next, done);
         }
-        let mut batch: Vec<ReadOp<'a>> = std::iter::from_fn(next).collect();
-        self.read(&mut batch)?;
-        batch.iter().enumerate().for_each(|(number, op)| done(number, 0, op.buffer));
-        Ok(())
+        read_together(|batch| self.read(batch), next, done)
     }
 
     fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {

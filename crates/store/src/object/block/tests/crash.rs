@@ -218,23 +218,25 @@ fn after_a_power_cut_an_index_that_is_old_finds_the_old_data() {
     }
 }
 
-#[test]
-fn the_power_may_go_at_every_transfer_and_every_flush() {
-    for seed in 200..203 {
+/// Has the power go at each transfer and flush of a run: `before` steps and a sync, then `steps` of them. `more` does what else belongs to
+/// a step, and says whether it noticed.
+pub(super) fn at_every_transfer(
+    seeds: std::ops::Range<u64>,
+    (before, steps): (usize, usize),
+    mut more: impl FnMut(&Trial, usize) -> bool,
+) {
+    for seed in seeds {
         for point in 0..60 {
             let mut trial = Trial::new(seed);
-            for _ in 0..6 {
+            for _ in 0..before {
                 assert!(trial.step());
             }
             trial.sync();
             trial.device.order(Fault::PowerAfter(point));
             let mut is_off = false;
-            for step in 0..20 {
+            for step in 0..steps {
                 is_off |= !trial.step();
-                if step % 5 == 4 {
-                    // What this call made durable before it failed is not known.
-                    is_off |= trial.store.sync_all().is_err();
-                }
+                is_off |= more(&trial, step);
                 if is_off {
                     break;
                 }
@@ -247,6 +249,12 @@ fn the_power_may_go_at_every_transfer_and_every_flush() {
             }
         }
     }
+}
+
+#[test]
+fn the_power_may_go_at_every_transfer_and_every_flush() {
+    // What a sync made durable before it failed is not known.
+    at_every_transfer(200..203, (6, 20), |trial, step| step % 5 == 4 && trial.store.sync_all().is_err());
 }
 
 #[test]

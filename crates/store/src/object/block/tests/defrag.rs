@@ -1,6 +1,6 @@
 //! Objects in many pieces become objects in few, and nothing else changes.
 
-use super::crash::Trial;
+use super::crash::{Trial, at_every_transfer};
 use super::*;
 use crate::object::{Fallocate, ObjectExtent};
 use device::Fault;
@@ -242,34 +242,11 @@ fn a_power_cut_after_data_was_moved_leaves_old_or_new() {
 #[test]
 fn the_power_may_go_at_every_transfer_while_data_is_moved() {
     let mut moved = 0;
-    for seed in 700..704 {
-        for point in 0..60 {
-            let mut trial = Trial::new(seed);
-            for _ in 0..12 {
-                assert!(trial.step());
-            }
-            trial.sync();
-            trial.device.order(Fault::PowerAfter(point));
-            let mut is_off = false;
-            for step in 0..12 {
-                is_off |= !trial.step();
-                // What cannot be moved is an error in the log, which the device's failures are.
-                moved += trial.store.defragment(&EAGER).unwrap_or(0);
-                if step % 4 == 3 {
-                    is_off |= trial.store.sync_all().is_err();
-                }
-                if is_off {
-                    break;
-                }
-            }
-            let latest = trial.copy("latest");
-            let chance = trial.random.below(9);
-            trial.cut(&latest, chance, &format!("seed {seed}, power goes at {point}"));
-            if !is_off {
-                break;
-            }
-        }
-    }
+    at_every_transfer(700..704, (12, 12), |trial, step| {
+        // What cannot be moved is an error in the log, which the device's failures are.
+        moved += trial.store.defragment(&EAGER).unwrap_or(0);
+        step % 4 == 3 && trial.store.sync_all().is_err()
+    });
     assert!(moved > 0);
 }
 

@@ -1,0 +1,15 @@
+//! What surveys share.
+
+/// Prints the median of some values, the smallest and the largest; gives the median.
+pub fn spread(name: &str, values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let median = values[values.len() / 2];
+    println!("{name}: {median:.2} ({:.2} to {:.2})", values[0], values[values.len() - 1]);
+    median
+}
+
+/// The number in a place of the command line, or what it is otherwise.
+pub fn number(arguments: &[String], at: usize, otherwise: u64) -> u64 {
+    arguments.get(at).map_or(otherwise, |text| text.parse().expect("a number"))
+}
