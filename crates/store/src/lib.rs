@@ -6,5 +6,6 @@
 mod exclusive;
 pub mod meta;
 pub mod object;
+mod together;
 
 pub use meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};

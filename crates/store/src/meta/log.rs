@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::base::is_no_space;
 use super::batch::Batch;
@@ -18,6 +18,7 @@ use super::segment::Segment;
 use super::wal::{
     RECORD_HEADER_LEN, RecordHeader, Records, SEGMENT_HEADER_LEN, SegmentHeader, crc32c, record_len,
 };
+use crate::together::Together;
 
 /// Segment files of a store.
 pub(crate) const SEGMENTS: usize = 2;
@@ -31,8 +32,7 @@ pub(crate) struct Log {
     last: AtomicU64,
     /// Newest durable transaction.
     durable: AtomicU64,
-    flush: Mutex<Flush>,
-    flushed: Condvar,
+    together: Together,
     latch: Latch,
     pub(crate) syncs: AtomicU64,
 }
@@ -58,11 +58,6 @@ struct Slot {
     is_pending: bool,
     /// Sequence of its present use.
     sequence: u64,
-}
-
-#[derive(Default)]
-struct Flush {
-    is_running: bool,
 }
 
 /// Where a batch went.
@@ -136,8 +131,7 @@ impl Log {
             }),
             last: AtomicU64::new(recovered.last_transno),
             durable: AtomicU64::new(recovered.durable_transno),
-            flush: Mutex::default(),
-            flushed: Condvar::new(),
+            together: Together::default(),
             latch: Latch::default(),
             syncs: AtomicU64::new(0),
         }
@@ -272,25 +266,15 @@ impl Log {
 
     /// Makes everything up to `upto` durable. One caller flushes for all that wait.
     pub(crate) fn sync(&self, upto: u64) -> Result<()> {
-        let mut flush = self.flush.lock();
-        while self.durable_transno() < upto {
+        // A transaction that does not exist yet is not waited for.
+        let upto = upto.min(self.last_transno());
+        let flush = || {
             self.latch.check()?;
-            if flush.is_running {
-                self.flushed.wait(&mut flush);
-                continue;
-            }
-            flush.is_running = true;
-            let result = MutexGuard::unlocked(&mut flush, || self.flush_all());
-            flush.is_running = false;
-            self.flushed.notify_all();
-            let reached = result?;
-            assert!(reached >= upto.min(self.last_transno()), "a flush covers everything appended before it");
-            if reached < upto {
-                // The caller named a transaction that does not exist yet; everything that does is durable.
-                return Ok(());
-            }
-        }
-        Ok(())
+            let reached = self.flush_all()?;
+            assert!(reached >= upto, "a flush covers everything appended before it");
+            Ok(())
+        };
+        self.together.until(|| self.durable_transno() >= upto, flush)
     }
 
     /// Flushes old segments before newer ones, so that what is durable is a prefix whenever this returns.

@@ -10,8 +10,8 @@ pub struct MetaStoreOptions {
     /// Bytes of recent changes (keys, values and bookkeeping) kept in memory before they move to the base.
     /// Twice as much can be in memory while a move is under way. Reopening replays at most about this much twice.
     pub overlay_bytes: u64,
-    /// Bytes of one log segment; there are two. A multiple of 4096 from 64 KiB to 2 GiB. Fixed when the store is made;
-    /// the value on disk wins afterwards.
+    /// Bytes of one log segment; there are two. A multiple of 4096 from 64 KiB to 2 GiB. Fixed when the store is made, where
+    /// a small disk makes it less; the value on disk wins afterwards, and `overlay_bytes` and `reserve_bytes` follow it.
     pub wal_segment_bytes: u64,
     /// Whether the log is written through a shared mapping (cheap) or by system calls (safe on file systems that do not
     /// overwrite in place, where a mapped write could find no space and end the process). `None` chooses by file system.
@@ -40,7 +40,28 @@ impl Default for MetaStoreOptions {
     }
 }
 
+/// A new store's segment is not more than this part of what is available, so that a store takes a ninth of a small disk.
+const SEGMENT_PART: u64 = 32;
+/// Segments are not made smaller than this: a transaction has to fit into one.
+const SEGMENT_LEAST_BYTES: u64 = 4 << 20;
+
 impl MetaStoreOptions {
+    /// Bytes of a segment of a new store where so much is available.
+    pub(crate) fn segment_that_fits(&self, available_bytes: u64) -> u64 {
+        let most = (available_bytes / SEGMENT_PART).max(SEGMENT_LEAST_BYTES) & !4095;
+        self.wal_segment_bytes.min(most)
+    }
+
+    /// The settings for a store that has segments of this size: what is in memory and in reserve fits a smaller log.
+    pub(crate) fn with_segment(self, bytes: u64) -> Self {
+        if bytes >= self.wal_segment_bytes {
+            return self;
+        }
+        let part = |of: u64| (u128::from(of) * u128::from(bytes) / u128::from(self.wal_segment_bytes)) as u64;
+        let (overlay_bytes, reserve_bytes) = (part(self.overlay_bytes), part(self.reserve_bytes));
+        MetaStoreOptions { overlay_bytes, reserve_bytes, wal_segment_bytes: bytes, ..self }
+    }
+
     /// Small sizes for an index of a few thousand entries, such as that of an OST, and for tests.
     pub fn small() -> Self {
         MetaStoreOptions {

@@ -51,6 +51,7 @@ pub(crate) fn open(dir: &Path, options: MetaStoreOptions) -> Result<(Engine, Exc
     }
     let bytes = read_up_to(&superblock_path, 4096)?;
     let superblock = Superblock::decode(&bytes, &superblock_path)?;
+    let options = options.with_segment(superblock.wal_segment_bytes);
     Ok((recover(dir, options, &superblock)?, lock))
 }
 
@@ -96,14 +97,15 @@ fn create(dir: &Path, options: &MetaStoreOptions) -> Result<()> {
     let mut uuid = [0; 16];
     let random = Path::new("/dev/urandom");
     File::open(random).and_then(|mut file| file.read_exact(&mut uuid)).map_err(io_error("read", random))?;
+    let wal_segment_bytes = options.segment_that_fits(available_bytes(dir)?);
     for slot in 0..SEGMENTS {
         let header = SegmentHeader { uuid, sequence: slot as u64, base_transno: 0, durable_transno: 0 };
-        let len = segment_len(options.wal_segment_bytes)?;
+        let len = segment_len(wal_segment_bytes)?;
         let path = segment_path(dir, slot);
         Segment::create(&path, len, &header.encode()).map_err(io_error("write", &path))?;
     }
     Base::create(&base, options.map_bytes, &uuid)?;
-    let superblock = Superblock { uuid, wal_segment_bytes: options.wal_segment_bytes };
+    let superblock = Superblock { uuid, wal_segment_bytes };
     let (new, path) = (dir.join(SUPERBLOCK_NEW_NAME), dir.join(SUPERBLOCK_NAME));
     let mut file = OpenOptions::new()
         .write(true)
@@ -121,6 +123,11 @@ fn create(dir: &Path, options: &MetaStoreOptions) -> Result<()> {
         sync_dir(parent)?;
     }
     Ok(())
+}
+
+fn available_bytes(dir: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(dir).map_err(|errno| io_error("ask for the space of", dir)(errno.into()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 fn sync_dir(dir: &Path) -> Result<()> {

@@ -262,3 +262,19 @@ fn callers_of_sync_share_flushes() {
     // A number that no transaction has yet: everything there is becomes durable, and the call returns.
     store.sync(TransNo(1 << 40)).unwrap();
 }
+
+#[test]
+fn a_store_on_a_small_disk_takes_a_small_part_of_it_and_opens_again() {
+    let options = MetaStoreOptions::default();
+    assert_eq!(options.segment_that_fits(4 << 30), 64 << 20);
+    assert_eq!(options.segment_that_fits(1 << 30), 32 << 20);
+    assert_eq!(options.segment_that_fits(50 << 20), 4 << 20);
+    assert_eq!(options.segment_that_fits((1 << 30) + 12345) % 4096, 0);
+    assert_eq!(tiny_options().segment_that_fits(0), tiny_options().wal_segment_bytes);
+
+    let smaller = options.clone().with_segment(4 << 20);
+    assert_eq!((smaller.overlay_bytes, smaller.reserve_bytes), (2 << 20, 6 << 20));
+    smaller.check().expect("good");
+    let larger = tiny_options().with_segment(1 << 30);
+    assert_eq!(larger.reserve_bytes, tiny_options().reserve_bytes);
+}

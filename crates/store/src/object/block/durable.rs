@@ -11,9 +11,10 @@ use super::device::BlockDevice;
 use super::{Core, STORE, STORE_KEY};
 use crate::meta::Batch;
 use crate::object::{ObjectError, Result};
+use crate::together::Together;
 use nacre_ondisk::block::BlockStoreRecord;
 use nacre_types::Fid;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// See the [module documentation](self).
@@ -25,8 +26,7 @@ pub(super) struct Durable {
     completed: AtomicU64,
     /// Data was written to the device since the last flush began.
     is_dirty: AtomicBool,
-    is_flushing: Mutex<bool>,
-    flushed: Condvar,
+    together: Together,
     pub(super) flushes: AtomicU64,
     pub(super) failures: AtomicU64,
 }
@@ -39,8 +39,7 @@ impl Durable {
             generation: AtomicU64::new(newest.max(completed) + 1),
             completed: AtomicU64::new(completed),
             is_dirty: AtomicBool::new(true),
-            is_flushing: Mutex::new(false),
-            flushed: Condvar::new(),
+            together: Together::default(),
             flushes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         }
@@ -76,21 +75,7 @@ impl Core {
             return Ok(());
         }
         nacre_env::blocking(|| {
-            let mut is_flushing = self.durable.is_flushing.lock();
-            while self.durable.completed() < upto {
-                if *is_flushing {
-                    self.durable.flushed.wait(&mut is_flushing);
-                    continue;
-                }
-                *is_flushing = true;
-                drop(is_flushing);
-                let result = self.flush();
-                is_flushing = self.durable.is_flushing.lock();
-                *is_flushing = false;
-                self.durable.flushed.notify_all();
-                result?;
-            }
-            Ok(())
+            self.durable.together.until(|| self.durable.completed() >= upto, || self.flush())
         })
     }
 
