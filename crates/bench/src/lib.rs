@@ -40,6 +40,7 @@ pub mod limits;
 pub mod machine;
 pub mod mdt;
 pub mod mdtest;
+mod medium;
 pub mod noisy;
 pub mod null;
 pub mod paf;

@@ -17,8 +17,9 @@ mod state;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::{size, stop};
+use crate::{medium, size, stop};
 use engine::Engine;
+use nacre_store::object::simulated::AnyMedium;
 use state::{Output, Settings};
 
 /// `nacre paf`
@@ -35,7 +36,8 @@ pub enum PafCommand {
 #[command(after_help = "\
 The whole matrix is 8 x 8 states, 7 transfer sizes and 5 iterations, and the empty file system to compare with.
 Example: nacre paf run --target /mnt/disk --output /root/paf --capacity 0,10,40,80 --fragment 0,30,70 --xfer 1M,4M,16M
-         nacre paf run --target /srv/fs/ost0000 --output /root/paf-store      the object store of a stopped OST")]
+         nacre paf run --target /srv/fs/ost0000 --output /root/paf-store      the object store of a stopped OST
+         nacre paf run --target /srv/fs/ost0000 --output /root/paf-disk --simulated-medium disk:seek=8ms:bandwidth=150M")]
 pub struct RunArguments {
     /// Empty directory of any file system, or the directory of an object store without objects
     #[arg(long, value_name = "DIR")]
@@ -67,6 +69,10 @@ pub struct RunArguments {
     /// Files that are written at once while populating
     #[arg(long, default_value_t = 4, value_parser = writers)]
     writers: usize,
+    /// Service times of a medium that is not there, below an object store: seek=8ms:bandwidth=150M, or of its device disk:..., flash:...,
+    /// throttle:... as osd-file.*.simulated_medium takes them
+    #[arg(long, value_name = "SPEC", value_parser = medium::parse)]
+    simulated_medium: Option<AnyMedium>,
     /// Leave the kernel's caches as they are, instead of emptying them before each read (which only root can)
     #[arg(long)]
     keep_caches: bool,
@@ -183,6 +189,7 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
         size: arguments.size,
         file_size: arguments.file_size,
         keep_caches: arguments.keep_caches,
+        simulated_medium: medium::some(arguments.simulated_medium).map(|medium| medium.to_string()),
     })
 }
 
@@ -249,6 +256,7 @@ mod tests {
             "--writers 0",
             "--size big",
             "--file-size 1.5G",
+            "--simulated-medium tape",
         ] {
             let said = parse(wrong).err().unwrap_or_else(|| panic!("{wrong} is taken"));
             assert!(said.starts_with("error:"), "{said}");

@@ -23,8 +23,9 @@ use crate::machine;
 use crate::report::{Report, Row, Unit};
 use crate::sample::Samples;
 use crate::worker::Myself;
-use crate::{size, stop};
+use crate::{medium, size, stop};
 use layer::{Backend, FileObjects, Objects, OstObjects, StoreObjects};
+use nacre_store::object::simulated::AnyMedium;
 use plan::Case;
 
 pub use layer::Layer;
@@ -51,6 +52,10 @@ pub struct SurveyArguments {
     /// What the objects are kept in
     #[arg(long, default_value = "file")]
     backend: Backend,
+    /// Service times of a medium that is not there, below every layer: seek=8ms:bandwidth=150M, or with --backend block disk:...,
+    /// flash:..., throttle:... as osd-file.*.simulated_medium takes them
+    #[arg(long, value_name = "SPEC", value_parser = medium::parse)]
+    simulated_medium: Option<AnyMedium>,
     /// Objects
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=i64::from(MANY)))]
     objects: Vec<u32>,
@@ -153,18 +158,28 @@ impl Bench {
             Backend::File => None,
             Backend::Block => Some(format!("block,size={}", layer::device_bytes(&directory.0)?)),
         };
-        let options = InstanceOptions { osts: 1, separate: true, ost_backend, ..InstanceOptions::default() };
+        let simulated = medium::some(arguments.simulated_medium);
+        if let (Backend::File, Some(medium @ AnyMedium::Device(_))) = (arguments.backend, simulated) {
+            return Err(Error::Usage(format!("{medium} is simulated of a device: give --backend block too")));
+        }
+        // Parameters are found by the name of the file system.
+        let fsname = simulated.map(|_| format!("bs{:05x}", std::process::id() & 0xf_ffff));
+        let options =
+            InstanceOptions { osts: 1, separate: true, ost_backend, fsname, ..InstanceOptions::default() };
         let instance = match layers.iter().any(|layer| *layer != Layer::Store) {
             true => Some(Instance::start(&program, &directory.0, "fs", options)?),
             false => None,
         };
+        if let (Some(instance), Some(medium)) = (&instance, simulated) {
+            instance.set_params(&[("osd-file", "simulated_medium", medium.to_string())])?;
+        }
         let open = |layer: &Layer| -> Result<(Layer, Box<dyn Objects>), Error> {
             let objects: Box<dyn Objects> = match (layer, &instance) {
                 (Layer::Ost, Some(instance)) => Box::new(OstObjects::connect(instance)?),
                 (Layer::Client, Some(instance)) => {
                     Box::new(FileObjects::new(instance.mount().join("survey")))
                 }
-                _ => Box::new(StoreObjects::open(&directory.0.join("store"), arguments.backend)?),
+                _ => Box::new(StoreObjects::open(&directory.0.join("store"), arguments.backend, simulated)?),
             };
             Ok((*layer, objects))
         };
@@ -209,9 +224,13 @@ pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, E
     if arguments.continuous {
         return continuous::measure(arguments, &mut bench, cases[0]);
     }
-    let title =
-        format!("Survey of {} with objects of {}", arguments.dir.display(), size::show(arguments.size));
-    let mut report = Report::new(title);
+    let mut report = Report::new(format!(
+        "Survey of {} with objects of {}{}",
+        arguments.dir.display(),
+        size::show(arguments.size),
+        simulated(arguments)
+    ));
+    report.notes.extend(medium::some(arguments.simulated_medium).map(medium::note));
     let mut figures = Vec::new();
     let mut cold = true;
     for case in &cases {
@@ -237,6 +256,12 @@ pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, E
         std::fs::write(path, page).map_err(Error::io("write", path))?;
     }
     Ok(report)
+}
+
+/// What the title says of a medium that is not there.
+fn simulated(arguments: &SurveyArguments) -> String {
+    let medium = medium::some(arguments.simulated_medium);
+    medium.map_or_else(String::new, |medium| format!(", simulated {medium}"))
 }
 
 fn cases(arguments: &SurveyArguments) -> Result<Vec<Case>, Error> {

@@ -41,7 +41,8 @@ impl Engine {
         below: Vec<PathBuf>,
     ) -> Result<Engine, Error> {
         let owner = Owner { id: state.id.clone(), output: output.directory.display().to_string() };
-        let opened = ground::open(&state.settings.target, &owner, below).and_then(|ground| {
+        let medium = state.settings.medium()?;
+        let opened = ground::open(&state.settings.target, &owner, below, medium).and_then(|ground| {
             if state.capacity == 0 {
                 let sized = give_size(&mut state, ground.room()?);
                 if sized.is_err() {

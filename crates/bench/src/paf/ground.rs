@@ -12,6 +12,7 @@ use super::ageing::Files;
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::frag::{FileFigures, FreeFigures, Unit};
+use nacre_store::object::simulated::AnyMedium;
 
 pub(super) use directory::DirectoryGround;
 pub(super) use objects::ObjectGround;
@@ -74,12 +75,17 @@ pub(super) trait Ground: Sync {
 }
 
 /// The place at `target`, for this run alone: empty, or as an earlier process of the same run has left it. Changes nothing
-/// unless it can be used. Its objects are in the directories `below`, if it is a mount of ours.
+/// unless it can be used. Its objects are in the directories `below`, if it is a mount of ours. A `medium` is simulated below a store.
 ///
 /// # Errors
 ///
 /// A sentence that says why it cannot.
-pub(super) fn open(target: &Path, owner: &Owner, below: Vec<PathBuf>) -> Result<Box<dyn Ground>, Error> {
+pub(super) fn open(
+    target: &Path,
+    owner: &Owner,
+    below: Vec<PathBuf>,
+    medium: Option<AnyMedium>,
+) -> Result<Box<dyn Ground>, Error> {
     let found = fs::metadata(target).map_err(Error::io("look at", target))?;
     let shown = target.display();
     if found.file_type().is_block_device() {
@@ -91,7 +97,12 @@ pub(super) fn open(target: &Path, owner: &Owner, below: Vec<PathBuf>) -> Result<
         )));
     }
     if objects::is_store(target)? {
-        return Ok(Box::new(ObjectGround::open(target)?));
+        return Ok(Box::new(ObjectGround::open(target, medium)?));
+    }
+    if medium.is_some() {
+        return Err(Error::Usage(format!(
+            "{shown} is no object store: a medium is simulated below one, name the directory of an OST that is stopped"
+        )));
     }
     Ok(Box::new(DirectoryGround::open(target, owner, below)?))
 }

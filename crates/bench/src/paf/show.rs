@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::heat::{self, HeatMap};
 use crate::machine::Machine;
 use crate::place::binary;
-use crate::{chart, size};
+use crate::{chart, medium, size};
 
 /// All iterations of one transfer size in one state.
 #[derive(Debug, Clone, Serialize)]
@@ -90,6 +90,13 @@ fn notes(state: &State) -> Vec<String> {
         "each figure is a file of {} in transfers of the block size: written anew until it is durable, then read",
         binary(state.file_bytes, "B")
     ));
+    if let Ok(Some(medium)) = settings.medium() {
+        notes.insert(0, medium::note(medium));
+        notes.push(match medium.remembers() {
+            true => "populating went through the model as well; it began anew each time that the run was gone on with".to_owned(),
+            false => "populating and removing took their own time, only what is measured that of the model".to_owned(),
+        });
+    }
     let buffered = state.cells.iter().filter(|cell| !cell.direct).count();
     if buffered > 0 {
         notes.push(format!(
@@ -246,13 +253,20 @@ fn maps(state: &State, writes: bool) -> (Vec<HeatMap>, String) {
             fragments.iter().map(cell).collect()
         };
         HeatMap {
-            title: format!("{}, block size {}", if writes { "Write" } else { "Read" }, size::show(xfer)),
+            title: format!(
+                "{}, block size {}{}",
+                if writes { "Write" } else { "Read" },
+                size::show(xfer),
+                if settings.simulated_medium.is_some() { ", simulated" } else { "" }
+            ),
             rows: capacities.iter().map(|percent| format!("{percent} %")).collect(),
             columns: fragments.iter().map(|percent| format!("{percent} %")).collect(),
             cells: capacities.iter().map(row).collect(),
         }
     };
-    let base = base.map_or_else(String::new, |paf| format!("MB/s (mean), and its ratio to {paf}"));
+    let simulated =
+        settings.simulated_medium.as_ref().map_or_else(String::new, |medium| format!(", simulated {medium}"));
+    let base = base.map_or_else(String::new, |paf| format!("MB/s (mean), and its ratio to {paf}{simulated}"));
     (settings.xfer.iter().map(of).collect(), base)
 }
 
@@ -330,6 +344,20 @@ mod tests {
         assert_eq!(json["results"].as_array().expect("an array").len(), 10);
         assert_eq!(json["results"][3]["write"].as_array().expect("an array").len(), 2);
         assert_eq!(json["results"][9]["paf"], "PaF:80.70");
+    }
+
+    #[test]
+    fn what_is_simulated_says_so_in_every_form() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let mut state = measured();
+        state.settings.simulated_medium = Some("disk:seek=8ms".to_owned());
+        write(scratch.path(), &state).expect("written");
+        for name in REPORTS {
+            let text = fs::read_to_string(scratch.path().join(name)).expect(name);
+            let text = text.to_lowercase();
+            let said = ["simulated disk:", "simulated service times (disk:"];
+            assert!(said.iter().any(|said| text.contains(said)), "{name}");
+        }
     }
 
     #[test]

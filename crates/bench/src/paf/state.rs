@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::frag::{FileFigures, FreeFigures};
 use crate::machine::Machine;
+use crate::medium;
+use nacre_store::object::simulated::AnyMedium;
 
 /// Name of the file.
 const STATE: &str = "state.json";
@@ -41,6 +43,9 @@ pub(super) struct Settings {
     pub(super) file_size: Option<u64>,
     /// The kernel's caches are left as they are.
     pub(super) keep_caches: bool,
+    /// What is simulated below the store, if something is. Runs of before this was possible have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) simulated_medium: Option<String>,
 }
 
 /// One of the states that are measured.
@@ -59,6 +64,11 @@ impl std::fmt::Display for Paf {
 }
 
 impl Settings {
+    /// What is simulated below the store.
+    pub(super) fn medium(&self) -> Result<Option<AnyMedium>, Error> {
+        self.simulated_medium.as_deref().map(medium::parse).transpose().map_err(Error::Usage)
+    }
+
     /// The states in the order in which they are made: an empty one cannot be fragmented.
     pub(super) fn states(&self) -> Vec<Paf> {
         let of = |&capacity: &u8| {
@@ -262,6 +272,11 @@ fn difference(old: &Settings, new: &Settings) -> String {
     let (old, new) = (value(old), value(new));
     let keys = old.as_object().into_iter().flatten();
     let differs = keys.into_iter().find(|(key, value)| new.get(key.as_str()) != Some(value));
+    // What is left out where it is not wished for.
+    let simulated = new.get("simulated_medium").filter(|_| old.get("simulated_medium").is_none());
+    if let (None, Some(now)) = (differs, simulated) {
+        return format!("simulated-medium was not given and is now {now}");
+    }
     differs.map_or_else(String::new, |(key, value)| {
         let now = new.get(key).map(ToString::to_string).unwrap_or_default();
         format!("{} was {value} and is now {now}", key.replace('_', "-"))
@@ -284,6 +299,7 @@ pub(super) mod tests {
             size: None,
             file_size: None,
             keep_caches: true,
+            simulated_medium: None,
         }
     }
 
@@ -313,6 +329,9 @@ pub(super) mod tests {
         drop(output);
         let other = Settings { seed: 2, ..settings() };
         assert!(said(Output::open(&directory, &other)).contains("seed was 1 and is now 2"));
+        let other = Settings { simulated_medium: Some("disk".to_owned()), ..settings() };
+        let refused = said(Output::open(&directory, &other));
+        assert!(refused.contains("simulated-medium was not given and is now \"disk\""), "{refused}");
         state.ended = true;
         let (output, _) = Output::open(&directory, &settings()).expect("the same");
         output.save(&state).expect("saved");

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use super::layer::{Backend, Layer, Objects};
 use super::plan::Case;
-use super::{Bench, Phase, SurveyArguments, pass, stamp};
+use super::{Bench, Phase, SurveyArguments, pass, simulated, stamp};
 use crate::buffer::Buffer;
 use crate::chart::{self, Form, Panel};
 use crate::error::Error;
 use crate::random::Random;
 use crate::report::{Report, Row, Unit};
 use crate::sample::Samples;
-use crate::{size, stop, trim};
+use crate::{medium, size, stop, trim};
 
 /// Places on the chart at most: further figures are averaged.
 const PLACES: usize = 60;
@@ -76,17 +76,19 @@ pub(super) fn measure(arguments: &SurveyArguments, bench: &mut Bench, case: Case
     let filled = pass(&**objects, &case, Phase::Write)?;
     let course = run(&**objects, &case, arguments, &directory)?;
     let title = format!(
-        "Continuous writing through the {} on {}, {} objects of {}, {} threads, records of {}",
+        "Continuous writing through the {} on {}, {} objects of {}, {} threads, records of {}{}",
         layer.name(),
         arguments.dir.display(),
         case.objects,
         size::show(case.size),
         case.threads,
-        size::show(case.record)
+        size::show(case.record),
+        simulated(arguments)
     );
     let mut report = Report::new(title);
     report.rows = rows(filled.all, &course);
-    report.notes = notes(arguments, &course, layer);
+    report.notes.extend(medium::some(arguments.simulated_medium).map(medium::note));
+    report.notes.extend(notes(arguments, &course, layer));
     report.tables.push(table(arguments.sample, &course));
     if let Some(path) = &arguments.html {
         let panel = panel(arguments.sample, &course);

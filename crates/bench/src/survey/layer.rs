@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nacre_rpc::tcp::{ClientIdentity, TcpOss};
 use nacre_rpc::{ClientConfig, OssEndpoint};
+use nacre_store::object::simulated::{AnyMedium, Simulated};
 use nacre_store::object::{
     BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectError, ObjectStore,
 };
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::medium;
 
 /// Sequence of the objects: that of Lustre's echo client, which is kept for tests of targets (reference 4.5).
 const SEQUENCE: u64 = 2;
@@ -86,7 +88,11 @@ pub(super) struct StoreObjects {
 }
 
 impl StoreObjects {
-    pub(super) fn open(dir: &Path, backend: Backend) -> Result<StoreObjects, Error> {
+    pub(super) fn open(
+        dir: &Path,
+        backend: Backend,
+        medium: Option<AnyMedium>,
+    ) -> Result<StoreObjects, Error> {
         let store: Box<dyn ObjectStore> = match backend {
             Backend::File => Box::new(FileStore::open(dir, FileStoreOptions::create())?),
             Backend::Block => {
@@ -95,7 +101,11 @@ impl StoreObjects {
                 Box::new(BlockStore::open(dir, options)?)
             }
         };
-        Ok(StoreObjects { store })
+        let objects = StoreObjects { store: Box::new(Simulated::new(store)) };
+        if let Some(medium) = medium {
+            medium::set(medium, &*objects.store, dir)?;
+        }
+        Ok(objects)
     }
 }
 

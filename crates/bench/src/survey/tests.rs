@@ -3,7 +3,7 @@ use super::*;
 const CASE: Case = Case { objects: 2, threads: 3, record: 4096, size: 64 << 10 };
 
 fn store(scratch: &tempfile::TempDir, backend: Backend) -> StoreObjects {
-    let mut objects = StoreObjects::open(&scratch.path().join("store"), backend).expect("made");
+    let mut objects = StoreObjects::open(&scratch.path().join("store"), backend, None).expect("made");
     objects.make(CASE.objects).expect("reserved");
     objects
 }
@@ -102,4 +102,34 @@ fn records_and_objects_have_to_fit() {
     let all = parse("--objects 1,2 --threads 1,2,4 --record 64k,1M").expect("well");
     assert_eq!(cases(&all).expect("all fit").len(), 12);
     assert_eq!((shown(65_536), shown(1 << 20)), ("64K".to_owned(), "1M".to_owned()));
+}
+
+#[test]
+fn a_survey_takes_the_time_of_the_medium_and_says_that_it_is_simulated() {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        arguments: SurveyArguments,
+    }
+    let scratch = tempfile::tempdir().expect("a directory");
+    let run = |backend: &str, medium: &str| {
+        let dir = format!("--dir={}", scratch.path().display());
+        let words = format!(
+            "--layer store --backend {backend} --objects 1 --threads 1 --record 64k --size 256k --runs 1 --simulated-medium {medium}"
+        );
+        let words = ["survey", &dir].into_iter().chain(words.split_whitespace());
+        let arguments = Program::try_parse_from(words).map(|program| program.arguments).expect("well");
+        measure(&arguments, &Myself::new(&["bench"]).expect("this program"))
+    };
+    // Four transfers of 50 ms: no more than 1.31 MB/s.
+    for (backend, medium) in [("block", "throttle:latency=50ms"), ("file", "seek=0ms:bandwidth=1280K")] {
+        let report = run(backend, medium).expect("measured");
+        assert!(report.title.contains("simulated"), "{}", report.title);
+        assert!(report.notes[0].starts_with("SIMULATED"), "{}", report.notes[0]);
+        assert!(report.rows.iter().all(|row| row.samples.median() <= 1.32e6), "{:?}", report.rows);
+    }
+    let refused = run("file", "disk").expect_err("no device").to_string();
+    assert!(refused.contains("--backend block"), "{refused}");
+    assert_eq!(std::fs::read_dir(scratch.path()).expect("there").count(), 0, "all is removed again");
 }

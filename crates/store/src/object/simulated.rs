@@ -5,6 +5,10 @@
 //! one ended in the same object, and its bytes by the bandwidth. Every read and write counts, as if nothing were ever cached.
 //! Whatever is measured so is to be labelled "simulated".
 
+mod any;
+
+pub use any::AnyMedium;
+
 use super::block::Core;
 use super::{
     Advice, CachePolicy, Fallocate, FreeExtents, Nxd, ObjectAttr, ObjectExtent, ObjectStore,

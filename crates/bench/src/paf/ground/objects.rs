@@ -18,7 +18,8 @@ use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::frag::{self, FileFigures, FreeFigures, Unit};
 use crate::paf::ageing::Files;
-use crate::{pattern, stop};
+use crate::{medium, pattern, stop};
+use nacre_store::object::simulated::{AnyMedium, Simulated};
 
 /// Sequence of the objects: that of Lustre's echo client, which is kept for tests of targets (reference 4.5).
 const SEQUENCE: u64 = 2;
@@ -55,10 +56,11 @@ pub(super) fn is_store(directory: &Path) -> Result<bool, Error> {
 
 /// As it is when its target has stopped: what a store on a device does by itself is off.
 fn open_store(dir: &Path) -> Result<Box<dyn ObjectStore>, ObjectError> {
-    Ok(match is_block_store(dir) {
+    let store: Box<dyn ObjectStore> = match is_block_store(dir) {
         true => Box::new(BlockStore::open(dir, BlockStoreOptions::default())?),
         false => Box::new(FileStore::open(dir, FileStoreOptions::default())?),
-    })
+    };
+    Ok(Box::new(Simulated::new(store)))
 }
 
 pub(in crate::paf) struct ObjectGround {
@@ -66,12 +68,14 @@ pub(in crate::paf) struct ObjectGround {
     store: Box<dyn ObjectStore>,
     /// How the store goes about the page cache by itself.
     usual: CachePolicy,
+    /// What is simulated below the store while it is measured.
+    medium: Option<AnyMedium>,
     /// One reservation at a time.
     reserving: Mutex<()>,
 }
 
 impl ObjectGround {
-    pub(super) fn open(dir: &Path) -> Result<ObjectGround, Error> {
+    pub(super) fn open(dir: &Path, medium: Option<AnyMedium>) -> Result<ObjectGround, Error> {
         let store = open_store(dir).map_err(|error| match error {
             ObjectError::InUse { dir } => Error::Usage(format!(
                 "the object store {} is in use: stop its target first, with 'nacre down'",
@@ -80,9 +84,13 @@ impl ObjectGround {
             error => error.into(),
         })?;
         let usual = store.cache_policy();
-        let ground = ObjectGround { dir: dir.to_owned(), store, usual, reserving: Mutex::default() };
+        let ground = ObjectGround { dir: dir.to_owned(), store, usual, medium, reserving: Mutex::default() };
         // Refused before anything is written.
         ground.files()?;
+        if let Some(medium) = medium {
+            medium::set(medium, &*ground.store, dir)?;
+        }
+        ground.simulate(false)?;
         Ok(ground)
     }
 
@@ -112,18 +120,34 @@ impl ObjectGround {
         }
     }
 
-    /// Runs `work` with every transfer around the page cache where that is possible.
-    fn around_the_cache<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    /// Says whether a measurement begins or has ended: only then it takes the time of a medium, unless what the files were
+    /// written with counts for that as well.
+    fn simulate(&self, is_measured: bool) -> Result<(), Error> {
+        match self.medium {
+            None => Ok(()),
+            Some(medium) if medium.remembers() => Ok(()),
+            Some(medium) if is_measured => medium::set(medium, &*self.store, &self.dir),
+            Some(_) => medium::set(AnyMedium::Nothing, &*self.store, &self.dir),
+        }
+    }
+
+    /// Runs `work` with every transfer around the page cache where that is possible, and on the medium that is simulated.
+    fn measured<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.simulate(true)?;
         self.store.set_cache_policy(CachePolicy { read: false, write: false, ..self.usual });
         let result = work();
         self.store.set_cache_policy(self.usual);
+        self.simulate(false)?;
         result
     }
 }
 
 impl Ground for ObjectGround {
     fn label(&self) -> String {
-        format!("{} (object store)", self.dir.display())
+        match self.medium {
+            None => format!("{} (object store)", self.dir.display()),
+            Some(medium) => format!("{} (object store, simulated {medium})", self.dir.display()),
+        }
     }
 
     fn room(&self) -> Result<u64, Error> {
@@ -187,7 +211,7 @@ impl Ground for ObjectGround {
 
     fn measure_write(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error> {
         self.reserve(MEASURED)?;
-        self.around_the_cache(|| {
+        self.measured(|| {
             let before = self.store.stats().writes_direct;
             let start = Instant::now();
             let block = buffer.slice();
@@ -206,7 +230,7 @@ impl Ground for ObjectGround {
     }
 
     fn measure_read(&self, bytes: u64, buffer: &mut Buffer) -> Result<Timed, Error> {
-        self.around_the_cache(|| {
+        self.measured(|| {
             let before = self.store.stats().reads_direct;
             let start = Instant::now();
             let block = buffer.slice();
@@ -250,5 +274,43 @@ impl Drop for ObjectGround {
         {
             eprintln!("paf: close {}: {error}", self.dir.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(medium: &str) -> Option<AnyMedium> {
+        medium::parse(medium).ok()
+    }
+
+    #[test]
+    fn only_what_is_measured_takes_the_time_of_a_simulated_disk_and_flash_is_there_all_the_time() {
+        for (spec, while_populated) in
+            [("disk:seek=20ms:turn=8333us", "off"), ("flash:program=20ms:channels=1", "flash")]
+        {
+            let scratch = tempfile::tempdir().expect("a directory");
+            let options = BlockStoreOptions { create: true, size: 64 << 20, ..BlockStoreOptions::default() };
+            BlockStore::open(scratch.path(), options).and_then(|store| store.close()).expect("made");
+            let ground = ObjectGround::open(scratch.path(), parse(spec)).expect("opened");
+            ground.write(1, 1 << 20, 7).expect("populated");
+            let now = AnyMedium::of(&*ground.store).to_string();
+            assert!(now.starts_with(while_populated), "{spec}: {now}");
+            let mut buffer = Buffer::new(64 << 10);
+            let took = ground.measure_write(256 << 10, &mut buffer).expect("written").seconds;
+            assert!(took >= 0.02, "{spec}: {took}");
+            ground.measure_read(256 << 10, &mut buffer).expect("what was written");
+            assert!(ground.label().contains("simulated"), "{}", ground.label());
+        }
+    }
+
+    #[test]
+    fn a_store_of_files_has_no_device_to_simulate() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        FileStore::open(scratch.path(), FileStoreOptions::create()).and_then(|s| s.close()).expect("made");
+        let refused = ObjectGround::open(scratch.path(), parse("disk")).err().expect("refused").to_string();
+        assert!(refused.contains("keeps a file for each object"), "{refused}");
+        ObjectGround::open(scratch.path(), parse("seek=1ms:bandwidth=1G")).expect("any store has that");
     }
 }

@@ -3,11 +3,10 @@
 
 use nacre_oss::ObjectServer;
 use nacre_params::{Tree, value};
-use nacre_store::object::block::device::model::{MediaSpec, SimulatedDevice};
-use nacre_store::object::simulated::{Medium, Simulation};
-use nacre_store::object::{CachePolicy, ObjectStore};
+use nacre_store::object::CachePolicy;
+use nacre_store::object::block::device::model::SimulatedDevice;
+use nacre_store::object::simulated::AnyMedium;
 use nacre_types::{Status, StatusResult};
-use std::fmt;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -92,70 +91,16 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     });
 }
 
-/// What is simulated below a target: transfers of its store, or of its device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Simulated {
-    Nothing,
-    Store(Medium),
-    Device(MediaSpec),
-}
-
-impl Simulated {
-    fn parse(text: &str) -> StatusResult<Simulated> {
-        let text = text.trim();
-        if matches!(text, "off" | "0") {
-            return Ok(Simulated::Nothing);
-        }
-        let medium = text.parse::<Medium>().map(Simulated::Store);
-        medium.or_else(|()| text.parse::<MediaSpec>().map(Simulated::Device)).map_err(|()| Status::EINVAL)
-    }
-
-    fn of(store: &dyn ObjectStore) -> Simulated {
-        let device = store.simulated_device().and_then(SimulatedDevice::media).map(Simulated::Device);
-        let medium = || store.simulation().and_then(Simulation::medium).map(Simulated::Store);
-        device.or_else(medium).unwrap_or(Simulated::Nothing)
-    }
-
-    fn set(self, store: &dyn ObjectStore) -> StatusResult<()> {
-        let (medium, media) = match self {
-            Simulated::Nothing => (None, None),
-            Simulated::Store(medium) => (Some(medium), None),
-            Simulated::Device(media) => (None, Some(media)),
-        };
-        match store.simulated_device() {
-            Some(device) => device.set_media(media).map_err(|error| Status::from_io(&error))?,
-            None if media.is_some() => return Err(Status::EOPNOTSUPP),
-            None => {}
-        }
-        match store.simulation() {
-            Some(simulation) => simulation.set_medium(medium),
-            None if medium.is_some() => return Err(Status::EOPNOTSUPP),
-            None => {}
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Simulated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Simulated::Nothing => f.write_str("off"),
-            Simulated::Store(medium) => medium.fmt(f),
-            Simulated::Device(media) => media.fmt(f),
-        }
-    }
-}
-
 fn enter_simulation(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
     let (get, set, label) = (server.clone(), server.clone(), name.to_owned());
     tree.add_both(
         &format!("osd-file.{name}.simulated_medium"),
-        move || Ok(Simulated::of(&**get.store()).to_string()),
+        move || Ok(AnyMedium::of(&**get.store()).to_string()),
         move |text| {
-            let simulated = Simulated::parse(text)?;
-            simulated.set(&**set.store())?;
+            let simulated: AnyMedium = text.parse().map_err(|()| Status::EINVAL)?;
+            simulated.set(&**set.store()).map_err(|error| Status::from_io(&error))?;
             match simulated {
-                Simulated::Nothing => log::info!("{label}: service times are the device's"),
+                AnyMedium::Nothing => log::info!("{label}: service times are the device's"),
                 medium => log::warn!("{label}: service times are simulated ({medium}), not the device's"),
             }
             Ok(())
@@ -197,19 +142,5 @@ mod tests {
             Ok("18446744073709551615")
         );
         assert_eq!(set("read_cache_enable", "maybe"), Err(Status::EINVAL));
-    }
-
-    #[test]
-    fn media_of_stores_and_of_devices_are_told_apart() {
-        for off in ["off", " 0 "] {
-            assert_eq!(Simulated::parse(off), Ok(Simulated::Nothing));
-        }
-        for text in ["seek=8000us:bandwidth=1048576", "off"] {
-            assert_eq!(Simulated::parse(text).expect("understood").to_string(), text);
-        }
-        let flash = Simulated::parse("flash:channels=2:full=1").expect("understood");
-        assert!(matches!(flash, Simulated::Device(MediaSpec::Flash(_))));
-        assert_eq!(Simulated::parse(&flash.to_string()), Ok(flash));
-        assert_eq!(Simulated::parse("tape"), Err(Status::EINVAL));
     }
 }

@@ -1,0 +1,62 @@
+//! Simulated media below the object stores that are measured, and how results say so.
+
+use std::path::Path;
+
+use nacre_store::object::ObjectStore;
+use nacre_store::object::simulated::AnyMedium;
+
+use crate::error::Error;
+
+/// Reads what `osd-file.*.simulated_medium` takes.
+pub(crate) fn parse(text: &str) -> Result<AnyMedium, String> {
+    text.parse().map_err(|()| {
+        format!(
+            "'{text}' is no medium: write seek=8ms:bandwidth=150M, or for a store on a device disk:seek=8ms, flash:full=1 or throttle:iops=1000"
+        )
+    })
+}
+
+/// Makes the store of `directory` simulate a medium, or none.
+pub(crate) fn set(medium: AnyMedium, store: &dyn ObjectStore, directory: &Path) -> Result<(), Error> {
+    medium.set(store).map_err(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => Error::Usage(format!(
+            "the store in {} keeps a file for each object: {medium} is simulated of a store on a device, seek=8ms:bandwidth=150M of any",
+            directory.display()
+        )),
+        _ => Error::io("simulate a medium below", directory)(error),
+    })
+}
+
+/// The same medium, if there is one.
+pub(crate) fn some(medium: Option<AnyMedium>) -> Option<AnyMedium> {
+    medium.filter(|medium| *medium != AnyMedium::Nothing)
+}
+
+/// What a reader of figures has to know.
+pub(crate) fn note(medium: AnyMedium) -> String {
+    let what = match medium {
+        AnyMedium::Nothing => return "service times are the device's own".to_owned(),
+        AnyMedium::Store(_) => {
+            "a transfer seeks unless it goes on in its object, wherever that lies, and the index takes its own time"
+        }
+        AnyMedium::Device(_) => "a model of the whole device of the store; the index takes its own time",
+    };
+    format!("SIMULATED service times ({medium}): {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_are_read_as_the_parameter_reads_them_and_wrong_ones_are_named() {
+        for right in ["off", "seek=8ms:bandwidth=150M", "disk", "flash:full=1", "throttle:iops=10"] {
+            assert!(parse(right).is_ok(), "{right}");
+        }
+        for wrong in ["", "tape", "disk:seek=8", "seek=8ms"] {
+            assert!(parse(wrong).expect_err("refused").contains("is no medium"), "{wrong}");
+        }
+        assert_eq!(some(parse("off").ok()), None);
+        assert!(note(parse("disk").expect("a disk")).starts_with("SIMULATED"));
+    }
+}
