@@ -24,12 +24,12 @@ pub struct MdsConfig {
     pub recovery_window: Duration,
     /// Inode records kept in memory, at about 300 bytes each.
     pub cached_inodes: usize,
-    /// Creates are refused when the MDT's file system has less than this many bytes left. Guess: leaves room for the log
-    /// and one move to the base.
-    pub reserve_bytes: u64,
-    /// Writes of data to this MDT are refused when its file system has less than this many bytes left. Guess: twice what
-    /// creates leave, so that a file system that is full of data still takes names.
-    pub data_reserve_bytes: u64,
+    /// Creates are refused when the MDT's file system has less than this many bytes left. `None`: 64 MiB, or a sixteenth of a small
+    /// file system. Guess: leaves room for the log and one move to the base.
+    pub reserve_bytes: Option<u64>,
+    /// Writes of data to this MDT are refused when its file system has less than this many bytes left. `None`: 128 MiB, or an eighth.
+    /// Guess: twice what creates leave, so that a file system that is full of data still takes names.
+    pub data_reserve_bytes: Option<u64>,
     /// Largest size in bytes of components on the MDT in new layouts (`lod.*.dom_stripesize`); 0 for none.
     pub dom_stripe_bytes: u64,
     /// How OSTs are chosen; can be changed later. Lustre's defaults.
@@ -90,8 +90,8 @@ impl Default for MdsConfig {
             release_timeout: Duration::from_secs(10),
             recovery_window: Duration::from_secs(30),
             cached_inodes: 256 << 10,
-            reserve_bytes: 64 << 20,
-            data_reserve_bytes: 128 << 20,
+            reserve_bytes: None,
+            data_reserve_bytes: None,
             dom_stripe_bytes: DOM_STRIPE_BYTES,
             qos: Qos { threshold_rr_pct: 17, statfs_age: Duration::from_secs(5), prio_free_pct: 90 },
             object_wait: Duration::from_secs(20),

@@ -5,6 +5,7 @@
 
 use crate::config::MdsConfig;
 use crate::error::MdsError;
+use crate::space::default_reserve;
 use crate::tables::DATA;
 use nacre_layout::{Component, Extent, Layout, Pattern};
 use nacre_store::MetaStore;
@@ -40,8 +41,9 @@ pub(crate) struct DataPart {
 impl DataPart {
     /// The data part of the MDT in `dir`.
     pub fn open(meta: Arc<MetaStore>, dir: &Path, config: &MdsConfig) -> Result<DataPart, MdsError> {
+        let reserve_bytes = config.data_reserve_bytes.unwrap_or_else(|| default_reserve(dir) * 2);
         Ok(DataPart {
-            store: Arc::new(RecordStore::new(meta, DATA, dir, config.data_reserve_bytes)?),
+            store: Arc::new(RecordStore::new(meta, DATA, dir, reserve_bytes)?),
             watch: OnceLock::new(),
             max_bytes: AtomicU64::new(config.dom_stripe_bytes),
             now_bytes: AtomicU64::new(config.dom_stripe_bytes),

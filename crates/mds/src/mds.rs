@@ -14,7 +14,7 @@ use crate::ops::put_default;
 use crate::osts::{OstSet, Pools, Qos};
 use crate::service::Caller;
 use crate::simulated::Simulation;
-use crate::space::SpaceGuard;
+use crate::space::{SpaceGuard, default_reserve};
 use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
 use crate::tx::Tx;
@@ -253,7 +253,7 @@ impl Mds {
             clients: Clients::new(&config, record.boot_count, known, orphans),
             append_layout: Mutex::default(),
             osts: OstSet::new(config.index, store.clone(), config.qos)?,
-            space: SpaceGuard::new(dir, config.reserve_bytes),
+            space: SpaceGuard::new(dir, config.reserve_bytes.unwrap_or_else(|| default_reserve(dir))),
             data: DataPart::open(store.clone(), dir, &config)?,
             move_directory: Mutex::new(()),
             root_default: RwLock::default(),

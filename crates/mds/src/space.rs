@@ -14,6 +14,17 @@ const STATE_NO_CREATE: u32 = 4;
 const STATE_NO_SPACE: u32 = 0x20;
 const STATE_NONROTATIONAL: u32 = 0x200;
 
+/// What is kept back at most, and which part of a small file system.
+const RESERVE_MOST_BYTES: u64 = 64 << 20;
+const RESERVE_PART: u64 = 16;
+
+/// What creates leave of the file system that holds `path`, if nothing else is said.
+pub fn default_reserve(path: &Path) -> u64 {
+    let total =
+        rustix::fs::statvfs(path).map_or(u64::MAX, |stat| stat.f_blocks.saturating_mul(stat.f_frsize));
+    RESERVE_MOST_BYTES.min(total / RESERVE_PART)
+}
+
 /// See the [module documentation](self).
 pub struct SpaceGuard {
     path: PathBuf,

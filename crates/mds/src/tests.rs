@@ -140,7 +140,7 @@ pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Cred {
 pub(crate) fn config() -> MdsConfig {
     MdsConfig {
         store: MetaStoreOptions::small(),
-        reserve_bytes: 0,
+        reserve_bytes: Some(0),
         release_timeout: Duration::from_secs(2),
         recovery_window: Duration::from_secs(5),
         object_wait: Duration::from_millis(300),

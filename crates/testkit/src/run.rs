@@ -73,15 +73,16 @@ impl Run {
         path
     }
 
-    /// A disk of 700 MB with a file system of its own, mounted on a new directory.
+    /// A disk of so many MiB with a file system of its own, mounted on a new directory.
     ///
     /// # Panics
     ///
     /// When it cannot be made; tests ask for `mkfs.ext4` and root before.
-    pub fn small_disk(&self) -> PathBuf {
+    pub fn small_disk(&self, mib: u64) -> PathBuf {
         let disk = self.make("disk");
-        let script = r#"truncate -s 700M "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
-        shell(Path::new("/"), script, [self.directory(), &disk]).success();
+        let script = r#"truncate -s "$3" "$1/image"; mkfs.ext4 -q "$1/image"; mount -o loop "$1/image" "$2""#;
+        let size = PathBuf::from(format!("{mib}M"));
+        shell(Path::new("/"), script, [self.directory(), &disk, &size]).success();
         disk
     }
 

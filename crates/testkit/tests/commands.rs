@@ -287,26 +287,26 @@ fn a_user_without_privileges_runs_a_file_system_of_their_own() {
     run_command(command, LIMIT).success();
 }
 
-#[test]
-fn a_full_disk_is_an_error_to_the_writer_and_loses_nothing() {
+/// Fills a file system on a disk of so many MiB with files of `piece` bytes, and empties it.
+fn fill_and_empty(mib: u64, osts: usize, piece: usize) {
     if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
         return;
     }
     let run = Run::new();
-    let disk = run.small_disk();
-    let options = Options { data: Some(disk.join("data")), osts: 2, ..Options::default() };
+    let disk = run.small_disk(mib);
+    let options = Options { data: Some(disk.join("data")), osts, ..Options::default() };
     let mut cluster = Cluster::start_with(Shape::Embedded, &options);
     if cluster.is_foreign() {
         return;
     }
     let root = cluster.directory("d");
-    let kept = vec![7u8; 5 << 20];
+    let kept = vec![7u8; piece];
     fs::write(root.join("kept"), &kept).expect("there is room");
     fs::File::open(root.join("kept")).expect("open").sync_all().expect("fsync");
     let mut failed = None;
     for index in 0..400 {
         let path = root.join(format!("fill-{index}"));
-        let result = fs::write(&path, vec![1u8; 4 << 20]).and_then(|()| fs::File::open(&path)?.sync_all());
+        let result = fs::write(&path, vec![1u8; piece]).and_then(|()| fs::File::open(&path)?.sync_all());
         if let Err(error) = result {
             failed = Some(error);
             break;
@@ -322,11 +322,21 @@ fn a_full_disk_is_an_error_to_the_writer_and_loses_nothing() {
     }
     nacre_testkit::wait::until(std::time::Duration::from_secs(60), "there is room again", || {
         let path = root.join("again");
-        let result = fs::write(&path, vec![2u8; 20 << 20]).and_then(|()| fs::File::open(&path)?.sync_all());
+        let result = fs::write(&path, vec![2u8; 5 * piece]).and_then(|()| fs::File::open(&path)?.sync_all());
         result.ok()
     });
     assert!(fs::read(root.join("kept")).expect("read") == kept);
     cluster.stop_and_check();
+}
+
+#[test]
+fn a_full_disk_is_an_error_to_the_writer_and_loses_nothing() {
+    fill_and_empty(700, 2, 4 << 20);
+}
+
+#[test]
+fn a_disk_of_50_mib_is_enough_for_a_file_system() {
+    fill_and_empty(50, 1, 1 << 20);
 }
 
 /// Writes in small pieces until the disk is full; gives how much was answered.

@@ -452,7 +452,7 @@ fn a_full_mdt_refuses_data_and_can_be_emptied() {
         return;
     }
     let run = Run::new();
-    let disk = run.small_disk();
+    let disk = run.small_disk(700);
     let (data, fsname) = (Some(disk.join("data")), "domf".to_owned());
     let options = Options { data, osts: 1, fsname, ..Options::default() };
     let mut cluster = Cluster::start_with(Shape::Embedded, &options);

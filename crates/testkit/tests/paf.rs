@@ -32,7 +32,7 @@ impl Disk {
             return None;
         }
         let run = Run::new();
-        let mount = run.small_disk();
+        let mount = run.small_disk(700);
         let output = run.directory().join("out");
         Some(Disk { run, mount, output })
     }

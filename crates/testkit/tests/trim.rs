@@ -226,7 +226,7 @@ fn an_ost_of_files_has_the_file_system_below_it_trimmed() {
         return;
     }
     let run = Run::new();
-    let disk = run.small_disk();
+    let disk = run.small_disk(700);
     let image = run.directory().join("image");
     let options = Options {
         osts: 2,

@@ -258,7 +258,7 @@ fn a_full_mdt_refuses_to_create_but_not_to_remove() {
     f.mds.stop().expect("stops");
     let Fixture { dir, mds, export, .. } = f;
     drop(mds);
-    let full = crate::MdsConfig { reserve_bytes: u64::MAX, ..config() };
+    let full = crate::MdsConfig { reserve_bytes: Some(u64::MAX), ..config() };
     let mds = Mds::open(dir.path(), full, Vec::new()).expect("starts");
     mds.connect(&export).expect("connects");
     let cred = Cred::system();

@@ -126,7 +126,8 @@ fn create(dir: &Path, options: &MetaStoreOptions) -> Result<()> {
 }
 
 fn available_bytes(dir: &Path) -> Result<u64> {
-    let stat = rustix::fs::statvfs(dir).map_err(|errno| io_error("ask for the space of", dir)(errno.into()))?;
+    let stat =
+        rustix::fs::statvfs(dir).map_err(|errno| io_error("ask for the space of", dir)(errno.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
