@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use nacre_testkit::Cluster;
+use nacre_testkit::cluster::Options;
 use nacre_testkit::on_every_shape;
-use nacre_testkit::requirements::have;
-use nacre_testkit::text;
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, text, wait};
 
 /// Lines of `lfs find` in `directory`, in alphabetical order.
 fn lfs_find(cluster: &Cluster, directory: &Path, predicates: &str) -> Vec<String> {
@@ -292,4 +292,42 @@ on_every_shape! {
             assert!(lfs(&["project", "-d", text(&dir)]).contains("    9 - "));
         }
     }
+}
+
+#[test]
+fn a_directory_that_another_mount_removes_meanwhile_is_passed_over_in_silence() {
+    if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
+        return;
+    }
+    let options = Options { osts: 1, fsname: "fndgone".into(), ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Separate, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let second = cluster.add_mount();
+    let top = cluster.directory("top");
+    fs::create_dir(top.join("gone")).expect("made");
+    fs::write(top.join("gone/file"), "").expect("written");
+    let parameter = "mdt.fndgone-MDT0000.hold_request";
+    let hold =
+        |what: &str| drop(cluster.lctl(&["set_param", "-n", &format!("{parameter}={what}")]).success());
+    let is_held = || {
+        let found = cluster.lctl(&["get_param", "-n", parameter]).success().stdout;
+        (found.trim() == "held before Scan").then_some(())
+    };
+    hold("before Scan");
+    let mut find = cluster.command();
+    find.args(["lfs", "find", text(&top)]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let find = find.spawn().expect("starts");
+    wait::until(wait::SOON, "the top is asked for", is_held);
+    // Lets that go and holds the next one, of what was found in the top.
+    hold("before Scan");
+    wait::until(wait::SOON, "what is below is asked for", is_held);
+    fs::remove_dir_all(second.join("top/gone")).expect("removed");
+    hold("none");
+    let ended = find.wait_with_output().expect("ends");
+    let (said, found) = (String::from_utf8_lossy(&ended.stderr), String::from_utf8_lossy(&ended.stdout));
+    assert!(ended.status.success() && said.is_empty(), "{}: {said}", ended.status);
+    assert_eq!(sorted(&found), [text(&top), text(&top.join("gone"))]);
+    cluster.stop_and_check();
 }

@@ -151,7 +151,8 @@ impl<'a> Walk<'a> {
     /// Reports a failure; what vanished meanwhile is none.
     pub fn note_failure(&self, path: &[u8], error: &io::Error) {
         let errno = crate::lfs::errno_of(error);
-        if errno == libc::ENOENT {
+        // A directory that another mount has removed is stale where it is open, or was just opened.
+        if matches!(errno, libc::ENOENT | libc::ESTALE) {
             return;
         }
         super::failure(path, errno).report();
