@@ -33,6 +33,13 @@ impl Recovery {
 }
 
 impl State {
+    /// The time for the clients that are awaited begins now.
+    pub(crate) fn restart_window(&mut self, until: Instant) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.until = until;
+        }
+    }
+
     /// True if the client had locks in the last run and has not brought them all back yet.
     pub(crate) fn is_awaited(&self, client: &ClientUuid) -> bool {
         self.recovery.as_ref().is_some_and(|recovery| recovery.awaited.contains_key(client))

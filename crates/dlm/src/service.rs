@@ -64,6 +64,8 @@ pub(crate) struct State {
 /// See the [crate documentation](crate).
 pub struct LockService {
     name: String,
+    /// How long clients of the last run are waited for.
+    window: Duration,
     state: Mutex<State>,
     /// The timer thread has to look again.
     pub(crate) timer_changed: Condvar,
@@ -74,6 +76,9 @@ pub struct LockService {
     /// Clients of the last run are waited for.
     is_recovering: AtomicBool,
 }
+
+/// Longest time that a server takes to start.
+const STARTS_UP_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl LockService {
     /// The service of the target `name` (for the log). `expected` are clients of the last run that may hold locks; until
@@ -97,12 +102,23 @@ impl LockService {
         };
         LockService {
             name: name.into(),
+            window,
             state: Mutex::new(state),
             timer_changed: Condvar::new(),
             recovery_changed: Condvar::new(),
             has_resources: AtomicBool::new(false),
             is_recovering,
         }
+    }
+
+    /// Clients cannot come yet: the time for those of the last run begins with [`LockService::on_listening`].
+    pub fn await_listening(&self) {
+        self.act(|state, _| state.restart_window(Instant::now() + STARTS_UP_MAX));
+    }
+
+    /// Clients can come from now on: the time for those of the last run begins.
+    pub fn on_listening(&self) {
+        self.act(|state, _| state.restart_window(Instant::now() + self.window));
     }
 
     /// Name of the target.

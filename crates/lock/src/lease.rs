@@ -103,6 +103,15 @@ impl LeaseEngine {
         }
     }
 
+    /// Clients of the last life are expected until `recovery_deadline`, which is another one than at the beginning.
+    pub fn expect_until(&mut self, recovery_deadline: Instant) {
+        for state in self.clients.values_mut() {
+            if let State::Expected { deadline, .. } = state {
+                *deadline = recovery_deadline;
+            }
+        }
+    }
+
     /// A client connects, for the first time or again.
     pub fn on_connect(&mut self, now: Instant, client: ClientUuid, effects: &mut Vec<Effect>) {
         match self.clients.get(&client).copied() {

@@ -128,7 +128,22 @@ impl Clients {
     }
 }
 
+/// Longest time that a server takes to start.
+const STARTS_UP_MAX: Duration = Duration::from_secs(24 * 3600);
+
 impl Mds {
+    /// Clients cannot come yet: the time for those of the last run begins with [`Mds::on_listening`].
+    pub fn await_listening(&self) {
+        self.clients.lease.lock().expect_until(Instant::now() + STARTS_UP_MAX);
+        self.mdlocks.await_listening();
+    }
+
+    /// Clients can come from now on: the time for those of the last run begins.
+    pub fn on_listening(&self) {
+        self.clients.lease.lock().expect_until(Instant::now() + self.config.recovery_window);
+        self.mdlocks.on_listening();
+    }
+
     /// Lets a client in; waits until the lease allows it.
     pub(crate) fn connect_client(&self, export: &Arc<Export>) -> StatusResult<LeaseGrant> {
         if self.stopping.load(Ordering::Acquire) {

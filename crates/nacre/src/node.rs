@@ -116,6 +116,9 @@ impl Node {
         crate::registry::add(&plan.run)?;
         let client = ClientUuid(random_uuid()?);
         let services = Arc::new(Services::default());
+        if plan.listen.is_some() {
+            services.await_listening();
+        }
         if let Some(instance) = &plan.instance {
             herald.progress("opening targets");
             services.open_mgt_and_osts(instance, &plan.targets)?;
@@ -130,6 +133,7 @@ impl Node {
             services.open_mdts(instance, &plan.targets, &config, &links)?;
         }
         let server = plan.listen.map(|nid| listen(nid, &services, &plan)).transpose()?;
+        services.on_listening();
         let config = adding::register_all(&plan, (&links, &services), server.as_ref(), config)?;
         let params = Arc::new(Params::new());
         let mount = match &plan.mount {

@@ -154,6 +154,16 @@ impl ObjectServer {
         }
     }
 
+    /// Clients cannot come yet: the time for those of the last run begins with [`ObjectServer::on_listening`].
+    pub fn await_listening(&self) {
+        self.locks.await_listening();
+    }
+
+    /// Clients can come from now on: the time for those of the last run begins.
+    pub fn on_listening(&self) {
+        self.locks.on_listening();
+    }
+
     fn start_timer(&self) -> io::Result<()> {
         let mut timer = self.timer.lock();
         if timer.is_none() {

@@ -132,6 +132,26 @@ fn after_a_restart_clients_that_shared_come_back_without_waiting() {
     assert!(matches!(effects[..], [Effect::Callback { grant: Grant { exclusive: true, .. }, .. }]));
 }
 
+#[test]
+fn clients_of_the_last_run_have_their_time_from_when_they_can_come() {
+    let now = Instant::now();
+    let mut lease = engine(&[client(1), client(2)], now);
+    let mut effects = Vec::new();
+    // The server needs longer to start than clients are waited for.
+    lease.expect_until(now + TIMEOUT * 100);
+    lease.on_tick(now + TIMEOUT * 10, &mut effects);
+    assert_eq!(effects, []);
+    let listening = now + TIMEOUT * 10;
+    lease.expect_until(listening + TIMEOUT);
+    lease.on_connect(listening, client(2), &mut effects);
+    assert!(matches!(effects[..], [Effect::Granted { .. }]));
+    effects.clear();
+    lease.on_tick(listening + TIMEOUT - Duration::from_millis(1), &mut effects);
+    assert_eq!(effects, []);
+    lease.on_tick(listening + TIMEOUT, &mut effects);
+    assert_eq!(effects, [Effect::Evict { client: client(1) }]);
+}
+
 /// What the clients believe, told only by effects.
 #[derive(Default)]
 struct World {

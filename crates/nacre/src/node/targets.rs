@@ -25,6 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -228,9 +229,24 @@ pub struct Services {
     mdt_ways: Mutex<MdtWays>,
     /// What MDTs of this process reach OSTs by.
     ost_ways: Mutex<Vec<Weak<dyn OssEndpoint>>>,
+    /// The process is going to listen, and does not yet: clients that are to come back cannot.
+    is_to_listen: AtomicBool,
 }
 
 impl Services {
+    /// The process listens when everything is open: clients of the last run have their time from then on.
+    pub fn await_listening(&self) {
+        self.is_to_listen.store(true, Ordering::Relaxed);
+    }
+
+    /// It listens.
+    pub fn on_listening(&self) {
+        self.is_to_listen.store(false, Ordering::Relaxed);
+        self.mdts.read().values().for_each(|mds| mds.on_listening());
+        self.osts.read().values().for_each(|server| server.on_listening());
+        self.mdt_data.read().values().for_each(|server| server.on_listening());
+    }
+
     /// Opens the management and object targets among `wanted`.
     pub fn open_mgt_and_osts(&self, instance: &Instance, wanted: &[TargetId]) -> Result<()> {
         for &target in wanted {
@@ -245,6 +261,9 @@ impl Services {
                     let dir = instance.target_dir(target);
                     let server = ObjectServer::open(store, target.index, &dir, &OssConfig::default())
                         .map_err(Failure::because(format!("open {target}")))?;
+                    if self.is_to_listen.load(Ordering::Relaxed) {
+                        server.await_listening();
+                    }
                     server.set_nonrotational(ost_class::is_flash(&dir));
                     server.start_trimming().map_err(Failure::because(format!("open {target}")))?;
                     self.osts.write().insert(target.index, Arc::new(server));
@@ -267,6 +286,9 @@ impl Services {
             let osts = self.ways_to_osts(links, config)?;
             let mds = Mds::open(&instance.target_dir(target), config_of_mdt(target.index, config), osts)
                 .map_err(Failure::because(format!("open {target}")))?;
+            if self.is_to_listen.load(Ordering::Relaxed) {
+                mds.await_listening();
+            }
             mds.set_pools(&config.pools);
             mds.set_nonrotational(ost_class::is_flash(&instance.target_dir(target)));
             self.open_data(instance, target, &mds)?;
@@ -378,6 +400,9 @@ impl Services {
         let dir = instance.target_dir(target);
         let server = ObjectServer::open(mds.data_store(), data.index, &dir, &OssConfig::default());
         let server = Arc::new(server.map_err(Failure::because(format!("open {data}")))?);
+        if self.is_to_listen.load(Ordering::Relaxed) {
+            server.await_listening();
+        }
         // The metadata server tells it of clients that it has dropped.
         let way = LoOss::connect(server.clone(), ClientUuid(random_uuid()?), Arc::new(NoCallbacks))
             .map_err(|status| Failure::new(format!("{data} cannot be reached: {status}")))?;
