@@ -107,6 +107,34 @@ impl LockService {
         Ok(LocalLock { service: self, handle })
     }
 
+    /// Whether [`LockService::lock_local`] would have the lock without waiting. Nobody is called back.
+    ///
+    /// # Errors
+    /// As for [`LockService::lock_local`].
+    pub fn is_free(
+        &self,
+        resource: &ResourceId,
+        need: Need,
+        on_behalf_of: Option<&Export>,
+    ) -> StatusResult<bool> {
+        let (handle, outcome) = self.act(|state, effects| {
+            let client = on_behalf_of.map(|export| export.client);
+            check(state, on_behalf_of)?;
+            let mut request = local_request(state.engine.local_handle(), resource, need);
+            request.flags.no_wait = true;
+            let outcome = state.engine.on_local_enqueue(Instant::now(), &request, client, None, effects);
+            Ok((request.handle, outcome))
+        })?;
+        match outcome {
+            Outcome::Granted(_) => {
+                self.cancel_local(handle);
+                Ok(true)
+            }
+            Outcome::Refused(Refusal::WouldBlock | Refusal::Recovering) => Ok(false),
+            _ => Err(Status::EINVAL),
+        }
+    }
+
     /// Takes a lock for what a client does under a lock of its own, if it has one that allows `need`. So whoever gets the
     /// client's lock after it waits until the operation has ended, also if the client has been evicted meanwhile. Does
     /// not wait, except for the client's replay after a restart.

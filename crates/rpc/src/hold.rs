@@ -16,6 +16,8 @@ const UNCOUNTED: [&str; 6] = ["Ping", "Statfs", "Precreate", "DestroyOrphans", "
 pub enum Moment {
     /// Nothing was done yet.
     Before,
+    /// Of an operation of an MDT that changes something: what it needs is locked, on all MDTs, and nothing is done yet.
+    Locked,
     /// It has succeeded, and nobody has heard of it.
     After,
 }
@@ -45,7 +47,11 @@ pub struct Hold {
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Moment::Before { "before" } else { "after" })
+        f.write_str(match self {
+            Moment::Before => "before",
+            Moment::Locked => "locked",
+            Moment::After => "after",
+        })
     }
 }
 
@@ -56,15 +62,19 @@ fn kind_of(request: &dyn fmt::Debug) -> String {
 }
 
 impl Hold {
-    /// Changes what is held: `none` lets go; `before` or `after`, and a number (1 is the next request) or the name of a request.
+    /// Changes what is held: `none` lets go; `before`, `locked` or `after`, and a number (1 is the next request) or the name of a request.
     ///
     /// # Errors
     /// `EINVAL` for another text.
     pub fn set(&self, text: &str) -> StatusResult<()> {
         let wanted = match text.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["none"] => None,
-            [moment @ ("before" | "after"), which] => {
-                let moment = if *moment == "before" { Moment::Before } else { Moment::After };
+            [moment @ ("before" | "locked" | "after"), which] => {
+                let moment = match *moment {
+                    "before" => Moment::Before,
+                    "locked" => Moment::Locked,
+                    _ => Moment::After,
+                };
                 let which = match which.parse() {
                     Ok(0) => return Err(Status::EINVAL),
                     Ok(number) => Which::Number(number),
@@ -107,6 +117,20 @@ impl Hold {
         if self.is_armed.load(Ordering::Relaxed) {
             self.pass_armed(moment, &kind_of(request));
         }
+    }
+
+    /// Whether a request may have to be held at a moment to which it has to be brought first.
+    pub fn is_wanted(&self, moment: Moment, request: &dyn fmt::Debug) -> bool {
+        if !self.is_armed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let state = self.state.lock();
+        state.held.is_none()
+            && match &state.wanted {
+                Some((wanted, Which::Kind(name))) => *wanted == moment && *name == kind_of(request),
+                Some((wanted, Which::Number(_))) => *wanted == moment,
+                None => false,
+            }
     }
 
     fn pass_armed(&self, moment: Moment, kind: &str) {
