@@ -9,6 +9,8 @@
 //! |---|---|
 //! | `ops/*` | one file per group of requests |
 //! | `tables` | which key holds what; formats in `docs/formats/mdt.md` |
+//! | `locks`, `turn` | inodes and names that operations have for themselves, and waiting for them |
+//! | `commit` | what a request changes, its answer, and who hears of it |
 //! | `names` | first links, extra links, losing the last name |
 //! | `hash` | positions of names |
 //! | `shards` | directories whose names lie in shards |
@@ -30,6 +32,7 @@
 mod cache;
 pub mod check;
 mod clients;
+mod commit;
 mod config;
 mod data;
 mod error;
@@ -50,6 +53,7 @@ pub mod simulated;
 mod space;
 mod stats;
 mod tables;
+mod turn;
 mod tx;
 
 pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, first_layout};

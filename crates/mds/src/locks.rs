@@ -1,67 +1,207 @@
-//! Locks on inodes: an operation holds those of every inode it changes from its first read to its answer.
+//! Locks on inodes and on names: an operation holds those of everything it changes from its first read to its answer.
 //!
-//! Inodes share a fixed table of locks by hash. Locks are taken in the order of the table; which child a name stands for
-//! is known only under its directory's lock, so an operation that needs the child too [adds](Locked::add) it, and if that
-//! would break the order and the lock is busy, starts again with both.
+//! Inodes share a fixed table of *latches* by hash. A thread holds a latch for the tens of microseconds that it takes to look at an inode,
+//! decide and commit. Latches are taken in the order of the table; which child a name stands for is known only under its directory's
+//! latch, so an operation that needs the child too [adds](Locked::add) it, and if that would break the order and the latch is busy, starts
+//! again with both.
+//!
+//! What takes longer, as it waits for other MDTs or for clients, is [kept](LockTable::keep) beside the latches: an inode as a whole, or one name
+//! of a directory. Who finds under the latch that somebody keeps what it needs lets the latch go and waits for its turn. So
+//! operations on other names of a directory go on, and the directory itself stays what it is while anybody keeps a name of it.
+//!
+//! Turns are given in one order for the whole table: who asks for several things asks for all of them at once, and waits for those alone
+//! who asked before. Nobody waits with a latch in hand. So nobody waits in a circle here, and nobody is passed for ever.
 
-use nacre_types::Fid;
-use parking_lot::RawMutex;
+use nacre_types::{Fid, Status, StatusResult};
 use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
+use parking_lot::{Condvar, Mutex, RawMutex};
+use std::cell::UnsafeCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Locks in the table; a power of two. Collisions only cost waiting. Guess: many times the threads of a server.
+/// Latches in the table; a power of two. Collisions only cost waiting. Guess: many times the threads of a server.
 const LOCKS: usize = 2048;
-/// Most locks that one operation holds: rename has two directories, what is moved and what it replaces, which may be a directory with
-/// five shards here.
+/// Places to wait at for the end of what is kept; a power of two.
+const GATES: usize = 64;
+/// Most latches that one operation on this MDT holds: rename has two directories, what is moved and what it replaces.
 pub const HELD_MAX: usize = 16;
 
 /// Operations that wait for nobody outside are over by then: they take tens of microseconds.
 const SHORT: Duration = Duration::from_micros(200);
+/// Time between two looks for an interrupt while a thread waits for its turn.
+const POLL: Duration = Duration::from_millis(50);
 
-/// One lock on a cache line of its own, so that neighbours do not slow each other. Bare, since an operation over several
-/// MDTs takes it on one thread and gives it back on another.
+/// What an operation needs.
+#[derive(Clone, Copy, Debug)]
+pub enum Want<'a> {
+    /// An inode as a whole: it may change, or go.
+    Whole(Fid),
+    /// An inode as it is. Names in it may change.
+    Still(Fid),
+    /// A name in a directory, which stays what it is otherwise.
+    Name(Fid, &'a [u8]),
+}
+
+impl Want<'_> {
+    /// The inode.
+    pub fn fid(&self) -> &Fid {
+        match self {
+            Want::Whole(fid) | Want::Still(fid) | Want::Name(fid, _) => fid,
+        }
+    }
+
+    /// Whether two of different operations exclude each other.
+    fn excludes(&self, other: &Want<'_>) -> bool {
+        self.fid() == other.fid()
+            && match (self, other) {
+                (Want::Whole(_), _) | (_, Want::Whole(_)) => true,
+                (Want::Name(_, name), Want::Name(_, other)) => name == other,
+                _ => false,
+            }
+    }
+
+    /// Whether who keeps `self` may do what needs `other`.
+    fn covers(&self, other: &Want<'_>) -> bool {
+        self.fid() == other.fid()
+            && match (self, other) {
+                (Want::Whole(_), _) | (_, Want::Still(_)) => true,
+                (Want::Name(_, name), Want::Name(_, other)) => name == other,
+                _ => false,
+            }
+    }
+}
+
+/// Something that is kept, or waited for.
+struct Entry {
+    /// Whose turn comes first.
+    ticket: u64,
+    fid: Fid,
+    /// `None`: the inode as a whole.
+    name: Option<Box<[u8]>>,
+    reach: Reach,
+}
+
+/// Where an operation does something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// On this MDT: until its commit everything is as it was.
+    Here,
+    /// On several: it may be half done as long as something of it is kept.
+    Several,
+}
+
+impl Entry {
+    fn want(&self) -> Want<'_> {
+        match &self.name {
+            Some(name) => Want::Name(self.fid, name),
+            None => Want::Whole(self.fid),
+        }
+    }
+}
+
+/// One latch on a cache line of its own, so that neighbours do not slow each other, with what is kept of its inodes. Bare, since what is kept
+/// is read and changed under it.
 #[repr(align(64))]
-struct Slot(RawMutex);
+struct Slot {
+    latch: RawMutex,
+    /// Under the latch alone.
+    kept: UnsafeCell<Vec<Entry>>,
+}
+
+// SAFETY: `kept` is only touched by whoever holds the latch.
+unsafe impl Sync for Slot {}
 
 impl Slot {
     /// Whoever holds it may be waiting for a client, whose answer another thread has to take: so a long wait is made known.
     fn wait(&self) {
-        if !self.0.try_lock_for(SHORT) {
-            nacre_env::blocking(|| self.0.lock());
+        if !self.latch.try_lock_for(SHORT) {
+            nacre_env::blocking(|| self.latch.lock());
         }
     }
+}
+
+/// Counts what was let go, so that nobody who looks and then waits misses it.
+#[derive(Default)]
+struct Gate {
+    passed: Mutex<u64>,
+    changed: Condvar,
 }
 
 /// See the [module documentation](self).
 pub struct LockTable {
     slots: Box<[Slot]>,
+    gates: Box<[Gate]>,
+    /// The next turn.
+    next: AtomicU64,
+    /// Operations over several MDTs that keep something, or wait for it.
+    over_several: AtomicUsize,
+    /// Threads that wait for their turn.
+    waiting: AtomicUsize,
+    stopped: AtomicBool,
 }
 
-/// Locks that an operation holds; released when dropped.
+/// Latches that a thread holds; released when dropped.
 pub struct Locked<'a> {
     table: &'a LockTable,
     held: [usize; HELD_MAX],
     len: usize,
+    /// The turn of this thread, if it had to wait for it, or has one.
+    turn: Option<u64>,
+    /// Given back after the latches.
+    _kept: Option<Kept>,
 }
 
-/// Locks of an operation that no thread runs: it waits for what another MDT decides. Released when dropped.
+/// Latches of any number of inodes; released when dropped.
+pub struct Latched<'a> {
+    table: &'a LockTable,
+    held: Vec<usize>,
+}
+
+/// What an operation keeps that no thread need run for: it waits for what another MDT decides, or for clients. Given back when dropped.
 pub struct Kept {
     table: Arc<LockTable>,
-    held: Vec<usize>,
+    ticket: u64,
+    slots: Vec<usize>,
+    reach: Reach,
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: each was locked when this was made, and only this unlocks it.
-        self.held.iter().for_each(|&slot| unsafe { self.table.slots[slot].0.unlock() });
+        for &slot in &self.slots {
+            let latched = self.table.latch_slots(vec![slot]);
+            latched.entries(slot).retain(|entry| entry.ticket != self.ticket);
+        }
+        if self.reach == Reach::Several {
+            self.table.over_several.fetch_sub(1, Ordering::SeqCst);
+        }
+        for &slot in &self.slots {
+            self.table.open_gate(slot);
+        }
     }
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         // SAFETY: each was locked by `push`'s callers, and only this unlocks it.
-        self.held[..self.len].iter().for_each(|&slot| unsafe { self.table.slots[slot].0.unlock() });
+        self.held[..self.len].iter().for_each(|&slot| unsafe { self.table.slots[slot].latch.unlock() });
+    }
+}
+
+impl Drop for Latched<'_> {
+    fn drop(&mut self) {
+        // SAFETY: each was locked when this was made, and only this unlocks it.
+        self.held.iter().for_each(|&slot| unsafe { self.table.slots[slot].latch.unlock() });
+    }
+}
+
+impl Latched<'_> {
+    /// What is kept of the inodes of a slot that is held.
+    #[allow(clippy::mut_from_ref)]
+    fn entries(&self, slot: usize) -> &mut Vec<Entry> {
+        debug_assert!(self.held.contains(&slot));
+        // SAFETY: the latch is held, and each caller lets go of what it gets before it asks again.
+        unsafe { &mut *self.table.slots[slot].kept.get() }
     }
 }
 
@@ -71,25 +211,70 @@ fn slot_of(fid: &Fid) -> usize {
     (mixed >> 40) as usize & (LOCKS - 1)
 }
 
+/// Goes on waiting unless this thread's request was called off.
+pub fn unless_interrupted() -> StatusResult<()> {
+    if nacre_env::interrupted() { Err(Status::EINTR) } else { Ok(()) }
+}
+
 impl LockTable {
-    /// A table with no lock held.
+    /// A table with nothing locked.
     pub fn new() -> LockTable {
-        LockTable { slots: (0..LOCKS).map(|_| Slot(RawMutex::INIT)).collect() }
+        let slot = || Slot { latch: RawMutex::INIT, kept: UnsafeCell::new(Vec::new()) };
+        LockTable {
+            slots: (0..LOCKS).map(|_| slot()).collect(),
+            gates: (0..GATES).map(|_| Gate::default()).collect(),
+            next: AtomicU64::new(1),
+            over_several: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+        }
     }
 
-    /// Locks all of `fids`.
+    /// Waits while an operation over several MDTs has something, which it may have done half.
     ///
-    /// # Panics
-    /// If they are more than an operation may need.
-    pub fn lock(&self, fids: &[Fid]) -> Locked<'_> {
-        assert!(fids.len() <= HELD_MAX, "an operation wants {} inodes", fids.len());
-        let mut wanted = [usize::MAX; HELD_MAX];
-        for (slot, fid) in wanted.iter_mut().zip(fids) {
-            *slot = slot_of(fid);
+    /// # Errors
+    /// As for [`LockTable::lock`].
+    pub fn await_decision(self: &Arc<Self>, of: &Want<'_>) -> StatusResult<()> {
+        if self.over_several.load(Ordering::SeqCst) == 0 {
+            return Ok(());
         }
+        let locked = self.latch(&[*of]);
+        let entries = locked.entries(slot_of(of.fid()));
+        if !entries.iter().any(|entry| entry.reach == Reach::Several && entry.want().excludes(of)) {
+            return Ok(());
+        }
+        drop(locked);
+        self.keep(&[*of], Reach::Here, &unless_interrupted).map(drop)
+    }
+
+    /// Nobody waits for a turn any more.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        for slot in 0..GATES {
+            self.open_gate(slot);
+        }
+    }
+
+    fn gate_of(&self, slot: usize) -> &Gate {
+        &self.gates[slot & (GATES - 1)]
+    }
+
+    fn open_gate(&self, slot: usize) {
+        let gate = self.gate_of(slot);
+        *gate.passed.lock() += 1;
+        gate.changed.notify_all();
+    }
+
+    fn latch(&self, wants: &[Want<'_>]) -> Locked<'_> {
+        assert!(wants.len() <= HELD_MAX, "an operation wants {} inodes", wants.len());
+        let mut wanted = [usize::MAX; HELD_MAX];
+        for (slot, want) in wanted.iter_mut().zip(wants) {
+            *slot = slot_of(want.fid());
+        }
+        let wanted = &mut wanted[..wants.len()];
         wanted.sort_unstable();
-        let mut locked = Locked { table: self, held: [0; HELD_MAX], len: 0 };
-        for slot in wanted.into_iter().take(fids.len()) {
+        let mut locked = Locked { table: self, held: [0; HELD_MAX], len: 0, turn: None, _kept: None };
+        for &slot in &*wanted {
             if !locked.holds(slot) {
                 self.slots[slot].wait();
                 locked.push(slot);
@@ -98,17 +283,132 @@ impl LockTable {
         locked
     }
 
-    /// Locks all of `fids` for longer than a thread runs.
-    pub fn keep(self: &Arc<Self>, fids: &[Fid]) -> Kept {
-        let mut wanted: Vec<usize> = fids.iter().map(slot_of).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let mut kept = Kept { table: self.clone(), held: Vec::with_capacity(wanted.len()) };
-        for slot in wanted {
-            self.slots[slot].wait();
-            kept.held.push(slot);
+    fn latch_slots(&self, mut held: Vec<usize>) -> Latched<'_> {
+        held.sort_unstable();
+        held.dedup();
+        held.iter().for_each(|&slot| self.slots[slot].wait());
+        Latched { table: self, held }
+    }
+
+    /// Keeps everybody else from looking at inodes, for as long as no one is waited for. What was kept of them is of no account.
+    pub fn latch_all<'a>(&self, fids: impl Iterator<Item = &'a Fid>) -> Latched<'_> {
+        self.latch_slots(fids.map(slot_of).collect())
+    }
+
+    /// Locks what an operation needs when it is its turn.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`, both only where others keep some of it.
+    ///
+    /// # Panics
+    /// If it is more than an operation may need.
+    pub fn lock(self: &Arc<Self>, wants: &[Want<'_>]) -> StatusResult<Locked<'_>> {
+        let locked = self.latch(wants);
+        if wants.iter().all(|want| locked.may(want)) {
+            return Ok(locked);
         }
-        kept
+        drop(locked);
+        let kept = self.keep(wants, Reach::Here, &unless_interrupted)?;
+        let mut locked = self.latch(wants);
+        locked.turn = Some(kept.ticket);
+        locked._kept = Some(kept);
+        Ok(locked)
+    }
+
+    /// The same for who keeps some of it already. `None` if others keep the rest: then everything is to be asked for at once.
+    pub fn lock_kept(&self, wants: &[Want<'_>], kept: &Kept) -> Option<Locked<'_>> {
+        let mut locked = self.latch(wants);
+        locked.turn = Some(kept.ticket);
+        wants.iter().all(|want| locked.may(want)).then_some(locked)
+    }
+
+    /// Keeps all of this until it is dropped, when it is its turn. What may be read by others meanwhile is not kept. While it waits, `goes_on` is
+    /// asked again and again.
+    ///
+    /// # Errors
+    /// `ESHUTDOWN`; what `goes_on` says. Then nothing is kept.
+    pub fn keep(
+        self: &Arc<Self>,
+        wants: &[Want<'_>],
+        reach: Reach,
+        goes_on: &dyn Fn() -> StatusResult<()>,
+    ) -> StatusResult<Kept> {
+        let kept = self.queue(wants, reach);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let outcome = self.await_turn(wants, &kept, goes_on);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        outcome.map(|()| kept)
+    }
+
+    /// Threads that wait for their turn now.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn await_turn(
+        &self,
+        wants: &[Want<'_>],
+        kept: &Kept,
+        goes_on: &dyn Fn() -> StatusResult<()>,
+    ) -> StatusResult<()> {
+        let mut patience = SHORT;
+        loop {
+            let latched = self.latch_slots(kept.slots.clone());
+            let in_the_way = kept.slots.iter().copied().find(|&slot| {
+                let entries = latched.entries(slot);
+                let wants = wants.iter().filter(|want| slot_of(want.fid()) == slot);
+                let earlier = || entries.iter().filter(|entry| entry.ticket < kept.ticket);
+                wants.into_iter().any(|want| earlier().any(|entry| entry.want().excludes(want)))
+            });
+            let Some(slot) = in_the_way else { return Ok(()) };
+            // Whoever lets go changes it after that.
+            let seen = *self.gate_of(slot).passed.lock();
+            drop(latched);
+            goes_on()?;
+            if self.stopped.load(Ordering::SeqCst) {
+                return Err(Status::ESHUTDOWN);
+            }
+            self.pass_gate(slot, seen, patience);
+            patience = POLL;
+        }
+    }
+
+    fn pass_gate(&self, slot: usize, seen: u64, patience: Duration) {
+        let gate = self.gate_of(slot);
+        let mut passed = gate.passed.lock();
+        if *passed != seen {
+            return;
+        }
+        if patience <= SHORT {
+            gate.changed.wait_for(&mut passed, patience);
+        } else {
+            nacre_env::blocking(|| gate.changed.wait_for(&mut passed, patience));
+        }
+    }
+
+    /// Takes a turn, at one moment for everything.
+    fn queue(self: &Arc<Self>, wants: &[Want<'_>], reach: Reach) -> Kept {
+        let latched = self.latch_all(wants.iter().map(Want::fid));
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        for want in wants {
+            let name = match want {
+                Want::Whole(_) => None,
+                Want::Name(_, name) => Some(Box::from(*name)),
+                Want::Still(_) => continue,
+            };
+            latched.entries(slot_of(want.fid())).push(Entry { ticket, fid: *want.fid(), name, reach });
+        }
+        if reach == Reach::Several {
+            self.over_several.fetch_add(1, Ordering::SeqCst);
+        }
+        let slots = latched.held.clone();
+        drop(latched);
+        Kept { table: self.clone(), ticket, slots, reach }
+    }
+
+    /// Keeps for an operation over several MDTs what was kept before a restart: there is nobody else yet.
+    pub fn keep_again(self: &Arc<Self>, wants: &[Want<'_>]) -> Kept {
+        self.queue(wants, Reach::Several)
     }
 }
 
@@ -123,53 +423,47 @@ impl Locked<'_> {
         self.len += 1;
     }
 
-    /// Locks one more inode. `false` if that could deadlock: drop everything, lock all together and look again.
-    pub fn add(&mut self, fid: &Fid) -> bool {
-        let slot = slot_of(fid);
-        if self.holds(slot) {
+    /// What is kept of the inodes of a slot that is held.
+    fn entries(&self, slot: usize) -> &[Entry] {
+        debug_assert!(self.holds(slot));
+        // SAFETY: the latch is held, so nobody changes it.
+        unsafe { &*self.table.slots[slot].kept.get() }
+    }
+
+    /// Whether nobody else keeps what is wanted of a latched inode, or waits for it since longer.
+    fn may(&self, want: &Want<'_>) -> bool {
+        let entries = self.entries(slot_of(want.fid()));
+        if entries.is_empty() {
             return true;
         }
-        let in_order = self.held[..self.len].iter().all(|held| *held < slot);
-        let lock = &self.table.slots[slot];
-        if in_order {
-            lock.wait();
-        } else if !lock.0.try_lock() {
-            return false;
+        let is_own = |entry: &&Entry| Some(entry.ticket) == self.turn;
+        let since = entries.iter().filter(is_own).find(|entry| entry.want().covers(want));
+        let since = since.map_or(u64::MAX, |entry| entry.ticket);
+        let others = entries.iter().filter(|entry| Some(entry.ticket) != self.turn && entry.ticket < since);
+        !others.into_iter().any(|entry| entry.want().excludes(want))
+    }
+
+    /// Whether an operation that is not over keeps a latched inode, or a name in it: it is about to change.
+    pub fn is_kept(&self, fid: &Fid) -> bool {
+        self.entries(slot_of(fid)).iter().any(|entry| entry.fid == *fid && Some(entry.ticket) != self.turn)
+    }
+
+    /// Locks one more inode. `false` if that could deadlock, or is not to be had: drop everything, lock all together and look again.
+    pub fn add(&mut self, want: &Want<'_>) -> bool {
+        let slot = slot_of(want.fid());
+        if !self.holds(slot) {
+            let in_order = self.held[..self.len].iter().all(|held| *held < slot);
+            let lock = &self.table.slots[slot];
+            if in_order {
+                lock.wait();
+            } else if !lock.latch.try_lock() {
+                return false;
+            }
+            self.push(slot);
         }
-        self.push(slot);
-        true
+        self.may(want)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    #[test]
-    fn threads_that_lock_the_same_inodes_in_any_order_exclude_each_other_and_finish() {
-        let table = LockTable::new();
-        let counter = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for thread in 0..4u32 {
-                let (table, counter) = (&table, &counter);
-                scope.spawn(move || {
-                    for i in 0..2000u32 {
-                        let a = Fid::new(1, (i + thread) % 7, 0);
-                        let b = Fid::new(1, (i * 3 + thread) % 7, 0);
-                        let mut locked = table.lock(&[a, b]);
-                        if !locked.add(&Fid::new(1, 100, 0)) {
-                            drop(locked);
-                            locked = table.lock(&[a, b, Fid::new(1, 100, 0)]);
-                        }
-                        let before = counter.load(Ordering::Relaxed);
-                        std::hint::spin_loop();
-                        counter.store(before + 1, Ordering::Relaxed);
-                        drop(locked);
-                    }
-                });
-            }
-        });
-        assert_eq!(counter.load(Ordering::Relaxed), 8000);
-    }
-}
+mod tests;

@@ -8,9 +8,9 @@
 //! committed ([`Mds::call_back`]). So everybody sees the old state until then, and afterwards nobody has it cached. This is
 //! the only place that calls clients back.
 //!
-//! Grants and changes of an inode exclude each other by the table of inode locks ([`crate::locks`]): both hold it, so a change
-//! that finds no lock of a client cannot miss one, none comes between its callbacks and its commit, and what is read before a
-//! grant is what the lock stands for. A change waits for clients while it holds the table, so the answer to a callback must
+//! Grants and changes of an inode exclude each other by the table of inode locks ([`crate::locks`]): both latch it, or the change keeps
+//! it, on which nothing is granted. So a change that finds no lock of a client cannot miss one, none comes between its callbacks and its
+//! commit, and what is read before a grant is what the lock stands for. A change waits for clients while it keeps inodes, so the answer to a callback must
 //! need nothing of the table: it is a cancel.
 //!
 //! Layouts have locks of their own, on other parts of the inode, so that changes of attributes leave them alone. They come with
@@ -21,7 +21,7 @@
 //! The thread that evicts those who do not answer must never wait for an answer itself. It destroys inodes without names,
 //! which are not called back: nobody can come to see them again.
 
-use crate::locks::Locked;
+use crate::locks::{Locked, Want};
 use crate::mds::Mds;
 use crate::ops::lookup::Lead;
 use crate::service::Caller;
@@ -86,21 +86,21 @@ impl Mds {
     ) -> StatusResult<MdsAnswer> {
         let inode_handle = LockHandle(handle.0.checked_add(1).ok_or(Status::EINVAL)?);
         let Some(name) = name else {
-            let _locked = self.locks.lock(&[*fid]);
+            let locked = self.locks.lock(&[Want::Still(*fid)])?;
             let attr = self.told(&self.inode(fid)?)?;
-            let inode = self.grant_on_inode(caller, inode_handle, &attr)?;
+            let inode = self.grant_on_inode(caller, inode_handle, &attr, &locked)?;
             let (attr, public, names, directory) = (Some(attr), false, None, NO_LOCK);
             return Ok(self.answer(MdsReply::Intent { attr, public, names, directory, inode }));
         };
         if matches!(name, b"" | b"." | b"..") {
             return Err(Status::EINVAL);
         }
-        let (_locked, record, lead) = self.find_locked(caller, fid, name)?;
+        let (locked, record, lead) = self.find_locked(caller, fid, name)?;
         let (public, names) = (perm::searchable_by_all(&record.attr), Some(record.attr.size));
-        let directory = self.grant(caller, handle, fid, InodeBits::UPDATE)?;
+        let directory = self.grant(caller, handle, (fid, InodeBits::UPDATE), &locked)?;
         let (attr, inode) = match lead {
             Lead::Nowhere => (None, NO_LOCK),
-            Lead::Here(attr) => (Some(attr), self.grant_on_inode(caller, inode_handle, &attr)?),
+            Lead::Here(attr) => (Some(attr), self.grant_on_inode(caller, inode_handle, &attr, &locked)?),
             Lead::Elsewhere(fid) => {
                 return Ok(self.answer(MdsReply::Remote { fid, public, names, directory }));
             }
@@ -118,9 +118,13 @@ impl Mds {
         if name.len() > NAME_MAX {
             return Err(Status::ENAMETOOLONG);
         }
-        let (hash, mut child) = (self.hash(name), *directory);
+        let (hash, mut child) = (self.hash(name), None);
         loop {
-            let mut locked = self.locks.lock(&[*directory, child]);
+            let own = Want::Name(*directory, name);
+            let mut locked = match child {
+                None => self.locks.lock(&[own])?,
+                Some(child) => self.locks.lock(&[own, child])?,
+            };
             let record = self.home_of(directory, name)?;
             self.check_access(&record, caller.cred(), perm::EXEC)?;
             let Some(found) = self.find_name(directory, hash, name)? else {
@@ -129,11 +133,12 @@ impl Mds {
             if found.fid.mdt_index() != self.index {
                 return Ok((locked, record, Lead::Elsewhere(found.fid)));
             }
-            if locked.add(&found.fid) {
+            let lead = Want::Still(found.fid);
+            if locked.add(&lead) {
                 let attr = self.told(&self.inode(&found.fid)?)?;
                 return Ok((locked, record, Lead::Here(attr)));
             }
-            child = found.fid;
+            child = Some(lead);
         }
     }
 
@@ -160,6 +165,7 @@ impl Mds {
         caller: &Caller<'_>,
         handle: LockHandle,
         attr: &Attr,
+        locked: &Locked<'_>,
     ) -> StatusResult<LockHandle> {
         // Only what stays true until it is changed here.
         let has_objects = attr.flags.contains(AttrFlags::HAS_OBJECTS);
@@ -167,16 +173,20 @@ impl Mds {
         if attr.size_source != SizeSource::Exact || is_written {
             return Ok(NO_LOCK);
         }
-        self.grant(caller, handle, &attr.fid, EVERYTHING)
+        self.grant(caller, handle, (&attr.fid, EVERYTHING), locked)
     }
 
     fn grant(
         &self,
         caller: &Caller<'_>,
         handle: LockHandle,
-        fid: &Fid,
-        bits: InodeBits,
+        (fid, bits): (&Fid, InodeBits),
+        locked: &Locked<'_>,
     ) -> StatusResult<LockHandle> {
+        // Who keeps it may have called it back already, and is about to change it.
+        if locked.is_kept(fid) {
+            return Ok(NO_LOCK);
+        }
         let (resource, need) = (ResourceId::of_fid(fid), Need::bits(Mode::Pr, bits));
         let granted = self.mdlocks.grant_now(caller.export, handle, &resource, need)?;
         Ok(granted.unwrap_or(NO_LOCK))
@@ -226,8 +236,29 @@ impl Mds {
     /// # Errors
     /// `EINTR`, `EVICTED`, `ESHUTDOWN`; what reading an inode gives.
     pub(crate) fn call_back(&self, tx: &Tx, export: Option<&Export>) -> StatusResult<()> {
+        self.call_back_each(tx, export, &|record, except| self.call_back_all(record, except).map(|()| true))
+            .map(drop)
+    }
+
+    /// The same if nobody has to give anything up; false if somebody has to.
+    ///
+    /// # Errors
+    /// As for [`Mds::call_back`].
+    pub(crate) fn call_back_at_once(&self, tx: &Tx, export: &Export) -> StatusResult<bool> {
+        self.call_back_each(tx, Some(export), &|record, except| {
+            let resource = ResourceId::of_fid(&record.attr.fid);
+            self.mdlocks.is_free(&resource, Need::bits(Mode::Ex, EVERYTHING), except)
+        })
+    }
+
+    fn call_back_each(
+        &self,
+        tx: &Tx,
+        export: Option<&Export>,
+        call_back: &dyn Fn(&InodeRecord, Option<&Export>) -> StatusResult<bool>,
+    ) -> StatusResult<bool> {
         if tx.is_replay || !self.mdlocks.has_locks() {
-            return Ok(());
+            return Ok(true);
         }
         for (fid, new) in tx.cached() {
             // One that did not exist is known to nobody.
@@ -236,10 +267,12 @@ impl Mds {
             let old = self.settled(&old)?;
             if new.is_some() || !old.attr.flags.contains(AttrFlags::ORPHAN) {
                 let except = export.filter(|_| !leaves_the_mdt(&old, new.as_deref()));
-                self.call_back_all(&old, except)?;
+                if !call_back(&old, except)? {
+                    return Ok(false);
+                }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The same for a file that is about to get objects. Then it changes without the MDT being asked, so the client that asks

@@ -16,20 +16,19 @@ use crate::service::Caller;
 use crate::simulated::Simulation;
 use crate::space::{SpaceGuard, default_reserve};
 use crate::stats::MdsStats;
-use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, REPLIES, dirent_key, reply_key};
+use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, dirent_key};
 use crate::tx::Tx;
 use nacre_dlm::{LockOwner, LockService, Timer};
 use nacre_layout::{DirDefault, LayoutSpec, Wish, user};
 use nacre_lock::server::ServerConfig;
-use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord, ReplyRecord};
-use nacre_rpc::{Export, Hold, OssEndpoint};
+use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord};
+use nacre_rpc::{Hold, OssEndpoint};
 use nacre_store::object::{ObjectError, RecordStore};
 use nacre_store::{MetaError, MetaStore};
 use nacre_types::acl::Acl;
 use nacre_types::{
     Attr, AttrFlags, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm,
 };
-use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::mgs::PoolConfig;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -120,7 +119,7 @@ pub struct Mds {
     stats: MdsStats,
     pub(crate) boot_count: u64,
     /// Newest transno when this run began: everything in stored replies is at most this.
-    boot_transno: TransNo,
+    pub(crate) boot_transno: TransNo,
     pub(crate) stopping: AtomicBool,
     /// A request that a test wants held.
     pub(crate) hold: Hold,
@@ -508,6 +507,7 @@ impl Mds {
         self.flocks.wake();
         self.mdlocks.stop();
         self.operations.wake();
+        self.locks.stop();
         self.moving.stop();
     }
 
@@ -606,88 +606,6 @@ impl Mds {
     pub(crate) fn check_access(&self, record: &InodeRecord, cred: &Cred, mask: u8) -> StatusResult<()> {
         let acl = acl_of(record)?;
         perm::access(&record.attr, acl.as_ref(), cred, mask).or(Status::EACCES)
-    }
-
-    /// A transaction.
-    pub(crate) fn begin(&self) -> Tx {
-        // At most the number that the commit will get, and above every earlier change of a locked inode.
-        Tx::new(self.store.last_transno().0 + 1)
-    }
-
-    /// An answer of a request that changed nothing.
-    pub(crate) fn answer(&self, reply: MdsReply) -> MdsAnswer {
-        MdsAnswer { transno: TransNo(0), last_committed: self.committed(), reply }
-    }
-
-    /// Commits a transaction together with the answer to the request, and lets memory know.
-    pub(crate) fn finish(&self, caller: &Caller<'_>, mut tx: Tx, reply: MdsReply) -> StatusResult<MdsAnswer> {
-        let mut answer = MdsAnswer { transno: TransNo(0), last_committed: TransNo(0), reply };
-        // A request that changed nothing may run again.
-        if let Some(slot) = caller.call.reply_slot.as_ref().filter(|_| !tx.is_empty()) {
-            let bytes = answer.to_bytes();
-            let opened = tx.opened;
-            let (scratch, batch) = tx.scratch();
-            ReplyRecord { xid: slot.xid, opened, answer: &bytes }.encode(scratch);
-            batch.put(REPLIES, reply_key(&slot.client, slot.tag).as_slice(), scratch);
-        }
-        answer.transno = self.commit_as(Some(caller.export), &mut tx)?;
-        answer.last_committed = self.committed();
-        Ok(answer)
-    }
-
-    /// Commits a transaction on the server's own account and lets memory know.
-    pub(crate) fn commit(&self, tx: &mut Tx) -> StatusResult<TransNo> {
-        self.commit_as(None, tx)
-    }
-
-    /// Up to here everything is durable, also what other MDTs have of it.
-    pub(crate) fn committed(&self) -> TransNo {
-        self.operations.committed(self.store.last_committed())
-    }
-
-    /// Commits a transaction for a client, whose own locks are not called back.
-    pub(crate) fn commit_as(&self, export: Option<&Export>, tx: &mut Tx) -> StatusResult<TransNo> {
-        if tx.is_empty() {
-            return Ok(TransNo(0));
-        }
-        self.call_back(tx, export)?;
-        self.commit_called_back(tx)
-    }
-
-    /// Commits a transaction when clients have given up what they keep of what it changes ([`Mds::call_back`]).
-    pub(crate) fn commit_called_back(&self, tx: &mut Tx) -> StatusResult<TransNo> {
-        let transno = self.store.commit(tx.batch()).map_err(|error| self.store_failed(&error))?;
-        self.space.count_inodes(tx.inode_change());
-        if tx.moves_names {
-            self.moving.note_change();
-        }
-        for (fid, record) in tx.take_cached() {
-            if let Some(record) = record.as_ref().filter(|record| record.attr.is_dir()) {
-                self.moving.note_size(record);
-            }
-            self.cache.replace(&fid, record);
-        }
-        for (ost_index, object) in tx.take_destroyed() {
-            self.osts.destroy_later(ost_index, transno, object);
-        }
-        Ok(transno)
-    }
-
-    /// The stored answer of an earlier life.
-    pub(crate) fn find_stored_answer(&self, slot: &nacre_rpc::ReplySlot) -> Option<StatusResult<MdsAnswer>> {
-        use nacre_wire::Decode;
-        let key = reply_key(&slot.client, slot.tag);
-        let found = self.store.get(REPLIES, key.as_slice(), |value| {
-            let record = ReplyRecord::decode(value?).ok().filter(|record| record.xid == slot.xid)?;
-            Some((MdsAnswer::from_bytes(record.answer).ok()?, record.opened))
-        });
-        let (mut answer, opened) = found.ok().flatten()?;
-        if let Some(opened) = opened {
-            self.open_again(&slot.client, &opened);
-        }
-        answer.transno = self.boot_transno.max(TransNo(1));
-        answer.last_committed = self.committed();
-        Some(Ok(answer))
     }
 
     /// A sequence that nobody has.

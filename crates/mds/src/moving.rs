@@ -12,6 +12,7 @@ mod inode;
 mod step;
 mod turns;
 
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::shards::{named_in, place_of, shards_of};
 use crate::tables::MOVES;
@@ -331,7 +332,7 @@ impl Mds {
 
     /// The same of this MDT, as it is decided and durable.
     pub(crate) fn moved_of(&self, fid: &Fid) -> StatusResult<PeerReply> {
-        self.await_decision(fid);
+        self.await_decision(&Want::Still(*fid))?;
         let shard = place_of(&*self.with_names(fid)?)?.ok_or(Status::WRONG_SHARD)?;
         Ok(PeerReply::Moved { version: shard.version, upto: shard.moved() })
     }

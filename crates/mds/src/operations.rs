@@ -14,7 +14,7 @@ pub(crate) use coordinate::Gathered;
 pub(crate) use update::MIRRORED;
 
 use crate::error::MdsError;
-use crate::locks::{Kept, LockTable};
+use crate::locks::{Kept, LockTable, Want};
 use crate::tables::{FINISHED, OPERATIONS, PREPARED, decode_op_key};
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::MdsEndpoint;
@@ -22,8 +22,8 @@ use nacre_store::MetaStore;
 use nacre_types::limits::MDT_COUNT_MAX;
 use nacre_types::{Cred, Fid, Status, StatusResult, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest};
-use nacre_wire::peer::{OpId, Operation, PeerReply, PeerRequest, RecordBytes};
-use nacre_wire::{Decode, Encode};
+use nacre_wire::peer::{Name, OpId, Operation, PeerReply, PeerRequest, RecordBytes};
+use nacre_wire::{Decode, Encode, Reader};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 
 /// Version of the records of operations; see `docs/formats/mdt.md`.
 const RECORD_VERSION: u8 = 1;
+/// Version of the records of what prepared operations lock; 1 had no names.
+const PREPARED_VERSION: u8 = 2;
 
 /// Who has not decided for so long, in milliseconds, is asked. Guess: far longer than any operation that nothing holds up.
 const PATIENCE_MS: u64 = 2000;
@@ -67,6 +69,8 @@ struct Open {
 #[derive(Default)]
 struct State {
     prepared: HashMap<OpId, Prepared>,
+    /// Do not happen, and are not to wait any more for what they lock.
+    called_off: HashSet<OpId>,
     /// Prepared or applied by some thread right now.
     under_way: HashSet<OpId>,
     /// Coordinated here and not decided.
@@ -103,8 +107,6 @@ pub(crate) struct Operations {
     newcomers: OnceLock<Box<Newcomers>>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Operations that lock something here for longer than a thread runs, or are not everywhere yet.
-    busy: AtomicUsize,
     /// Length of [`State::unsettled`].
     unsettled: AtomicUsize,
     patience_ms: AtomicU64,
@@ -127,22 +129,6 @@ pub(crate) enum Bug {
     DoesNothingAgain,
     /// Names move to a directory that takes the place of theirs, and their inodes are not told.
     TellsNoInodes,
-}
-
-/// Counts an operation in [`Operations::busy`].
-struct Busy<'a>(&'a AtomicUsize);
-
-impl<'a> Busy<'a> {
-    fn new(count: &'a AtomicUsize) -> Busy<'a> {
-        count.fetch_add(1, Ordering::SeqCst);
-        Busy(count)
-    }
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 impl State {
@@ -196,9 +182,10 @@ impl Operations {
     ) -> Result<Operations, MdsError> {
         let mut state = State { next: 1, ..State::default() };
         store.scan(PREPARED, &[], Bound::Unbounded, &mut |key, value| {
-            match (decode_op_key(key), decode_record::<Vec<Fid>>(value)) {
-                (Some(op), Some(fids)) => {
-                    let prepared = Prepared { _kept: locks.keep(&fids), since: Instant::now() };
+            match (decode_op_key(key), decode_prepared(value)) {
+                (Some(op), Some((fids, names))) => {
+                    let kept = locks.keep_again(&wants_of(&fids, names.iter().map(named)));
+                    let prepared = Prepared { _kept: kept, since: Instant::now() };
                     state.prepared.insert(op, prepared);
                 }
                 _ => log::error!("MDT{index:04x}: the record of a prepared operation is damaged"),
@@ -230,7 +217,6 @@ impl Operations {
             began: Instant::now(),
             peers: RwLock::default(),
             newcomers: OnceLock::new(),
-            busy: AtomicUsize::new(state.prepared.len()),
             unsettled: AtomicUsize::new(state.unsettled.len()),
             patience_ms: AtomicU64::new(PATIENCE_MS),
             root_age_ms: AtomicU64::new(ROOT_AGE_MS),
@@ -311,11 +297,6 @@ impl Operations {
         op
     }
 
-    /// True if an inode may be locked by an operation of which nobody may see half.
-    pub fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::SeqCst) > 0
-    }
-
     /// What may be called committed, if everything here is up to `synced`: what a part of an operation belongs to that is not
     /// durable everywhere is not.
     pub fn committed(&self, synced: TransNo) -> TransNo {
@@ -369,8 +350,39 @@ pub(crate) fn encoded(record: &InodeRecord) -> RecordBytes {
     RecordBytes(bytes)
 }
 
-/// A record of this part of the store: what a prepared operation locks, a committed operation, or the first operation of a
-/// coordinator that may not be finished.
+/// What an operation locks on an MDT: inodes as a whole, and names.
+fn wants_of<'a>(fids: &[Fid], names: impl Iterator<Item = (Fid, &'a [u8])>) -> Vec<Want<'a>> {
+    let names = names.map(|(parent, name)| Want::Name(parent, name));
+    fids.iter().map(|fid| Want::Whole(*fid)).chain(names).collect()
+}
+
+fn named(name: &Name) -> (Fid, &[u8]) {
+    (name.parent, &name.name)
+}
+
+/// The record of what a prepared operation locks.
+fn encode_prepared(fids: &[Fid], names: &[Name]) -> Vec<u8> {
+    let mut bytes = vec![PREPARED_VERSION];
+    fids.to_vec().encode(&mut bytes);
+    names.to_vec().encode(&mut bytes);
+    bytes
+}
+
+fn decode_prepared(bytes: &[u8]) -> Option<(Vec<Fid>, Vec<Name>)> {
+    let (version, rest) = bytes.split_first()?;
+    match *version {
+        // Directories were locked as a whole then.
+        RECORD_VERSION => Vec::<Fid>::from_bytes(rest).ok().map(|fids| (fids, Vec::new())),
+        PREPARED_VERSION => {
+            let mut reader = Reader::new(rest);
+            let (fids, names) = (Vec::decode(&mut reader).ok()?, Vec::decode(&mut reader).ok()?);
+            reader.finish().ok().map(|()| (fids, names))
+        }
+        _ => None,
+    }
+}
+
+/// A record of this part of the store: a committed operation, or the first operation of a coordinator that may not be finished.
 fn encode_record(content: &impl Encode) -> Vec<u8> {
     let mut bytes = vec![RECORD_VERSION];
     content.encode(&mut bytes);

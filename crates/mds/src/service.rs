@@ -3,6 +3,7 @@
 use crate::mds::Mds;
 use crate::ops::readdir::Details;
 use crate::ops::relayout::Swap;
+use crate::turn::Turn;
 use nacre_rpc::{Call, Export, MdsService, Moment, ReplySlot};
 use nacre_types::{ClientUuid, Fid, Status, StatusResult};
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
@@ -16,6 +17,9 @@ pub(crate) struct Caller<'a> {
     pub client: ClientUuid,
     pub export: &'a Export,
     pub call: &'a Call<'a>,
+    pub request: &'a MdsRequest<'a>,
+    /// What is kept for the request while it waits for clients.
+    pub turn: &'a Turn,
 }
 
 impl<'a> Caller<'a> {
@@ -56,7 +60,9 @@ impl MdsService for Mds {
         let start = Instant::now();
         self.simulation.serve(request);
         self.hold.pass(Moment::Before, request);
-        let answer = self.run(&Caller { client: export.client, export, call }, request)?;
+        let turn = Turn::of(request);
+        let caller = Caller { client: export.client, export, call, request, turn: &turn };
+        let answer = self.run(&caller, request)?;
         self.stats().count(export, call.job.as_ref(), request, start);
         self.hold.pass(Moment::After, request);
         Ok(answer)
@@ -73,7 +79,11 @@ impl Mds {
         self.opens.handles_of(client).into_iter().map(|(fid, _)| fid).collect()
     }
 
-    fn run(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+    pub(crate) fn run_through(
+        &self,
+        caller: &Caller<'_>,
+        request: &MdsRequest<'_>,
+    ) -> StatusResult<MdsAnswer> {
         if let MdsRequest::Create { parent, .. } | MdsRequest::Link { parent, .. } = request {
             self.moving.await_turn(parent);
         }

@@ -284,13 +284,13 @@ pub enum PeerRequest {
         /// Those after this one; `None`: from the first.
         after: Option<OpId>,
     },
-    /// Locks inodes for an operation, in the order of the table, and tells what they are, and what names stand for. Reply: `Prepared`.
+    /// Locks inodes and names for an operation, all at once, and tells what they are, and what names stand for. Reply: `Prepared`.
     Prepare {
         /// The operation.
         op: OpId,
-        /// Inodes to be locked; they need not exist.
+        /// Inodes to be locked as a whole; they need not exist.
         fids: Vec<Fid>,
-        /// Names in directories among them.
+        /// Names to be locked, in any directories: these stay what they are otherwise.
         names: Vec<Name>,
     },
     /// The operation was committed by its coordinator. Reply: `Done`, when the part is committed.
@@ -383,7 +383,7 @@ pub enum PeerReply {
     },
     /// What was locked.
     Prepared {
-        /// The inodes, as they were asked for.
+        /// The inodes, as they were asked for, and the directories of names that are not among them.
         found: Vec<Found>,
         /// What the names stand for, as they were asked for.
         names: Vec<Option<(Fid, FileKind)>>,

@@ -4,6 +4,7 @@
 //! such an operation, too, which puts another one in its place; its names move afterwards, in steps ([`super::step`]). The design:
 //! `docs/design/dne.md`.
 
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::operations::{Gathered, encoded};
 use crate::ops::new_shard;
@@ -65,7 +66,7 @@ impl Mds {
         self.may_choose_mdts(caller)?;
         self.check_local(fid)?;
         self.check_future(to)?;
-        self.await_decision(fid);
+        self.await_decision(&Want::Still(*fid))?;
         let Some(seen) = self.find_inode(fid)?.filter(|record| !is_former(record)) else {
             // It may have moved by the same request, whose answer was lost.
             return match self.record_anywhere(to)? {
@@ -197,8 +198,7 @@ impl Mds {
         for _ in 0..ATTEMPTS {
             let seen = self.inode(fid)?;
             let leads = self.leads_to(&seen)?;
-            let homes = leads.iter().flat_map(|lead| &lead.homes);
-            let fids: Vec<Fid> = homes.chain(others).chain([fid]).copied().collect();
+            let fids: Vec<Fid> = others.iter().chain([fid]).copied().collect();
             let places =
                 leads.iter().flat_map(|lead| lead.homes.iter().map(|home| (*home, &lead.name.name[..])));
             let places: Vec<(Fid, &[u8])> = places.collect();

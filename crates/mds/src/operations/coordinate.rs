@@ -1,19 +1,24 @@
 //! The side that is asked by a client.
 
-use super::{Bug, Busy, encode_record};
-use crate::locks::{HELD_MAX, Locked};
+use super::{Bug, encode_record, wants_of};
+use crate::locks::{HELD_MAX, Kept, Reach, unless_interrupted};
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tables::{OPERATIONS, op_key};
 use nacre_ondisk::{DirentRecord, InodeRecord};
-use nacre_rpc::Export;
-use nacre_types::{Fid, Status, StatusResult, Timestamp, TransNo};
+use nacre_rpc::{Export, Moment};
+use nacre_types::{Cred, Fid, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::Encode;
-use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::mds::{MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::peer::{Found, Name, OpId, Operation, Part, PeerReply, PeerRequest, RecordBytes, Update};
 use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Time between two looks for an interrupt.
+const POLL: Duration = Duration::from_millis(50);
 
 /// Inodes and names of an operation, locked wherever they lie. Dropped without [`Mds::execute`], the operation does not happen.
 pub(crate) struct Gathered<'a> {
@@ -23,8 +28,7 @@ pub(crate) struct Gathered<'a> {
     remote: BTreeSet<u16>,
     records: HashMap<Fid, Option<Arc<InodeRecord>>>,
     names: HashMap<(Fid, Vec<u8>), Option<DirentRecord>>,
-    _locked: Option<Locked<'a>>,
-    _busy: Busy<'a>,
+    _kept: Option<Kept>,
     is_decided: bool,
 }
 
@@ -71,9 +75,7 @@ impl Drop for Gathered<'_> {
     fn drop(&mut self) {
         if !self.is_decided {
             for &mdt in &self.remote {
-                if let Err(status) = self.mds.operations.ask(mdt, PeerRequest::Abort { op: self.op }) {
-                    log::debug!("MDT{mdt:04x} was not told that {} does not happen: {status}", self.op);
-                }
+                self.mds.operations.call_off(mdt, self.op);
             }
         }
         self.mds.operations.decided(&self.op);
@@ -110,10 +112,11 @@ impl Drop for StillTree<'_> {
 }
 
 impl Mds {
-    /// Locks inodes on any MDT, in the order of MDTs, and reads them and some names.
+    /// Locks inodes as a whole, and names in directories that stay what they are otherwise, on any MDT, in the order of MDTs; and reads
+    /// them, the directories too.
     ///
     /// # Errors
-    /// What another MDT answers; `ENODEV` if there is none with the index of a FID.
+    /// What another MDT answers; `ENODEV` if there is none with the index of a FID; `EINTR`, `ESHUTDOWN`.
     pub(crate) fn gather(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
         let operations = &self.operations;
         let op = operations.begin();
@@ -123,11 +126,11 @@ impl Mds {
             remote: BTreeSet::new(),
             records: HashMap::new(),
             names: HashMap::new(),
-            _locked: None,
-            _busy: Busy::new(&operations.busy),
+            _kept: None,
             is_decided: false,
         };
-        let mdts: BTreeSet<u16> = fids.iter().map(Fid::mdt_index).collect();
+        let parents = names.iter().map(|(parent, _)| parent);
+        let mdts: BTreeSet<u16> = fids.iter().chain(parents).map(Fid::mdt_index).collect();
         for mdt in mdts {
             let mut fids: Vec<Fid> = fids.iter().copied().filter(|fid| fid.mdt_index() == mdt).collect();
             fids.sort_unstable();
@@ -138,9 +141,10 @@ impl Mds {
                     log::error!("an operation wants {} inodes: a list of shards is damaged", fids.len());
                     return Err(Status::EUCLEAN);
                 }
-                gathered._locked = Some(self.locks.lock(&fids));
-                for fid in fids {
-                    gathered.records.insert(fid, self.find_inode(&fid)?);
+                let wants = wants_of(&fids, names.clone().copied());
+                gathered._kept = Some(self.locks.keep(&wants, Reach::Several, &unless_interrupted)?);
+                for want in wants {
+                    gathered.records.insert(*want.fid(), self.find_inode(want.fid())?);
                 }
                 for (parent, name) in names {
                     let found = self.find_name(parent, self.hash(name), name)?;
@@ -187,6 +191,7 @@ impl Mds {
             xid: slot.xid,
             answer: RecordBytes(answer.to_bytes()),
         }));
+        self.hold.pass(Moment::Locked, caller.request);
         let (client, export) = (caller.client, Some(caller.export));
         let decided = Decided { client, export, now, is_durable: false };
         let transno = self.decide(gathered, updates, decided)?;
@@ -214,19 +219,22 @@ impl Mds {
         let stamp = self.operations.tick();
         let Decided { client, export, now, is_durable } = decided;
         let operation = Arc::new(Operation { id, stamp, client, now, parts });
+        let part = operation.part(self.index);
+        // May take long; who wants everything durable waits for what is noted.
+        part.map_or(Ok(()), |part| self.call_back_for(part, now, export, false))?;
+        // Directories change by other operations too, until here.
+        let latched =
+            self.locks.latch_all(part.iter().flat_map(|part| part.updates.iter().filter_map(inode_of)));
         let mut tx = self.begin();
-        if let Some(part) = operation.part(self.index) {
-            self.stage(&mut tx, part, now)?;
-        }
+        part.map_or(Ok(()), |part| self.stage(&mut tx, part, now))?;
         if !self.operations.has(Bug::ForgetsWhatItDecides) {
             tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(&*operation));
         }
-        // May take long; who wants everything durable waits for what is noted.
-        self.call_back(&tx, export)?;
         // Before it is committed, so that nobody takes it for durable in between.
         let transno = TransNo(self.store.last_transno().0 + 1);
         self.operations.note_open(&operation, transno);
         let committed = self.commit_called_back(&mut tx);
+        drop(latched);
         let transno = committed.inspect_err(|_| self.operations.retract(&id))?;
         gathered.is_decided = true;
         self.operations.decided(&id);
@@ -240,6 +248,25 @@ impl Mds {
             }
         }
         Ok(transno)
+    }
+
+    /// Has clients give up what they keep of what a part changes. They get nothing of it anew: it is locked.
+    ///
+    /// # Errors
+    /// As for [`Mds::call_back`].
+    pub(super) fn call_back_for(
+        &self,
+        part: &Part,
+        now: Timestamp,
+        export: Option<&Export>,
+        is_replay: bool,
+    ) -> StatusResult<()> {
+        if is_replay || !self.mdlocks.has_locks() {
+            return Ok(());
+        }
+        let mut tx = self.begin();
+        self.stage(&mut tx, part, now)?;
+        self.call_back(&tx, export)
     }
 
     /// Has another MDT commit its part.
@@ -262,7 +289,7 @@ impl Mds {
     /// # Errors
     /// What MDT 0 answers.
     pub(crate) fn still_tree(&self) -> StatusResult<StillTree<'_>> {
-        let own = self.move_directory.lock();
+        let own = self.move_directory_alone()?;
         // MDT 0 has the lock also while it is alone: others may join and ask for it meanwhile.
         if self.index != 0 && !self.operations.has_peers() {
             return Ok(StillTree { mds: self, op: None, _own: own });
@@ -275,6 +302,22 @@ impl Mds {
             _ => drop(self.operations.ask(0, PeerRequest::LockTree { op })?),
         }
         Ok(still)
+    }
+
+    /// Waits until no other directory gets another parent by this MDT: one may be waiting for others.
+    fn move_directory_alone(&self) -> StatusResult<MutexGuard<'_, ()>> {
+        loop {
+            if let Some(own) = self.move_directory.try_lock() {
+                return Ok(own);
+            }
+            unless_interrupted()?;
+            if self.stopping.load(Ordering::Acquire) {
+                return Err(Status::ESHUTDOWN);
+            }
+            if let Some(own) = nacre_env::blocking(|| self.move_directory.try_lock_for(POLL)) {
+                return Ok(own);
+            }
+        }
     }
 
     /// The directory above another one, wherever it lies.
@@ -303,12 +346,10 @@ impl Mds {
     }
 }
 
-/// The MDT where an update changes something; `None` for the coordinator.
-fn mdt_of(update: &Update) -> Option<u16> {
+/// The inode that an update changes, or whose names; `None` if it is none.
+pub(super) fn inode_of(update: &Update) -> Option<&Fid> {
     Some(match update {
-        Update::PutName { at, .. } | Update::DeleteName { at } | Update::Relead { at, .. } => {
-            at.parent.mdt_index()
-        }
+        Update::PutName { at, .. } | Update::DeleteName { at } | Update::Relead { at, .. } => &at.parent,
         Update::Directory { fid, .. }
         | Update::NewInode { fid, .. }
         | Update::AddName { fid, .. }
@@ -322,7 +363,7 @@ fn mdt_of(update: &Update) -> Option<u16> {
         | Update::InodeIn { fid, .. }
         | Update::InodeOut { fid }
         | Update::NewParent { fid, .. }
-        | Update::Replaced { fid, .. } => fid.mdt_index(),
+        | Update::Replaced { fid, .. } => fid,
         Update::KeepAnswer { .. } => return None,
     })
 }
@@ -332,12 +373,27 @@ fn parts_of(updates: Vec<Update>, remote: &BTreeSet<u16>, own: u16) -> Vec<Part>
     let mut parts: BTreeMap<u16, Vec<Update>> = remote.iter().map(|&mdt| (mdt, Vec::new())).collect();
     parts.entry(own).or_default();
     for update in updates {
-        parts.entry(mdt_of(&update).unwrap_or(own)).or_default().push(update);
+        // What is no inode's is the coordinator's.
+        let mdt = inode_of(&update).map_or(own, Fid::mdt_index);
+        parts.entry(mdt).or_default().push(update);
     }
     parts.into_iter().map(|(mdt, updates)| Part { mdt, updates }).collect()
 }
 
 impl super::Operations {
+    /// Tells another MDT that an operation does not happen. It asks by itself, if that is not heard.
+    fn call_off(&self, mdt: u16, op: OpId) {
+        let request = PeerRequest::Abort { op };
+        if nacre_env::interrupted() {
+            // Nobody waits for the answer: the program is to go on.
+            if let Some(peer) = self.peer(mdt) {
+                peer.post(&Cred::system(), &MdsRequest::Peer(request));
+            }
+        } else if let Err(status) = self.ask(mdt, request) {
+            log::debug!("MDT{mdt:04x} was not told that {op} does not happen: {status}");
+        }
+    }
+
     /// An operation with this stamp was done elsewhere.
     pub(super) fn see(&self, stamp: u64) {
         let mut state = self.state.lock();

@@ -1,6 +1,8 @@
 //! The side that another MDT asks.
 
-use super::{Bug, Prepared, decode_record, encode_record, encoded};
+use super::coordinate::inode_of;
+use super::{Bug, Prepared, decode_prepared, encode_prepared, encode_record, encoded, named, wants_of};
+use crate::locks::{Reach, unless_interrupted};
 use crate::mds::Mds;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use crate::tx::Tx;
@@ -10,6 +12,7 @@ use nacre_types::{Fid, FileKind, Status, StatusResult, TransNo};
 use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::peer::{Found, Name, OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +35,7 @@ impl<'a> UnderWay<'a> {
             if mds.stopping.load(Ordering::Acquire) {
                 return Err(Status::ESHUTDOWN);
             }
+            unless_interrupted()?;
             nacre_env::blocking(|| operations.changed.wait_for(&mut state, POLL));
         }
         Ok(UnderWay(mds, op))
@@ -104,15 +108,23 @@ impl Mds {
         fids.iter().chain(names.iter().map(|name| &name.parent)).try_for_each(|fid| self.check_local(fid))?;
         let _under_way = UnderWay::begin(self, op)?;
         if !self.operations.state.lock().prepared.contains_key(&op) {
-            let kept = self.locks.keep(fids);
+            let goes_on = || match self.operations.state.lock().called_off.contains(&op) {
+                true => Err(Status::EINTR),
+                false => unless_interrupted(),
+            };
+            let kept = {
+                let wants = wants_of(fids, names.iter().map(named));
+                self.locks.keep(&wants, Reach::Several, &goes_on)?
+            };
             let mut tx = self.begin();
-            tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_record(&fids.to_vec()));
+            tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_prepared(fids, names));
             self.commit(&mut tx)?;
-            self.operations.busy.fetch_add(1, Ordering::SeqCst);
             let prepared = Prepared { _kept: kept, since: Instant::now() };
             self.operations.state.lock().prepared.insert(op, prepared);
         }
-        let found = fids.iter().map(|fid| self.found(fid)).collect::<StatusResult<Vec<Found>>>()?;
+        let parents: BTreeSet<&Fid> = names.iter().map(|name| &name.parent).collect();
+        let all = fids.iter().chain(parents.into_iter().filter(|parent| !fids.contains(parent)));
+        let found = all.map(|fid| self.found(fid)).collect::<StatusResult<Vec<Found>>>()?;
         let lead = |name: &Name| -> StatusResult<Option<(Fid, FileKind)>> {
             let found = self.find_name(&name.parent, self.hash(&name.name), &name.name)?;
             Ok(found.map(|found| (found.fid, found.kind)))
@@ -137,28 +149,26 @@ impl Mds {
             // What it locks stays locked until it is committed.
             state.prepared.remove(&id)
         };
-        let was_prepared = kept.is_some();
         self.begin_names();
         let noted = Arc::new(operation.clone());
         let outcome = (|| {
-            let mut tx = self.begin();
             // Clients of the last run have nothing of it that outlives their return. To wait for them would be to wait for each other:
             // this may be what they open again, and comes before the server listens.
-            tx.is_replay = self.mdlocks.is_recovering();
+            let is_replay = self.mdlocks.is_recovering();
+            let export = self.clients.export_of(&operation.client);
+            self.call_back_for(part, operation.now, export.as_deref(), is_replay)?;
+            let _latched = self.locks.latch_all(part.updates.iter().filter_map(inode_of));
+            let mut tx = self.begin();
             self.stage(&mut tx, part, operation.now)?;
             tx.batch().put(OPERATIONS, op_key(&id).as_slice(), &encode_record(operation));
             tx.batch().delete(PREPARED, op_key(&id).as_slice());
             let transno = TransNo(self.store.last_transno().0 + 1);
             self.operations.note_open(&noted, transno);
-            let export = self.clients.export_of(&operation.client);
-            self.commit_as(export.as_deref(), &mut tx)
+            self.commit_called_back(&mut tx)
         })();
         match outcome {
             Ok(transno) => {
                 self.operations.note_open(&noted, transno);
-                if was_prepared {
-                    self.operations.busy.fetch_sub(1, Ordering::SeqCst);
-                }
                 Ok(PeerReply::Done)
             }
             Err(status) => {
@@ -173,7 +183,10 @@ impl Mds {
 
     /// An operation does not happen.
     pub(super) fn abort(&self, op: &OpId) -> StatusResult<PeerReply> {
-        let _under_way = UnderWay::begin(self, *op)?;
+        self.operations.state.lock().called_off.insert(*op);
+        let under_way = UnderWay::begin(self, *op);
+        self.operations.state.lock().called_off.remove(op);
+        let _under_way = under_way?;
         let Some(kept) = self.operations.state.lock().prepared.remove(op) else { return Ok(PeerReply::Done) };
         let mut tx = self.begin();
         tx.batch().delete(PREPARED, op_key(op).as_slice());
@@ -182,7 +195,6 @@ impl Mds {
             self.operations.state.lock().prepared.insert(*op, kept);
             return Err(status);
         }
-        self.operations.busy.fetch_sub(1, Ordering::SeqCst);
         Ok(PeerReply::Done)
     }
 
@@ -214,8 +226,8 @@ impl Mds {
     /// What an operation that is prepared here has locked, as it is stored.
     fn prepared_fids(&self, op: &OpId) -> StatusResult<Vec<Fid>> {
         self.store
-            .get(PREPARED, op_key(op).as_slice(), |value| value.and_then(decode_record::<Vec<Fid>>))
-            .map(Option::unwrap_or_default)
+            .get(PREPARED, op_key(op).as_slice(), |value| value.and_then(decode_prepared))
+            .map(|prepared| prepared.map(|(fids, _)| fids).unwrap_or_default())
             .map_err(|error| self.store_failed(&error))
     }
 

@@ -1,5 +1,6 @@
 //! Reading attributes of an inode by FID.
 
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use nacre_types::{Fid, FileKind, Status, StatusResult};
@@ -7,15 +8,16 @@ use nacre_wire::mds::{MdsAnswer, MdsReply};
 
 impl Mds {
     pub(crate) fn get_attr(&self, fid: &Fid) -> StatusResult<MdsAnswer> {
-        self.await_decision(fid);
+        self.await_decision(&Want::Still(*fid))?;
         Ok(self.answer(MdsReply::Attr(self.told(&self.inode(fid)?)?)))
     }
 
-    /// Waits while an operation over several MDTs has the inode: nobody is to see half of it.
-    pub(crate) fn await_decision(&self, fid: &Fid) {
-        if self.operations.is_busy() {
-            drop(self.locks.lock(&[*fid]));
-        }
+    /// Waits while an operation over several MDTs has an inode or a name: nobody is to see half of it.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub(crate) fn await_decision(&self, of: &Want<'_>) -> StatusResult<()> {
+        self.locks.await_decision(of)
     }
 
     pub(crate) fn access(&self, caller: &Caller<'_>, fid: &Fid, mask: u8) -> StatusResult<MdsAnswer> {

@@ -2,6 +2,7 @@
 
 use super::elsewhere::check_elsewhere;
 use super::layout::stored_wish;
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
@@ -53,9 +54,11 @@ impl Mds {
         if !named && self.inode(parent)?.attr.is_regular() {
             return self.create_beside(caller, parent, &wanted, *open);
         }
-        let mut child = *parent;
+        let own = if named { Want::Name(*parent, name) } else { Want::Still(*parent) };
+        let mut child = None;
         loop {
-            let mut locked = self.locks.lock(&[*parent, child]);
+            let wants = [Some(own), child];
+            let mut locked = self.lock_for(caller, wants.iter().flatten())?;
             let directory = if named { self.home_of(parent, name)? } else { self.directory(parent)? };
             self.check_access(&directory, caller.cred(), perm::EXEC)?;
             let hash = if named { self.hash(name) } else { 0 };
@@ -65,8 +68,9 @@ impl Mds {
                     // The caller believed that there was nothing: it has to walk the path again.
                     return Err(Status::ESTALE);
                 }
-                if !locked.add(&found.fid) {
-                    child = found.fid;
+                let lead = Want::Whole(found.fid);
+                if !locked.add(&lead) {
+                    child = Some(lead);
                     continue;
                 }
                 return self.open_existing(caller, &directory, &found.fid, handle, flags);
@@ -89,7 +93,7 @@ impl Mds {
         wanted: &Wanted<'_>,
         open: Option<(nacre_types::OpenHandle, OpenFlags)>,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*file]);
+        let _locked = self.locks.lock(&[Want::Whole(*file)])?;
         let record = self.inode(file)?;
         self.may_set_layout(caller, &record)?;
         let attr = Attr { mode: FileKind::Directory.mode_bits() | 0o700, nlink: 2, ..Attr::default() };

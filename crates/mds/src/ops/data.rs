@@ -3,6 +3,7 @@
 
 use super::layout::{object_on_mdt, place};
 use super::open_close::Word;
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use nacre_layout::Layout;
@@ -66,7 +67,7 @@ impl Mds {
         handle: OpenHandle,
         (update, data): (&DataUpdate, &ClosingData<'_>),
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let closed = self.opens.closing(fid, &caller.client, handle).ok_or(Status::EBADF)?;
         let record = self.inode(fid)?;
         let is_alone = self.lease_of(&caller.client)?.exclusive && self.opens.frozen_by(fid).is_none();
@@ -120,7 +121,7 @@ impl Mds {
         update: &DataUpdate,
         exact: bool,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let record = self.inode(fid)?;
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);

@@ -40,7 +40,7 @@ impl Mds {
         value: &[u8],
     ) -> StatusResult<MdsAnswer> {
         self.may_choose_mdts(caller)?;
-        let held = self.lock_alike(fid)?;
+        let held = self.lock_alike(caller, fid)?;
         let record = self.inode(fid)?;
         if !record.attr.is_dir() {
             return Err(Status::ENOTDIR);

@@ -68,15 +68,15 @@ pub(super) fn check_elsewhere(new: &NewFile<'_>) -> StatusResult<()> {
 }
 
 impl Mds {
-    /// Gathers inodes and names together with what the names lead to, and the shards of what the last name leads to, which is to be
-    /// removed.
-    fn gather_with_leads(&self, fids: &[Fid], names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
-        let mut wanted = fids.to_vec();
+    /// Gathers names together with what they lead to, and the shards of what the last one leads to, which is to be removed.
+    fn gather_with_leads(&self, caller: &Caller<'_>, names: &[(Fid, &[u8])]) -> StatusResult<Gathered<'_>> {
+        caller.turn.give_up();
+        let mut wanted = Vec::new();
         // What the names here lead to can be told without asking anybody; if that is not so any more, it is found out below.
         for (parent, name) in names.iter().filter(|(parent, _)| parent.mdt_index() == self.index) {
             wanted.extend(self.find_name(parent, self.hash(name), name)?.map(|found| found.fid));
         }
-        if let Some(removed) = wanted.get(fids.len()..).and_then(|leads| leads.last()).copied()
+        if let Some(removed) = wanted.last().copied()
             && removed.mdt_index() == self.index
             && let Some(record) = self.find_inode(&removed)?
         {
@@ -94,8 +94,7 @@ impl Mds {
                 return Ok(gathered);
             }
             drop(gathered);
-            wanted.truncate(fids.len());
-            wanted.extend(leads);
+            wanted = leads;
         }
         Err(Status::EAGAIN)
     }
@@ -108,13 +107,14 @@ impl Mds {
         name: &[u8],
         wanted: &Wanted<'_>,
     ) -> StatusResult<MdsAnswer> {
-        let mut fids = vec![*parent, wanted.fid];
+        let mut fids = vec![wanted.fid];
         fids.extend(wanted.shards.iter().flat_map(|layout| &layout.shards));
+        caller.turn.give_up();
         let gathered = self.gather(&fids, &[(*parent, name)])?;
         let directory = gathered.home(parent, name)?;
         self.check_access(&directory, caller.cred(), perm::WRITE | perm::EXEC)?;
         let is_there = gathered.name(parent, name).is_some();
-        if is_there || fids[1..].iter().any(|fid| gathered.inode(fid).is_ok()) {
+        if is_there || fids.iter().any(|fid| gathered.inode(fid).is_ok()) {
             return Err(Status::EEXIST);
         }
         if self.space.is_full() {
@@ -153,7 +153,7 @@ impl Mds {
         name: &[u8],
         directory: bool,
     ) -> StatusResult<MdsAnswer> {
-        let gathered = self.gather_with_leads(&[*parent], &[(*parent, name)])?;
+        let gathered = self.gather_with_leads(caller, &[(*parent, name)])?;
         let dir = gathered.home(parent, name)?;
         self.check_access(&dir, caller.cred(), perm::EXEC)?;
         let lead = gathered.name(parent, name).ok_or(Status::ENOENT)?;
@@ -178,7 +178,8 @@ impl Mds {
         parent: &Fid,
         name: &[u8],
     ) -> StatusResult<MdsAnswer> {
-        let gathered = self.gather(&[*fid, *parent], &[(*parent, name)])?;
+        caller.turn.give_up();
+        let gathered = self.gather(&[*fid], &[(*parent, name)])?;
         let (record, directory) = (gathered.inode(fid)?, gathered.home(parent, name)?);
         let is_there = gathered.name(parent, name).is_some();
         self.check_link(caller, &directory, &record, is_there)?;
@@ -214,7 +215,7 @@ impl Mds {
     ) -> StatusResult<MdsAnswer> {
         let mut tree = None;
         loop {
-            let gathered = self.gather_with_leads(&[from.0, to.0], &[from, to])?;
+            let gathered = self.gather_with_leads(caller, &[from, to])?;
             let (from_dir, to_dir) = (gathered.home(&from.0, from.1)?, gathered.home(&to.0, to.1)?);
             self.check_access(&from_dir, caller.cred(), perm::EXEC)?;
             self.check_access(&to_dir, caller.cred(), perm::EXEC)?;

@@ -1,7 +1,7 @@
 //! Layouts: where a file's data goes, and the defaults of directories.
 
 use super::xattr_system::is_foreign_directory;
-use crate::locks::Locked;
+use crate::locks::{Locked, Want};
 use crate::mds::Mds;
 use crate::osts::Marks;
 use crate::osts::Need;
@@ -169,7 +169,7 @@ impl Mds {
         fid: &Fid,
         (start, end): (u64, u64),
     ) -> StatusResult<MdsAnswer> {
-        let locked = self.locks.lock(&[*fid]);
+        let locked = self.locks.lock(&[Want::Whole(*fid)])?;
         self.layout_intent_locked(caller, fid, (start, end), locked, &|layout| MdsReply::Layout(layout))
     }
 
@@ -181,7 +181,7 @@ impl Mds {
         range: Option<(u64, u64)>,
         lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
-        let locked = self.locks.lock(&[*fid]);
+        let locked = self.locks.lock(&[Want::Whole(*fid)])?;
         // Who asks while the file is frozen gets no lock, and asks again.
         let is_frozen = self.opens.frozen_by(fid).is_some();
         let (range, lock) = if is_frozen { (None, LockHandle(0)) } else { (range, lock) };
@@ -321,7 +321,7 @@ impl Mds {
             true => self.pool_of_parent(&seen)?,
             false => None,
         };
-        let held = self.lock_alike(fid)?;
+        let held = self.lock_alike(caller, fid)?;
         let record = self.inode(fid)?;
         if !record.attr.is_regular() && !record.attr.is_dir() {
             return Err(Status::EINVAL);
@@ -385,7 +385,7 @@ impl Mds {
         fid: &Fid,
         foreign: &Foreign,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let record = self.inode(fid)?;
         if !record.attr.is_regular() {
             return Err(Status::EINVAL);

@@ -4,6 +4,7 @@
 //! With a component that has objects its data goes ([`super::relayout`]).
 
 use super::layout::stored_wish;
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use nacre_layout::user::Selector;
@@ -82,7 +83,7 @@ impl Mds {
         fid: &Fid,
         edit: impl FnOnce(&InodeRecord, &mut Layout) -> StatusResult<()>,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let record = self.inode(fid)?;
         self.may_set_layout(caller, &record)?;
         if !record.attr.is_regular() {

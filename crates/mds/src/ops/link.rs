@@ -1,6 +1,7 @@
 //! Hard links, and finding the names of an inode.
 
 use super::create::check_same_project;
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
@@ -27,7 +28,7 @@ impl Mds {
         if fid.mdt_index() != self.index || parent.mdt_index() != self.index {
             return self.link_elsewhere(caller, fid, parent, name);
         }
-        let _locked = self.locks.lock(&[*fid, *parent]);
+        let _locked = self.lock_for(caller, &[Want::Whole(*fid), Want::Name(*parent, name)])?;
         let record = self.inode(fid)?;
         let directory = self.home_of(parent, name)?;
         let hash = self.hash(name);

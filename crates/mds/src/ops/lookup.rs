@@ -1,5 +1,6 @@
 //! Looking up names.
 
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::shards::is_former;
@@ -61,6 +62,7 @@ impl Mds {
             if matches!(name, b"" | b"." | b"..") || name.len() > NAME_MAX {
                 continue;
             }
+            self.await_decision(&Want::Name(directory.attr.fid, name))?;
             self.check_home(&directory, name)?;
             let cookie = self.hash(name);
             let Some(found) = self.find_name(&directory.attr.fid, cookie, name)? else {
@@ -89,7 +91,7 @@ impl Mds {
 
     /// A directory or shard as it is now, if names may have moved into it or out of it since it was read.
     fn changed_since(&self, seen: &InodeRecord) -> StatusResult<Option<Arc<InodeRecord>>> {
-        self.await_decision(&seen.attr.fid);
+        self.await_decision(&Want::Still(seen.attr.fid))?;
         let now = self.with_names(&seen.attr.fid)?;
         Ok(Some(now).filter(|now| now.lmv != seen.lmv))
     }
@@ -114,7 +116,7 @@ impl Mds {
         self.check_home(&directory, name)?;
         let hash = self.hash(name);
         for _ in 0..ATTEMPTS {
-            self.await_decision(&directory.attr.fid);
+            self.await_decision(&Want::Name(directory.attr.fid, name))?;
             let Some(found) = self.find_name(&directory.attr.fid, hash, name)? else {
                 let Some(now) = self.changed_since(&directory)? else { return Ok(Lead::Nowhere) };
                 self.check_home(&now, name)?;

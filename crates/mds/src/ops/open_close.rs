@@ -1,6 +1,7 @@
 //! Opening and closing regular files.
 
 use super::setattr::{drop_privileges, valid_time};
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::opens::WriteSession;
 use crate::service::Caller;
@@ -34,7 +35,7 @@ impl Mds {
         (handle, flags): (OpenHandle, OpenFlags),
         lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let record = self.inode(fid)?;
         match record.attr.kind() {
             FileKind::Regular => {}
@@ -136,7 +137,7 @@ impl Mds {
         handle: OpenHandle,
         update: &DataUpdate,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let session = self.opens.session(fid);
         let closed = self.opens.remove(fid, &caller.client, handle).ok_or(Status::EBADF)?;
         if closed.last_of_client {
@@ -179,7 +180,8 @@ impl Mds {
 
     /// Opens what a request of an earlier run opened, as its client is about to learn of it.
     pub(crate) fn open_again(&self, client: &ClientUuid, opened: &OpenedRecord) {
-        let _locked = self.locks.lock(&[opened.fid]);
+        // Fails only while this MDT stops.
+        let Ok(_locked) = self.locks.lock(&[Want::Whole(opened.fid)]) else { return };
         if let Ok(Some(_)) = self.find_inode(&opened.fid) {
             let flags = OpenFlags::from_bits_truncate(opened.flags);
             self.opens.add(opened.fid, *client, opened.handle, flags, false);
@@ -193,7 +195,7 @@ impl Mds {
         fid: &Fid,
         handle: OpenHandle,
     ) -> StatusResult<()> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         match self.opens.remove(fid, client, handle) {
             Some(closed) if closed.last => self.destroy_orphan_locked(fid),
             _ => Ok(()),
@@ -202,7 +204,7 @@ impl Mds {
 
     /// Destroys an inode without names that nobody has open.
     pub(crate) fn destroy_if_closed(&self, fid: &Fid) -> StatusResult<()> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         if self.opens.is_open(fid) { Ok(()) } else { self.destroy_orphan_locked(fid) }
     }
 

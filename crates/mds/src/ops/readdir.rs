@@ -1,6 +1,7 @@
 //! Listing directories.
 
 use super::xattr_system::System;
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::shards::place_of;
@@ -80,7 +81,7 @@ impl Mds {
         let place = place_of(&directory)?;
         if place.is_some() {
             // Names that have come to it according to the shard that they have left.
-            self.await_decision(fid);
+            self.await_decision(&Want::Still(*fid))?;
         }
         let public = perm::searchable_by_all(&directory.attr);
         if cookie == 0 {
@@ -141,7 +142,7 @@ impl Mds {
         }
         let mut page = DirPage { bytes: Vec::new(), end: true, public: false };
         for fid in fids {
-            self.await_decision(fid);
+            self.await_decision(&Want::Still(*fid))?;
             let Some(record) = self.find_inode(fid)? else { continue };
             let attr = self.told(&record)?;
             let layout = if layouts { self.system_xattr(&record, System::Lov)? } else { None };
@@ -216,7 +217,7 @@ impl Mds {
             return Ok(());
         }
         let fid = seen.attr.fid;
-        let _locked = self.locks.lock(&[fid]);
+        let _locked = self.locks.lock(&[Want::Still(fid)])?;
         let record = self.with_names(&fid)?;
         if !due(&record.attr) {
             return Ok(());

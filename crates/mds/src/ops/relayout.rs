@@ -5,6 +5,7 @@
 //! and all that was written is on them. So their versions are compared, and their sizes asked for, in that moment. The change is
 //! durable before anybody gets the new layout: who then writes and syncs relies on it.
 
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::shards::is_shard;
@@ -43,7 +44,7 @@ impl Mds {
         if first == second {
             return Err(Status::EINVAL);
         }
-        let _locked = self.locks.lock(&swap.files);
+        let _locked = self.locks.lock(&swap.files.map(Want::Whole))?;
         // With what the objects say of times, which go away with them.
         let records = [self.settled(&self.inode(&first)?)?, self.settled(&self.inode(&second)?)?];
         for record in &records {
@@ -218,7 +219,7 @@ impl Mds {
         handle: OpenHandle,
         kind: Option<LeaseKind>,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let before = self.opens.lease(fid, &caller.client, handle);
         let Some(kind) = kind else { return Ok(self.answer(MdsReply::OpenLease(before))) };
         if kind == LeaseKind::Frozen {

@@ -1,6 +1,7 @@
 //! Moving names. Source: rename(2), POSIX.1-2017 rename().
 
 use super::create::check_same_project;
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
@@ -62,8 +63,10 @@ impl Mds {
             };
             let changes_tree = from.0 != to.0 && (moves_directory(&source) || moves_directory(&target));
             let still = if changes_tree { Some(self.still_tree()?) } else { None };
-            let fid_of = |found: &Option<DirentRecord>| found.as_ref().map_or(from.0, |found| found.fid);
-            let locked = self.locks.lock(&[from.0, to.0, fid_of(&source), fid_of(&target)]);
+            let lead = |found: &Option<DirentRecord>| found.as_ref().map(|found| Want::Whole(found.fid));
+            let names = [Want::Name(from.0, from.1), Want::Name(to.0, to.1)];
+            let leads = [lead(&source), lead(&target)];
+            let locked = self.lock_for(caller, names.iter().chain(leads.iter().flatten()))?;
             let from_dir = self.home_of(&from.0, from.1)?;
             let to_dir = self.home_of(&to.0, to.1)?;
             self.check_access(&from_dir, caller.cred(), perm::EXEC)?;

@@ -20,7 +20,7 @@ const S_IXGRP: u32 = 0o010;
 
 impl Mds {
     pub(crate) fn set_attr(&self, caller: &Caller<'_>, fid: &Fid, set: &SetAttr) -> StatusResult<MdsAnswer> {
-        let held = self.lock_alike(fid)?;
+        let held = self.lock_alike(caller, fid)?;
         let record = self.settled(&self.inode(fid)?)?;
         if set.valid.is_empty() {
             return Ok(self.answer(MdsReply::Attr(record.shown())));

@@ -2,6 +2,7 @@
 
 use super::create::ACL_DEFAULT;
 use crate::locks::Locked;
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::operations::{Gathered, MIRRORED, encoded};
 use crate::service::Caller;
@@ -81,9 +82,9 @@ impl Mds {
     ///
     /// # Errors
     /// `ENOENT`; what other MDTs answer.
-    pub(super) fn lock_alike(&self, fid: &Fid) -> StatusResult<Held<'_>> {
+    pub(super) fn lock_alike(&self, caller: &Caller<'_>, fid: &Fid) -> StatusResult<Held<'_>> {
         loop {
-            let locked = self.locks.lock(&[*fid]);
+            let locked = self.lock_for(caller, &[Want::Whole(*fid)])?;
             let seen = self.inode(fid)?;
             let Some(layout) = shards_of(&seen)? else { return Ok(Held::Alone { _locked: locked }) };
             if layout.former == *fid {
@@ -92,6 +93,7 @@ impl Mds {
             }
             // Those of other MDTs may have to be locked first.
             drop(locked);
+            caller.turn.give_up();
             let mut fids = layout.inodes();
             fids.push(*fid);
             let gathered = self.gather(&fids, &[])?;

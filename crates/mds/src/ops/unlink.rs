@@ -1,5 +1,6 @@
 //! Removing names.
 
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::names::Place;
 use crate::service::Caller;
@@ -20,9 +21,10 @@ impl Mds {
     ) -> StatusResult<MdsAnswer> {
         check_removable(name, directory)?;
         let hash = self.hash(name);
-        let mut child = *parent;
+        let mut child = None;
         loop {
-            let mut locked = self.locks.lock(&[*parent, child]);
+            let wants = [Some(Want::Name(*parent, name)), child];
+            let mut locked = self.lock_for(caller, wants.iter().flatten())?;
             let dir = self.home_of(parent, name)?;
             self.check_access(&dir, caller.cred(), perm::EXEC)?;
             let found = self.find_name(parent, hash, name)?.ok_or(Status::ENOENT)?;
@@ -30,8 +32,9 @@ impl Mds {
                 drop(locked);
                 return self.unlink_elsewhere(caller, parent, name, directory);
             }
-            if !locked.add(&found.fid) {
-                child = found.fid;
+            let lead = Want::Whole(found.fid);
+            if !locked.add(&lead) {
+                child = Some(lead);
                 continue;
             }
             let victim = self.inode(&found.fid)?;
@@ -66,7 +69,7 @@ impl Mds {
                 None => seen.parent,
             };
             self.check_local(&home)?;
-            let _locked = self.locks.lock(&[home, *fid]);
+            let _locked = self.locks.lock(&[Want::Name(home, &seen.name), Want::Whole(*fid)])?;
             let victim = self.inode(fid)?;
             if (victim.parent, &victim.name) != (seen.parent, &seen.name) {
                 continue;

@@ -6,6 +6,7 @@ use super::xattr_acl::ACL_ACCESS;
 use super::xattr_system::{
     LMA, LOV_ADD, LOV_CHANGE, LOV_DEL, LOV_SET_FLAGS, LUSTRE_LOV, System, TRUSTED_LINK, TRUSTED_LOV,
 };
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::shards::is_former;
@@ -167,7 +168,7 @@ impl Mds {
         if let Class::Acl { default } = class {
             return self.set_acl(caller, fid, default, Some(value), flags);
         }
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let record = self.inode(fid)?;
         if is_former(&record) {
             return Err(Status::ESTALE);
@@ -212,7 +213,7 @@ impl Mds {
         if let Class::Acl { default } = class {
             return self.set_acl(caller, fid, default, None, XattrFlags::empty());
         }
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let record = self.inode(fid)?;
         self.check_write(caller, &record, class)?;
         self.stored_xattr(fid, name)?.ok_or(Status::ENODATA)?;

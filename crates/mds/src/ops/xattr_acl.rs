@@ -23,7 +23,7 @@ impl Mds {
         value: Option<&[u8]>,
         flags: XattrFlags,
     ) -> StatusResult<MdsAnswer> {
-        let held = self.lock_alike(fid)?;
+        let held = self.lock_alike(caller, fid)?;
         let record = self.inode(fid)?;
         let attr = &record.attr;
         if attr.kind() == FileKind::Symlink {

@@ -1,5 +1,6 @@
 //! Attributes that are made from other records: Lustre's layout, FID and link attributes. Source: reference 3.6.
 
+use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use nacre_layout::{LayoutForm, Wish, user};
@@ -192,7 +193,7 @@ impl Mds {
         value: &[u8],
         flags: XattrFlags,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[*fid]);
+        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let record = self.inode(fid)?;
         self.may_set_layout(caller, &record)?;
         if !user::is_foreign_directory(value) {

@@ -214,6 +214,8 @@ impl Params {
         jobs::enter_stats(&self.tree, &below, mds, |mds| mds.stats().jobs());
         exports::enter_mdt(&self.tree, &below, mds);
         enter_hold(&self.tree, &below, mds, Mds::hold);
+        let waiters = mds.clone();
+        self.tree.add_read(&format!("{below}.lock_waiters"), move || Ok(waiters.lock_waiters().to_string()));
         let numbers = mds.clone();
         self.tree.add_read(&format!("{below}.num_exports"), move || {
             let exports = numbers.stats().exports();
