@@ -9,7 +9,6 @@ use crate::mds::{DirEntry, DirPage, ListedLayout};
 use nacre_types::limits::{NAME_MAX, XATTR_VALUE_MAX};
 use nacre_types::name::COOKIE_FIRST;
 use nacre_types::{Attr, Fid, FileKind};
-use std::ops::Range;
 
 /// Largest page in bytes; `max_bytes` of a request is cut to it.
 pub const DIR_PAGE_MAX: usize = 1 << 20;
@@ -44,19 +43,6 @@ impl DirEntry<'_> {
     }
 }
 
-/// Where an entry is in a page.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
-    /// Its position in the directory.
-    pub cookie: u64,
-    /// Bytes of its name.
-    pub name_len: usize,
-    /// It has attributes.
-    pub has_attr: bool,
-    /// Its bytes.
-    pub bytes: Range<usize>,
-}
-
 impl DirPage {
     /// Adds an entry unless the page would grow beyond `max_bytes` (cut to [`DIR_PAGE_MAX`]); says whether it was added.
     ///
@@ -89,26 +75,33 @@ impl DirPage {
         DirEntries { reader: Reader::new(&self.bytes) }
     }
 
-    /// The entry that begins with these bytes of a page; `None` if they are not those of one.
-    pub fn entry_at(bytes: &[u8]) -> Option<DirEntry<'_>> {
-        decode_entry(&mut Reader::new(bytes)).ok()
+    /// The entry that begins at a byte of a page that was checked, and where the next one begins; `None` behind the last one.
+    #[inline]
+    pub fn entry_from(&self, at: usize) -> Option<(DirEntry<'_>, usize)> {
+        let mut reader = Reader::new(self.bytes.get(at..).filter(|rest| !rest.is_empty())?);
+        let entry = decode_entry(&mut reader).ok()?;
+        Some((entry, self.bytes.len() - reader.remaining()))
     }
 
-    /// Position, length of the name, and bytes of each entry of a page that was checked.
-    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+    /// Position of the entry that begins at a byte.
+    #[inline]
+    pub fn cookie_at(&self, at: usize) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?))
+    }
+
+    /// Position of each entry of a page that was checked, and where it begins.
+    pub fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let mut at = 0;
         std::iter::from_fn(move || {
             let rest = self.bytes.get(at..)?;
             let head: &[u8; ENTRY_HEAD_BYTES] = rest.first_chunk()?;
             let name_len = usize::from(u16::from_le_bytes([head[26], head[27]]));
-            let has_attr = head[25] & HAS_ATTR != 0;
-            let mut len = ENTRY_HEAD_BYTES + name_len + if has_attr { ATTR_BYTES } else { 0 };
+            let mut len = ENTRY_HEAD_BYTES + name_len + if head[25] & HAS_ATTR != 0 { ATTR_BYTES } else { 0 };
             if head[25] & HAS_LAYOUT != 0 {
                 let layout: &[u8; LAYOUT_LEN_BYTES] = rest.get(len..)?.first_chunk()?;
                 len += LAYOUT_LEN_BYTES + u32::from_le_bytes(*layout) as usize;
             }
-            let cookie = u64::from_le_bytes(*head.first_chunk()?);
-            let place = Place { cookie, name_len, has_attr, bytes: at..at + len };
+            let place = (u64::from_le_bytes(*head.first_chunk()?), at);
             at += len;
             (at <= self.bytes.len()).then_some(place)
         })
@@ -238,13 +231,17 @@ mod tests {
         ];
         let mut page = DirPage::default();
         assert!(entries.iter().all(|entry| page.push(entry, 4096)));
-        let places: Vec<Place> = page.places().collect();
+        let places: Vec<(u64, usize)> = page.places().collect();
         assert_eq!(places.len(), entries.len());
-        for (place, entry) in places.iter().zip(&entries) {
-            assert_eq!((place.cookie, place.name_len), (entry.cookie, entry.name.len()));
-            assert_eq!(place.has_attr, entry.attr.is_some());
-            assert_eq!(DirPage::entry_at(&page.bytes[place.bytes.clone()]), Some(*entry));
+        let mut begins = 0;
+        for ((cookie, at), entry) in places.into_iter().zip(&entries) {
+            assert_eq!((cookie, at), (entry.cookie, begins));
+            assert_eq!(page.cookie_at(at), Some(cookie));
+            let (found, next) = page.entry_from(at).expect("an entry begins here");
+            assert_eq!((found, next), (*entry, at + entry.encoded_len()));
+            begins = next;
         }
+        assert_eq!((page.entry_from(begins), page.cookie_at(begins)), (None, None));
         assert_eq!(page.bytes.len(), entries.iter().map(DirEntry::encoded_len).sum::<usize>());
         assert_eq!(page.entries().collect::<Vec<_>>(), entries);
         assert_eq!(DirPage::from_bytes(&page.to_bytes()), Ok(page.clone()));

@@ -10,9 +10,9 @@ use crate::node::node_of;
 use crate::ops::dot_lustre::virtual_attr;
 use crate::ops::namespace::Keep;
 use ahead::{Page, PageAhead, Wanted};
-use merge::Merge;
+use merge::{Merge, room_of};
 use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Status, StatusResult, perm};
-use nacre_wire::mds::{DirPage, MdsReply, MdsRequest};
+use nacre_wire::mds::{DirEntry, DirPage, MdsReply, MdsRequest};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -35,6 +35,13 @@ impl OpenDir {
     fn new(fid: Fid, version: Option<u32>) -> OpenDir {
         OpenDir { fid, version, ahead: PageAhead::default(), merge: Mutex::new(None) }
     }
+}
+
+/// Where names come from.
+enum Source {
+    Page(Page),
+    /// The shards.
+    Merge(Box<Merge>),
 }
 
 /// One name of a listing.
@@ -129,9 +136,18 @@ impl Client {
         let cookie = if offset <= AFTER_DOT_DOT { 0 } else { offset };
         let plus = plus && self.tunables.statahead_max() > 0;
         let wanted = Wanted { cookie, max_bytes: size, plus };
-        let page = self.page_of(&dir, &wanted)?;
-        if !plus && self.tunables.statahead_max() > 0 && page.lease != 0 && !self.is_embedded() {
-            self.statahead.on_listed(fid, page.lease, cookie, &page.page);
+        let page = match self.source(&dir, &wanted)? {
+            Source::Page(page) => page,
+            Source::Merge(merge) => {
+                let dots = if offset < AFTER_DOT_DOT { room_of(1, plus) + room_of(2, plus) } else { 0 };
+                let room = (size as usize).saturating_sub(dots);
+                return self.list_merged(&dir, *merge, (&wanted, room), take);
+            }
+        };
+        if self.notes_names(plus, page.lease) {
+            let mut listed = self.statahead.listing(fid, page.lease, cookie);
+            page.page.entries().for_each(|entry| listed.note(entry.name, entry.cookie));
+            self.statahead.on_listed(listed);
         }
         let (next, whole) = self.list_page(&page.page, page.lease, plus, take)?;
         if let Some(cookie) = next {
@@ -140,12 +156,17 @@ impl Client {
         Ok(())
     }
 
-    /// A page of a directory, with shards or without.
-    fn page_of(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Page> {
+    /// True if names are remembered that go out under a lease, for whoever asks for their attributes afterwards.
+    fn notes_names(&self, plus: bool, lease: u64) -> bool {
+        !plus && self.tunables.statahead_max() > 0 && lease != 0 && !self.is_embedded()
+    }
+
+    /// Where the next names of a directory come from, with shards or without.
+    fn source(&self, dir: &OpenDir, wanted: &Wanted) -> StatusResult<Source> {
         self.at_home(dir.fid, b"", |_| match self.shard_lists.get(dir.fid) {
-            Some(layout) if layout.change().is_some() => self.moving_page(&layout, wanted),
-            Some(layout) => self.merged_page(dir, &layout, wanted),
-            None => self.dir_page(dir, wanted),
+            Some(layout) if layout.change().is_some() => self.moving_page(&layout, wanted).map(Source::Page),
+            Some(layout) => Ok(Source::Merge(Box::new(self.merge(dir, &layout, wanted)?))),
+            None => self.dir_page(dir, wanted).map(Source::Page),
         })
     }
 
@@ -159,32 +180,46 @@ impl Client {
     ) -> StatusResult<(Option<u64>, bool)> {
         let mut next = None;
         for entry in page.entries() {
-            let node = node_of(entry.fid)?;
-            // A directory with shards needs theirs: whoever wants that asks for it.
-            let attr = entry.attr.filter(|attr| plus && !attr.flags.contains(AttrFlags::STRIPED));
-            let attr = attr.and_then(|attr| self.sure_attr(attr, lease));
-            let listed = ListedEntry {
-                name: entry.name,
-                node,
-                kind: entry.kind,
-                next: entry.cookie,
-                attr,
-                public: page.public,
-                keep: self.keep_of(lease),
-            };
-            // Counted first: once taken, the entry may come back as a forget at any time.
-            if let Some(attr) = &attr {
-                self.nodes.remember(node, attr, lease.into(), 1);
-            }
-            if !take(&listed) {
-                if attr.is_some() {
-                    self.nodes.forget(node, 1);
-                }
+            let entry = DirEntry { attr: entry.attr.filter(|_| plus), ..entry };
+            if !self.list_entry(&entry, lease, page.public, take)? {
                 return Ok((next, false));
             }
             next = Some(entry.cookie);
         }
         Ok((next, true))
+    }
+
+    /// Hands an entry out, with the attributes that it has if they are known for sure; false if it was not taken.
+    #[inline]
+    fn list_entry(
+        &self,
+        entry: &DirEntry<'_>,
+        lease: u64,
+        public: bool,
+        take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
+    ) -> StatusResult<bool> {
+        let node = node_of(entry.fid)?;
+        // A directory with shards needs theirs: whoever wants that asks for it.
+        let attr = entry.attr.filter(|attr| !attr.flags.contains(AttrFlags::STRIPED));
+        let attr = attr.and_then(|attr| self.sure_attr(attr, lease));
+        let listed = ListedEntry {
+            name: entry.name,
+            node,
+            kind: entry.kind,
+            next: entry.cookie,
+            attr,
+            public,
+            keep: self.keep_of(lease),
+        };
+        // Counted first: once taken, the entry may come back as a forget at any time.
+        if let Some(attr) = &attr {
+            self.nodes.remember(node, attr, lease.into(), 1);
+        }
+        let taken = take(&listed);
+        if !taken && attr.is_some() {
+            self.nodes.forget(node, 1);
+        }
+        Ok(taken)
     }
 
     /// Attributes of a listed file, unless its objects would have to be asked one file at a time.

@@ -63,6 +63,20 @@ impl Listing {
     }
 }
 
+/// Notes names of a directory while they go out, in their order.
+pub(crate) struct Listed {
+    listing: Listing,
+    /// Position of the last one.
+    before: u64,
+}
+
+impl Listed {
+    pub fn note(&mut self, name: &[u8], cookie: u64) {
+        self.listing.names.push(name, self.before);
+        self.before = cookie;
+    }
+}
+
 /// An entry that waits to be asked for.
 struct Ready {
     name: Box<[u8]>,
@@ -95,8 +109,9 @@ impl Statahead {
         self.hasher.hash_one(name)
     }
 
-    /// A page of names alone goes out, which begins behind position `from`.
-    pub fn on_listed(&self, dir: Fid, lease: u64, from: u64, page: &DirPage) {
+    /// Names alone go out, from behind position `from` on: what is noted of them takes part when it is given back by
+    /// [`Statahead::on_listed`].
+    pub fn listing(&self, dir: Fid, lease: u64, from: u64) -> Listed {
         let node = dir.inode_number();
         let mut dirs = self.dirs.lock();
         let known = dirs.iter().position(|listing| listing.node == node && listing.lease == lease);
@@ -106,13 +121,14 @@ impl Statahead {
             // It is listed once more: whatever follows may follow another order.
             listing.window = Window::NEW;
         }
-        let mut before = from;
-        for entry in page.entries() {
-            listing.names.push(entry.name, before);
-            before = entry.cookie;
-        }
-        dirs.retain(|listing| listing.node != node);
-        self.add(&mut dirs, listing);
+        Listed { listing, before: from }
+    }
+
+    /// The names that were noted have gone out.
+    pub fn on_listed(&self, listed: Listed) {
+        let mut dirs = self.dirs.lock();
+        dirs.retain(|listing| listing.node != listed.listing.node);
+        self.add(&mut dirs, listed.listing);
     }
 
     fn add(&self, dirs: &mut VecDeque<Listing>, listing: Listing) {

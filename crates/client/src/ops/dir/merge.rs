@@ -3,29 +3,38 @@
 //! All MDTs hash names alike, so the order depends on nobody, and a name keeps its position when it moves to another shard. What was
 //! fetched of a shard and does not fit into a page is kept for the next one; names in it may be as old as the page (POSIX lets a
 //! listing show what was there when it began), attributes may not.
+//!
+//! Entries go from the pages of the shards to the reader one by one, with no page in between.
 
-use super::OpenDir;
 use super::ahead::{Page, Wanted};
 use super::scan::{ShardPage, scan_shards};
+use super::{ListedEntry, OpenDir};
 use crate::client::Client;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_types::{Fid, Status, StatusResult};
-use nacre_wire::dir::{DIR_PAGE_MAX, Place};
-use nacre_wire::mds::{DirEntry, DirPage, MdsRequest};
+use nacre_wire::dir::DIR_PAGE_MAX;
+use nacre_wire::mds::{DirEntry, MdsRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Least size of a shard's page: one with a name of any length has room.
+const SHARD_PAGE_MIN: u32 = 4 << 10;
+/// Position of a shard that has no more entries; behind all others.
+const END: u64 = u64::MAX;
 
 /// Where the listing of one shard is.
 struct Cursor {
     dir: Arc<OpenDir>,
     /// What was fetched last.
     page: Option<Page>,
-    entries: Vec<Place>,
-    /// The next one of them.
-    next: usize,
-    /// Position behind which the page begins, and that of its last entry.
+    /// Where its next entry begins.
+    at: usize,
+    /// Position behind which the page begins, and that of the last entry that was passed.
     began: u64,
-    cookie: u64,
+    passed: u64,
+    /// Bytes of the next page. The first is the shard's part of what is wanted, as a reader of few names, or one that wants attributes
+    /// at the beginning and not later, would have fetched the rest in vain.
+    next_bytes: u32,
 }
 
 /// Where a listing is.
@@ -37,78 +46,111 @@ pub(super) struct Merge {
     began: u64,
     cookie: u64,
     cursors: Vec<Cursor>,
+    /// Position of the next entry of each cursor, or [`END`]: beside each other, as all are compared for each name.
+    heads: Vec<u64>,
+    /// Lease and number of changes of this client under which attributes are true.
+    lease: u64,
+    changes: u64,
+    /// Everybody may search all shards.
+    public: bool,
+}
+
+/// The next entry of all shards.
+struct Least {
+    cookie: u64,
+    /// Which cursor has it, and the least position of the others.
+    which: usize,
+    other: u64,
+}
+
+impl Least {
+    /// Without branches that depend on the positions, which no processor can foresee.
+    #[inline]
+    fn of(heads: &[u64]) -> Least {
+        let mut least = Least { cookie: END, which: 0, other: END };
+        for (which, &head) in heads.iter().enumerate() {
+            let is_less = head < least.cookie;
+            let larger = if is_less { least.cookie } else { head };
+            least.other = least.other.min(larger);
+            least.which = if is_less { which } else { least.which };
+            least.cookie = least.cookie.min(head);
+        }
+        least
+    }
 }
 
 impl Cursor {
-    fn new(fid: Fid, version: Option<u32>, cookie: u64) -> Cursor {
+    fn new(fid: Fid, version: Option<u32>, cookie: u64, next_bytes: u32) -> Cursor {
         let dir = Arc::new(OpenDir::new(fid, version));
-        Cursor { dir, page: None, entries: Vec::new(), next: 0, began: cookie, cookie }
+        Cursor { dir, page: None, at: 0, began: cookie, passed: cookie, next_bytes }
     }
 
     /// There is something to fetch before the next entry is known.
     fn is_due(&self) -> bool {
-        self.next == self.entries.len() && self.page.as_ref().is_none_or(|page| !page.page.end)
+        self.page.as_ref().is_none_or(|page| self.at >= page.page.bytes.len() && !page.page.end)
+    }
+
+    /// What is to be fetched next, behind a position.
+    fn ask(&self, cookie: u64, wanted: &Wanted) -> Wanted {
+        Wanted { cookie, max_bytes: self.next_bytes.min(wanted.max_bytes), ..*wanted }
     }
 
     /// Takes a page in.
-    fn take(&mut self, page: Page) {
-        self.began = self.cookie;
-        self.entries.clear();
-        self.entries.extend(page.page.places());
-        if let Some(last) = self.entries.last() {
-            self.cookie = last.cookie;
-        }
-        (self.next, self.page) = (0, Some(page));
+    fn take(&mut self, page: Page, max_bytes: u32) {
+        (self.began, self.at, self.page) = (self.passed, 0, Some(page));
+        self.next_bytes = self.next_bytes.saturating_mul(2).min(max_bytes).max(SHARD_PAGE_MIN);
+    }
+
+    /// Position of the last entry of the page.
+    fn last(&self) -> u64 {
+        let last = self.page.as_ref().and_then(|page| page.page.places().last());
+        last.map_or(self.passed, |(cookie, _)| cookie)
     }
 
     /// Goes back to a position: the reader has stopped before the end of a page.
     fn rewind(&mut self, cookie: u64) {
-        if self.began <= cookie {
-            self.next = self.entries.partition_point(|entry| entry.cookie <= cookie);
-        } else {
-            // What came before the page that is here has to be fetched again.
-            *self = Cursor::new(self.dir.fid, self.dir.version, cookie);
+        if self.passed <= cookie {
+            return;
         }
-    }
-
-    fn next_cookie(&self) -> Option<u64> {
-        self.entries.get(self.next).map(|entry| entry.cookie)
-    }
-
-    /// Adds the entries with a position to a page, from the next one on; gives the room that they need. False if there is more than a
-    /// page can hold.
-    fn put_group(&self, cookie: u64, page: &mut DirPage, (is_true, plus): (bool, bool)) -> (usize, bool) {
-        let (mut needed, mut fits) = (0, true);
-        let bytes = self.page.as_ref().map_or(&[][..], |page| &page.page.bytes);
-        for entry in self.entries[self.next..].iter().take_while(|entry| entry.cookie == cookie) {
-            needed += room_of(entry.name_len, plus);
-            let bytes = &bytes[entry.bytes.clone()];
-            if is_true || !entry.has_attr {
-                fits &= page.bytes.len() + bytes.len() <= DIR_PAGE_MAX;
-                page.bytes.extend_from_slice(bytes);
-            } else if let Some(entry) = DirPage::entry_at(bytes) {
-                fits &= page.push(&DirEntry { attr: None, ..entry }, DIR_PAGE_MAX as u32);
+        match &self.page {
+            Some(page) if self.began <= cookie => {
+                let is_passed = |place: &(u64, usize)| place.0 <= cookie;
+                let passed = page.page.places().take_while(is_passed).last();
+                self.passed = passed.map_or(self.began, |(cookie, _)| cookie);
+                let next = page.page.places().find(|place| !is_passed(place));
+                self.at = next.map_or(page.page.bytes.len(), |(_, at)| at);
             }
+            // What came before the page that is here has to be fetched again.
+            _ => *self = Cursor::new(self.dir.fid, self.dir.version, cookie, self.next_bytes),
         }
-        (needed, fits)
     }
 
-    /// True if attributes in the page are still those of their inodes.
-    fn is_true(&self, lease: u64, changes: u64) -> bool {
-        let is_true = |page: &Page| page.lease == lease && page.changes == changes;
-        lease != 0 && self.page.as_ref().is_some_and(is_true)
+    /// Position of the entry that begins at a byte of the page.
+    #[inline]
+    fn cookie_at(&self, at: usize) -> u64 {
+        self.page.as_ref().and_then(|page| page.page.cookie_at(at)).unwrap_or(END)
+    }
+
+    fn head(&self) -> u64 {
+        self.cookie_at(self.at)
     }
 }
 
 impl Merge {
     fn new(layout: &DirLayout, wanted: &Wanted) -> Merge {
-        let cursor = |fid: &Fid| Cursor::new(*fid, Some(layout.version), wanted.cookie);
+        let part = wanted.max_bytes / layout.shards.len().max(1) as u32;
+        let first = (part + part / 2).max(SHARD_PAGE_MIN);
+        let cursor = |fid: &Fid| Cursor::new(*fid, Some(layout.version), wanted.cookie, first);
         Merge {
             version: layout.version,
             shards: layout.shards.clone(),
             began: wanted.cookie,
             cookie: wanted.cookie,
             cursors: layout.shards.iter().map(cursor).collect(),
+            heads: vec![END; layout.shards.len()],
+            lease: 0,
+            changes: 0,
+            public: false,
         }
     }
 
@@ -118,41 +160,171 @@ impl Merge {
         let is_near = wanted.cookie != 0 && (self.began..=self.cookie).contains(&wanted.cookie);
         is_near && self.version == layout.version && self.shards == layout.shards
     }
+
+    /// True if attributes in a page are still those of their inodes.
+    fn is_true(&self, page: &Page) -> bool {
+        self.lease != 0 && page.lease == self.lease && page.changes == self.changes
+    }
+
+    /// The next entry of a cursor, with attributes if they are wanted and true, and where the one behind it begins.
+    ///
+    /// # Errors
+    /// `EPROTO`: there is none, though pages were checked when they came.
+    #[inline]
+    fn entry(&self, which: usize, plus: bool) -> StatusResult<(DirEntry<'_>, usize)> {
+        let cursor = &self.cursors[which];
+        let page = cursor.page.as_ref().ok_or(Status::EPROTO)?;
+        let (mut entry, next) = page.page.entry_from(cursor.at).ok_or(Status::EPROTO)?;
+        if entry.attr.is_some() && !(plus && self.is_true(page)) {
+            entry.attr = None;
+        }
+        Ok((entry, next))
+    }
+
+    /// Hands out the entries of one position, which are never parted: the first ones however many they are. Says whether a page is due,
+    /// or `None` if they have no room.
+    ///
+    /// # Errors
+    /// `EINVAL` if they do not fit at all.
+    #[cold]
+    fn hand_out_group(
+        &mut self,
+        cookie: u64,
+        plus: bool,
+        room: &mut usize,
+        take: &mut Take<'_>,
+    ) -> StatusResult<Option<bool>> {
+        let mut needed = 0;
+        for page in self.cursors.iter().filter_map(|cursor| Some((cursor.page.as_ref()?, cursor.at))) {
+            let entries = std::iter::successors(page.0.page.entry_from(page.1), |(_, next)| {
+                page.0.page.entry_from(*next)
+            });
+            let group = entries.take_while(|(entry, _)| entry.cookie == cookie);
+            needed += group.map(|(entry, _)| room_of(entry.name.len(), plus)).sum::<usize>();
+        }
+        if needed > *room && self.cookie > self.began {
+            return Ok(None);
+        }
+        *room = room.saturating_sub(needed);
+        let mut is_due = false;
+        for which in 0..self.cursors.len() {
+            while self.heads[which] == cookie {
+                let (entry, next) = self.entry(which, plus)?;
+                if !take(&entry, self.public)? {
+                    return Err(Status::EINVAL);
+                }
+                is_due |= self.pass(which, cookie, next);
+            }
+        }
+        Ok(Some(is_due))
+    }
+
+    /// Notes that the next entry of a cursor was taken; true if its next page is due.
+    #[inline]
+    fn pass(&mut self, which: usize, cookie: u64, next: usize) -> bool {
+        let cursor = &mut self.cursors[which];
+        (cursor.passed, cursor.at) = (cookie, next);
+        self.cookie = cookie;
+        self.heads[which] = cursor.head();
+        self.heads[which] == END && cursor.is_due()
+    }
 }
 
-/// Bytes that a name takes at the reader, with or without attributes: what the kernel's listings have. More would be fetched in vain.
-fn room_of(name_len: usize, plus: bool) -> usize {
+/// Bytes that a name takes at the reader, with or without attributes: what the kernel's listings have.
+pub(super) fn room_of(name_len: usize, plus: bool) -> usize {
     let head = if plus { 152 } else { 24 };
     head + name_len.next_multiple_of(8)
 }
 
+/// Takes an entry of shards that everybody may search, or not; false if it has no room for it.
+type Take<'a> = dyn FnMut(&DirEntry<'_>, bool) -> StatusResult<bool> + 'a;
+
 impl Client {
-    /// A page of a directory with shards.
+    /// The merge of a directory with shards, ready to go on where a page is wanted.
     ///
     /// # Errors
-    /// What MDTs answer; `EINTR`; `EINVAL` for more names of one position than fit into any page.
-    pub(super) fn merged_page(
-        &self,
-        dir: &OpenDir,
-        layout: &DirLayout,
-        wanted: &Wanted,
-    ) -> StatusResult<Page> {
+    /// What MDTs answer; `WRONG_SHARD` if the list is old; `EINTR`.
+    pub(super) fn merge(&self, dir: &OpenDir, layout: &DirLayout, wanted: &Wanted) -> StatusResult<Merge> {
         // Taken out meanwhile: another reader begins on his own, and need not wait for an MDT that this one waits for.
         let goes_on = dir.merge.lock().take().filter(|merge| merge.leads_to(layout, wanted));
         let mut merge = goes_on.unwrap_or_else(|| Merge::new(layout, wanted));
+        (merge.lease, merge.changes) = (self.lease.number(), self.changes.load(Ordering::Acquire));
         if wanted.cookie < merge.cookie {
-            merge.cursors.iter_mut().for_each(|cursor| cursor.rewind(wanted.cookie));
+            for (cursor, head) in merge.cursors.iter_mut().zip(&mut merge.heads) {
+                cursor.rewind(wanted.cookie);
+                *head = cursor.head();
+            }
         }
         (merge.began, merge.cookie) = (wanted.cookie, wanted.cookie);
-        let page = self.merge_page(&mut merge, wanted)?;
-        *dir.merge.lock() = Some(merge);
-        Ok(page)
+        self.fill(&mut merge, wanted)?;
+        Ok(merge)
+    }
+
+    /// Hands names out until no more are taken, and keeps what is left for the next call.
+    ///
+    /// # Errors
+    /// What MDTs answer; `EINTR`; `EINVAL` for more names of one position than fit. Never after a name was taken: the next call tells.
+    pub(super) fn list_merged(
+        &self,
+        dir: &OpenDir,
+        mut merge: Merge,
+        (wanted, room): (&Wanted, usize),
+        take: &mut dyn FnMut(&ListedEntry<'_>) -> bool,
+    ) -> StatusResult<()> {
+        let lease = merge.lease;
+        let noted = || self.statahead.listing(dir.fid, lease, wanted.cookie);
+        let mut noted = self.notes_names(wanted.plus, lease).then(noted);
+        let mut list = |entry: &DirEntry<'_>, public: bool| {
+            let taken = self.list_entry(entry, lease, public, take)?;
+            if let Some(noted) = noted.as_mut().filter(|_| taken) {
+                noted.note(entry.name, entry.cookie);
+            }
+            Ok(taken)
+        };
+        let outcome = self.hand_out(&mut merge, (wanted, room), &mut list);
+        noted.into_iter().for_each(|noted| self.statahead.on_listed(noted));
+        match outcome {
+            Ok(()) => *dir.merge.lock() = Some(merge),
+            Err(_) if merge.cookie > wanted.cookie => {}
+            Err(status) => return Err(status),
+        }
+        Ok(())
+    }
+
+    fn hand_out(
+        &self,
+        merge: &mut Merge,
+        (wanted, mut room): (&Wanted, usize),
+        take: &mut Take<'_>,
+    ) -> StatusResult<()> {
+        loop {
+            let Least { cookie, which, other } = Least::of(&merge.heads);
+            if cookie == END {
+                return Ok(());
+            }
+            let (entry, next) = merge.entry(which, wanted.plus)?;
+            let is_due = if other == cookie || merge.cursors[which].cookie_at(next) == cookie {
+                let Some(is_due) = merge.hand_out_group(cookie, wanted.plus, &mut room, take)? else {
+                    return Ok(());
+                };
+                is_due
+            } else {
+                if !take(&entry, merge.public)? {
+                    return Ok(());
+                }
+                room = room.saturating_sub(room_of(entry.name.len(), wanted.plus));
+                merge.pass(which, cookie, next)
+            };
+            if is_due {
+                self.fill(merge, wanted)?;
+            }
+        }
     }
 
     /// A page of a directory whose names move. Nothing in it may be kept.
     ///
     /// # Errors
-    /// As [`Client::merged_page`]; `WRONG_SHARD` if the list is old.
+    /// What MDTs answer; `EINTR`; `EINVAL` for more names of one position than fit into any page; `WRONG_SHARD` if the list is old.
     pub(super) fn moving_page(&self, layout: &DirLayout, wanted: &Wanted) -> StatusResult<Page> {
         let Wanted { cookie, max_bytes, .. } = *wanted;
         let ask = |fid: Fid, max_bytes: usize| {
@@ -163,65 +335,135 @@ impl Client {
         Ok(Page { page, lease: 0, changes: 0 })
     }
 
-    fn merge_page(&self, merge: &mut Merge, wanted: &Wanted) -> StatusResult<Page> {
-        let limit = (wanted.max_bytes as usize).min(DIR_PAGE_MAX);
-        let mut page = DirPage { bytes: Vec::with_capacity(limit), end: false, public: true };
-        let (lease, changes) = (self.lease.number(), self.changes.load(Ordering::Acquire));
-        self.fill(merge, wanted)?;
-        let mut room = limit;
-        loop {
-            let Some(cookie) = merge.cursors.iter().filter_map(Cursor::next_cookie).min() else {
-                page.end = true;
-                break;
-            };
-            // Names of one position are never parted: the first ones are given out however many they are.
-            let (before, mut needed) = (page.bytes.len(), 0);
-            for cursor in merge.cursors.iter().filter(|cursor| cursor.next_cookie() == Some(cookie)) {
-                let is_true = cursor.is_true(lease, changes);
-                let (more, fits) = cursor.put_group(cookie, &mut page, (is_true, wanted.plus));
-                if !fits {
-                    return Err(Status::EINVAL);
-                }
-                needed += more;
-            }
-            if needed > room && before > 0 {
-                page.bytes.truncate(before);
-                break;
-            }
-            room = room.saturating_sub(needed);
-            merge.cookie = cookie;
-            let mut is_due = false;
-            for cursor in &mut merge.cursors {
-                while cursor.next_cookie() == Some(cookie) {
-                    cursor.next += 1;
-                    is_due |= cursor.is_due();
-                }
-            }
-            if is_due {
-                self.fill(merge, wanted)?;
-            }
-        }
-        let is_public = |cursor: &Cursor| cursor.page.as_ref().is_some_and(|page| page.page.public);
-        page.public = merge.cursors.iter().all(is_public);
-        Ok(Page { page, lease, changes })
-    }
-
     /// Fetches of each shard of which nothing is left; at the beginning of all but one in the background.
     fn fill(&self, merge: &mut Merge, wanted: &Wanted) -> StatusResult<()> {
         // Readers change from one to the other on the way; who wants attributes does without where they were not fetched.
-        let ask = |cursor: &Cursor| Wanted { cookie: cursor.cookie, ..*wanted };
         let due = merge.cursors.iter().filter(|cursor| cursor.is_due());
         for cursor in due.skip(1).filter(|cursor| cursor.page.is_none()) {
-            self.fetch_ahead(&cursor.dir, ask(cursor));
+            self.fetch_ahead(&cursor.dir, cursor.ask(cursor.passed, wanted));
         }
-        for cursor in merge.cursors.iter_mut().filter(|cursor| cursor.is_due()) {
-            let page = self.dir_page(&cursor.dir, &ask(cursor))?;
+        for (cursor, head) in merge.cursors.iter_mut().zip(&mut merge.heads) {
+            if !cursor.is_due() {
+                continue;
+            }
+            let page = self.dir_page(&cursor.dir, &cursor.ask(cursor.passed, wanted))?;
             let ended = page.page.end;
-            cursor.take(page);
-            if !ended {
-                self.fetch_ahead(&cursor.dir, ask(cursor));
+            if page.page.is_empty() && !ended {
+                return Err(Status::EPROTO);
+            }
+            cursor.take(page, wanted.max_bytes);
+            *head = cursor.head();
+            if !ended && !self.is_embedded() {
+                self.fetch_ahead(&cursor.dir, cursor.ask(cursor.last(), wanted));
             }
         }
+        let is_public = |cursor: &Cursor| cursor.page.as_ref().is_some_and(|page| page.page.public);
+        merge.public = merge.cursors.iter().all(is_public);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::FileKind;
+    use nacre_wire::mds::{DirPage, ListedLayout};
+
+    /// A merge of shards that have these names at these positions, all of them fetched.
+    fn merge(shards: &[&[(u64, &str)]]) -> Merge {
+        let fid = |place: usize| Fid::new(5, place as u32 + 1, 0);
+        let cursor = |(place, names): (usize, &&[(u64, &str)])| {
+            let mut page = DirPage { bytes: Vec::new(), end: true, public: true };
+            for &(cookie, name) in names.iter() {
+                let (kind, attr, layout) = (FileKind::Regular, None, ListedLayout::None);
+                let entry = DirEntry { cookie, fid: fid(place), kind, name: name.as_bytes(), attr, layout };
+                assert!(page.push(&entry, DIR_PAGE_MAX as u32));
+            }
+            let mut cursor = Cursor::new(fid(place), Some(1), 0, SHARD_PAGE_MIN);
+            cursor.take(Page { page, lease: 0, changes: 0 }, SHARD_PAGE_MIN);
+            cursor
+        };
+        let cursors: Vec<Cursor> = shards.iter().enumerate().map(cursor).collect();
+        let heads = cursors.iter().map(Cursor::head).collect();
+        let fids = (0..shards.len()).map(fid).collect();
+        let (began, cookie, lease, changes) = (0, 0, 0, 0);
+        Merge { version: 1, shards: fids, began, cookie, cursors, heads, lease, changes, public: true }
+    }
+
+    /// The names of a merge until there is no more room.
+    fn list(merge: &mut Merge, mut room: usize) -> Vec<String> {
+        let mut names = Vec::new();
+        while let Least { cookie, .. } = Least::of(&merge.heads)
+            && cookie != END
+        {
+            let mut take = |entry: &DirEntry<'_>, _: bool| {
+                names.push(String::from_utf8_lossy(entry.name).into_owned());
+                Ok(true)
+            };
+            match merge.hand_out_group(cookie, false, &mut room, &mut take).expect("it fits") {
+                Some(is_due) => assert!(!is_due, "everything is here"),
+                None => break,
+            }
+        }
+        names
+    }
+
+    #[test]
+    fn the_least_of_heads_is_found_with_the_one_behind_it() {
+        let mut number = 1u64;
+        for count in 1..12 {
+            for _ in 0..200 {
+                let heads: Vec<u64> = (0..count)
+                    .map(|_| {
+                        number = number.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                        [END, number >> 62, number >> 60, number >> 8][(number >> 40) as usize % 4]
+                    })
+                    .collect();
+                let mut sorted = heads.clone();
+                sorted.sort_unstable();
+                let Least { cookie, which, other } = Least::of(&heads);
+                assert_eq!((cookie, other), (sorted[0], sorted.get(1).copied().unwrap_or(END)), "{heads:?}");
+                assert_eq!(heads[which], cookie, "{heads:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_one_position_stay_together_wherever_they_lie() {
+        let shards: [&[(u64, &str)]; 3] =
+            [&[(10, "a"), (30, "d"), (30, "e")], &[(20, "c"), (30, "f"), (40, "g")], &[(10, "b")]];
+        let all = ["a", "b", "c", "d", "e", "f", "g"];
+        assert_eq!(list(&mut merge(&shards), 1000), all);
+        // Each takes 32 bytes.
+        for (room, names) in [(64, 2), (95, 2), (96, 3), (191, 3), (192, 6), (224, 7)] {
+            let mut merge = merge(&shards);
+            assert_eq!(list(&mut merge, room), all[..names], "{room}");
+            merge.began = merge.cookie;
+            assert_eq!(list(&mut merge, 1000), all[names..], "{room}");
+        }
+        let mut merge = merge(&shards);
+        assert_eq!(list(&mut merge, 1), all[..2], "the first go out however many they are");
+    }
+
+    #[test]
+    fn a_reader_that_goes_back_gets_the_same_names_again() {
+        let shards: [&[(u64, &str)]; 2] = [&[(10, "a"), (30, "c"), (50, "e")], &[(20, "b"), (40, "d")]];
+        for (position, names) in [(0, 0), (10, 1), (25, 2), (30, 3), (50, 5)] {
+            let mut merge = merge(&shards);
+            assert_eq!(list(&mut merge, 1000).len(), 5);
+            for (cursor, head) in merge.cursors.iter_mut().zip(&mut merge.heads) {
+                cursor.rewind(position);
+                assert!(cursor.passed <= position && !cursor.is_due());
+                *head = cursor.head();
+            }
+            merge.began = position;
+            merge.cookie = position;
+            assert_eq!(list(&mut merge, 1000), ["a", "b", "c", "d", "e"][names..], "{position}");
+        }
+        let mut merge = merge(&shards);
+        merge.cursors[0].began = 20;
+        list(&mut merge, 1000);
+        merge.cursors[0].rewind(15);
+        assert!(merge.cursors[0].is_due(), "what came before the page is fetched again");
     }
 }
