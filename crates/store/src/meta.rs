@@ -17,6 +17,7 @@ mod log;
 mod map;
 mod options;
 mod overlay;
+mod patience;
 mod recovery;
 mod report;
 mod reserve;

@@ -20,7 +20,7 @@ pub struct Batch {
     /// Encoded operations.
     pub(crate) bytes: Vec<u8>,
     /// Shard of each operation, in order.
-    pub(crate) shards: Vec<u8>,
+    pub(crate) shards: Vec<u16>,
     /// The shards touched.
     pub(crate) shard_set: ShardSet,
     pub(crate) releasing: bool,
@@ -126,7 +126,7 @@ pub(crate) struct Op<'a> {
 
 impl Op<'_> {
     /// Shard of the key.
-    pub(crate) fn shard(&self) -> u8 {
+    pub(crate) fn shard(&self) -> u16 {
         shard_of(Table(self.full_key[0]), &self.full_key[1..])
     }
 }

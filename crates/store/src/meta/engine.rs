@@ -13,6 +13,7 @@ use super::error::{MetaError, Result};
 use super::log::{Log, body_crc};
 use super::options::MetaStoreOptions;
 use super::overlay::{FullKey, Overlay, shard_of};
+use super::patience::patiently;
 use super::report::{MetaStoreStats, VerifyProblem, VerifyReport};
 use super::reserve::Reserve;
 use super::{Table, TransNo};
@@ -45,7 +46,8 @@ impl Engine {
         let full_key = full_key.as_slice();
         {
             // Recursive, so that `f` may read again while a commit waits for the shard.
-            let maps = self.overlay.shard(shard_of(table, key)).maps.read_recursive();
+            let maps = &self.overlay.shard(shard_of(table, key)).maps;
+            let maps = patiently(|| maps.try_read_recursive(), || maps.read_recursive());
             if let Some(value) = maps.get(full_key) {
                 return Ok(f(value));
             }

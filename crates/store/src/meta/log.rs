@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::base::is_no_space;
 use super::batch::Batch;
 use super::error::{MetaError, Result};
+use super::patience::patiently;
 use super::segment::Segment;
 use super::wal::{
     RECORD_HEADER_LEN, RecordHeader, Records, SEGMENT_HEADER_LEN, SegmentHeader, crc32c, record_len,
@@ -166,7 +167,7 @@ impl Log {
     /// [`MetaError::NoSpace`] changes nothing; any other failure sets the latch.
     pub(crate) fn append(&self, batch: &Batch, body_crc: u32, floor: u64) -> Result<Option<Appended>> {
         let len = record_len(batch.bytes.len());
-        let mut state = self.state.lock();
+        let mut state = patiently(|| self.state.try_lock(), || self.state.lock());
         let Some(slot) = state.active else { return Ok(None) };
         let offset = state.slots[slot].end;
         if len > self.segments[slot].len() - offset {

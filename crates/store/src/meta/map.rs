@@ -248,27 +248,40 @@ impl Map {
         self.tree.iter().flat_map(|(head, leaf)| self.changes(leaf).map(|change| (*head, change)))
     }
 
-    /// The changes from `from` on whose keys begin with `prefix`.
-    pub(crate) fn range<'a>(
-        &'a self,
-        from: Bound<&'a [u8]>,
-        prefix: &'a [u8],
-    ) -> impl Iterator<Item = Change<'a>> {
+    /// Calls `visit` with the changes from `from` on whose keys begin with `prefix`, in order of keys, until it returns false.
+    pub(crate) fn visit(
+        &self,
+        from: Bound<&[u8]>,
+        prefix: &[u8],
+        mut visit: impl FnMut(&[u8], Option<&[u8]>) -> bool,
+    ) {
         let first = match from {
             Bound::Included(key) | Bound::Excluded(key) => Bound::Included(Head::of(key)),
             Bound::Unbounded => Bound::Unbounded,
         };
         // Keys with the head of `from` may lie before it.
-        let is_before = move |key: &[u8]| match from {
+        let is_before = |key: &[u8]| match from {
             Bound::Included(from) => key < from,
             Bound::Excluded(from) => key <= from,
             Bound::Unbounded => false,
         };
-        self.tree
-            .range((first, Bound::Unbounded))
-            .flat_map(|(_, leaf)| self.changes(leaf))
-            .skip_while(move |(key, _)| is_before(key))
-            .take_while(move |(key, _)| key.starts_with(prefix))
+        let mut has_begun = false;
+        let mut each = |key: &[u8], value: Place| {
+            if !has_begun && is_before(key) {
+                return true;
+            }
+            has_begun = true;
+            key.starts_with(prefix) && visit(key, self.blocks.value(value))
+        };
+        for (_, leaf) in self.tree.range((first, Bound::Unbounded)) {
+            let goes_on = match leaf {
+                Leaf::One { key, value } => each(self.blocks.get(*key), *value),
+                Leaf::Many(all) => all.iter().all(|(key, &value)| each(key, value)),
+            };
+            if !goes_on {
+                return;
+            }
+        }
     }
 }
 
@@ -313,7 +326,13 @@ mod tests {
                     .map(|(key, _)| &key[..])
                     .take_while(|key| key.starts_with(&[7, 7]))
                     .collect();
-                let found: Vec<&[u8]> = map.range(from, &[7, 7]).map(|(key, _)| key).collect();
+                let mut found = Vec::new();
+                map.visit(from, &[7, 7], |key, value| {
+                    assert_eq!(Some(&value.map(<[u8]>::to_vec)), model.get(key));
+                    found.push(key.to_vec());
+                    found.len() < 50
+                });
+                let expected: Vec<&[u8]> = expected.into_iter().take(50).collect();
                 assert_eq!(found, expected);
             }
         }

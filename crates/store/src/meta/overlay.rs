@@ -11,10 +11,11 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 
 use super::batch::Op;
 use super::map::Map;
+use super::patience::patiently;
 use super::{KEY_LEN_MAX, Table};
 
-/// Number of shards: so many that two threads, each with three locked, seldom want the same one. Their numbers fit a byte.
-pub(crate) const SHARDS: usize = 256;
+/// Number of shards: so many that two threads, each with three locked, seldom want the same one.
+pub(crate) const SHARDS: usize = 512;
 
 /// A set of shards.
 #[derive(Clone, Copy, Default)]
@@ -24,16 +25,16 @@ impl ShardSet {
     /// All of them.
     pub(crate) const ALL: ShardSet = ShardSet([u64::MAX; SHARDS / 64]);
 
-    pub(crate) fn insert(&mut self, shard: u8) {
+    pub(crate) fn insert(&mut self, shard: u16) {
         self.0[usize::from(shard) / 64] |= 1 << (shard % 64);
     }
 
     /// In ascending order.
-    fn iter(self) -> impl Iterator<Item = u8> {
+    fn iter(self) -> impl Iterator<Item = u16> {
         self.0.into_iter().enumerate().flat_map(|(word, bits)| {
             let next = |bits: &u64| Some(bits & (bits - 1)).filter(|&rest| rest != 0);
             std::iter::successors(Some(bits).filter(|&bits| bits != 0), next)
-                .map(move |bits| (word * 64) as u8 + bits.trailing_zeros() as u8)
+                .map(move |bits| (word * 64) as u16 + bits.trailing_zeros() as u16)
         })
     }
 }
@@ -41,14 +42,14 @@ impl ShardSet {
 /// Bytes at the start of a key that choose its shard: a FID, so that a directory's entries share one shard.
 pub(crate) const SHARD_PREFIX_LEN: usize = 16;
 /// The shard of a key. Only memory depends on it, so it may change between versions.
-pub(crate) fn shard_of(table: Table, key: &[u8]) -> u8 {
+pub(crate) fn shard_of(table: Table, key: &[u8]) -> u16 {
     let mut words = [0u8; SHARD_PREFIX_LEN];
     let len = key.len().min(SHARD_PREFIX_LEN);
     words[..len].copy_from_slice(&key[..len]);
     let both = u128::from_le_bytes(words);
     let mixed = (both as u64 ^ (u64::from(table.0) << 56)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ ((both >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SHARDS.ilog2())) as u16
 }
 
 /// Longest full key that is put together without an allocation: a name of 71 bytes in a directory, or a link of one of 63.
@@ -123,7 +124,7 @@ pub(crate) struct Locked<'a> {
 }
 
 /// A shard's number and its lock.
-type Guard<'a> = (u8, RwLockWriteGuard<'a, Maps>);
+type Guard<'a> = (u16, RwLockWriteGuard<'a, Maps>);
 /// Shards that a batch locks without an allocation: names, inodes and parents of a rename.
 const FEW: usize = 6;
 
@@ -135,14 +136,15 @@ impl Overlay {
         Overlay { shards }
     }
 
-    pub(crate) fn shard(&self, index: u8) -> &Shard {
+    pub(crate) fn shard(&self, index: u16) -> &Shard {
         &self.shards[usize::from(index)]
     }
 
     pub(crate) fn lock(&self, shards: ShardSet) -> Locked<'_> {
         let mut locked = Locked { overlay: self, few: [const { None }; FEW], more: Vec::new() };
         for (count, shard) in shards.iter().enumerate() {
-            let guard = (shard, self.shard(shard).maps.write());
+            let maps = &self.shard(shard).maps;
+            let guard = (shard, patiently(|| maps.try_write(), || maps.write()));
             match locked.few.get_mut(count) {
                 Some(slot) => *slot = Some(guard),
                 None => locked.more.push(guard),
@@ -179,7 +181,7 @@ impl Overlay {
 
 impl<'a> Locked<'a> {
     /// Applies one operation; its shard must be among those locked.
-    pub(crate) fn apply(&mut self, shard: u8, op: &Op<'_>) {
+    pub(crate) fn apply(&mut self, shard: u16, op: &Op<'_>) {
         let (_, maps) = self
             .all()
             .find(|(index, _)| *index == shard)

@@ -11,9 +11,9 @@ use super::error::Result;
 use super::map::Map;
 use super::overlay::{SHARD_PREFIX_LEN, SHARDS, shard_of};
 
-/// Overlay entries copied for the first chunk of a scan; doubles with each chunk up to the maximum.
-const CHUNK_ENTRIES_FIRST: usize = 128;
-const CHUNK_ENTRIES_MAX: usize = 2048;
+/// Overlay entries copied per map and chunk. What was copied and is not visited any more was copied in vain, and each chunk begins
+/// with two searches: a page of a directory of names has about a thousand.
+const CHUNK_ENTRIES: usize = 256;
 /// Overlay bytes copied per map and chunk.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
 
@@ -27,6 +27,8 @@ struct Chunk {
     entries: Vec<Copied>,
     /// Key up to which every overlay entry is here; `None` means up to the end of the range.
     last: Option<Vec<u8>>,
+    /// How many maps they came from.
+    maps: usize,
 }
 
 struct Copied {
@@ -47,26 +49,31 @@ impl Chunk {
         start..self.bytes.len()
     }
 
-    fn copy(&mut self, map: &Map, age: u8, from: Bound<&[u8]>, prefix: &[u8], entries_max: usize) {
+    fn copy(&mut self, map: &Map, age: u8, from: Bound<&[u8]>, prefix: &[u8]) {
         let (first_entry, first_byte) = (self.entries.len(), self.bytes.len());
-        for (key, value) in map.range(from, prefix) {
+        let mut is_full = false;
+        map.visit(from, prefix, |key, value| {
             let key = self.append(key);
             let value = value.map(|value| self.append(value));
-            self.entries.push(Copied { key: key.clone(), value, age });
-            if self.entries.len() - first_entry >= entries_max
-                || self.bytes.len() - first_byte >= CHUNK_BYTES_MAX
-            {
-                let key = &self.bytes[key];
-                if self.last.as_deref().is_none_or(|last| key < last) {
-                    self.last = Some(key.to_vec());
-                }
-                return;
+            self.entries.push(Copied { key, value, age });
+            is_full = self.entries.len() - first_entry >= CHUNK_ENTRIES
+                || self.bytes.len() - first_byte >= CHUNK_BYTES_MAX;
+            !is_full
+        });
+        self.maps += usize::from(self.entries.len() > first_entry);
+        if let Some(entry) = self.entries.last().filter(|_| is_full) {
+            let key = &self.bytes[entry.key.clone()];
+            if self.last.as_deref().is_none_or(|last| key < last) {
+                self.last = Some(key.to_vec());
             }
         }
     }
 
-    /// Sorts what came from several maps, and drops hidden entries and those beyond `last`.
+    /// Sorts what came from several maps, and drops hidden entries and those beyond `last`. What came from one is in order and ends there.
     fn finish(&mut self) {
+        if self.maps < 2 {
+            return;
+        }
         let (bytes, last) = (&self.bytes, self.last.as_deref());
         self.entries.retain(|entry| last.is_none_or(|last| &bytes[entry.key.clone()] <= last));
         self.entries.sort_by(|a, b| (&bytes[a.key.clone()], a.age).cmp(&(&bytes[b.key.clone()], b.age)));
@@ -88,7 +95,7 @@ impl Engine {
                 let shard = shard_of(table, prefix);
                 shard..=shard
             }
-            _ => 0..=(SHARDS - 1) as u8,
+            _ => 0..=(SHARDS - 1) as u16,
         };
         let prefix = with_table(prefix);
         let mut from = match from {
@@ -100,17 +107,16 @@ impl Engine {
             from = Bound::Included(prefix.clone());
         }
         let mut chunk = Chunk::default();
-        let mut entries_max = CHUNK_ENTRIES_FIRST;
         loop {
             self.check_open()?;
             let start = from.as_ref().map(|key| &key[..]);
             chunk.bytes.clear();
             chunk.entries.clear();
-            chunk.last = None;
+            (chunk.last, chunk.maps) = (None, 0);
             for shard in shards.clone() {
                 let maps = self.overlay.shard(shard).maps.read();
-                chunk.copy(&maps.active, 0, start, &prefix, entries_max);
-                chunk.copy(&maps.frozen, 1, start, &prefix, entries_max);
+                chunk.copy(&maps.active, 0, start, &prefix);
+                chunk.copy(&maps.frozen, 1, start, &prefix);
             }
             chunk.finish();
             if self.merge(&chunk, start, &prefix, visit)?.is_break() {
@@ -118,7 +124,6 @@ impl Engine {
             }
             let Some(last) = chunk.last.take() else { return Ok(()) };
             from = Bound::Excluded(last);
-            entries_max = (entries_max * 2).min(CHUNK_ENTRIES_MAX);
         }
     }
 
