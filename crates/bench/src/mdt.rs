@@ -71,6 +71,8 @@ pub enum Scene {
     One,
     /// Two threads, each in a directory of its own.
     Two,
+    /// Two threads, each with an MDT of its own: what two CPUs can do for MDTs while others use them too.
+    Apart,
     /// Two threads in one directory.
     Shared,
     /// One thread that makes files and closes them, as open(2) and close(2) do.
@@ -80,12 +82,13 @@ pub enum Scene {
 }
 
 impl Scene {
-    const ALL: [Scene; 5] = [Scene::One, Scene::Two, Scene::Shared, Scene::Opened, Scene::Kept];
+    const ALL: [Scene; 6] = [Scene::One, Scene::Two, Scene::Apart, Scene::Shared, Scene::Opened, Scene::Kept];
 
     fn label(self) -> &'static str {
         match self {
             Scene::One => "1 thread",
             Scene::Two => "2 threads",
+            Scene::Apart => "2 MDTs",
             Scene::Shared => "2 threads, one directory",
             Scene::Opened => "1 thread, open and close",
             Scene::Kept => "1 thread, open and close, answers kept",
@@ -93,7 +96,12 @@ impl Scene {
     }
 
     fn threads(self) -> usize {
-        if matches!(self, Scene::Two | Scene::Shared) { 2 } else { 1 }
+        if matches!(self, Scene::Two | Scene::Apart | Scene::Shared) { 2 } else { 1 }
+    }
+
+    /// MDTs at work.
+    fn mdts(self) -> usize {
+        if self == Scene::Apart { 2 } else { 1 }
     }
 }
 
@@ -248,22 +256,32 @@ fn run_engine(
     scene: Scene,
     series: &mut [Series],
 ) -> Result<(), Error> {
-    let dir = place.join("mdt");
-    let engine = Engine::make(&dir, arguments.cached_inodes)?;
-    let files = Files::new(&engine, scene, arguments.files_of(scene))?;
+    let dirs: Vec<PathBuf> = (0..scene.mdts()).map(|mdt| place.join(format!("mdt{mdt}"))).collect();
+    let engines = dirs
+        .iter()
+        .map(|dir| Engine::make(dir, arguments.cached_inodes / scene.mdts()))
+        .collect::<Result<Vec<_>, Error>>()?;
+    let files = engines
+        .iter()
+        .map(|engine| Files::new(engine, scene, arguments.files_of(scene)))
+        .collect::<Result<Vec<_>, Error>>()?;
     for (phase, series) in Phase::ALL.into_iter().zip(series) {
         let changes = matches!(phase, Phase::Create | Phase::Unlink);
-        let end = || if changes { engine.commit() } else { Ok(()) };
-        series.push(timed((phase.thread(), scene.threads()), end, |thread| match phase {
-            Phase::Create => files.create(&engine, thread),
-            Phase::Stat => files.stat(&engine, thread),
-            Phase::GetAttr => files.get_attr(&engine, thread),
-            Phase::ReadDir => files.read_dir(&engine, thread),
-            Phase::Unlink => files.unlink(&engine, thread),
+        let end = || if changes { engines.iter().try_for_each(Engine::commit) } else { Ok(()) };
+        series.push(timed((phase.thread(), scene.threads()), end, |thread| {
+            let mdt = thread % engines.len();
+            let (engine, files) = (&engines[mdt], &files[mdt]);
+            match phase {
+                Phase::Create => files.create(engine, thread),
+                Phase::Stat => files.stat(engine, thread),
+                Phase::GetAttr => files.get_attr(engine, thread),
+                Phase::ReadDir => files.read_dir(engine, thread),
+                Phase::Unlink => files.unlink(engine, thread),
+            }
         })?);
     }
-    engine.stop()?;
-    std::fs::remove_dir_all(&dir).map_err(Error::io("remove", &dir))
+    engines.into_iter().try_for_each(Engine::stop)?;
+    dirs.iter().try_for_each(|dir| std::fs::remove_dir_all(dir).map_err(Error::io("remove", dir)))
 }
 
 /// The store alone has no names of phases of its own: by name is two reads, by FID one.
@@ -313,7 +331,7 @@ fn run_maps(arguments: &MdtArguments, series: &mut [Series]) -> Result<(), Error
 /// Phases that are worth a row: what does not depend on how files were made is shown once.
 fn shown(scene: Scene, phase: Phase) -> bool {
     match scene {
-        Scene::One | Scene::Two => true,
+        Scene::One | Scene::Two | Scene::Apart => true,
         Scene::Shared => phase != Phase::ReadDir,
         Scene::Opened | Scene::Kept => matches!(phase, Phase::Create | Phase::Unlink),
     }
@@ -363,18 +381,22 @@ fn report_of(
     report
 }
 
-/// Two threads against one.
+/// Two threads against one, and against an MDT for each.
 fn speed_ups(scenes: &[Scene], ours: &[Vec<Series>]) -> Vec<Row> {
     let at = |wanted| scenes.iter().position(|&scene| scene == wanted);
     let Some(one) = at(Scene::One) else { return Vec::new() };
     let mut rows = Vec::new();
-    for scene in [Scene::Two, Scene::Shared] {
+    for scene in [Scene::Two, Scene::Apart, Scene::Shared] {
         let Some(two) = at(scene) else { continue };
         for (number, phase) in Phase::ALL.into_iter().enumerate().filter(|&(_, phase)| shown(scene, phase)) {
             let mut row = ours[two][number].row(format!("{}, {} against 1", phase.label(), scene.label()));
             row.against = Some(Against::new("1 thread", ours[one][number].row(String::new())));
             row.target = (scene == Scene::Two && matches!(phase, Phase::Create | Phase::Stat))
                 .then_some(Target::RatioAtLeast(TWO_THREADS));
+            rows.push(row);
+            let Some(apart) = at(Scene::Apart).filter(|_| scene == Scene::Two) else { continue };
+            let mut row = ours[two][number].row(format!("{}, 2 threads against 2 MDTs", phase.label()));
+            row.against = Some(Against::new("2 MDTs", ours[apart][number].row(String::new())));
             rows.push(row);
         }
     }
@@ -416,7 +438,7 @@ mod tests {
 
     #[test]
     fn rows_name_their_bounds_and_targets() {
-        let scenes = [Scene::One, Scene::Two];
+        let scenes = [Scene::One, Scene::Two, Scene::Apart];
         let series = |rate: f64| Series {
             rates: [rate].into_iter().collect(),
             per_core: [rate / 2.0].into_iter().collect(),
@@ -426,8 +448,8 @@ mod tests {
         let report = report_of(
             &arguments(Path::new("/")),
             &scenes,
-            &[of(220_000.0), of(330_000.0)],
-            &[of(440_000.0), of(440_000.0)],
+            &[of(220_000.0), of(330_000.0), of(440_000.0)],
+            &[of(440_000.0), of(440_000.0), of(440_000.0)],
             &of(1e6),
         );
         let row = |name: &str| report.rows.iter().find(|row| row.name == name).expect("a row");
@@ -436,5 +458,7 @@ mod tests {
         assert_eq!(row("stat by name, 1 thread, per core").meets_target(), Some(false));
         assert_eq!(row("create, 2 threads against 1").meets_target(), Some(false));
         assert_eq!(row("create, 2 threads against 1").ratio(), Some(1.5));
+        assert_eq!(row("create, 2 MDTs against 1").ratio(), Some(2.0));
+        assert_eq!(row("create, 2 threads against 2 MDTs").ratio(), Some(0.75));
     }
 }
