@@ -73,6 +73,31 @@ impl SequenceRecord {
     }
 }
 
+/// Space may be reserved ahead of an object: whatever is allocated behind its end is nobody's. Key: the FID in key form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AheadRecord;
+
+/// Bytes of an encoded [`AheadRecord`].
+pub const AHEAD_LEN: usize = 4;
+
+impl AheadRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; AHEAD_LEN] {
+        [OBJECT_VERSION, 0, 0, 0]
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If the bytes are not a record of this version.
+    pub fn decode(bytes: &[u8]) -> Result<AheadRecord, DecodeError> {
+        let mut reader = Reader::new(bytes, OBJECT_VERSION)?;
+        reader.reserved::<3>()?;
+        reader.end()?;
+        Ok(AheadRecord)
+    }
+}
+
 /// State of the index as a whole; one per store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectStoreRecord {
@@ -204,6 +229,8 @@ mod tests {
         let sequence = SequenceRecord { last_reserved: 0x1ff_ffff };
         assert_eq!(hex(&sequence.encode()), "01000000ffffff01");
         assert_eq!(SequenceRecord::decode(&sequence.encode()), Ok(sequence));
+        assert_eq!(hex(&AheadRecord.encode()), "01000000");
+        assert_eq!(AheadRecord::decode(&AheadRecord.encode()), Ok(AheadRecord));
         let store = ObjectStoreRecord { uuid: *b"0123456789abcdef", clean: true };
         assert_eq!(hex(&store.encode()), "010100000000000030313233343536373839616263646566");
         assert_eq!(ObjectStoreRecord::decode(&store.encode()), Ok(store));
@@ -252,6 +279,9 @@ mod tests {
                 prop_assert_eq!(&record.encode()[..], &bytes[..]);
             }
             if let Ok(record) = SequenceRecord::decode(&bytes) {
+                prop_assert_eq!(&record.encode()[..], &bytes[..]);
+            }
+            if let Ok(record) = AheadRecord::decode(&bytes) {
                 prop_assert_eq!(&record.encode()[..], &bytes[..]);
             }
             if let Ok(record) = ObjectStoreRecord::decode(&bytes) {

@@ -17,9 +17,11 @@
 //! Reads look into the page cache first, without waiting; only if that fails the thread says that it will wait
 //! (`nacre_env::blocking`). Write-out of streams starts early. Does not know quotas, checksums or clients.
 
+mod ahead;
 mod check;
 pub(super) mod directory;
 mod fetch;
+mod fiemap;
 mod handle;
 mod io;
 pub(super) mod ops;
@@ -53,7 +55,7 @@ use rustix::io::Errno;
 use slots::Slots;
 use space::Reserve;
 use std::collections::HashSet;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,6 +68,8 @@ const SEQUENCES: Table = Table(2);
 /// The one [`ObjectStoreRecord`], under [`STORE_KEY`].
 const STORE: Table = Table(3);
 const STORE_KEY: &[u8] = b"store";
+/// Objects that may have space reserved ahead of them: FID in key form -> [`nacre_ondisk::object::AheadRecord`].
+const AHEAD: Table = Table(4);
 
 /// See the [module documentation](self).
 pub struct FileStore {
@@ -76,6 +80,7 @@ pub struct FileStore {
     slots: Arc<Slots>,
     reserve: Arc<Reserve>,
     releaser: Arc<Releaser>,
+    ahead: Arc<ahead::Book>,
     fetcher: Arc<Fetcher>,
     threads: Vec<JoinHandle<()>>,
     handles: Handles,
@@ -127,12 +132,14 @@ impl FileStore {
         let (mut store, was_clean) = FileStore::assemble(dir, options, directory)?;
         store.load()?;
         if !was_clean {
+            store.recover_ahead()?;
             store.recover()?;
         }
         store.write_clean(false)?;
         let fail = |source| ObjectError::Path { action: "start a thread for", path: dir.to_owned(), source };
         store.threads.push(store.releaser.start().map_err(fail)?);
         store.threads.push(store.fetcher.start().map_err(fail)?);
+        store.threads.push(store.ahead.start().map_err(fail)?);
         Ok(store)
     }
 
@@ -164,6 +171,13 @@ impl FileStore {
         let reserve = Arc::new(Reserve::new(reserve_bytes, options.sharers));
         let releaser =
             Arc::new(Releaser::new(slots.clone(), index.clone(), reserve.clone(), options.spare_files));
+        let ahead = ahead::Book::new(
+            slots.clone(),
+            index.clone(),
+            reserve.clone(),
+            options.ahead_max_bytes,
+            options.ahead_everywhere,
+        );
         let store = FileStore {
             dir: dir.to_owned(),
             handles: Handles::new(handle::open_files_allowed(options.open_files_max)),
@@ -175,6 +189,7 @@ impl FileStore {
             slots,
             reserve,
             releaser,
+            ahead,
             fetcher: Arc::default(),
             threads: Vec::new(),
             shared_slots: HashSet::new(),
@@ -268,7 +283,7 @@ impl FileStore {
         })?;
         // The record was committed at some time up to now; which transaction it was is not known any more.
         let mapped_by = self.index.last_transno().0;
-        Ok(Some(self.handles.insert(Handle::new(object, slot, fd, false, mapped_by, self.releaser.clone()))))
+        Ok(Some(self.handles.insert(self.handle(object, slot, fd, false, mapped_by))))
     }
 
     /// The open object, made now if it does not exist.
@@ -297,8 +312,12 @@ impl FileStore {
         self.counters.objects.fetch_add(1, Ordering::Relaxed);
         self.counters.created.fetch_add(1, Ordering::Relaxed);
         self.releaser.note_taken(taken.free_left);
-        let handle = Handle::new(object, slot, fresh.fd, fresh.is_new, mapped_by, self.releaser.clone());
-        Ok(self.handles.insert(handle))
+        Ok(self.handles.insert(self.handle(object, slot, fresh.fd, fresh.is_new, mapped_by)))
+    }
+
+    fn handle(&self, object: Fid, slot: u32, fd: OwnedFd, is_new_file: bool, mapped_by: u64) -> Handle {
+        let keepers = (self.releaser.clone(), self.ahead.clone());
+        Handle::new(object, slot, fd, is_new_file, mapped_by, keepers)
     }
 
     /// Removes the records of some objects and empties their files. Not durable yet.
@@ -358,6 +377,8 @@ impl Drop for FileStore {
     fn drop(&mut self) {
         self.releaser.stop();
         self.fetcher.stop();
+        self.ahead.stop();
+        self.ahead.give_own_back();
         let ended: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
         if ended.iter().any(std::thread::Result::is_err) {
             log::error!("a thread of {} has panicked", self.dir.display());

@@ -379,7 +379,7 @@ impl ObjectStore for RecordStore {
 
     fn space(&self) -> Result<Space> {
         self.reserve
-            .space(self.dir.as_fd(), 0, 0)
+            .space(self.dir.as_fd(), 0, 0, 0)
             .map_err(|error| ObjectError::io("ask for the space", Fid::ZERO, error))
     }
 

@@ -1,9 +1,9 @@
 //! Comparing index and files.
 
-use super::{FileStore, OBJECTS, SEQUENCES, directory, slots};
+use super::{AHEAD, FileStore, OBJECTS, SEQUENCES, directory, slots};
 use crate::object::{ObjectError, ObjectProblem, ObjectVerifyReport, Result, visit_keys};
 use nacre_ondisk::DecodeError;
-use nacre_ondisk::object::{ObjectRecord, SequenceRecord};
+use nacre_ondisk::object::{AheadRecord, ObjectRecord, SequenceRecord};
 use nacre_types::Fid;
 use rustix::fs::{self, FileType};
 use rustix::io::Errno;
@@ -139,6 +139,12 @@ impl Check<'_> {
                 bad.push((key.to_vec(), error));
             } else if key.len() != 8 {
                 bad.push((key.to_vec(), DecodeError::Field("key")));
+            }
+            ControlFlow::Continue(())
+        })?;
+        store.index.scan(AHEAD, &[], Bound::Unbounded, &mut |key, value| {
+            if let Err(error) = AheadRecord::decode(value) {
+                bad.push((key.to_vec(), error));
             }
             ControlFlow::Continue(())
         })?;

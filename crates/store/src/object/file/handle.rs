@@ -3,13 +3,14 @@
 //! At most one [`Handle`] exists per object, so that destroying it can find every user: they all hold the same `Arc`.
 //! The last one to let go of a destroyed object's handle empties the file; until then nobody else can get the slot.
 
+use super::ahead::{Ahead, Book};
 use super::ops;
 use super::release::Releaser;
 use super::slots::Slots;
 use super::stream::{ReadStream, WriteStream};
 use super::transfer::DIRECT_ALIGN;
 use nacre_types::Fid;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::fs::{self, AtFlags, OFlags, StatxFlags};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -32,7 +33,12 @@ pub(super) struct Handle {
     is_destroyed: AtomicBool,
     pub(super) writes: Mutex<WriteStream>,
     pub(super) reads: Mutex<ReadStream>,
+    /// Space that is reserved ahead of a stream of writes. Locked after `transfers`.
+    pub(super) ahead: Mutex<Ahead>,
+    /// Shared by writes; whoever cuts the file at its end has it alone.
+    transfers: RwLock<()>,
     releaser: Arc<Releaser>,
+    book: Arc<Book>,
 }
 
 impl Handle {
@@ -42,7 +48,7 @@ impl Handle {
         fd: OwnedFd,
         is_new_file: bool,
         mapped_by: u64,
-        releaser: Arc<Releaser>,
+        (releaser, book): (Arc<Releaser>, Arc<Book>),
     ) -> Handle {
         Handle {
             object,
@@ -54,13 +60,26 @@ impl Handle {
             is_destroyed: AtomicBool::new(false),
             writes: Mutex::default(),
             reads: Mutex::default(),
+            ahead: Mutex::default(),
+            transfers: RwLock::new(()),
             releaser,
+            book,
         }
     }
 
     /// The object has no record any more.
     pub(super) fn set_destroyed(&self) {
         self.is_destroyed.store(true, Ordering::Release);
+    }
+
+    /// For a write: nobody cuts the file meanwhile.
+    pub(super) fn transferring(&self) -> RwLockReadGuard<'_, ()> {
+        self.transfers.try_read().unwrap_or_else(|| nacre_env::blocking(|| self.transfers.read()))
+    }
+
+    /// For what cuts the file: nobody writes meanwhile.
+    pub(super) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.transfers.try_write().unwrap_or_else(|| nacre_env::blocking(|| self.transfers.write()))
     }
 
     /// The way around the page cache, if the file system has one.
@@ -97,7 +116,9 @@ impl Direct {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.is_destroyed.load(Ordering::Acquire) {
+        let is_destroyed = self.is_destroyed.load(Ordering::Acquire);
+        self.book.on_close(self, is_destroyed);
+        if is_destroyed {
             self.releaser.release(self.slot, self.fd.as_fd());
         }
     }

@@ -33,11 +33,23 @@ fn range_end(offset: u64, len: u64) -> Result<u64> {
         .ok_or(ObjectError::TooLarge)
 }
 
+fn is_full(error: &ObjectError) -> bool {
+    match error {
+        ObjectError::NoSpace => true,
+        ObjectError::Io { source, .. } => {
+            matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+        }
+        _ => false,
+    }
+}
+
 fn attr_of(handle: &Handle) -> Result<ObjectAttr> {
+    // Locked, so that what is reserved does not change between two looks.
+    let ahead = handle.ahead.lock();
     let stat = fs::fstat(&handle.fd).map_err(|error| ObjectError::io("stat", handle.object, error))?;
     Ok(ObjectAttr {
         size: stat.st_size as u64,
-        blocks: stat.st_blocks as u64,
+        blocks: (stat.st_blocks as u64).saturating_sub(ahead.blocks()),
         mtime: Some(Timestamp::new(stat.st_mtime, stat.st_mtime_nsec as u32)),
     })
 }
@@ -57,18 +69,70 @@ impl FileStore {
     /// Admits an allocation and returns the open object, made now if it does not exist.
     fn open_to_allocate(&self, object: Fid, offset: u64, len: u64, now_ms: u64) -> Result<Arc<Handle>> {
         self.check_open()?;
-        match self.find(object)? {
+        self.with_room(|| match self.find(object)? {
             Some(handle) => self.admit(Some(&handle), offset, len, now_ms).map(|()| handle),
             None => {
                 self.admit(None, offset, len, now_ms)?;
                 self.find_or_create(object)
             }
+        })
+    }
+
+    /// Does `work`, once more if there was no space until what is reserved ahead of streams was given back.
+    fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        match work() {
+            Err(error) if is_full(&error) && self.ahead.give_all_back() => work(),
+            other => other,
+        }
+    }
+
+    /// Writes in turn with those who give space back.
+    fn write_in_turn(
+        &self,
+        handle: &Arc<Handle>,
+        offset: u64,
+        data: &[u8],
+        now_ms: u64,
+    ) -> std::result::Result<usize, Errno> {
+        let turn = handle.transferring();
+        self.ahead.before_write(handle, offset, data.len() as u64, now_ms);
+        let result = self.write_to(handle, offset, data);
+        let written = *result.as_ref().unwrap_or(&0);
+        let is_crowded = self.ahead.after_write(handle, offset, written as u64);
+        drop(turn);
+        if is_crowded {
+            self.ahead.give_back(handle);
+        }
+        result
+    }
+
+    /// Writes all that there is space for, also that which is reserved ahead of streams.
+    fn write_with_room(
+        &self,
+        handle: &Arc<Handle>,
+        offset: u64,
+        data: &[u8],
+        now_ms: u64,
+    ) -> std::result::Result<usize, Errno> {
+        let first = self.write_in_turn(handle, offset, data, now_ms);
+        let done = match first {
+            Ok(written) if written < data.len() => written,
+            Err(Errno::NOSPC | Errno::DQUOT) => 0,
+            other => return other,
+        };
+        if !self.ahead.give_all_back() {
+            return first;
+        }
+        match self.write_in_turn(handle, offset + done as u64, &data[done..], now_ms) {
+            Ok(more) => Ok(done + more),
+            Err(_) if done > 0 => Ok(done),
+            error => error,
         }
     }
 
     /// Writes what was admitted; `now_ms` is [`ops::coarse_ms`].
-    fn write_admitted(&self, handle: &Handle, offset: u64, data: &[u8], now_ms: u64) -> Result<usize> {
-        let write = || self.write_to(handle, offset, data);
+    fn write_admitted(&self, handle: &Arc<Handle>, offset: u64, data: &[u8], now_ms: u64) -> Result<usize> {
+        let write = || self.write_with_room(handle, offset, data, now_ms);
         let is_waiting =
             data.len() >= WAITING_WRITE_MIN || now_ms < self.congested_until_ms.load(Ordering::Relaxed);
         let result = if is_waiting { nacre_env::blocking(write) } else { write() };
@@ -113,7 +177,7 @@ impl ObjectStore for FileStore {
         self.check_open()?;
         let handle = match self.find(object)? {
             Some(handle) => handle,
-            None => self.find_or_create(object)?,
+            None => self.with_room(|| self.find_or_create(object))?,
         };
         self.write_admitted(&handle, offset, data, ops::coarse_ms())
     }
@@ -175,10 +239,13 @@ impl ObjectStore for FileStore {
         let handle = match self.find(object)? {
             Some(handle) => handle,
             None if size == 0 => return Ok(ObjectAttr::default()),
-            None => self.find_or_create(object)?,
+            None => self.with_room(|| self.find_or_create(object))?,
         };
+        let alone = handle.alone();
+        self.ahead.give_back_alone(&handle);
         nacre_env::blocking(|| ops::retry(|| fs::ftruncate(&handle.fd, size)))
             .map_err(|error| ObjectError::io("truncate", object, error))?;
+        drop(alone);
         self.reserve.look_again();
         attr_of(&handle)
     }
@@ -204,16 +271,21 @@ impl ObjectStore for FileStore {
         } else {
             self.open_to_allocate(object, offset, len, ops::coarse_ms())?
         };
-        let result = nacre_env::blocking(|| {
-            let result = ops::retry(|| fs::fallocate(&handle.fd, flags, offset, len));
-            match (result, how) {
-                (Err(Errno::OPNOTSUPP), Fallocate::Zero { keep_size }) => {
-                    self.zero_by_punching(&handle, offset, len, keep_size)
+        self.with_room(|| {
+            let _alone = handle.alone();
+            // What the caller allocates behind the end is to stay.
+            self.ahead.give_back_alone(&handle);
+            let result = nacre_env::blocking(|| {
+                let result = ops::retry(|| fs::fallocate(&handle.fd, flags, offset, len));
+                match (result, how) {
+                    (Err(Errno::OPNOTSUPP), Fallocate::Zero { keep_size }) => {
+                        self.zero_by_punching(&handle, offset, len, keep_size)
+                    }
+                    (result, _) => result,
                 }
-                (result, _) => result,
-            }
-        });
-        result.map_err(|error| ObjectError::io("allocate", object, error))?;
+            });
+            result.map_err(|error| ObjectError::io("allocate", object, error))
+        })?;
         if how == Fallocate::Punch {
             self.reserve.look_again();
         }
@@ -270,7 +342,7 @@ impl ObjectStore for FileStore {
         let objects = self.counters.objects.load(Ordering::Relaxed);
         let mut space = self
             .reserve
-            .space(self.slots.objects_fd(), objects, self.slots.free_count())
+            .space(self.slots.objects_fd(), objects, self.slots.free_count(), self.ahead.reserved_bytes())
             .map_err(|error| ObjectError::Path {
                 action: "ask for the space of",
                 path: self.dir.clone(),
@@ -389,6 +461,7 @@ impl ObjectStore for FileStore {
 
     fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Relaxed);
+        self.ahead.give_own_back();
         self.releaser.drain();
         self.sync_all()
     }

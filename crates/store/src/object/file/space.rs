@@ -3,7 +3,7 @@
 //! Asking the file system before each write would cost more than the write, so a budget is drawn: part of what was
 //! available at the last look. Writes take from it; when it is used up or a second old, the next one looks again.
 
-use super::ops;
+use super::{fiemap, ops};
 use crate::object::Space;
 use rustix::fs::{StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
@@ -58,18 +58,25 @@ impl Reserve {
         self.looked_ms.store(ops::coarse_ms().wrapping_sub(LOOK_EVERY_MS), Ordering::Relaxed);
     }
 
-    fn available(&self, stat: &StatVfs) -> u64 {
+    /// Bytes that may be allocated.
+    pub(super) fn available(&self, stat: &StatVfs) -> u64 {
         stat.f_bavail.saturating_mul(stat.f_frsize).saturating_sub(self.reserve_bytes)
     }
 
-    /// Room as clients see it; `objects` exist and `free_slots` files are ready for more.
+    /// Room as clients see it; `objects` exist and `free_slots` files are ready for more. `ahead` bytes of the file system are reserved
+    /// for streams of writes and given back when somebody needs them: they count as free.
     pub(in crate::object) fn space(
         &self,
         fd: impl AsFd,
         objects: u64,
         free_slots: u64,
+        ahead: u64,
     ) -> Result<Space, Errno> {
-        let stat = rustix::fs::fstatvfs(fd)?;
+        let mut stat = rustix::fs::fstatvfs(fd)?;
+        let ahead = ahead / stat.f_frsize.max(1);
+        // Both come from looks at different moments.
+        stat.f_bfree = stat.f_bfree.saturating_add(ahead).min(stat.f_blocks);
+        stat.f_bavail = stat.f_bavail.saturating_add(ahead).min(stat.f_bfree);
         let available = self.available(&stat);
         // File systems that make inodes as they need them tell 0: then each needs at least a block.
         let inodes_free = if stat.f_files == 0 { available / stat.f_frsize.max(1) } else { stat.f_favail };
@@ -99,65 +106,7 @@ pub(super) fn is_allocated(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     let end = offset + len;
     match rustix::fs::seek(fd, rustix::fs::SeekFrom::Hole(offset)) {
         Ok(hole) if hole >= end => true,
-        Ok(_) => extents_cover(fd, offset, end),
+        Ok(_) => fiemap::cover(fd, offset, end),
         Err(_) => false,
     }
-}
-
-/// Extents asked for at once.
-const EXTENTS: usize = 32;
-/// `FS_IOC_FIEMAP`. Source: linux/fs.h, linux/fiemap.h.
-const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
-/// `FIEMAP_EXTENT_LAST`.
-const EXTENT_LAST: u32 = 1;
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct FiemapExtent {
-    logical: u64,
-    physical: u64,
-    length: u64,
-    reserved: [u64; 2],
-    flags: u32,
-    reserved2: [u32; 3],
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct Fiemap {
-    start: u64,
-    length: u64,
-    flags: u32,
-    mapped_extents: u32,
-    extent_count: u32,
-    reserved: u32,
-    extents: [FiemapExtent; EXTENTS],
-}
-
-/// Like `lseek`, but space that was allocated and not yet written counts too. False if the file system cannot tell.
-fn extents_cover(fd: BorrowedFd<'_>, mut offset: u64, end: u64) -> bool {
-    use std::os::fd::AsRawFd;
-    while offset < end {
-        let mut map = Fiemap {
-            start: offset,
-            length: end - offset,
-            extent_count: EXTENTS as u32,
-            ..Default::default()
-        };
-        // SAFETY: `map` is laid out as the kernel's struct with room for `extent_count` extents, and outlives the call.
-        let result = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP as _, &mut map) };
-        if result != 0 || map.mapped_extents == 0 {
-            return false;
-        }
-        for extent in map.extents.iter().take(map.mapped_extents as usize) {
-            if extent.logical > offset {
-                return false;
-            }
-            offset = offset.max(extent.logical.saturating_add(extent.length));
-            if extent.flags & EXTENT_LAST != 0 {
-                return offset >= end;
-            }
-        }
-    }
-    true
 }

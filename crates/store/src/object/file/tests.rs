@@ -22,11 +22,19 @@ fn store_with_direct_writes_conforms() {
 }
 
 #[test]
+fn store_that_reserves_ahead_of_streams_conforms() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileStoreOptions { ahead_everywhere: true, ..options(DirectIo::LargeWrites) };
+    conformance::run(dir.path(), &|dir| Box::new(FileStore::open(dir, options.clone()).unwrap()));
+}
+
+#[test]
 fn store_around_the_page_cache_conforms() {
     let dir = tempfile::tempdir().unwrap();
     conformance::run(dir.path(), &|dir| Box::new(FileStore::open(dir, options(DirectIo::Always)).unwrap()));
 }
 
+mod ahead;
 mod crash;
 mod damage;
 mod full;

@@ -5,12 +5,12 @@ use crate::object::Fallocate;
 use std::ffi::CString;
 
 /// A tmpfs that is unmounted when dropped. `None` without the right to mount.
-struct SmallDisk {
-    dir: tempfile::TempDir,
+pub(super) struct SmallDisk {
+    pub(super) dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    fn mount(size: &str) -> Option<SmallDisk> {
+    pub(super) fn mount(size: &str) -> Option<SmallDisk> {
         let dir = tempfile::tempdir().unwrap();
         let options = CString::new(format!("size={size}")).unwrap();
         match rustix::mount::mount(

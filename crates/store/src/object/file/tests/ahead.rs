@@ -1,0 +1,243 @@
+//! Space that is reserved ahead of streams.
+
+use super::*;
+use crate::object::Fallocate;
+use crate::object::file::ahead::{REST_MS, WORTH_IT};
+use crate::object::file::fiemap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+const MIB: usize = 1 << 20;
+
+/// On any file system, so that what is counted can be tested everywhere.
+fn everywhere() -> FileStoreOptions {
+    FileStoreOptions { ahead_everywhere: true, ..FileStoreOptions::create() }
+}
+
+/// Bytes that no two objects share.
+fn pattern(object: Fid) -> Vec<u8> {
+    (0..MIB as u32).map(|place| (place.wrapping_mul(object.oid * 2 + 1) >> 7) as u8).collect()
+}
+
+fn stream(store: &FileStore, object: Fid, from_mib: usize, mib: usize) {
+    let data = pattern(object);
+    for piece in from_mib..from_mib + mib {
+        assert_eq!(store.write(object, (piece * MIB) as u64, &data).unwrap(), MIB);
+    }
+}
+
+/// Bytes that the file of an object takes, whoever they are counted for.
+fn taken(store: &FileStore, object: Fid) -> u64 {
+    let handle = store.find(object).unwrap().unwrap();
+    rustix::fs::fstat(&handle.fd).unwrap().st_blocks as u64 * 512
+}
+
+/// What the file system needs to say where data is, beside the data.
+const MAPS: u64 = 128 << 10;
+
+#[test]
+fn what_is_reserved_is_counted_neither_as_the_objects_nor_as_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let before = store.space().unwrap();
+    stream(&store, fid(1), 0, 9);
+    let reserved = store.ahead.reserved_bytes();
+    assert!(reserved >= MIB as u64, "{reserved}");
+    assert!(taken(&store, fid(1)) >= 9 * MIB as u64 + reserved);
+    let attr = store.attr(fid(1)).unwrap();
+    assert_eq!(attr.size, 9 * MIB as u64);
+    assert!((attr.blocks * 512).abs_diff(attr.size) <= MAPS, "{attr:?}");
+    // Others use the file system too: no more than that what is reserved is not missing can be said.
+    let after = store.space().unwrap();
+    let raw = rustix::fs::fstatvfs(store.slots.objects_fd()).unwrap();
+    let bare = store.reserve.available(&raw);
+    assert!(after.available >= bare + reserved / 2, "{before:?} {after:?} {bare}");
+}
+
+#[test]
+fn a_stream_that_rests_gives_back_what_it_has_and_nothing_else_of_it_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    stream(&store, fid(1), 0, 6);
+    store.write(fid(1), 6 * MIB as u64, b"the end").unwrap();
+    let attr = store.attr(fid(1)).unwrap();
+    store.ahead.give_back_rested(ops::coarse_ms());
+    assert!(store.ahead.reserved_bytes() > 0, "it does not rest yet");
+    store.ahead.give_back_rested(ops::coarse_ms() + REST_MS);
+    assert_eq!(store.ahead.reserved_bytes(), 0);
+    assert!(taken(&store, fid(1)) <= attr.size + MAPS);
+    let after = store.attr(fid(1)).unwrap();
+    assert_eq!((after.size, after.mtime), (attr.size, attr.mtime));
+    assert_eq!(read(&store, fid(1), 7 * MIB)[6 * MIB..], *b"the end");
+    // And begins anew.
+    stream(&store, fid(1), 7, 6);
+    assert!(store.ahead.reserved_bytes() > 0);
+}
+
+#[test]
+fn gaps_that_a_stream_has_left_are_holes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    stream(&store, fid(1), 0, 4);
+    // Of what was reserved behind 4 MiB one MiB is left out for good.
+    stream(&store, fid(1), 5, 2);
+    assert!((store.attr(fid(1)).unwrap().blocks * 512).abs_diff(6 * MIB as u64) <= MAPS);
+    store.ahead.give_back_rested(u64::MAX);
+    assert!(taken(&store, fid(1)).abs_diff(6 * MIB as u64) <= MAPS, "{}", taken(&store, fid(1)));
+    assert!(read(&store, fid(1), 5 * MIB)[4 * MIB..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn scattered_writes_small_objects_and_other_changes_reserve_and_keep_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    store.reserve(SEQUENCE, 10).unwrap();
+    store.write(fid(1), 0, &[1; MIB / 2]).unwrap();
+    for place in 0..8u64 {
+        store.write(fid(2), place << 30, &[1; MIB / 2]).unwrap();
+    }
+    assert_eq!(store.ahead.reserved_bytes(), 0);
+    // What a user has allocated behind the end is his, before a stream comes and after.
+    let keep_size = Fallocate::Allocate { keep_size: true };
+    store.fallocate(fid(3), keep_size, 0, 32 * MIB as u64).unwrap();
+    stream(&store, fid(3), 0, 4);
+    assert_eq!(store.ahead.reserved_bytes(), 0);
+    stream(&store, fid(4), 0, 4);
+    assert!(store.ahead.reserved_bytes() > 0);
+    store.fallocate(fid(4), keep_size, 0, 32 * MIB as u64).unwrap();
+    assert_eq!(store.ahead.reserved_bytes(), 0);
+    for object in [fid(3), fid(4)] {
+        let attr = store.attr(object).unwrap();
+        assert!((attr.blocks * 512).abs_diff(32 * MIB as u64) <= MAPS, "{attr:?}");
+    }
+    stream(&store, fid(5), 0, 4);
+    assert_eq!(store.truncate(fid(5), 64 << 20).unwrap().size, 64 << 20);
+    assert!((store.attr(fid(5)).unwrap().blocks * 512).abs_diff(4 * MIB as u64) <= MAPS);
+    stream(&store, fid(6), 0, 4);
+    store.destroy(&[fid(6)]).unwrap();
+    assert_eq!(store.ahead.reserved_bytes(), 0);
+    store.close().unwrap();
+    drop(store);
+    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let report = store.verify(false, &mut |_| {}).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+#[test]
+fn streams_find_all_the_space_there_is() {
+    let Some(disk) = super::full::SmallDisk::mount("96m") else { return };
+    let fill = |options: FileStoreOptions, name: &str| {
+        let store = FileStore::open(&disk.dir.path().join(name), options).unwrap();
+        let data = vec![1; MIB];
+        let (mut mib, mut most) = (0, 0);
+        // Two streams beside each other until neither gets a byte.
+        while (1..3).any(|oid| matches!(store.write(fid(oid), (mib * MIB) as u64, &data), Ok(MIB))) {
+            mib += 1;
+            most = most.max(store.ahead.reserved_bytes());
+        }
+        let attrs = [store.attr(fid(1)).unwrap(), store.attr(fid(2)).unwrap()];
+        assert_eq!(store.ahead.reserved_bytes(), 0, "given back before anybody was refused");
+        store.destroy(&[fid(1), fid(2)]).unwrap();
+        store.close().unwrap();
+        drop(store);
+        std::fs::remove_dir_all(disk.dir.path().join(name)).unwrap();
+        (attrs.map(|attr| attr.size).iter().sum::<u64>(), most)
+    };
+    let (without, none) = fill(FileStoreOptions { ahead_max_bytes: 0, ..everywhere() }, "without");
+    let (with, most) = fill(everywhere(), "with");
+    assert!(none == 0 && most > 0, "{none} {most}");
+    assert!(with + MIB as u64 >= without, "{with} of {without}");
+}
+
+#[test]
+fn stores_on_one_file_system_give_back_for_each_other() {
+    let Some(disk) = super::full::SmallDisk::mount("96m") else { return };
+    let open = |name: &str| FileStore::open(&disk.dir.path().join(name), everywhere()).unwrap();
+    let (one, other) = (open("one"), open("other"));
+    stream(&one, fid(1), 0, 4);
+    let reserved = one.ahead.reserved_bytes();
+    assert!(reserved > 0 && other.ahead.reserved_bytes() == reserved, "{reserved}");
+    assert!(other.ahead.give_all_back());
+    assert!(one.ahead.reserved_bytes() == 0 && taken(&one, fid(1)) == 4 * MIB as u64);
+    assert!(!other.ahead.give_all_back(), "nothing is left");
+}
+
+/// Names the store's directory in the victim's environment.
+const VICTIM_DIR: &str = "NACRE_TEST_AHEAD";
+
+#[test]
+fn victim() {
+    let Some(dir) = std::env::var_os(VICTIM_DIR) else { return };
+    let store = FileStore::open(Path::new(&dir), everywhere()).unwrap();
+    stream(&store, fid(1), 0, 9);
+    stream(&store, fid(2), 0, 3);
+    println!("reserved {}", store.ahead.reserved_bytes());
+    std::thread::park();
+}
+
+#[test]
+fn the_start_after_a_kill_gives_back_what_was_reserved() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "object::file::tests::ahead::victim", "--nocapture"])
+        .env(VICTIM_DIR, dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(victim.stdout.take().unwrap()).lines();
+    let reserved = output.find_map(|line| line.unwrap().strip_prefix("reserved ")?.parse::<u64>().ok());
+    assert!(reserved.is_some_and(|bytes| bytes > 0), "{reserved:?}");
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    for (object, mib) in [(fid(1), 9), (fid(2), 3)] {
+        assert_eq!(store.attr(object).unwrap().size, (mib * MIB) as u64);
+        assert!(taken(&store, object).abs_diff((mib * MIB) as u64) <= MAPS);
+        let data = pattern(object);
+        assert!(read(&store, object, mib * MIB).chunks(MIB).all(|piece| piece == data));
+    }
+    let mut records = 0;
+    let count = &mut |_: &[u8], _: &[u8]| {
+        records += 1;
+        std::ops::ControlFlow::Continue(())
+    };
+    store.index.scan(AHEAD, &[], std::ops::Bound::Unbounded, count).unwrap();
+    assert_eq!(records, 0);
+}
+
+/// Pieces that eight objects lie in, which are written by a thread each.
+fn pieces_of_streams(dir: &Path, ahead_max_bytes: u64) -> usize {
+    let store =
+        FileStore::open(dir, FileStoreOptions { ahead_max_bytes, ..FileStoreOptions::create() }).unwrap();
+    std::thread::scope(|scope| {
+        for oid in 1..9 {
+            let store = &store;
+            scope.spawn(move || stream(store, fid(oid), 0, 32));
+        }
+    });
+    store.sync_all().unwrap();
+    store.ahead.give_own_back();
+    let pieces = |oid| {
+        let handle = store.find(fid(oid)).unwrap().unwrap();
+        let (mut count, mut end) = (0, None);
+        fiemap::each(handle.fd.as_fd(), 0, u64::MAX, &mut |piece| {
+            count += usize::from(end != Some(piece.place));
+            end = Some(piece.place + piece.length);
+            true
+        });
+        count
+    };
+    (1..9).map(pieces).sum()
+}
+
+#[test]
+fn streams_beside_each_other_lie_in_fewer_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let kind = rustix::fs::statfs(dir.path()).unwrap().f_type;
+    if !WORTH_IT.contains(&kind) {
+        return;
+    }
+    let with = pieces_of_streams(&dir.path().join("with"), 64 << 20);
+    // Each doubling of 32 MiB, from 4 on, may begin a piece, and so may what the file system has free.
+    assert!(with <= 8 * 12, "{with} pieces of 8 objects");
+}
