@@ -42,7 +42,7 @@ mod upkeep;
 mod write;
 
 pub use defrag::{DefragSettings, DefragStats};
-pub use directory::is_block_store;
+pub use directory::{device_of, is_block_store};
 pub use label::DeviceProblem;
 pub(in crate::object) use label::found_on;
 pub use options::BlockStoreOptions;
@@ -210,7 +210,7 @@ impl BlockStore {
         let index_options =
             MetaStoreOptions { create: directory.label.is_none(), commit_interval_ms: 0, ..index_options };
         let open_index = || MetaStore::open(&dir.join(directory::INDEX), index_options);
-        let (uuid, index) = match &directory.label {
+        let (uuid, index) = match directory.label.clone() {
             None => {
                 let label = new_label(dir, &options, device.size())?;
                 label::format(&*device, &label, options.force)?;
@@ -230,6 +230,7 @@ impl BlockStore {
                     };
                     return Err(label::refused(&*device, problem));
                 }
+                label::grow(&*device, &own, &found, |label| directory.set_label(dir, label))?;
                 (own.uuid, open_index()?)
             }
         };

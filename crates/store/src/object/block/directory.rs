@@ -33,6 +33,11 @@ pub fn is_block_store(dir: &Path) -> bool {
     dir.join(DEVICE).exists()
 }
 
+/// Path of the device of the block store in a directory; `None` if there is none.
+pub fn device_of(dir: &Path) -> Option<PathBuf> {
+    is_block_store(dir).then(|| read_device(dir).ok()).flatten().map(|device| dir.join(device))
+}
+
 /// A directory that this process has for itself. Dropping it gives it up.
 pub(super) struct Directory {
     fd: Exclusive,
@@ -66,6 +71,13 @@ impl Directory {
         self.write_file(dir, DEVICE, self.device.as_os_str().as_bytes())?;
         self.write_file(dir, HEADER, &label.encode())?;
         self.label = Some(label);
+        Ok(())
+    }
+
+    /// Replaces the label: the device has another size.
+    pub(super) fn set_label(&mut self, dir: &Path, label: &BlockLabel) -> Result<()> {
+        self.write_file(dir, HEADER, &label.encode())?;
+        self.label = Some(label.clone());
         Ok(())
     }
 

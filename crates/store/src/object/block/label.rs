@@ -123,6 +123,37 @@ pub(super) fn format(device: &dyn BlockDevice, label: &BlockLabel, force: bool) 
     work().map_err(|error| refused(device, DeviceProblem::Io(error)))
 }
 
+/// Writes a label to its place at the beginning (`at_end`: to that of its copy, by the size that it names). Durable on return.
+fn write(device: &dyn BlockDevice, label: &BlockLabel, at_end: bool) -> Result<()> {
+    let mut block = AlignedBuffer::zeroed(BLOCK as usize);
+    block[..BLOCK_LABEL_LEN].copy_from_slice(&label.encode());
+    let offset = if at_end { last_block(label.size) * BLOCK } else { 0 };
+    let written = device.write(&[WriteOp { offset, data: &block }]).and_then(|()| device.flush());
+    written.map_err(|error| refused(device, DeviceProblem::Io(error)))
+}
+
+/// The label that a store has on a device that may be longer than it was: one more copy of it at the new end, then `keep` makes the
+/// directory remember it, then it takes the place of `found`, which is the one at the beginning. Whatever was done before a crash, the
+/// directory names a size whose end holds a copy, and the next opening does the rest.
+pub(super) fn grow(
+    device: &dyn BlockDevice,
+    own: &BlockLabel,
+    found: &BlockLabel,
+    keep: impl FnOnce(&BlockLabel) -> Result<()>,
+) -> Result<()> {
+    let size = device.size() / BLOCK * BLOCK;
+    if size < own.size {
+        return Err(refused(device, DeviceProblem::Truncated { found: size, expected: own.size }));
+    }
+    let label = BlockLabel { size, ..own.clone() };
+    if size > own.size {
+        write(device, &label, true)?;
+        keep(&label)?;
+        log::info!("{}: it has grown from {} to {size} bytes", device.info().name, own.size);
+    }
+    if found.size != size { write(device, &label, false) } else { Ok(()) }
+}
+
 /// Reads the label of a device; a damaged one is taken from its copy at the end, and mended if `mend` is on.
 pub(super) fn read(device: &dyn BlockDevice, wanted_size: Option<u64>, mend: bool) -> Result<BlockLabel> {
     let size = device.size();
@@ -151,11 +182,7 @@ pub(super) fn read(device: &dyn BlockDevice, wanted_size: Option<u64>, mend: boo
             }
             log::error!("{}: {error}; its copy at the end is used", device.info().name);
             if mend {
-                let mut block = AlignedBuffer::zeroed(BLOCK as usize);
-                block[..BLOCK_LABEL_LEN].copy_from_slice(&label.encode());
-                let written =
-                    device.write(&[WriteOp { offset: 0, data: &block }]).and_then(|()| device.flush());
-                written.map_err(|error| refused(device, DeviceProblem::Io(error)))?;
+                write(device, &label, false)?;
             }
             Ok(label)
         }

@@ -149,3 +149,107 @@ fn a_device_elsewhere_is_remembered() {
     let text = message(BlockStore::open(&other, BlockStoreOptions { device: Some(device), ..options() }));
     assert!(text.contains("cannot be used"), "{text}");
 }
+
+/// A store on a file of its own, closed, with an object in it; the path of the file.
+fn stopped(dir: &Path) -> PathBuf {
+    let store = BlockStore::open(dir, options()).expect("made");
+    store.reserve(fid(1).seq, 10).expect("reserved");
+    store.write(fid(1), 0, &[7; 1 << 20]).expect("written");
+    store.close().expect("closed");
+    dir.join("data")
+}
+
+fn set_size(path: &Path, bytes: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).expect("there").set_len(bytes).expect("sized");
+}
+
+/// Opens a store whose device has `bytes`, fills it to its end and looks whether all is well.
+fn fills_all_of(dir: &Path, bytes: u64, context: &str) {
+    let store = BlockStore::open(dir, options()).expect(context);
+    let space = store.space().expect("told");
+    assert_eq!(space.total, bytes - 2 * BLOCK, "{context}: less the label and its copy");
+    assert_eq!(contents(&store, fid(1)), vec![7; 1 << 20], "{context}");
+    let mut end = 0;
+    while let Ok(written @ 1..) = store.write(fid(2), end, &[9; 1 << 20]) {
+        end += written as u64;
+    }
+    assert!(end + (3 << 20) > space.available, "{context}: {end} of {space:?}");
+    assert_clean(&store, context);
+    store.close().expect("closed");
+    drop(store);
+    let store = BlockStore::open(dir, options()).expect(context);
+    assert_eq!(contents(&store, fid(2)), vec![9; end as usize], "{context}");
+    assert_clean(&store, context);
+    store.destroy(&[fid(2)]).expect("removed");
+    store.close().expect("closed");
+}
+
+const GROWN: u64 = 96 << 20;
+
+#[test]
+fn a_device_that_grew_is_used_to_its_new_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = stopped(dir.path());
+    // Not a whole number of blocks: what is beyond the last one is left.
+    set_size(&device, GROWN + 777);
+    fills_all_of(dir.path(), GROWN, "grown");
+    set_size(&device, 2 * GROWN);
+    fills_all_of(dir.path(), 2 * GROWN, "grown again");
+}
+
+#[test]
+fn growing_that_was_broken_off_is_done_by_the_next_opening() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = stopped(dir.path());
+    let superblock = dir.path().join("superblock");
+    let first_block = |device: &Path| std::fs::read(device).expect("read")[..BLOCK as usize].to_vec();
+    let put = |block: &[u8]| {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::OpenOptions::new().write(true).open(&device).expect("there");
+        file.write_all_at(block, 0).expect("written");
+    };
+    let (old_label, old_block) = (std::fs::read(&superblock).expect("read"), first_block(&device));
+    set_size(&device, GROWN);
+    BlockStore::open(dir.path(), options()).and_then(|store| store.close()).expect("grown");
+    let new_block = first_block(&device);
+    assert_ne!(old_block, new_block);
+    // The power went after the copy at the new end.
+    put(&old_block);
+    std::fs::write(&superblock, &old_label).expect("written");
+    fills_all_of(dir.path(), GROWN, "after the copy");
+    assert_eq!(first_block(&device), new_block);
+    // After the directory knew.
+    put(&old_block);
+    fills_all_of(dir.path(), GROWN, "after the directory");
+    assert_eq!(first_block(&device), new_block);
+    // And while block 0 was written.
+    put(&[0xee; BLOCK as usize]);
+    fills_all_of(dir.path(), GROWN, "in the middle of block 0");
+    assert_eq!(first_block(&device), new_block);
+}
+
+#[test]
+fn a_device_that_shrank_is_refused_whatever_its_label_says() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = stopped(dir.path());
+    let old_block = std::fs::read(&device).expect("read")[..BLOCK as usize].to_vec();
+    set_size(&device, GROWN);
+    BlockStore::open(dir.path(), options()).and_then(|store| store.close()).expect("grown");
+    let refused = |context: &str| {
+        let error = BlockStore::open(dir.path(), options()).err().expect(context).to_string();
+        assert!(error.contains(&format!("but had {GROWN} when")), "{context}: {error}");
+    };
+    set_size(&device, GROWN - BLOCK);
+    refused("a block less");
+    // The label of before it grew fits, what the directory knows does not.
+    set_size(&device, 64 << 20);
+    std::os::unix::fs::FileExt::write_all_at(
+        &std::fs::OpenOptions::new().write(true).open(&device).expect("there"),
+        &old_block,
+        0,
+    )
+    .expect("written");
+    refused("an old label");
+    set_size(&device, GROWN);
+    fills_all_of(dir.path(), GROWN, "long enough again");
+}
