@@ -1,12 +1,13 @@
 //! The class of an OST: flash or disk. Given with `nacre up --flash`, `--disk` and then kept in the target's directory, else
-//! found out from the device below it.
+//! found out from the device that it has for itself, or the one below its directory.
 
 use crate::failure::{Failure, Result};
 use crate::instance::{Instance, write_private};
 use crate::ost_list;
 use nacre_store::object::CLASS;
+use nacre_store::object::block::device_of;
 use nacre_types::{TargetId, TargetKind};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 const FLASH: &str = "flash";
@@ -40,10 +41,18 @@ pub fn keep(instance: &Instance, flash: Option<&str>, disk: Option<&str>) -> Res
     }
     let all = flash.iter().map(|index| (index, FLASH)).chain(disk.iter().map(|index| (index, DISK)));
     for (index, class) in all {
-        let path = instance.target_dir(TargetId::ost(*index)).join(CLASS);
-        write_private(&path, format!("{class}\n").as_bytes())?;
+        keep_for(&instance.target_dir(TargetId::ost(*index)), class == FLASH)?;
     }
     Ok(())
+}
+
+/// Keeps the class of the OST in a directory.
+///
+/// # Errors
+/// If it cannot be kept.
+pub fn keep_for(dir: &Path, is_flash: bool) -> Result<()> {
+    let class = if is_flash { FLASH } else { DISK };
+    write_private(&dir.join(CLASS), format!("{class}\n").as_bytes())
 }
 
 /// Whether the OST in a directory is on flash; what cannot be found out counts as disk.
@@ -51,17 +60,24 @@ pub fn is_flash(dir: &Path) -> bool {
     match std::fs::read_to_string(dir.join(CLASS)) {
         Ok(text) if text.trim() == FLASH => true,
         Ok(text) if text.trim() == DISK => false,
-        _ => is_on_flash(dir).unwrap_or(false),
+        _ => device_of(dir)
+            .and_then(|device| is_on_flash(&device))
+            .or_else(|| is_on_flash(dir))
+            .unwrap_or(false),
     }
 }
 
-/// What the kernel says of the device below a directory; memory counts as flash. `None` if it has none that is known.
-fn is_on_flash(dir: &Path) -> Option<bool> {
+/// What the kernel says of a device, or of the one below a file or directory; memory counts as flash. `None` if it has none that
+/// is known.
+fn is_on_flash(path: &Path) -> Option<bool> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
-    if rustix::fs::statfs(dir).ok()?.f_type as u64 == TMPFS_MAGIC {
+    let found = std::fs::metadata(path).ok()?;
+    let is_device = found.file_type().is_block_device();
+    // A device's own node lies in memory, too.
+    if !is_device && rustix::fs::statfs(path).ok()?.f_type as u64 == TMPFS_MAGIC {
         return Some(true);
     }
-    let device = std::fs::metadata(dir).ok()?.dev();
+    let device = if is_device { found.rdev() } else { found.dev() };
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let block = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
     // A partition has no queue of its own, its disk is the directory above.
@@ -88,5 +104,27 @@ mod tests {
         }
         std::fs::write(dir.path().join(CLASS), "what").expect("written");
         assert_eq!(is_flash(dir.path()), is_on_flash(dir.path()).unwrap_or(false));
+    }
+
+    #[test]
+    fn the_class_of_a_store_with_a_device_is_that_of_the_device() {
+        let memory = tempfile::tempdir_in("/dev/shm").expect("memory");
+        let disk = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let device = memory.path().join("device");
+        std::fs::write(&device, "data").expect("written");
+        assert_eq!(is_on_flash(&device), Some(true));
+        // The path of a device, as a store keeps it.
+        std::fs::write(disk.path().join("device"), device.as_os_str().as_encoded_bytes()).expect("written");
+        assert!(is_flash(disk.path()), "a file in memory, from a directory that may be on a disk");
+        let other = disk.path().join("data");
+        std::fs::write(&other, "data").expect("written");
+        std::fs::write(memory.path().join("device"), other.as_os_str().as_encoded_bytes()).expect("written");
+        assert_eq!(is_flash(memory.path()), is_on_flash(&other).unwrap_or(true), "the other way round");
+        // What was said counts more.
+        keep_for(disk.path(), false).expect("kept");
+        assert!(!is_flash(disk.path()));
+        // One that is away says nothing.
+        std::fs::write(memory.path().join("device"), "/nowhere").expect("written");
+        assert!(is_flash(memory.path()), "that of the directory");
     }
 }
