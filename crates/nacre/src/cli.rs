@@ -345,6 +345,8 @@ enum TargetCommand {
 #[command(after_help = "\
 Example: a second MDT for a file system that 'nacre up' started
   nacre target add /srv/fs mdt
+Example: an OST on a device of its own, with a cache of small writes on flash
+  nacre target add /srv/fs ost --ost-backend block:/dev/sdx --ost-cache /dev/nvme0n1
 Example: on a host of its own, for a file system that is served elsewhere
   nacre target add /srv/mdt mdt --mgs 10.0.0.1@tcp --fsname nacre --listen 10.0.0.3@tcp")]
 struct TargetAddArgs {
@@ -367,6 +369,8 @@ struct TargetAddArgs {
     /// TCP port of the target where servers have processes of their own; a free one is chosen and kept otherwise
     #[arg(long, value_name = "PORT", conflicts_with = "mgs")]
     port: Option<u16>,
+    #[command(flatten)]
+    ost: crate::new_ost::OstWishes,
 }
 
 /// Starts the targets of a directory that were added with --mgs.

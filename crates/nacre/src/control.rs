@@ -3,6 +3,7 @@
 //! The socket is mode 0600 in a directory of mode 0700, so only its owner and root can ask.
 
 use crate::failure::{Failure, Result};
+use crate::new_ost::OstWishes;
 use nacre_types::TargetKind;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -68,6 +69,9 @@ pub enum Request {
         kind: NewTarget,
         /// Index that it is to have; otherwise the next one.
         index: Option<u16>,
+        /// What an OST is to have.
+        #[serde(default)]
+        ost: OstWishes,
     },
     /// Tells what is below an object target of free space, for about [`TRIM_TIME`]. Answer: `trimmed`.
     Trim {

@@ -1,6 +1,7 @@
 //! What is written behind the path of a device that an OST gets: `[,size=BYTES][,force]`.
 
 use crate::failure::{Failure, Result};
+use std::fmt;
 
 /// See the module's documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,6 +38,16 @@ impl DeviceWords {
     /// None is said.
     pub fn is_empty(&self) -> bool {
         *self == DeviceWords::default()
+    }
+}
+
+impl fmt::Display for DeviceWords {
+    /// As they are written, each with its comma.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(size) = self.size {
+            write!(f, ",size={size}")?;
+        }
+        f.write_str(if self.force { ",force" } else { "" })
     }
 }
 

@@ -23,6 +23,7 @@ mod local_params;
 mod logger;
 mod mount_helper;
 mod mounts;
+mod new_ost;
 mod node;
 mod ost_backend;
 mod ost_cache;

@@ -4,6 +4,7 @@ use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
 use crate::instance;
 use nacre_store::object::block::is_block_store;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// A back end, written `file` or `block[:PATH][,size=BYTES][,force]`.
@@ -61,6 +62,19 @@ impl OstBackend {
         match self {
             OstBackend::File => "file",
             OstBackend::Block { .. } => "block",
+        }
+    }
+}
+
+impl fmt::Display for OstBackend {
+    /// As it is written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OstBackend::File => f.write_str("file"),
+            OstBackend::Block { device: None, words } => write!(f, "block{words}"),
+            OstBackend::Block { device: Some(device), words } => {
+                write!(f, "block:{}{words}", device.display())
+            }
         }
     }
 }

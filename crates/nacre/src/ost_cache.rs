@@ -9,6 +9,7 @@ use nacre_store::object::block::device::{BlockDevice, DirectDevice, DirectDevice
 use nacre_store::object::nxd::{Nxd, NxdOptions, cache_of, check_unused, check_without};
 use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{ObjectError, ObjectStore};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,6 +101,13 @@ impl OstCache {
     }
 }
 
+impl fmt::Display for OstCache {
+    /// As it is written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.path.display(), self.words)
+    }
+}
+
 /// The caches that OSTs are to have, by index.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OstCaches(Vec<Option<OstCache>>);
@@ -120,6 +128,11 @@ impl OstCaches {
             return Err(Failure::usage(format!("{} cannot be the cache of several OSTs", path.display())));
         }
         Ok(OstCaches(caches))
+    }
+
+    /// Those of OSTs from `index` on, in the same order.
+    pub fn moved_to(self, index: u16) -> OstCaches {
+        OstCaches((0..index).map(|_| None).chain(self.0).collect())
     }
 
     /// The cache of an OST.

@@ -6,6 +6,7 @@ use super::{TargetAddArgs, TargetCommand, TargetStartArgs};
 use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, FormatOptions, Instance, Joins, is_joining, next_target, target_name};
+use crate::new_ost::OstWishes;
 use crate::process::{self, NODE, RunDir};
 use crate::progress::Progress;
 use crate::{node, ports};
@@ -37,8 +38,9 @@ pub fn run(command: &TargetCommand) -> Result<i32> {
 }
 
 fn add(args: &TargetAddArgs) -> Result<()> {
+    let wishes = &args.ost.anywhere(args.kind.kind())?;
     if let (Some(mgs), Some(listen)) = (args.mgs, args.listen) {
-        return add_elsewhere(args, mgs, listen);
+        return add_elsewhere(args, wishes, mgs, listen);
     }
     let instance = Instance::open_existing(&args.dir)?;
     check_name(args, &instance)?;
@@ -54,11 +56,11 @@ fn add(args: &TargetAddArgs) -> Result<()> {
         return Err(Failure::usage("--port is for file systems whose servers have processes of their own"));
     }
     if is_node {
-        add_in_node(args, &instance, &run)
+        add_in_node(args, wishes, &instance, &run)
     } else if run.running().is_empty() {
-        add_while_stopped(args, &instance, &run)
+        add_while_stopped(args, wishes, &instance, &run)
     } else {
-        add_beside(args, &instance, &run)
+        add_beside(args, wishes, &instance, &run)
     }
 }
 
@@ -74,8 +76,8 @@ fn check_name(args: &TargetAddArgs, instance: &Instance) -> Result<()> {
 }
 
 /// Everything runs in one process: that one makes and serves the target.
-fn add_in_node(args: &TargetAddArgs, instance: &Instance, run: &RunDir) -> Result<()> {
-    let request = Request::AddTarget { kind: args.kind, index: args.index };
+fn add_in_node(args: &TargetAddArgs, wishes: &OstWishes, instance: &Instance, run: &RunDir) -> Result<()> {
+    let request = Request::AddTarget { kind: args.kind, index: args.index, ost: wishes.clone() };
     let mut progress = Progress::new(false);
     progress.show("adding a target");
     match control::ask_for(&run.socket(NODE), &request, ADD_LIMIT) {
@@ -93,7 +95,7 @@ fn add_in_node(args: &TargetAddArgs, instance: &Instance, run: &RunDir) -> Resul
 }
 
 /// Servers have processes of their own: so will the new one.
-fn add_beside(args: &TargetAddArgs, instance: &Instance, run: &RunDir) -> Result<()> {
+fn add_beside(args: &TargetAddArgs, wishes: &OstWishes, instance: &Instance, run: &RunDir) -> Result<()> {
     let dir = instance.dir.display();
     let mgs = ports::Ports::load(&run.path)?.nid("mgs").filter(|_| run.pid("mgs").is_some());
     let mgs = mgs.ok_or_else(|| {
@@ -110,7 +112,7 @@ fn add_beside(args: &TargetAddArgs, instance: &Instance, run: &RunDir) -> Result
         ports.choose(&name, args.port)?;
         ports.save()?;
     }
-    adding.make(target, node::format_target)?;
+    adding.make_as_wished(target, wishes)?;
     let listen = ports.nid(&name).ok_or_else(|| Failure::new(format!("{target} has no port")))?;
     serve(adding.instance(), target, listen, mgs, &mut progress)?;
     drop(progress);
@@ -119,13 +121,18 @@ fn add_beside(args: &TargetAddArgs, instance: &Instance, run: &RunDir) -> Result
 }
 
 /// Nothing runs: the target is made, and its index taken, so that it joins with the next start.
-fn add_while_stopped(args: &TargetAddArgs, instance: &Instance, run: &RunDir) -> Result<()> {
+fn add_while_stopped(
+    args: &TargetAddArgs,
+    wishes: &OstWishes,
+    instance: &Instance,
+    run: &RunDir,
+) -> Result<()> {
     let _locks = super::check::take_all(instance, run)?;
     let mut adding = Adding::begin(instance)?;
     let dir = instance.target_dir(TargetId::mgt());
     let mgs = Mgs::open(&dir).map_err(Failure::because("open the management target"))?;
     let target = adding.plan(args.kind.kind(), args.index, &mgs.config())?;
-    adding.make(target, node::format_target)?;
+    adding.make_as_wished(target, wishes)?;
     let request = MgsRequest::AddTarget {
         fsname: instance.superblock.fsname.clone(),
         fs_uuid: instance.superblock.fs_uuid,
@@ -141,7 +148,7 @@ fn add_while_stopped(args: &TargetAddArgs, instance: &Instance, run: &RunDir) ->
 }
 
 /// The management server is elsewhere: the target gets a directory and a process here.
-fn add_elsewhere(args: &TargetAddArgs, mgs: Nid, listen: Nid) -> Result<()> {
+fn add_elsewhere(args: &TargetAddArgs, wishes: &OstWishes, mgs: Nid, listen: Nid) -> Result<()> {
     let found = Instance::open(&args.dir)?;
     let addr = with_port(listen)?;
     let mut progress = Progress::new(false);
@@ -158,8 +165,12 @@ fn add_elsewhere(args: &TargetAddArgs, mgs: Nid, listen: Nid) -> Result<()> {
             ost_count: 0,
             joins: Some(Joins { fs_uuid: config.fs_uuid, target }),
         };
-        let instance =
-            Instance::format(&args.dir, &options, node::format_target, |text| progress.show(text))?;
+        let instance = Instance::format(
+            &args.dir,
+            &options,
+            |at, target| wishes.make(at, target),
+            |text| progress.show(text),
+        )?;
         let adding = Adding::begin(&instance)?;
         return serve_elsewhere(&adding, target, (listen, mgs), progress);
     };
@@ -170,7 +181,7 @@ fn add_elsewhere(args: &TargetAddArgs, mgs: Nid, listen: Nid) -> Result<()> {
     if RunDir::new(instance.run_dir()).pid(&target_name(target)).is_none() {
         node::check_listen(addr)?;
     }
-    adding.make(target, node::format_target)?;
+    adding.make_as_wished(target, wishes)?;
     serve_elsewhere(&adding, target, (listen, mgs), progress)
 }
 

@@ -11,6 +11,7 @@
 
 use super::{Instance, SUPERBLOCK, make_dir, sync_dir, target_name, write_durably};
 use crate::failure::{Failure, Result};
+use crate::new_ost::OstWishes;
 use crate::process::RunDir;
 use nacre_ondisk::members;
 use nacre_ondisk::superblock::{FORMAT_VERSION_LISTED, Superblock};
@@ -214,6 +215,17 @@ impl Adding {
         })?;
         self.instance = Instance::open_existing(&self.instance.dir)?;
         Ok(())
+    }
+
+    /// As [`Adding::make`], with what an OST is wished to have; one that is there already has to be that.
+    ///
+    /// # Errors
+    /// As there, and if what is there is something else.
+    pub fn make_as_wished(&mut self, target: TargetId, wishes: &OstWishes) -> Result<()> {
+        if self.instance.targets().contains(&target) {
+            return wishes.go_on(&self.instance, target);
+        }
+        self.make(target, |instance, target| wishes.make(instance, target))
     }
 
     /// Whatever has the name of this target may be removed from now on, unless it is listed.

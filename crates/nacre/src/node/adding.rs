@@ -2,10 +2,11 @@
 
 use super::links::Links;
 use super::targets::Services;
-use super::{Node, Plan, format_target, no_config};
+use super::{Node, Plan, no_config};
 use crate::control::NewTarget;
 use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, Instance, random_uuid};
+use crate::new_ost::OstWishes;
 use crate::process::NODE;
 use nacre_rpc::tcp::Server;
 use nacre_types::{ClientUuid, Nid, Status, TargetId, TargetKind};
@@ -88,7 +89,12 @@ impl Node {
     ///
     /// # Errors
     /// One sentence; what has been made by then is used when this is called again.
-    pub(super) fn add_target(&self, kind: NewTarget, index: Option<u16>) -> Result<TargetId> {
+    pub(super) fn add_target(
+        &self,
+        kind: NewTarget,
+        index: Option<u16>,
+        ost: &OstWishes,
+    ) -> Result<TargetId> {
         let Some(instance) = self.plan.instance.as_ref().filter(|_| self.plan.name == NODE) else {
             return Err(Failure::new(format!("{} serves one target and no more", self.plan.name)));
         };
@@ -97,7 +103,7 @@ impl Node {
             Failure::new(format!("the management server does not say which targets there are: {status}"))
         })?;
         let target = adding.plan(kind.kind(), index, &config)?;
-        adding.make(target, format_target)?;
+        adding.make_as_wished(target, ost)?;
         let config = self.serve(adding.instance(), target, &config).inspect_err(|_| {
             self.services.close(target);
             self.links.set_local_osts(self.services.osts());

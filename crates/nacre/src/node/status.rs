@@ -38,7 +38,7 @@ impl Handler for Node {
                 Ok(config) => pools(config),
                 Err(status) => refused(status),
             },
-            Request::AddTarget { kind, index } => match self.add_target(*kind, *index) {
+            Request::AddTarget { kind, index, ost } => match self.add_target(*kind, *index, ost) {
                 Ok(target) => Answer::Added { target: target.to_string() },
                 Err(failure) => Answer::Error { errno: libc::EINVAL, message: failure.message },
             },

@@ -35,13 +35,12 @@ const OST_GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 const ACQUAINTANCE_LIMIT: Duration = Duration::from_secs(20);
 /// How long the requests of an object server may take to end when it stops.
 const OST_STOP_LIMIT: Duration = Duration::from_secs(20);
+/// How long the directory of an OST may be in use by a process that was killed and has not ended: as long as its device.
+const KILLED_LIMIT: Duration = Duration::from_secs(10);
+/// Time between two looks at that.
+const KILLED_POLL: Duration = Duration::from_millis(20);
 /// Bytes per second that a store on a device reads in the background to find damage: a tebibyte in six days.
 const SCRUB_RATE: u64 = 2 << 20;
-
-/// Fills the directory of a new target; OSTs keep files.
-pub fn format_target(instance: &Instance, target: TargetId) -> Result<()> {
-    format_target_on(instance, target, &OstBackends::default())
-}
 
 /// Fills the directory of a new target; OSTs get the back ends that are said.
 pub fn format_target_on(instance: &Instance, target: TargetId, backends: &OstBackends) -> Result<()> {
@@ -141,8 +140,9 @@ fn osts_beside(instance: &Instance, target: TargetId) -> u32 {
     };
     let own = device(target);
     let osts = instance.targets().into_iter().filter(|other| other.kind == TargetKind::Ost);
-    let beside = osts.filter(|&other| other == target || (own.is_some() && device(other) == own)).count();
-    u32::try_from(beside.max(1)).unwrap_or(u32::MAX)
+    let others = osts.filter(|&other| other != target && own.is_some() && device(other) == own).count();
+    // One that is being added is not listed yet.
+    u32::try_from(others + 1).unwrap_or(u32::MAX)
 }
 
 fn open_uncached(instance: &Instance, target: TargetId) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
@@ -158,6 +158,20 @@ pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn Obj
     let opened = open_uncached(instance, target);
     let opened = opened.and_then(|store| with_cache(&instance.target_dir(target), store));
     opened.map_err(Failure::because(format!("open {target}")))
+}
+
+/// As [`open_objects`], for the process that is to serve it and knows that no other one does: threads of one that was killed may still
+/// end and have the directory in use for that long. Whoever only looks at it, as `nacre check`, has it longer, and is named.
+fn open_served(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
+    let deadline = Instant::now() + KILLED_LIMIT;
+    let failed = Failure::because(format!("open {target}"));
+    loop {
+        let opened = open_uncached(instance, target);
+        match opened.and_then(|store| with_cache(&instance.target_dir(target), store)) {
+            Err(ObjectError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(KILLED_POLL),
+            opened => return opened.map_err(failed),
+        }
+    }
 }
 
 /// Gives caches of small writes to OSTs that do not run; those that run with the same ones are left alone.
@@ -257,7 +271,7 @@ impl Services {
                     let _ = self.mgs.set(Arc::new(mgs));
                 }
                 TargetKind::Ost => {
-                    let store = Arc::from(open_objects(instance, target)?);
+                    let store = Arc::from(open_served(instance, target)?);
                     let dir = instance.target_dir(target);
                     let server = ObjectServer::open(store, target.index, &dir, &OssConfig::default())
                         .map_err(Failure::because(format!("open {target}")))?;
@@ -559,6 +573,7 @@ impl Services {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::instance::FormatOptions;
 
     #[test]
     fn parameters_become_the_default_layout() {
@@ -576,5 +591,31 @@ mod tests {
         assert_eq!(spec.stripe_size, Some(1 << 20));
         assert_eq!(spec.first_ost, None);
         assert!(default_layout(&FsConfig::default()).is_empty());
+    }
+
+    #[test]
+    fn the_directory_of_an_ost_is_waited_for_by_who_is_to_serve_it_and_by_nobody_else() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let options = FormatOptions { fsname: "nacre".to_owned(), mdt_count: 1, ost_count: 1, joins: None };
+        let make = |instance: &Instance, target: TargetId| match target.kind {
+            TargetKind::Ost => format_target_on(instance, target, &OstBackends::default()),
+            _ => Ok(()),
+        };
+        let instance = Instance::format(&scratch.path().join("fs"), &options, make, |_| ()).expect("made");
+        let ost = TargetId::ost(0);
+        let held = open_objects(&instance, ost).expect("nobody has it");
+        let refused = open_objects(&instance, ost).err().expect("it is in use");
+        assert!(refused.message.contains("in use"), "{refused}");
+        let still = Duration::from_millis(200);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // As long as threads of a killed process take to end.
+                std::thread::sleep(still);
+                drop(held);
+            });
+            open_served(&instance, ost).expect("it is free after a while");
+        });
+        assert!(begun.elapsed() >= still);
     }
 }

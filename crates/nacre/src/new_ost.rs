@@ -1,0 +1,139 @@
+//! What an OST is to have that is added to a file system: the same words as of `nacre up`, for one OST.
+
+use crate::failure::{Failure, Result};
+use crate::instance::Instance;
+use crate::ost_backend::OstBackends;
+use crate::ost_cache::OstCaches;
+use crate::{node, ost_class};
+use nacre_types::{TargetId, TargetKind};
+use serde::{Deserialize, Serialize};
+
+/// See the module's documentation. A process that gets it in a request gets it with absolute paths ([`OstWishes::anywhere`]).
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
+pub struct OstWishes {
+    /// What an OST keeps objects in: file, or block[:PATH][,size=BYTES][,force] for a device or one large file [default: file]
+    #[arg(long, value_name = "BACKEND")]
+    ost_backend: Option<String>,
+    /// Flash device for small writes of an OST: PATH[,size=BYTES][,force]
+    #[arg(long, value_name = "CACHE")]
+    ost_cache: Option<String>,
+    /// The OST is on flash, whatever its device says; kept, and shown by 'lfs df -v'
+    #[arg(long, conflicts_with = "disk")]
+    flash: bool,
+    /// The OST is on a rotating disk, likewise
+    #[arg(long)]
+    disk: bool,
+}
+
+/// As a slice that the readers of `nacre up` take.
+fn given(word: Option<&String>) -> Vec<String> {
+    word.cloned().into_iter().collect()
+}
+
+impl OstWishes {
+    /// Checks the words for a target of this kind, and makes them mean the same in any directory.
+    ///
+    /// # Errors
+    /// If one cannot be understood, or the target is no OST.
+    pub fn anywhere(&self, kind: TargetKind) -> Result<OstWishes> {
+        if kind != TargetKind::Ost && *self != OstWishes::default() {
+            return Err(Failure::usage(
+                "--ost-backend, --ost-cache, --flash and --disk are for OSTs: leave them out for an MDT",
+            ));
+        }
+        let backend = self.backends()?.of(0).to_string();
+        let cache = self.caches(0)?.of(0).map(ToString::to_string);
+        let ost_backend = self.ost_backend.as_ref().map(|_| backend);
+        Ok(OstWishes { ost_backend, ost_cache: cache, ..self.clone() })
+    }
+
+    fn backends(&self) -> Result<OstBackends> {
+        OstBackends::parse(&given(self.ost_backend.as_ref()), 1)
+    }
+
+    fn caches(&self, index: u16) -> Result<OstCaches> {
+        Ok(OstCaches::parse(&given(self.ost_cache.as_ref()), 1)?.moved_to(index))
+    }
+
+    /// Fills the directory of a new target, and gives it its cache.
+    ///
+    /// # Errors
+    /// If a device is refused: then nothing on it was overwritten. The caller removes the directory.
+    pub fn make(&self, instance: &Instance, target: TargetId) -> Result<()> {
+        let caches = self.caches(target.index)?;
+        caches.check_new()?;
+        node::format_target_on(instance, target, &self.backends()?)?;
+        node::attach_caches(instance, &caches)?;
+        self.keep_class(instance, target)
+    }
+
+    /// Checks that a target that an earlier attempt has made is what is wished for, and gives it what can still be given.
+    ///
+    /// # Errors
+    /// If it keeps its objects in something else, or gets no cache.
+    pub fn go_on(&self, instance: &Instance, target: TargetId) -> Result<()> {
+        if target.kind != TargetKind::Ost {
+            return Ok(());
+        }
+        self.backends()?.check(target.index, &instance.target_dir(target))?;
+        node::attach_caches(instance, &self.caches(target.index)?)?;
+        self.keep_class(instance, target)
+    }
+
+    fn keep_class(&self, instance: &Instance, target: TargetId) -> Result<()> {
+        match (self.flash, self.disk) {
+            (false, false) => Ok(()),
+            (is_flash, _) => ost_class::keep_for(&instance.target_dir(target), is_flash),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        wishes: OstWishes,
+    }
+
+    fn parse(words: &str) -> OstWishes {
+        let words = ["add"].into_iter().chain(words.split_whitespace());
+        Program::try_parse_from(words).expect("understood").wishes
+    }
+
+    #[test]
+    fn words_mean_the_same_in_any_directory_and_survive_a_request() {
+        let here = std::env::current_dir().expect("somewhere");
+        let wishes = parse("--ost-backend block:dev,size=1G,force --ost-cache cache,force --flash");
+        let anywhere = wishes.anywhere(TargetKind::Ost).expect("well");
+        let expected = format!(
+            "--ost-backend block:{0}/dev,size=1073741824,force --ost-cache {0}/cache,force --flash",
+            here.display()
+        );
+        assert_eq!(anywhere, parse(&expected));
+        let text = serde_json::to_string(&anywhere).expect("JSON");
+        assert_eq!(serde_json::from_str::<OstWishes>(&text).expect("the same"), anywhere);
+        assert_eq!(anywhere.anywhere(TargetKind::Ost).expect("again"), anywhere);
+        for word in
+            ["--ost-backend file", "--ost-backend block", "--ost-backend block,size=64M", "--disk", ""]
+        {
+            assert_eq!(parse(word).anywhere(TargetKind::Ost).expect(word), parse(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for words in ["--ost-backend zfs", "--ost-backend block:", "--ost-cache /dev/x,what"] {
+            parse(words).anywhere(TargetKind::Ost).expect_err(words);
+        }
+        for words in ["--ost-backend file", "--ost-cache /dev/x", "--flash", "--disk"] {
+            let refused = parse(words).anywhere(TargetKind::Mdt).expect_err(words);
+            assert!(refused.message.contains("are for OSTs"), "{refused}");
+        }
+        assert!(parse("").anywhere(TargetKind::Mdt).is_ok());
+        assert!(Program::try_parse_from(["add", "--flash", "--disk"]).is_err());
+    }
+}
