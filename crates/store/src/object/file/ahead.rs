@@ -7,7 +7,7 @@
 //!
 //! - space is reserved behind the end of an object only, and only if nothing is allocated there: so what was reserved and not written
 //!   is known exactly ([`Parts`]), and is neither counted as the object's nor as used;
-//! - it is given back when the stream rests for [`REST_MS`], before anything else than a write changes the object, when its file is
+//! - it is given back when the stream rests for [`REST_MS`], before anything else than a write changes the object, before its file may be
 //!   closed, and whenever somebody is about to be told that there is no space: of all stores of this process on the file system;
 //! - all of them together reserve no more than a part of what is available ([`SHARE`]);
 //! - the index knows which objects have some (a record that is committed before), so that a start after a crash gives it back;
@@ -66,6 +66,11 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
+    /// Somebody has to give it back.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.is_recorded
+    }
+
     /// Of what the file takes, in units of 512 bytes, this is not the object's.
     pub(super) fn blocks(&self) -> u64 {
         self.parts.bytes() / 512
@@ -190,6 +195,12 @@ impl Book {
                 self.give_back(&handle);
             }
         }
+    }
+
+    /// Objects that have something.
+    #[cfg(test)]
+    pub(super) fn holding(&self) -> usize {
+        self.holders().len()
     }
 
     fn holders(&self) -> Vec<Arc<Handle>> {
@@ -347,7 +358,8 @@ impl Book {
         bytes
     }
 
-    /// The last user of an object lets go of its file, which is emptied if the object was destroyed.
+    /// The last user of an object lets go of its file, which is emptied if the object was destroyed. Others are closed with nothing
+    /// reserved, or when the store goes.
     pub(super) fn on_close(&self, handle: &Handle, is_destroyed: bool) {
         if !is_destroyed {
             self.give_back_alone(handle);

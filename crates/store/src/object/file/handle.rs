@@ -72,6 +72,11 @@ impl Handle {
         self.is_destroyed.store(true, Ordering::Release);
     }
 
+    /// Whether there is, or may be, space reserved ahead of it.
+    fn holds_space(&self) -> bool {
+        self.ahead.try_lock().is_none_or(|ahead| ahead.is_recorded())
+    }
+
     /// For a write: nobody cuts the file meanwhile.
     pub(super) fn transferring(&self) -> RwLockReadGuard<'_, ()> {
         self.transfers.try_read().unwrap_or_else(|| nacre_env::blocking(|| self.transfers.read()))
@@ -261,8 +266,12 @@ impl Shard {
         for _ in 0..self.entries.len() * 2 {
             self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
             let entry = &mut self.entries[self.hand];
-            // Only this list hands out handles, and it is locked: a count of one stays one.
-            if Arc::strong_count(&entry.handle) == 1 && !std::mem::take(&mut entry.was_used) {
+            // Only this list hands out handles to those who write, and it is locked: a count of one stays one. What is reserved ahead is
+            // given back before: closing would do that while somebody who opens the object anew writes behind its end.
+            if Arc::strong_count(&entry.handle) == 1
+                && !std::mem::take(&mut entry.was_used)
+                && !entry.handle.holds_space()
+            {
                 return Some(self.remove(self.hand));
             }
         }

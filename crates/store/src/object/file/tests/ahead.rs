@@ -162,6 +162,73 @@ fn stores_on_one_file_system_give_back_for_each_other() {
     assert!(!other.ahead.give_all_back(), "nothing is left");
 }
 
+#[test]
+fn a_stream_keeps_every_byte_while_files_are_closed_and_space_is_given_back_around_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileStoreOptions { open_files_max: 64, spare_files: 0, ..everywhere() };
+    let store = FileStore::open(dir.path(), options).unwrap();
+    let stop = AtomicBool::new(false);
+    let pieces = 300;
+    std::thread::scope(|scope| {
+        // More objects than may be open, so that those of the streams would be closed between two writes.
+        scope.spawn(|| {
+            for oid in (0..2000).map(|count| 100 + count % 500) {
+                store.write(fid(oid), 0, b"small").unwrap();
+            }
+            while !stop.load(Ordering::Relaxed) {
+                for oid in 100..600 {
+                    store.attr(fid(oid)).unwrap();
+                }
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                store.ahead.give_back_rested(u64::MAX);
+                store.ahead.give_all_back();
+            }
+        });
+        let streams: Vec<_> = (1..5)
+            .map(|oid| {
+                let store = &store;
+                scope.spawn(move || {
+                    let data = &pattern(fid(oid))[..MIB / 4 + 100];
+                    for piece in 0..pieces {
+                        let offset = (piece * data.len()) as u64;
+                        assert_eq!(store.write(fid(oid), offset, data).unwrap(), data.len());
+                    }
+                })
+            })
+            .collect();
+        let ended: Vec<_> = streams.into_iter().map(|stream| stream.join()).collect();
+        stop.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(|outcome| outcome.unwrap());
+    });
+    for oid in 1..5 {
+        let data = &pattern(fid(oid))[..MIB / 4 + 100];
+        let found = read(&store, fid(oid), pieces * data.len() + 1);
+        assert_eq!(found.len(), pieces * data.len());
+        assert!(found.chunks(data.len()).all(|piece| piece == data), "object {oid}");
+    }
+    store.close().unwrap();
+    assert_eq!(store.ahead.holding(), 0);
+}
+
+#[test]
+fn a_file_with_space_ahead_of_it_is_not_closed_before_that_is_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = FileStoreOptions { open_files_max: 64, spare_files: 0, ..everywhere() };
+    let store = FileStore::open(dir.path(), options).unwrap();
+    stream(&store, fid(1), 0, 4);
+    let handle = Arc::downgrade(&store.find(fid(1)).unwrap().unwrap());
+    let open_others =
+        || (100..700).for_each(|oid| assert_eq!(store.write(fid(oid), 0, b"small").unwrap(), 5));
+    open_others();
+    assert!(handle.strong_count() > 0 && store.ahead.reserved_bytes() > 0);
+    store.ahead.give_back_rested(u64::MAX);
+    open_others();
+    assert_eq!(handle.strong_count(), 0);
+}
+
 /// Names the store's directory in the victim's environment.
 const VICTIM_DIR: &str = "NACRE_TEST_AHEAD";
 
