@@ -131,8 +131,8 @@ impl FileStore {
         let directory = Directory::open(dir, &options)?;
         let (mut store, was_clean) = FileStore::assemble(dir, options, directory)?;
         store.load()?;
+        store.recover_ahead()?;
         if !was_clean {
-            store.recover_ahead()?;
             store.recover()?;
         }
         store.write_clean(false)?;

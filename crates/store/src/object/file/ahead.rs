@@ -294,7 +294,7 @@ impl Book {
         Ok(fs::fstat(&handle.fd)?.st_blocks as u64 * 512 > size.div_ceil(BLOCK) * BLOCK)
     }
 
-    fn record(&self, object: Fid) -> Result<()> {
+    pub(super) fn record(&self, object: Fid) -> Result<()> {
         let mut batch = Batch::new();
         batch.put(AHEAD, &object.to_key(), &AheadRecord.encode());
         self.index.commit(&batch)?;
@@ -339,18 +339,17 @@ impl Book {
         if !ahead.is_recorded {
             return 0;
         }
-        let parts = std::mem::take(&mut ahead.parts);
-        let bytes = parts.bytes();
-        self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        (ahead.end, ahead.growth) = (0, Growth::default());
+        let bytes = ahead.parts.bytes();
         if bytes > 0
-            && let Err(error) = nacre_env::blocking(|| cut(handle.fd.as_fd(), &parts))
+            && let Err(error) = nacre_env::blocking(|| cut(handle.fd.as_fd(), &ahead.parts))
         {
-            // The record stays: the next start tries again. Until then it counts as the object's.
+            // Tried again when it rests once more; if nothing helps, by the next start, to which the record leads.
             log::warn!("object {}: space reserved ahead of it is not given back: {error}", handle.object);
-            ahead.is_barred = true;
+            (ahead.is_barred, ahead.written_ms) = (true, ops::coarse_ms());
             return 0;
         }
+        self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        (ahead.parts, ahead.end, ahead.growth) = (Parts::default(), 0, Growth::default());
         ahead.is_recorded = false;
         drop(ahead);
         self.holders.lock().retain(|holder| !std::ptr::eq(holder.as_ptr(), handle));
@@ -399,7 +398,7 @@ fn keep_mtime(fd: BorrowedFd<'_>, stat: &fs::Stat) -> std::result::Result<(), Er
 }
 
 impl FileStore {
-    /// After a crash: gives back what is reserved ahead of objects.
+    /// Gives back what an earlier run has left reserved ahead of objects: because it crashed, or could not.
     pub(super) fn recover_ahead(&self) -> Result<()> {
         let mut keys: Vec<[u8; 16]> = Vec::new();
         self.index.scan(AHEAD, &[], Bound::Unbounded, &mut |key, _| {

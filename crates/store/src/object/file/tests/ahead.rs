@@ -229,6 +229,26 @@ fn a_file_with_space_ahead_of_it_is_not_closed_before_that_is_given_back() {
     assert_eq!(handle.strong_count(), 0);
 }
 
+#[test]
+fn what_a_run_could_not_give_back_the_next_start_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    store.write(fid(1), 0, &[7; 100_000]).unwrap();
+    let handle = store.find(fid(1)).unwrap().unwrap();
+    let behind = rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&handle.fd, behind, MIB as u64, 8 * MIB as u64).unwrap();
+    store.ahead.record(fid(1)).unwrap();
+    drop(handle);
+    let attr = store.attr(fid(1)).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    assert!(taken(&store, fid(1)) <= MIB as u64);
+    let after = store.attr(fid(1)).unwrap();
+    assert_eq!((after.size, after.mtime), (attr.size, attr.mtime));
+    assert_eq!(read(&store, fid(1), 200_000), [7; 100_000]);
+}
+
 /// Names the store's directory in the victim's environment.
 const VICTIM_DIR: &str = "NACRE_TEST_AHEAD";
 
