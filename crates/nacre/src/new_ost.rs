@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<OstWishes>(&text).expect("the same"), anywhere);
         assert_eq!(anywhere.anywhere(TargetKind::Ost).expect("again"), anywhere);
         for word in
-            ["--ost-backend file", "--ost-backend block", "--ost-backend block,size=64M", "--disk", ""]
+            ["--ost-backend file", "--ost-backend block", "--ost-backend block,size=67108864", "--disk", ""]
         {
             assert_eq!(parse(word).anywhere(TargetKind::Ost).expect(word), parse(word), "{word}");
         }
