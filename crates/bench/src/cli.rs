@@ -28,7 +28,7 @@ use crate::programs::{self, ProgramsArguments};
 use crate::report::{Against, Report};
 use crate::slice::{self, SliceArguments};
 use crate::split::{self, SplitArguments};
-use crate::survey::{self, SurveyArguments};
+use crate::survey::{self, ServeOstArguments, SurveyArguments};
 use crate::work::{Operation, Work};
 use crate::worker::{Job, Myself, Phase, interleave, serve};
 
@@ -93,6 +93,9 @@ pub enum Command {
     /// Serves a file system that does nothing until it is unmounted
     #[command(hide = true)]
     NullServer(ServeArguments),
+    /// Serves an OST of no file system until standard input ends
+    #[command(hide = true)]
+    SurveyOst(ServeOstArguments),
     /// Answers small messages on a loopback port until standard input ends
     #[command(hide = true)]
     EchoServer,
@@ -264,6 +267,7 @@ fn run_inner(command: Command, prefix: &[&str]) -> Result<(), Error> {
         }
         Command::Mdtest(arguments) => mdtest::run(&arguments, &myself),
         Command::NullServer(arguments) => null::serve(&arguments),
+        Command::SurveyOst(arguments) => survey::serve_ost(&arguments),
         Command::EchoServer => null::serve_echo(),
         Command::Limits(arguments) => {
             let common = &arguments.common;

@@ -25,6 +25,11 @@ impl Piped {
         Ok(Piped { child, input, output })
     }
 
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Says a line to it.
     ///
     /// # Errors

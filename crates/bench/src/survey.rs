@@ -5,6 +5,7 @@
 //! it adds by itself.
 
 mod continuous;
+mod fake;
 mod layer;
 mod plan;
 
@@ -28,6 +29,7 @@ use layer::{Backend, FileObjects, Objects, OstObjects, StoreObjects};
 use nacre_store::object::simulated::AnyMedium;
 use plan::Case;
 
+pub use fake::{ServeOstArguments, serve_ost};
 pub use layer::Layer;
 
 /// Largest record in bytes: what a request to an OST carries.
@@ -41,7 +43,8 @@ const MANY: u32 = 1024;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example: nacre bench survey --dir /srv/disk --objects 1,4 --threads 1,4 --record 64k,1M
-         nacre bench survey --dir /srv/disk --layer store --continuous --for 1h --trim-every 10m --html decay.html")]
+         nacre bench survey --dir /srv/disk --layer store --continuous --for 1h --trim-every 10m --html decay.html
+         nacre bench survey --dir /srv/disk --backend block --fake-io --objects 4 --threads 1,8,32 --record 4k --size 256M")]
 pub struct SurveyArguments {
     /// Existing directory on the disk to measure; everything is made in a new directory there and removed again
     #[arg(long)]
@@ -71,6 +74,9 @@ pub struct SurveyArguments {
     /// Write on and on, removing an object now and then, and show the bandwidth over time; of the first layer and first of each list
     #[arg(long)]
     continuous: bool,
+    /// Read at random from an OST, and by turns from one whose store does no I/O (fake); the ratio says what the store costs
+    #[arg(long, conflicts_with_all = ["continuous", "layers", "html", "simulated_medium"])]
+    fake_io: bool,
     /// How long, with --continuous: 90s, 10m, 1h
     #[arg(long = "for", default_value = "1m", value_parser = continuous::duration, requires = "continuous")]
     duration: std::time::Duration,
@@ -138,15 +144,22 @@ impl Drop for Scratch {
     }
 }
 
-impl Bench {
-    fn start(arguments: &SurveyArguments, myself: &Myself) -> Result<Bench, Error> {
+impl Scratch {
+    /// A new one in the directory that was named.
+    fn new(arguments: &SurveyArguments) -> Result<Scratch, Error> {
         if !arguments.dir.is_dir() {
             return Err(Error::Usage(format!("{} is no directory: name one", arguments.dir.display())));
         }
         let dir = std::fs::canonicalize(&arguments.dir).map_err(Error::io("find", &arguments.dir))?;
         let directory = dir.join(format!("nacre-survey-{}", std::process::id()));
         std::fs::create_dir(&directory).map_err(Error::io("create directory", &directory))?;
-        let directory = Scratch(directory);
+        Ok(Scratch(directory))
+    }
+}
+
+impl Bench {
+    fn start(arguments: &SurveyArguments, myself: &Myself) -> Result<Bench, Error> {
+        let directory = Scratch::new(arguments)?;
         let mut layers = match arguments.layers.as_slice() {
             [] => vec![Layer::Store, Layer::Ost, Layer::Client],
             some => some.to_vec(),
@@ -220,6 +233,9 @@ pub fn measure(arguments: &SurveyArguments, myself: &Myself) -> Result<Report, E
     let cases = cases(arguments)?;
     // Ctrl-C ends the work, and what was made is removed as usual.
     stop::listen();
+    if arguments.fake_io {
+        return fake::measure(arguments, &Scratch::new(arguments)?, &cases, myself);
+    }
     let mut bench = Bench::start(arguments, myself)?;
     if arguments.continuous {
         return continuous::measure(arguments, &mut bench, cases[0]);

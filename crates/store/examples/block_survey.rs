@@ -6,6 +6,7 @@
 use nacre_store::object::block::ReadRequest;
 use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
 use nacre_types::Fid;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -86,6 +87,22 @@ fn single_reads(store: &BlockStore, mib: usize, random: &mut Random) -> f64 {
     (thread_cpu() - cpu).as_secs_f64() * 1e6 / 20_000.0
 }
 
+/// The same by `pread` around the page cache, without a store: CPU us of each.
+fn single_calls(device: &Path, first: u64, mib: usize, random: &mut Random) -> f64 {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
+        .open(device)
+        .expect("open the device");
+    let buffer = aligned(4096);
+    let cpu = thread_cpu();
+    for _ in 0..20_000 {
+        let offset = first + random.below(mib as u64 * 256) * 4096;
+        file.read_exact_at(buffer, offset).expect("read");
+    }
+    (thread_cpu() - cpu).as_secs_f64() * 1e6 / 20_000.0
+}
+
 fn mib_per_second(mib: usize, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
@@ -154,10 +171,12 @@ fn depths(store: &BlockStore, dir: &Path, mib: usize, seconds: u64, random: &mut
     let (fio_rate, _) = fio(&device, &depth);
     let (rate, cpu) = random_reads(store, mib, seconds, random);
     let single = single_reads(store, mib, random);
+    let plain = single_calls(&device, extents[0].physical, mib, random);
     println!(
         "4 KiB random reads, depth: fio 32 {fio_rate:.0}/s, store 32 {rate:.0}/s = {:.2}, CPU {cpu:.2} us each; one after the \
-         other CPU {single:.2} us each",
-        rate / fio_rate
+         other CPU {single:.2} us each, of pread alone {plain:.2} = {:.2}",
+        rate / fio_rate,
+        single / plain
     );
 }
 

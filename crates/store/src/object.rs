@@ -19,6 +19,7 @@ pub mod block;
 mod cache_policy;
 mod error;
 pub mod file;
+pub mod null;
 pub mod nxd;
 pub mod records;
 mod report;
@@ -35,6 +36,7 @@ pub use block::{BlockStore, BlockStoreOptions};
 pub use cache_policy::CachePolicy;
 pub use error::{ObjectError, Result};
 pub use file::{ADDRESS, CLASS, DirectIo, FileStore, FileStoreOptions, JOINING, LOCK_CLIENTS};
+pub use null::NullStore;
 pub use nxd::{Nxd, NxdMode, NxdOptions, NxdSettings, NxdStats};
 pub use records::{Edit, RecordStore};
 pub use report::{

@@ -75,7 +75,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-bench",
         ],
     ),
-    // Proof. Only the binary may use bench, as its sub-command. It opens an MDT and a store itself, to measure them alone.
+    // Proof. Only the binary may use bench, as its sub-command. It opens an MDT, an OST and a store itself, to measure them alone.
     (
         "nacre-bench",
         &[
@@ -86,6 +86,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "nacre-rpc",
             "nacre-store",
             "nacre-mds",
+            "nacre-oss",
             "nacre-fuse",
         ],
     ),

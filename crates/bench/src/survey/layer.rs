@@ -93,20 +93,25 @@ impl StoreObjects {
         backend: Backend,
         medium: Option<AnyMedium>,
     ) -> Result<StoreObjects, Error> {
-        let store: Box<dyn ObjectStore> = match backend {
-            Backend::File => Box::new(FileStore::open(dir, FileStoreOptions::create())?),
-            Backend::Block => {
-                let size = device_bytes(dir.parent().unwrap_or(dir))?;
-                let options = BlockStoreOptions { create: true, size, ..BlockStoreOptions::default() };
-                Box::new(BlockStore::open(dir, options)?)
-            }
-        };
+        let store = open_store(dir, backend)?;
         let objects = StoreObjects { store: Box::new(Simulated::new(store)) };
         if let Some(medium) = medium {
             medium::set(medium, &*objects.store, dir)?;
         }
         Ok(objects)
     }
+}
+
+/// A new store.
+pub(super) fn open_store(dir: &Path, backend: Backend) -> Result<Box<dyn ObjectStore>, Error> {
+    Ok(match backend {
+        Backend::File => Box::new(FileStore::open(dir, FileStoreOptions::create())?),
+        Backend::Block => {
+            let size = device_bytes(dir.parent().unwrap_or(dir))?;
+            let options = BlockStoreOptions { create: true, size, ..BlockStoreOptions::default() };
+            Box::new(BlockStore::open(dir, options)?)
+        }
+    })
 }
 
 impl Drop for StoreObjects {
@@ -176,7 +181,11 @@ pub(super) struct OstObjects {
 impl OstObjects {
     /// Of the first OST of `instance`, whose servers have processes of their own.
     pub(super) fn connect(instance: &Instance) -> Result<OstObjects, Error> {
-        let address = instance.address("OST0000")?;
+        OstObjects::at(&instance.address("OST0000")?)
+    }
+
+    /// Of the OST with index 0 that a NID is of.
+    pub(super) fn at(address: &str) -> Result<OstObjects, Error> {
         let failed = |reason: String| Error::Server { what: "OST0000".to_owned(), reason };
         let nid: Nid = address.parse().map_err(|error| failed(format!("{address}: {error}")))?;
         let mut id = [0; 16];

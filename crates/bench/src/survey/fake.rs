@@ -1,0 +1,290 @@
+//! What an object store costs the OST above it: random reads of an OST over its store, and of one over a store that does no
+//! I/O, by turns. Lustre's `obdfilter-survey` is held against fake I/O for the same reason.
+//!
+//! Each OST is a process of its own with the service and the server of a real one, but belongs to no file system. So that a store
+//! without data cannot be taken for a real one, there is no other way to make one than this.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use nacre_oss::ObjectServer;
+use nacre_rpc::ServerConfig;
+use nacre_rpc::tcp::{Server, Targets};
+use nacre_store::object::{NullStore, ObjectStore, null};
+
+use super::layer::{Backend, Objects, OstObjects, open_store};
+use super::plan::Case;
+use super::{Scratch, SurveyArguments, check, shown, stamp};
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::machine;
+use crate::piped::Piped;
+use crate::random::Random;
+use crate::report::{Against, Report, Row, Target, Unit};
+use crate::sample::Samples;
+use crate::worker::Myself;
+use crate::{size, stop};
+
+/// How many times the reads of the null store those of a real one should be, with records of [`SMALL`].
+const BOUND: f64 = 0.9;
+/// Records that the bound is for.
+const SMALL: u64 = 4096;
+/// Objects are filled in pieces of so many bytes.
+const FILL: u64 = 1 << 20;
+/// How long requests may take that run when an OST ends.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What an OST of a survey keeps objects in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kept {
+    /// A file for each
+    File,
+    /// One sparse file for all
+    Block,
+    /// FAKE: nothing is kept
+    Null,
+}
+
+impl Kept {
+    fn of(backend: Backend) -> Kept {
+        match backend {
+            Backend::File => Kept::File,
+            Backend::Block => Kept::Block,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kept::File => "file",
+            Kept::Block => "block",
+            Kept::Null => "null",
+        }
+    }
+}
+
+/// `nacre bench survey-ost`
+#[derive(Debug, clap::Args)]
+pub struct ServeOstArguments {
+    /// New directory for a store that needs one
+    #[arg(long)]
+    dir: PathBuf,
+    /// What objects are kept in
+    #[arg(long)]
+    kept: Kept,
+}
+
+/// Serves one OST on a loopback port, which it prints, until standard input ends.
+///
+/// # Errors
+///
+/// If the store cannot be made, or nothing can be listened on.
+pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
+    let store: Arc<dyn ObjectStore> = match arguments.kept {
+        Kept::File => Arc::from(open_store(&arguments.dir, Backend::File)?),
+        Kept::Block => Arc::from(open_store(&arguments.dir, Backend::Block)?),
+        Kept::Null => Arc::new(NullStore::new()),
+    };
+    let service = Arc::new(ObjectServer::new(store, 0));
+    let targets = Targets::new().with_ost(0, service.clone());
+    let local = "127.0.0.1:0".parse().expect("an address");
+    let server = Server::bind(&[local], targets, ServerConfig::default())
+        .map_err(Error::io("listen on", "127.0.0.1"))?;
+    println!("{}@tcp", server.addrs()[0]);
+    // Whoever started this process is gone when its input ends.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    server.stop();
+    let stopped = service.stop(STOP_PATIENCE);
+    stopped.map_err(|error| Error::Server { what: "OST0000".to_owned(), reason: error.to_string() })
+}
+
+/// An OST in a process of its own.
+struct Ost {
+    kept: Kept,
+    // Before the process, which it says goodbye to.
+    objects: OstObjects,
+    process: Process,
+}
+
+struct Process(Piped);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.hang_up();
+        if let Err(error) = self.0.wait() {
+            eprintln!("bench: {error}");
+        }
+    }
+}
+
+impl Ost {
+    fn start(myself: &Myself, dir: &Path, kept: Kept) -> Result<Ost, Error> {
+        let mut command = myself.command("survey-ost");
+        command.arg("--dir").arg(dir.join(kept.name())).args(["--kept", kept.name()]);
+        let mut process = Process(Piped::start(&mut command)?);
+        let address = process.0.line()?;
+        let objects = OstObjects::at(&address)?;
+        Ok(Ost { kept, objects, process })
+    }
+
+    /// Makes the objects of a case and fills them.
+    fn fill(&mut self, case: &Case) -> Result<(), Error> {
+        self.objects.make(case.objects)?;
+        let piece = case.record * (FILL / case.record).max(1);
+        let mut buffer = Buffer::new(piece as usize);
+        for object in 0..case.objects {
+            let mut at = 0;
+            while at < case.size {
+                let len = piece.min(case.size - at);
+                let data = &mut buffer.slice()[..len as usize];
+                for (record, offset) in
+                    data.chunks_mut(case.record as usize).zip((at..).step_by(case.record as usize))
+                {
+                    stamp(record, object, offset);
+                }
+                self.objects.write(object, at, data)?;
+                at += len;
+            }
+            self.objects.sync(object)?;
+        }
+        Ok(())
+    }
+
+    /// Reads at random for `time`, all threads together; each data that is read is looked at, where there is any.
+    fn read(&self, case: &Case, time: Duration, seed: u64) -> Result<Turn, Error> {
+        let line = Barrier::new(case.threads as usize + 1);
+        let work = |thread: u32| -> Result<u64, Error> {
+            let mut random = Random::new(seed << 32 | u64::from(thread));
+            let mut buffer = Buffer::new(case.record as usize);
+            line.wait();
+            let (start, mut reads) = (Instant::now(), 0);
+            while start.elapsed() < time {
+                if stop::asked() {
+                    return Err(Error::Interrupted);
+                }
+                let object = random.below(u64::from(case.objects)) as u32;
+                let offset = random.below(case.records()) * case.record;
+                self.objects.read(object, offset, buffer.slice())?;
+                if self.kept != Kept::Null {
+                    check(buffer.slice(), object, offset)?;
+                }
+                reads += 1;
+            }
+            Ok(reads)
+        };
+        let cpu_us = || machine::process_cpu_us(self.process.0.id()).unwrap_or(f64::NAN);
+        std::thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> = (0..case.threads).map(|thread| scope.spawn(move || work(thread))).collect();
+            line.wait();
+            let (start, cpu) = (Instant::now(), cpu_us());
+            let joined =
+                threads.into_iter().map(|thread| thread.join().expect("threads of a survey do not panic"));
+            let reads: u64 = joined.collect::<Result<Vec<u64>, Error>>()?.iter().sum();
+            let (elapsed, cpu) = (start.elapsed().as_secs_f64(), cpu_us() - cpu);
+            Ok(Turn { rate: reads as f64 / elapsed, cpu_us: cpu / (reads as f64) })
+        })
+    }
+}
+
+/// What one turn gave: reads per second, and CPU microseconds of the OST for each.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    rate: f64,
+    cpu_us: f64,
+}
+
+#[derive(Default)]
+struct Turns {
+    rates: Samples,
+    cpu_us: Samples,
+}
+
+impl Turns {
+    fn push(&mut self, turn: Turn) {
+        self.rates.push(turn.rate);
+        self.cpu_us.push(turn.cpu_us);
+    }
+}
+
+/// Random reads of both OSTs, by turns.
+///
+/// # Errors
+///
+/// If an OST does not come up, the disk is full, or data is wrong.
+pub(super) fn measure(
+    arguments: &SurveyArguments,
+    directory: &Scratch,
+    cases: &[Case],
+    myself: &Myself,
+) -> Result<Report, Error> {
+    let common = &arguments.common;
+    let time = Duration::try_from_secs_f64(common.seconds)
+        .map_err(|_| Error::Usage(format!("{} is no number of seconds", common.seconds)))?;
+    let mut real = Ost::start(myself, &directory.0, Kept::of(arguments.backend))?;
+    let mut fake = Ost::start(myself, &directory.0, Kept::Null)?;
+    let (dir, bytes) = (arguments.dir.display(), size::show(arguments.size));
+    let mut report = Report::new(format!("An OST on {dir} beside one with FAKE I/O, objects of {bytes}"));
+    let mut cold = true;
+    for case in cases {
+        real.fill(case)?;
+        fake.fill(case)?;
+        let (mut reals, mut fakes) = (Turns::default(), Turns::default());
+        for run in 0..common.runs.max(1) as u64 {
+            cold &= machine::drop_caches().is_ok();
+            for is_real in [run % 2 == 0, run % 2 != 0] {
+                let (ost, turns) = if is_real { (&real, &mut reals) } else { (&fake, &mut fakes) };
+                turns.push(ost.read(case, time, run + 1)?);
+            }
+        }
+        report.rows.push(row(case, real.kept, reals, fakes));
+        (0..case.objects).try_for_each(|object| real.objects.destroy(object))?;
+    }
+    report.notes.push(format!("{} is FAKE: sizes are kept, data is not, reads give zeros", null::NAME));
+    report.notes.push(
+        "CPU time is that of the OST's process alone; what lies between both is the store's".to_owned(),
+    );
+    report.notes.push(match cold {
+        true => "the kernel's caches were emptied before each pair of turns".to_owned(),
+        false => "the kernel's caches could not be emptied: only root can".to_owned(),
+    });
+    Ok(report)
+}
+
+fn row(case: &Case, kept: Kept, real: Turns, fake: Turns) -> Row {
+    let (objects, threads, record) = (case.objects, case.threads, shown(case.record));
+    let name = format!("ost, {}, random read, obj {objects} thr {threads} rsz {record}", kept.name());
+    let mut row = Row::new(name, Unit::OpsPerSecond, real.rates);
+    row.daemon_us = real.cpu_us;
+    let label = null::NAME.to_owned();
+    row.against = Some(Against { label, samples: fake.rates, daemon_us: fake.cpu_us });
+    row.target = (case.record == SMALL).then_some(Target::RatioAtLeast(BOUND));
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_is_of_runs_that_alternate_and_what_is_fake_is_called_so() {
+        let turns = |rates: [f64; 3], cpu: f64| {
+            let mut turns = Turns::default();
+            rates.into_iter().for_each(|rate| turns.push(Turn { rate, cpu_us: cpu }));
+            turns
+        };
+        let case = |record| Case { objects: 2, threads: 8, record, size: 1 << 20 };
+        let (real, fake) = (turns([80.0, 190.0, 95.0], 12.0), turns([100.0, 200.0, 100.0], 9.0));
+        let row = row(&case(4096), Kept::Block, real, fake);
+        assert_eq!(row.ratio(), Some(0.95));
+        assert_eq!(row.meets_target(), Some(true));
+        let mut report = Report::new("x");
+        report.rows.push(row);
+        let text = report.table();
+        assert!(text.contains("ost, block, random read, obj 2 thr 8 rsz 4K"), "{text}");
+        assert!(text.contains("FAKE null store (no I/O) 100 op/s") && text.contains("12.0 / 9.0"), "{text}");
+        let large = super::row(&case(1 << 20), Kept::File, turns([1.0; 3], 1.0), turns([2.0; 3], 1.0));
+        assert_eq!((large.ratio(), large.meets_target()), (Some(0.5), None));
+    }
+}
