@@ -3,8 +3,9 @@
 //!
 //! `cargo run --release -p nacre-store --example block_survey -- DIR [SIZE_MIB] [SECONDS] [ROUNDS] [OBJECTS]`
 
-use nacre_store::object::block::ReadRequest;
-use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
+use nacre_store::object::{
+    BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore, ReadRequest,
+};
 use nacre_types::Fid;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -66,7 +67,7 @@ fn random_reads(store: &BlockStore, mib: usize, seconds: u64, random: &mut Rando
             .chunks_mut(4096)
             .map(|buffer| {
                 let offset = random.below(mib as u64 * 256) * 4096;
-                ReadRequest { object: Fid::ost_object(0, 1), offset, buffer, read: 0 }
+                ReadRequest::new(Fid::ost_object(0, 1), offset, buffer)
             })
             .collect();
         store.read_many(&mut requests).expect("read");
@@ -152,13 +153,59 @@ fn streams(store: &BlockStore, dir: &Path, mib: usize, buffer: &mut [u8]) {
     let device = dir.join("block/data");
     let (_, fio_read) = fio(&device, &["--rw=read", "--bs=1m", "--iodepth=1", &offset, &length]);
     let (fio_write, fio_read) = (fio_write / 1024.0, fio_read / 1024.0);
+    let (two, fio_two) = two_at_once(store, &device, mib, &offset);
     println!(
         "1 MiB in {} pieces: write and sync fio {fio_write:.0} store {write:.0} MiB/s = {:.2}; read fio {fio_read:.0} store \
-         {read:.0} MiB/s = {:.2}",
+         {read:.0} MiB/s = {:.2}; two at once fio {fio_two:.0} store {two:.0} MiB/s = {:.2}; checksums alone {:.0} MiB/s, of data that \
+         was just looked at {:.0} MiB/s",
         extents.len(),
         write / fio_write,
-        read / fio_read
+        read / fio_read,
+        two / fio_two,
+        checksums(&device, extents[0].physical, buffer, false),
+        checksums(&device, extents[0].physical, buffer, true)
     );
+}
+
+/// Two threads that take turns in reading 1 MiB after the other, and fio with two under way.
+fn two_at_once(store: &BlockStore, device: &Path, mib: usize, offset: &str) -> (f64, f64) {
+    let object = Fid::ost_object(0, 1);
+    let read = mib_per_second(mib, || {
+        std::thread::scope(|scope| {
+            for first in 0..2 {
+                scope.spawn(move || {
+                    let buffer = aligned(MIB);
+                    for at in (first..mib).step_by(2) {
+                        store.read(object, (at * MIB) as u64, buffer, 0).expect("read");
+                    }
+                });
+            }
+        });
+    });
+    let length = format!("--size={mib}m");
+    let (_, fio_read) = fio(device, &["--rw=read", "--bs=1m", "--iodepth=2", offset, &length]);
+    (read, fio_read / 1024.0)
+}
+
+/// Comparing checksums of 1 MiB that a device has just put there, or once more: MiB per second.
+fn checksums(device: &Path, first: u64, buffer: &mut [u8], again: bool) -> f64 {
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(device).expect("open");
+    let sum = |buffer: &[u8]| {
+        let sums = buffer.chunks(4096).map(crc_fast::crc32_iscsi);
+        std::hint::black_box(sums.fold(0, |one, two| one ^ two))
+    };
+    let mut spent = Duration::ZERO;
+    for at in 0..100 {
+        file.read_exact_at(buffer, first + at * MIB as u64).expect("read");
+        if again {
+            sum(buffer);
+        }
+        let start = Instant::now();
+        sum(buffer);
+        spent += start.elapsed();
+    }
+    100.0 / spent.as_secs_f64()
 }
 
 /// Reads 4 KiB at random, beside fio.

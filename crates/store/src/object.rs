@@ -118,6 +118,28 @@ pub enum Seek {
     Hole,
 }
 
+/// One of several reads.
+#[derive(Debug)]
+pub struct ReadRequest<'a> {
+    /// The object.
+    pub object: Fid,
+    /// Where in it.
+    pub offset: u64,
+    /// What to fill.
+    pub buffer: &'a mut [u8],
+    /// How many bytes there were, when it is done.
+    pub read: usize,
+    /// In how many pieces they lay on the device; 0 if the store does not know.
+    pub pieces: u32,
+}
+
+impl<'a> ReadRequest<'a> {
+    /// One that is not done.
+    pub fn new(object: Fid, offset: u64, buffer: &'a mut [u8]) -> ReadRequest<'a> {
+        ReadRequest { object, offset, buffer, read: 0, pieces: 0 }
+    }
+}
+
 /// A store of objects. Every method may be called from any thread at any time; calls block.
 pub trait ObjectStore: Send + Sync {
     /// Writes `data` at `offset` and says how much: all of it, unless the medium ran full after a part. Makes the object if it
@@ -141,6 +163,24 @@ pub trait ObjectStore: Send + Sync {
     /// # Errors
     /// Those of the medium.
     fn read(&self, object: Fid, offset: u64, buffer: &mut [u8], ahead: u32) -> Result<usize>;
+
+    /// How many reads [`ObjectStore::read_all`] does with less work than one after the other; 1 if that is none.
+    fn reads_at_once(&self) -> usize {
+        1
+    }
+
+    /// Does reads of several callers, in any order, as [`ObjectStore::read`] would. Those that fail are told to `failed` by their
+    /// number; what their buffers hold is not known then.
+    fn read_all(&self, reads: &mut [ReadRequest<'_>], failed: &mut dyn FnMut(usize, ObjectError)) {
+        for (number, request) in reads.iter_mut().enumerate() {
+            transfers::begin();
+            match self.read(request.object, request.offset, request.buffer, 0) {
+                Ok(read) => request.read = read,
+                Err(error) => failed(number, error),
+            }
+            request.pieces = transfers::noted().reads;
+        }
+    }
 
     /// Starts to fetch a range into memory, or lets go of it there once it is durable. Changes no data.
     ///

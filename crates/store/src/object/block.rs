@@ -46,7 +46,6 @@ pub use directory::{device_of, is_block_store};
 pub use label::DeviceProblem;
 pub(in crate::object) use label::found_on;
 pub use options::BlockStoreOptions;
-pub use read::ReadRequest;
 
 use crate::meta::{MetaError, MetaStore, MetaStoreOptions, Table};
 use crate::object::file::directory::{draw_identity, is_label};

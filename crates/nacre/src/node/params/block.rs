@@ -119,7 +119,9 @@ pub(super) fn device_text(device: &dyn BlockDevice) -> String {
         ("flushes", stats.flushes),
         ("discarded_bytes", stats.discarded_bytes),
         ("ring_batches", stats.ring_batches),
+        ("ring_enters", stats.ring_enters),
         ("call_batches", stats.call_batches),
+        ("copied_reads", stats.copied_reads),
         ("short_transfers", stats.short),
     ];
     words + &lines(&rows)

@@ -83,6 +83,10 @@ pub struct DeviceStats {
     pub discarded_bytes: u64,
     /// Batches that went through a ring.
     pub ring_batches: u64,
+    /// System calls of rings: transfers by this are how many a submission carries.
+    pub ring_enters: u64,
+    /// Reads, or parts of them, that were copied because their memory was not aligned. All others went straight to the caller's.
+    pub copied_reads: u64,
     /// Batches that went through system calls: there are no rings, or all were in use.
     pub call_batches: u64,
     /// Transfers that the device did in parts.

@@ -8,13 +8,15 @@ use super::space::Share;
 use super::{BlockStore, Core};
 use crate::object::{
     Advice, CachePolicy, Fallocate, FreeExtents, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
-    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed,
+    ObjectStoreStats, ObjectVerifyReport, ReadRequest, Result, Seek, Space, Trimmed,
 };
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::{Fid, Timestamp};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Reads of callers that are put together at most: as many as a ring has under way.
+const READS_AT_ONCE: usize = 32;
 /// Largest object in bytes, as on ext4: 16 TiB less a block. Larger files are striped.
 const SIZE_MAX: u64 = (1 << 44) - BLOCK;
 
@@ -54,6 +56,23 @@ impl ObjectStore for BlockStore {
         match self.object(object, false)? {
             None => Ok(0),
             Some(object) => self.read_at(&object, offset, buffer),
+        }
+    }
+
+    fn reads_at_once(&self) -> usize {
+        READS_AT_ONCE
+    }
+
+    fn read_all(&self, reads: &mut [ReadRequest<'_>], failed: &mut dyn FnMut(usize, ObjectError)) {
+        if self.read_many(reads).is_ok() {
+            return;
+        }
+        // Nothing is known of the others then, so each is asked for by itself.
+        for (number, request) in reads.iter_mut().enumerate() {
+            match self.read(request.object, request.offset, request.buffer, 0) {
+                Ok(read) => request.read = read,
+                Err(error) => failed(number, error),
+            }
         }
     }
 

@@ -3,11 +3,12 @@
 use super::Core;
 use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::objects::{Object, State};
-use crate::object::{ObjectError, Result, transfers};
-use nacre_ondisk::block::{Inline, MAP_BLOCKS, Place};
+use crate::object::{ObjectError, ReadRequest, Result, transfers};
+use nacre_ondisk::block::{BlockMapRecord, Inline, MAP_BLOCKS, Place};
 use nacre_types::Fid;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,21 +19,21 @@ pub(super) fn block_crc(block: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(block)
 }
 
-/// A read of [`Core::read_many`].
-#[derive(Debug)]
-pub struct ReadRequest<'a> {
-    /// The object.
-    pub object: Fid,
-    /// Where in it.
-    pub offset: u64,
-    /// What to fill.
-    pub buffer: &'a mut [u8],
-    /// How many bytes there were, when it is done.
-    pub read: usize,
+/// What one operation reads: a run of blocks that one map knows.
+struct Expected {
+    object: Fid,
+    /// The first block of the run in the object.
+    first: u64,
+    map: Arc<BlockMapRecord>,
+    /// The run in the map.
+    run: Range<usize>,
 }
 
-/// What one operation reads: object, its first block, and what is expected of each block.
-type Expected = (Fid, u64, Vec<Place>);
+impl Expected {
+    fn places(&self) -> &[Place] {
+        &self.map.places[self.run.clone()]
+    }
+}
 
 /// Reads that are under way together.
 #[derive(Default)]
@@ -60,7 +61,7 @@ impl Core {
         plan: &mut Plan<'a>,
     ) -> Result<()> {
         let mut block = first;
-        let mut map = (u64::MAX, Arc::default());
+        let mut map: (u64, Arc<BlockMapRecord>) = (u64::MAX, Arc::default());
         while !buffer.is_empty() {
             let number = block / MAP_BLOCKS as u64;
             if map.0 != number {
@@ -68,11 +69,16 @@ impl Core {
             }
             let index = (block % MAP_BLOCKS as u64) as usize;
             let places = &map.1.places[index..MAP_BLOCKS.min(index + buffer.len() / BLOCK_LEN)];
-            let run = run_of(places);
+            let (run, first) = (run_of(places), places[0]);
             let (now, rest) = buffer.split_at_mut(run * BLOCK_LEN);
-            match places[0] {
+            match first {
                 Place::Data(start, _) => {
-                    plan.expected.push((object.fid, block, places[..run].to_vec()));
+                    plan.expected.push(Expected {
+                        object: object.fid,
+                        first: block,
+                        map: map.1.clone(),
+                        run: index..index + run,
+                    });
                     plan.ops.push_back(ReadOp { offset: start * BLOCK, buffer: now });
                 }
                 Place::Hole | Place::Reserved(_) => now.fill(0),
@@ -119,7 +125,7 @@ impl Core {
             let expected = &plan.borrow().expected;
             transfers::note_reads(expected.iter().filter_map(range_of));
             if let Err(source) = read {
-                let (object, first, _) = expected[0];
+                let Expected { object, first, .. } = expected[0];
                 log::error!(
                     "{}: object {object} cannot be read near offset {}: {source}",
                     self.dir.display(),
@@ -135,17 +141,13 @@ impl Core {
     }
 
     /// Object, offset and place of the first block in `bytes` that is not what was written. They are those of an operation from `at` on.
-    fn find_damage(
-        &self,
-        (object, first, places): &Expected,
-        at: usize,
-        bytes: &[u8],
-    ) -> Option<(Fid, u64, u64)> {
+    fn find_damage(&self, expected: &Expected, at: usize, bytes: &[u8]) -> Option<(Fid, u64, u64)> {
         let skipped = at / BLOCK_LEN;
-        let blocks = bytes.chunks(BLOCK_LEN).zip(&places[skipped..]).zip(first + skipped as u64..);
+        let places = &expected.places()[skipped..];
+        let blocks = bytes.chunks(BLOCK_LEN).zip(places).zip(expected.first + skipped as u64..);
         blocks.into_iter().find_map(|((bytes, place), block)| match *place {
             Place::Data(at_device, crc) if block_crc(bytes) != crc => {
-                Some((*object, block * BLOCK, at_device * BLOCK))
+                Some((expected.object, block * BLOCK, at_device * BLOCK))
             }
             _ => None,
         })
@@ -219,7 +221,7 @@ impl Core {
     /// Of the first that failed; nothing is known of the others then.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
         self.defrag.note_use();
-        let mut objects: Vec<Arc<Object>> = Vec::new();
+        let mut objects: Vec<Arc<Object>> = Vec::with_capacity(requests.len());
         let mut simple: Vec<&mut ReadRequest<'_>> = Vec::with_capacity(requests.len());
         for request in requests {
             let is_block =
@@ -232,7 +234,9 @@ impl Core {
                 objects.push(object);
                 simple.push(request);
             } else {
+                transfers::begin();
                 request.read = self.read_at(&object, request.offset, request.buffer)?;
+                request.pieces = transfers::noted().reads;
             }
         }
         // Each object is locked once, in one order, so that two of these calls do not wait for each other.
@@ -242,7 +246,7 @@ impl Core {
         let locked: Vec<_> = order.iter().map(|object| (Arc::as_ptr(object), object.state.read())).collect();
         let mut rest = simple.into_iter().zip(&objects);
         self.carry_out(Plan::default(), &mut |plan| {
-            let Some((ReadRequest { offset, buffer, read, .. }, object)) = rest.next() else {
+            let Some((ReadRequest { offset, buffer, read, pieces, .. }, object)) = rest.next() else {
                 return Ok(false);
             };
             let at = locked.binary_search_by_key(&Arc::as_ptr(object), |(address, _)| *address);
@@ -253,9 +257,13 @@ impl Core {
             });
             if whole.is_some() {
                 *read = buffer.len();
+                let planned = plan.expected.len();
                 self.plan_blocks(object, *offset / BLOCK, buffer, plan)?;
+                *pieces = transfers::pieces(plan.expected[planned..].iter().filter_map(range_of));
             } else {
+                transfers::begin();
                 *read = self.read_locked(object, state, *offset, buffer)?;
+                *pieces = transfers::noted().reads;
             }
             Ok(true)
         })
@@ -263,7 +271,8 @@ impl Core {
 }
 
 /// Where on the device an operation reads.
-fn range_of((_, _, places): &Expected) -> Option<(u64, usize)> {
+fn range_of(expected: &Expected) -> Option<(u64, usize)> {
+    let places = expected.places();
     match places.first()? {
         Place::Data(start, _) => Some((start * BLOCK, places.len() * BLOCK_LEN)),
         Place::Hole | Place::Reserved(_) => None,

@@ -10,6 +10,7 @@ mod opening;
 
 use super::device::MemoryDevice;
 use super::*;
+use crate::object::ReadRequest;
 use crate::object::testing::{Random, block_options as options, copy_dir};
 use crate::object::{ObjectStore, conformance};
 use nacre_types::Fid;
@@ -91,7 +92,7 @@ fn many_reads_at_once_give_what_single_ones_give() {
             let len = if random.below(2) == 0 { 4096 } else { random.below(8192) as usize };
             let offset = random.below(70) * if random.below(2) == 0 { 4096 } else { 3000 };
             let object = fid(random.below(22) as u32);
-            ReadRequest { object, offset, buffer: &mut buffer[..len], read: 0 }
+            ReadRequest::new(object, offset, &mut buffer[..len])
         })
         .collect();
     store.read_many(&mut requests).expect("read");

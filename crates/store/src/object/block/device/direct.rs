@@ -61,6 +61,8 @@ struct Counters {
     flushes: AtomicU64,
     discarded_bytes: AtomicU64,
     ring_batches: AtomicU64,
+    ring_enters: AtomicU64,
+    copied_reads: AtomicU64,
     call_batches: AtomicU64,
     short: AtomicU64,
 }
@@ -146,7 +148,11 @@ impl DirectDevice {
             let result = unsafe { ring.run(way, next, done) };
             self.rings.lock().idle.push(ring);
             add(&self.counters.ring_batches, 1);
-            return result.map(|short| add(&self.counters.short, short));
+            return result.map(|cost| {
+                add(&self.counters.short, cost.short);
+                add(&self.counters.ring_enters, cost.enters);
+                add(&self.counters.copied_reads, cost.copied_reads);
+            });
         }
         add(&self.counters.call_batches, 1);
         let mut copy = None;
@@ -184,6 +190,7 @@ impl DirectDevice {
         let copy = copy.get_or_insert_with(|| AlignedBuffer::zeroed(COPY_PIECE));
         for piece in buffer.chunks_mut(COPY_PIECE) {
             self.read_aligned(offset, &mut copy[..piece.len()])?;
+            add(&self.counters.copied_reads, 1);
             piece.copy_from_slice(&copy[..piece.len()]);
             offset += piece.len() as u64;
         }
@@ -342,6 +349,8 @@ impl BlockDevice for DirectDevice {
             flushes: read(&counters.flushes),
             discarded_bytes: read(&counters.discarded_bytes),
             ring_batches: read(&counters.ring_batches),
+            ring_enters: read(&counters.ring_enters),
+            copied_reads: read(&counters.copied_reads),
             call_batches: read(&counters.call_batches),
             short: read(&counters.short),
         }

@@ -66,6 +66,34 @@ fn batches_of_any_memory_alignment_are_read_back() {
 }
 
 #[test]
+fn aligned_reads_are_not_copied_and_a_submission_carries_many() {
+    for system_calls_only in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let device = open(&dir, system_calls_only);
+        let data = pattern(3, 32 * 4096);
+        device.write(&[WriteOp { offset: 0, data: &data }]).expect("written");
+        let before = device.stats();
+        let mut back = AlignedBuffer::zeroed(data.len());
+        let ops = |(at, buffer)| ReadOp { offset: at as u64 * 4096, buffer };
+        let mut reads: Vec<ReadOp<'_>> = back.chunks_mut(4096).enumerate().map(ops).collect();
+        device.read(&mut reads).expect("read");
+        assert!(*back == *data);
+        let after = device.stats();
+        assert_eq!((after.reads - before.reads, after.copied_reads), (32, 0));
+        if after.ring_batches > 0 {
+            assert_eq!(after.ring_batches - before.ring_batches, 1);
+            // One for each completion at worst, besides those that submit.
+            let enters = after.ring_enters - before.ring_enters;
+            assert!((1..=32 + 4).contains(&enters), "{enters}");
+        }
+        let mut shifted = AlignedBuffer::zeroed(8192);
+        device.read(&mut [ReadOp { offset: 4096, buffer: &mut shifted[1..4097] }]).expect("read");
+        assert!(shifted[1..4097] == data[4096..8192]);
+        assert_eq!(device.stats().copied_reads, 1);
+    }
+}
+
+#[test]
 fn more_operations_than_a_ring_takes_at_once_are_all_done() {
     each_device(|device| {
         let data: Vec<Vec<u8>> = (0..500).map(|i| pattern(i, 4096)).collect();

@@ -31,8 +31,17 @@ fn a_flipped_bit_is_an_error_that_names_the_place_and_never_data() {
                 other => panic!("{other}"),
             }
         }
-        let mut many = [ReadRequest { object: fid(1), offset: block, buffer: &mut buffer[..4096], read: 0 }];
+        let mut many = [ReadRequest::new(fid(1), block, &mut buffer[..4096])];
         assert_eq!(store.read_many(&mut many).expect_err("noticed").status(), Status::EIO);
+        let (mut damaged, mut whole) = (vec![0; 4096], vec![0; 4096]);
+        let mut both =
+            [ReadRequest::new(fid(1), block, &mut damaged), ReadRequest::new(fid(2), block, &mut whole)];
+        let mut failed = Vec::new();
+        store.read_all(&mut both, &mut |number, error| failed.push((number, error.status())));
+        assert_eq!(failed, [(0, Status::EIO)], "the damage of one is no error of the other");
+        let there = both[1].read;
+        assert_eq!(whole[..there], data[block as usize..][..there]);
+        assert!(there > 0);
         let report = store.verify(false, &mut |_| {}).expect("verify runs");
         let named = ObjectProblem::Data {
             object: fid(1),
