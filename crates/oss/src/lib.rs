@@ -11,6 +11,7 @@ mod arguments;
 mod clients;
 mod grants;
 mod locks;
+mod reads;
 mod service;
 mod stats;
 mod trim;

@@ -9,7 +9,7 @@ use nacre_dlm::{Expected, LockService, Timer};
 use nacre_lock::Extent;
 use nacre_lock::server::ServerConfig;
 use nacre_params::{EventStats, JobStats};
-use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService};
+use nacre_rpc::{Call, Direction, Export, Exports, Hold, Moment, OssService, ReadCall};
 use nacre_store::object::trim::Trimmer;
 use nacre_store::object::{Fallocate, ObjectAttr, ObjectError, ObjectStore, Seek, Space};
 use nacre_types::{ClientUuid, Fid, JobId, Status, StatusResult, TargetId};
@@ -214,7 +214,7 @@ impl ObjectServer {
     }
 
     /// Counts a request that succeeded: for its client, and for its job if it has one.
-    fn count_for(
+    pub(crate) fn count_for(
         &self,
         export: &Export,
         job: Option<(JobId, Instant)>,
@@ -435,7 +435,7 @@ impl ObjectServer {
     }
 
     /// A read or write goes to the store; counted for the target and for the client's address.
-    fn begin_transfer<'a>(
+    pub(crate) fn begin_transfer<'a>(
         &'a self,
         export: &'a Export,
         direction: Direction,
@@ -477,6 +477,20 @@ impl ObjectServer {
         Ok(statfs)
     }
 
+    /// What the client is told of a failure.
+    pub(crate) fn refused(&self, request: &OssRequest, refusal: Refusal) -> Status {
+        match refusal {
+            Refusal::Argument(status) => status,
+            Refusal::Store(error) => {
+                let status = error.status();
+                if !is_expected(status) {
+                    self.log_failure(request, &error);
+                }
+                status
+            }
+        }
+    }
+
     /// Logs a failure of the store, at most one in [`LOG_EVERY`]: a broken disk fails every request.
     fn log_failure(&self, request: &OssRequest, error: &ObjectError) {
         let mut logged = self.logged.lock();
@@ -503,7 +517,7 @@ struct WriteHow {
 }
 
 /// The bytes of a request; `None` if there are none.
-fn extent(offset: u64, len: u64) -> Option<Extent> {
+pub(crate) fn extent(offset: u64, len: u64) -> Option<Extent> {
     Extent::new(offset, offset.saturating_add(len.checked_sub(1)?))
 }
 
@@ -593,18 +607,18 @@ impl OssService for ObjectServer {
             }
             Err(refusal) => {
                 in_progress.count(operation, None);
-                Err(match refusal {
-                    Refusal::Argument(status) => status,
-                    Refusal::Store(error) => {
-                        let status = error.status();
-                        if !is_expected(status) {
-                            self.log_failure(request, &error);
-                        }
-                        status
-                    }
-                })
+                Err(self.refused(request, refusal))
             }
         }
+    }
+
+    fn reads_at_once(&self) -> usize {
+        // What a test wants held is held by itself.
+        if self.hold.is_armed() { 1 } else { self.target.store.reads_at_once() }
+    }
+
+    fn handle_reads(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
+        self.read_together(export, reads);
     }
 }
 

@@ -271,6 +271,31 @@ pub trait OssService: Send + Sync {
         request: &OssRequest,
         bulk: Bulk<'_>,
     ) -> StatusResult<OssReply>;
+
+    /// How many reads that have arrived already should be run by one [`OssService::handle_reads`]; 1 if that gains nothing.
+    fn reads_at_once(&self) -> usize {
+        1
+    }
+
+    /// Runs reads of one client, none of which waits for locks ([`OssRequest::waits_for_locks`]), in any order. Each gets a result of
+    /// its own.
+    fn handle_reads(&self, export: &Export, reads: &mut [ReadCall<'_>]) {
+        for read in reads {
+            read.result = self.handle(export, &read.call, read.request, Bulk::Receive(read.buffer));
+        }
+    }
+}
+
+/// A read that is done together with others.
+pub struct ReadCall<'a> {
+    /// What goes with it.
+    pub call: Call<'a>,
+    /// The request, an [`OssRequest::Read`].
+    pub request: &'a OssRequest,
+    /// Room for all that it asks for.
+    pub buffer: &'a mut [u8],
+    /// Its outcome, once it has run.
+    pub result: StatusResult<OssReply>,
 }
 
 /// The management server, as its service implements it.

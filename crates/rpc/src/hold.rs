@@ -112,6 +112,11 @@ impl Hold {
         self.released.notify_all();
     }
 
+    /// Some request is to be held.
+    pub fn is_armed(&self) -> bool {
+        self.is_armed.load(Ordering::Relaxed)
+    }
+
     /// To be called for each request at both moments; waits if it is the one.
     pub fn pass(&self, moment: Moment, request: &dyn fmt::Debug) {
         if self.is_armed.load(Ordering::Relaxed) {

@@ -194,6 +194,20 @@ impl OssRequest {
         let (sync, granted, lock, incarnation) = (false, false, IoLock::Lease, 0);
         OssRequest::Write { object, offset, sync, granted, lock, incarnation }
     }
+
+    /// It may wait until another client gives a lock up.
+    pub const fn waits_for_locks(&self) -> bool {
+        match self {
+            OssRequest::Write { lock, .. }
+            | OssRequest::Read { lock, .. }
+            | OssRequest::Truncate { lock, .. }
+            | OssRequest::Fallocate { lock, .. }
+            | OssRequest::Seek { lock, .. } => matches!(lock, IoLock::Server),
+            OssRequest::GetAttr { glimpse, .. } => *glimpse,
+            OssRequest::Locks { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// How long a grant lasts after the last [`OssRequest::Grant`] of its client.

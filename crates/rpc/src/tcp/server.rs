@@ -3,6 +3,7 @@
 mod clients;
 mod connection;
 mod dispatch;
+mod reads;
 
 use super::host::random_instance;
 use super::threads::ThreadGroup;

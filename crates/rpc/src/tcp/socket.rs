@@ -127,8 +127,16 @@ impl Socket {
 
     /// One system call that sends what follows the first `skip` bytes of a frame; the caller keeps others from sending
     /// meanwhile. Says how many bytes went out: all of them, unless the peer does not take them in time.
-    fn send_some(&self, parts: &[&[u8]; 3], skip: usize, flags: i32) -> io::Result<usize> {
-        let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 3];
+    fn send_some(&self, parts: &[&[u8]], skip: usize, flags: i32) -> io::Result<usize> {
+        const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // One frame has a header, a body and data; more than that are several frames.
+        let (mut few, mut many) = ([NONE; 3], Vec::new());
+        let iov: &mut [libc::iovec] = if parts.len() <= few.len() {
+            &mut few
+        } else {
+            many.resize(parts.len(), NONE);
+            &mut many
+        };
         let mut count = 0;
         let mut skip = skip;
         for part in parts {
@@ -154,7 +162,7 @@ impl Socket {
     ///
     /// # Errors
     /// `Closed`.
-    pub(crate) fn try_send(&self, parts: &[&[u8]; 3], patient: bool) -> Result<usize, LinkError> {
+    pub(crate) fn try_send(&self, parts: &[&[u8]], patient: bool) -> Result<usize, LinkError> {
         let flags = if patient { 0 } else { libc::MSG_DONTWAIT };
         loop {
             match self.send_some(parts, 0, flags) {
@@ -171,7 +179,7 @@ impl Socket {
     /// # Errors
     /// `Interrupted` only if nothing of the frame was sent; otherwise an interrupt of a sender whose peer does not
     /// take data ends the connection, as does a stall.
-    pub(crate) fn send_rest(&self, parts: &[&[u8]; 3], mut sent: usize) -> Result<(), LinkError> {
+    pub(crate) fn send_rest(&self, parts: &[&[u8]], mut sent: usize) -> Result<(), LinkError> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut stalled = Duration::ZERO;
         while sent < total {
@@ -200,7 +208,7 @@ impl Socket {
     /// Waits for a tick until something can be sent; says whether it can.
     /// Sends a frame to a peer that gets so long to take it. Says whether all of it went out; if not, the stream may have
     /// lost its framing.
-    pub(crate) fn send_within(&self, parts: &[&[u8]; 3], limit: Duration) -> bool {
+    pub(crate) fn send_within(&self, parts: &[&[u8]], limit: Duration) -> bool {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let until = Instant::now() + limit;
         let mut sent = 0;
@@ -282,6 +290,18 @@ impl Inbox {
             }
             _ => false,
         }
+    }
+
+    /// Header and body of the next frame, if it has arrived in full and has no data; it stays there.
+    pub(crate) fn peek(&self) -> Option<(Header, &[u8])> {
+        let (header, rest) = self.buffered().split_first_chunk::<HEADER_BYTES>()?;
+        let header = Header::from_bytes(header).ok().filter(|header| header.bulk_len == 0)?;
+        Some((header, rest.get(..header.body_len as usize)?))
+    }
+
+    /// Takes the frame that was looked at.
+    pub(crate) fn take_peeked(&mut self, header: &Header) {
+        self.consume(HEADER_BYTES + header.body_len as usize);
     }
 
     fn consume(&mut self, len: usize) {

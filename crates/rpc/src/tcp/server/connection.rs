@@ -6,6 +6,7 @@
 
 use super::clients::{Client, Who};
 use super::dispatch::Work;
+use super::reads::Line;
 use super::{Service, Shared, service_of};
 use crate::config::ServerConfig;
 use crate::tcp::socket::{Closed, Inbox, LinkError, Socket, TICK};
@@ -66,7 +67,8 @@ pub(super) struct Connection {
     pub(super) socket: Socket,
     session: OnceLock<Session>,
     sending: Mutex<()>,
-    inbox: Mutex<Inbox>,
+    pub(super) inbox: Mutex<Inbox>,
+    pub(super) reads: Mutex<Line>,
     roles: Mutex<Roles>,
     lead_free: Condvar,
     closed: AtomicBool,
@@ -93,6 +95,7 @@ impl Connection {
             session: OnceLock::new(),
             sending: Mutex::new(()),
             inbox: Mutex::new(Inbox::new()),
+            reads: Mutex::default(),
             roles: Mutex::default(),
             lead_free: Condvar::new(),
             closed: AtomicBool::new(false),
@@ -158,14 +161,18 @@ impl Connection {
     /// Sends a frame. While the peer does not take it the thread counts as waiting.
     pub(super) fn send(&self, header: &Header, body: &[u8], bulk: &[u8]) {
         let bytes = header.to_bytes();
-        let parts = [&bytes[..], body, bulk];
+        self.send_parts(&[&bytes, body, bulk]);
+    }
+
+    /// The same for the parts of one or more frames, in this order.
+    pub(super) fn send_parts(&self, parts: &[&[u8]]) {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let sent = match self.sending.try_lock_for(SEND_TURN_MAX) {
-            Some(guard) => match self.socket.try_send(&parts, true) {
+            Some(guard) => match self.socket.try_send(parts, true) {
                 Ok(sent) if sent == total => return,
                 // The peer is slow: others read on while this thread waits with the lock.
                 Ok(sent) => nacre_env::blocking(|| {
-                    let result = self.socket.send_rest(&parts, sent);
+                    let result = self.socket.send_rest(parts, sent);
                     drop(guard);
                     result
                 }),
@@ -173,7 +180,7 @@ impl Connection {
             },
             None => nacre_env::blocking(|| {
                 let _guard = self.sending.lock();
-                self.socket.send_rest(&parts, 0)
+                self.socket.send_rest(parts, 0)
             }),
         };
         if let Err(error) = sent {

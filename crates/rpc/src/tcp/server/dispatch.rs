@@ -3,6 +3,7 @@
 use super::Service;
 use super::clients::{Client, StoredReply};
 use super::connection::{Connection, Session};
+use super::reads::Gathered;
 use crate::api::{Call, MdsService, OssService, ReplySlot};
 use crate::tcp::buffer::AlignedBuffer;
 use crate::tcp::socket::{Closed, Inbox, LinkError, TICK};
@@ -25,14 +26,16 @@ const REQUEST_BODY_MAX: u32 = 1 << 20;
 
 /// What one thread works with: its buffers are used again for each request.
 pub(super) struct Work<'a> {
-    connection: &'a Arc<Connection>,
-    session: &'a Session,
-    interrupt: &'a InterruptTarget,
+    pub(super) connection: &'a Arc<Connection>,
+    pub(super) session: &'a Session,
+    pub(super) interrupt: &'a InterruptTarget,
     body: Vec<u8>,
-    bulk: AlignedBuffer,
+    pub(super) bulk: AlignedBuffer,
     bulk_intact: bool,
-    reply: Vec<u8>,
-    system: Cred,
+    pub(super) reply: Vec<u8>,
+    pub(super) system: Cred,
+    /// Reads that are run together.
+    pub(super) gathered: Vec<Gathered>,
 }
 
 impl<'a> Work<'a> {
@@ -50,6 +53,7 @@ impl<'a> Work<'a> {
             bulk_intact: true,
             reply: Vec::new(),
             system: Cred::system(),
+            gathered: Vec::new(),
         }
     }
 
@@ -238,7 +242,13 @@ impl<'a> Work<'a> {
     }
 
     /// [`Work::answer`], unless the service has dropped the client: then it goes from here too.
-    fn answer_client(&mut self, header: &Header, client: &Arc<Client>, status: Status, bulk_len: usize) {
+    pub(super) fn answer_client(
+        &mut self,
+        header: &Header,
+        client: &Arc<Client>,
+        status: Status,
+        bulk_len: usize,
+    ) {
         if status != Status::EVICTED {
             return self.answer(header, status, bulk_len);
         }
@@ -253,7 +263,6 @@ impl<'a> Work<'a> {
         if client.is_gone() {
             return self.answer(header, Status::EVICTED, 0);
         }
-        let export = client.export.as_ref();
         let decoded = job_of(header, &self.body)
             .and_then(|(body, job)| OssRequest::from_bytes(body).map(|request| (request, job)));
         let (request, job) = match decoded {
@@ -263,20 +272,35 @@ impl<'a> Work<'a> {
                 return self.answer(header, status, 0);
             }
         };
+        if !self.join_reads(service, client, header, &request, job) {
+            self.run_one(header, service, client, &request, job);
+        }
+    }
+
+    /// Runs a request of an object target by itself and answers it.
+    pub(super) fn run_one(
+        &mut self,
+        header: &Header,
+        service: &dyn OssService,
+        client: &Arc<Client>,
+        request: &OssRequest,
+        job: Option<JobId>,
+    ) {
+        let export = client.export.as_ref();
         let call = Call::new(&self.system).for_job(job);
-        let result = match &request {
+        let result = match request {
             OssRequest::Read { len, .. } if *len as usize > BULK_MAX => Err(Status::E2BIG),
             OssRequest::Read { len, .. } => {
                 let buffer = self.bulk.get(*len as usize);
-                guarded(|| service.handle(export, &call, &request, Bulk::Receive(buffer)))
+                guarded(|| service.handle(export, &call, request, Bulk::Receive(buffer)))
             }
             OssRequest::Write { .. } => {
                 let data = self.bulk.get(header.bulk_len as usize);
-                guarded(|| service.handle(export, &call, &request, Bulk::Send(data)))
+                guarded(|| service.handle(export, &call, request, Bulk::Send(data)))
             }
-            _ => guarded(|| service.handle(export, &call, &request, Bulk::None)),
+            _ => guarded(|| service.handle(export, &call, request, Bulk::None)),
         };
-        let bulk_len = match (&request, &result) {
+        let bulk_len = match (request, &result) {
             (OssRequest::Read { len, .. }, Ok(OssReply::Read(got))) => (*got).min(*len) as usize,
             _ => 0,
         };
@@ -293,31 +317,42 @@ impl<'a> Work<'a> {
     fn answer(&mut self, request: &Header, status: Status, bulk_len: usize) {
         // The request has ended; being called off must not keep its answer from being sent.
         self.interrupt.end();
-        let mut header = Header::new(FrameKind::Reply, request.target, request.xid);
-        header.status = status;
         let bulk: &[u8] = self.bulk.get(bulk_len);
-        // What was not agreed on is not used, whatever the request says.
-        let agreed = |kind: &ChecksumType| self.session.features.contains(Features::of_checksum(*kind));
-        let checksum = request.checksum().filter(|kind| bulk_len > 0 && agreed(kind));
-        let checked = header.set_body(&self.reply).and_then(|()| header.set_bulk(bulk, checksum));
-        match checked {
-            Ok(()) => self.connection.send(&header, &self.reply, bulk),
-            Err(status) => {
-                header = Header::new(FrameKind::Reply, request.target, request.xid);
-                header.status = status;
-                self.connection.send(&header, &[], &[]);
-            }
+        match reply_header(self.session, request, status, &self.reply, bulk) {
+            Ok(header) => self.connection.send(&header, &self.reply, bulk),
+            Err(header) => self.connection.send(&header, &[], &[]),
         }
     }
 }
 
+/// The header of an answer with this body and data; as an error that of one without either.
+pub(super) fn reply_header(
+    session: &Session,
+    request: &Header,
+    status: Status,
+    body: &[u8],
+    bulk: &[u8],
+) -> Result<Header, Header> {
+    let mut header = Header::new(FrameKind::Reply, request.target, request.xid);
+    header.status = status;
+    // What was not agreed on is not used, whatever the request says.
+    let agreed = |kind: &ChecksumType| session.features.contains(Features::of_checksum(*kind));
+    let checksum = request.checksum().filter(|kind| !bulk.is_empty() && agreed(kind));
+    let checked = header.set_body(body).and_then(|()| header.set_bulk(bulk, checksum));
+    checked.map(|()| header).map_err(|status| {
+        let mut header = Header::new(FrameKind::Reply, request.target, request.xid);
+        header.status = status;
+        header
+    })
+}
+
 /// The body of a request without the job that it may end with, and that.
-fn job_of<'a>(header: &Header, body: &'a [u8]) -> Result<(&'a [u8], Option<JobId>), DecodeError> {
+pub(super) fn job_of<'a>(header: &Header, body: &'a [u8]) -> Result<(&'a [u8], Option<JobId>), DecodeError> {
     if header.flags.contains(FrameFlags::JOB_ID) { split_job(body) } else { Ok((body, None)) }
 }
 
 /// Appends the reply and gives the status; errors have no body.
-fn encode_result<T: Encode>(result: &StatusResult<T>, out: &mut Vec<u8>) -> Status {
+pub(super) fn encode_result<T: Encode>(result: &StatusResult<T>, out: &mut Vec<u8>) -> Status {
     match result {
         Ok(reply) => {
             reply.encode(out);
@@ -330,7 +365,7 @@ fn encode_result<T: Encode>(result: &StatusResult<T>, out: &mut Vec<u8>) -> Stat
 }
 
 /// Runs a service. A panic there costs its request, not the connection of the client.
-fn guarded<T>(run: impl FnOnce() -> StatusResult<T>) -> StatusResult<T> {
+pub(super) fn guarded<T>(run: impl FnOnce() -> StatusResult<T>) -> StatusResult<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         log::error!("a request failed because of a fault in this program");
         Err(Status::EIO)
