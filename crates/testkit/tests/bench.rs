@@ -308,3 +308,23 @@ fn layouts_are_measured_and_nothing_is_left() {
     }
     assert_eq!(fs::read_dir(&scratch).expect("there").count(), 0);
 }
+
+#[test]
+fn an_ost_is_measured_beside_one_with_fake_io_that_is_called_so() {
+    let cluster = Cluster::start(Shape::Embedded);
+    let scratch = cluster.run().make("survey");
+    for backend in ["file", "block"] {
+        let common = ["survey", "--dir", text(&scratch), "--backend", backend, "--fake-io", "--runs", "2"];
+        let work =
+            ["--seconds", "0.1", "--objects", "2", "--threads", "1,6", "--record", "4k", "--size", "2M"];
+        let words: Vec<&str> = common.into_iter().chain(work).collect();
+        let table = bench(&cluster, &words);
+        for threads in [1, 6] {
+            let row = format!("| ost, {backend}, random read, obj 2 thr {threads} rsz 4K ");
+            let row = table.lines().find(|line| line.starts_with(&row)).unwrap_or_else(|| panic!("{table}"));
+            assert!(row.contains("FAKE null store (no I/O)") && row.contains(">= 0.90"), "{row}");
+        }
+        assert!(table.contains("data is not, reads give zeros"), "{table}");
+    }
+    assert_eq!(fs::read_dir(&scratch).expect("there").count(), 0);
+}

@@ -1,7 +1,7 @@
 //! OSTs that keep their objects on devices of their own.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nacre_testkit::cluster::Options;
@@ -106,6 +106,67 @@ fn damaged_data_is_an_error_and_the_check_names_it() {
     assert!(fs::read(&good).expect("read") == bytes);
     let error = fs::read(&bad).expect_err("noticed");
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    cluster.stop();
+}
+
+/// Reads a file of `content` in blocks of 4 KiB, at random, by many threads around all caches; how many blocks could not be read.
+fn read_by_many(path: &Path, content: &[u8], seed: u64) -> usize {
+    const THREADS: u64 = 16;
+    let read = |thread: u64| {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("opened");
+        let mut memory = vec![0; 8192];
+        let start = memory.as_ptr().align_offset(4096);
+        let mut random = Random::new(seed * THREADS + thread);
+        let mut refused = 0;
+        for _ in 0..150 {
+            let at = random.below(content.len() / 4096) * 4096;
+            let buffer = &mut memory[start..start + 4096];
+            match file.read_exact_at(buffer, at as u64) {
+                Ok(()) => assert!(*buffer == content[at..at + 4096], "other data at {at}"),
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        refused
+    };
+    let read = &read;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || read(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("read")).sum()
+    })
+}
+
+#[test]
+fn small_reads_of_many_threads_share_submissions_and_the_damage_of_one_is_no_error_of_others() {
+    let Some(mut cluster) = start(Shape::Separate, "blk8", &[BACKEND]) else { return };
+    let directory = cluster.directory("files");
+    cluster.lfs(&["setstripe", "-c", "1", "-i", "0", &directory.to_string_lossy()]).success();
+    let (path, bytes) = (directory.join("file"), content(5, 1 << 20));
+    fs::write(&path, &bytes).expect("written");
+    File::open(&path).expect("opened").sync_all().expect("synced");
+    let did = |name: &str| count(&cluster, "blk8-OST0000", "device_stats", name);
+    let before = ["reads", "ring_batches", "call_batches", "copied_reads"].map(did);
+    assert_eq!(read_by_many(&path, &bytes, 1), 0);
+    let after = ["reads", "ring_batches", "call_batches", "copied_reads"].map(did);
+    let [reads, by_rings, by_calls, copied] = [0, 1, 2, 3].map(|row| after[row] - before[row]);
+    // The kernel and the client may give two who want the same block one answer.
+    assert!(reads >= 1000, "reads go to the device: {before:?} {after:?}");
+    assert_eq!(copied, 0, "none is copied on its way to the network");
+    assert!(by_rings + by_calls < reads, "some went together: {before:?} {after:?}");
+    assert!(by_rings == 0 || did("ring_enters") > 0);
+    let device = data_of(&cluster, 0);
+    let file = OpenOptions::new().read(true).write(true).open(&device).expect("opened");
+    let mut image = vec![0; 1 << 20];
+    let found = (0..).find_map(|part: u64| {
+        file.read_exact_at(&mut image, part << 20).expect("it is on the device");
+        let at = image.chunks(4096).position(|block| *block == bytes[77 * 4096..78 * 4096]);
+        at.map(|at| (part << 20) + at as u64 * 4096)
+    });
+    let at = found.expect("looked for until it was found");
+    file.write_all_at(&[bytes[77 * 4096 + 9] ^ 1], at + 9).expect("flipped");
+    file.sync_all().expect("synced");
+    let refused = read_by_many(&path, &bytes, 2);
+    assert!((1..200).contains(&refused), "{refused} of 2400");
     cluster.stop();
 }
 
