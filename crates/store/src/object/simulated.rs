@@ -11,8 +11,8 @@ pub use any::AnyMedium;
 
 use super::block::Core;
 use super::{
-    Advice, CachePolicy, Fallocate, FreeExtents, Nxd, ObjectAttr, ObjectExtent, ObjectStore,
-    ObjectStoreStats, ObjectVerifyReport, Result, Seek, Space, Trimmed,
+    Advice, CachePolicy, Fallocate, FreeExtents, Nxd, ObjectAttr, ObjectError, ObjectExtent, ObjectStore,
+    ObjectStoreStats, ObjectVerifyReport, ReadRequest, Result, Seek, Space, Trimmed,
 };
 use crate::object::block::device::model::SimulatedDevice;
 use nacre_types::{Fid, Timestamp};
@@ -171,6 +171,17 @@ impl ObjectStore for Simulated {
         let read = self.inner.read(object, offset, buffer, ahead)?;
         self.simulation.transfer(object, offset, read);
         Ok(read)
+    }
+
+    fn reads_at_once(&self) -> usize {
+        self.inner.reads_at_once()
+    }
+
+    fn read_all(&self, reads: &mut [ReadRequest<'_>], failed: &mut dyn FnMut(usize, ObjectError)) {
+        self.inner.read_all(reads, failed);
+        for request in reads {
+            self.simulation.transfer(request.object, request.offset, request.read);
+        }
     }
 
     fn advise(&self, object: Fid, offset: u64, len: u64, advice: Advice) -> Result<()> {
@@ -381,6 +392,30 @@ mod tests {
         assert!(start.elapsed() >= Duration::from_millis(30));
         simulation.set_medium(None);
         assert_eq!(simulation.medium(), None);
+        store.close().expect("closed");
+    }
+
+    #[test]
+    fn a_store_that_reads_for_many_at_once_still_does_where_media_can_be_simulated() {
+        use crate::object::{BlockStore, BlockStoreOptions};
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = BlockStoreOptions { create: true, size: 64 << 20, ..BlockStoreOptions::default() };
+        let store = Simulated::new(Box::new(BlockStore::open(dir.path(), options).expect("made")));
+        assert!(store.reads_at_once() > 1);
+        store.write(fid(1), 0, &[7; 16384]).expect("written");
+        let batches =
+            |store: &Simulated| store.device_store().expect("a device").device().stats().ring_batches;
+        let before = batches(&store);
+        let mut memory = vec![0; 16384];
+        let mut reads: Vec<ReadRequest<'_>> = memory
+            .chunks_mut(4096)
+            .zip((0..).step_by(4096))
+            .map(|(buffer, offset)| ReadRequest::new(fid(1), offset, buffer))
+            .collect();
+        store.read_all(&mut reads, &mut |_, error| panic!("{error}"));
+        assert!(reads.iter().all(|read| read.read == 4096));
+        assert!(memory.iter().all(|byte| *byte == 7));
+        assert!(batches(&store) - before <= 1, "one submission for all");
         store.close().expect("closed");
     }
 }
