@@ -14,8 +14,8 @@ use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest};
 use nacre_wire::mgs::{FsConfig, MgsReply, MgsRequest};
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -344,8 +344,12 @@ impl Services {
     }
 }
 
+/// An address of its own, with any port: nobody else listens there later, when a server of it has gone.
 pub fn any_port() -> SocketAddr {
-    "127.0.0.1:0".parse().expect("valid")
+    static COUNT: AtomicU16 = AtomicU16::new(0);
+    let [high, low] = COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let host = Ipv4Addr::new(127, 1 + (std::process::id() % 254) as u8, high, low.wrapping_add(1));
+    SocketAddr::from((host, 0))
 }
 
 pub fn nid(addr: SocketAddr) -> Nid {
