@@ -277,7 +277,7 @@ impl Mds {
             config,
             store,
         });
-        mds.begin_data();
+        mds.data.adapt(&mds.space.statfs());
         mds.set_osts(osts)?;
         match inodes.and_then(|inodes| i64::try_from(inodes).ok()) {
             Some(inodes) => {
