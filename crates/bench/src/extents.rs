@@ -1,8 +1,9 @@
 //! Where files and free space of a local file system lie on its device.
 
+use nacre_store::object::fiemap;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// A piece of a file, or of free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,38 +17,13 @@ pub(crate) struct Extent {
 }
 
 // The kernel's headers linux/fiemap.h and linux/fsmap.h, which libc does not have.
-const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
 const FS_IOC_GETFSMAP: libc::c_ulong = 0xc0c0_583b;
-const FIEMAP_FLAG_SYNC: u32 = 1;
-const FIEMAP_EXTENT_LAST: u32 = 1;
 /// Data of these has no place of its own on the device: unknown, not allocated yet, or inside of metadata.
 const FIEMAP_EXTENT_NOWHERE: u32 = 0x2 | 0x4 | 0x200;
 const FMR_OF_SPECIAL_OWNER: u32 = 0x10;
 const FMR_OWN_FREE: u64 = 1;
 /// Extents that are asked for at once.
 const BATCH: usize = 512;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct FiemapExtent {
-    logical: u64,
-    physical: u64,
-    length: u64,
-    reserved64: [u64; 2],
-    flags: u32,
-    reserved: [u32; 3],
-}
-
-#[repr(C)]
-struct Fiemap {
-    start: u64,
-    length: u64,
-    flags: u32,
-    mapped_extents: u32,
-    extent_count: u32,
-    reserved: u32,
-    extents: [FiemapExtent; BATCH],
-}
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -80,36 +56,14 @@ struct FsmapHead {
 /// `EOPNOTSUPP` or `ENOTTY` where the file system does not tell.
 pub(crate) fn of_file(file: &File) -> io::Result<Vec<Extent>> {
     let mut all: Vec<Extent> = Vec::new();
-    let empty =
-        FiemapExtent { logical: 0, physical: 0, length: 0, reserved64: [0; 2], flags: 0, reserved: [0; 3] };
-    let mut map = Box::new(Fiemap {
-        start: 0,
-        length: u64::MAX,
-        flags: FIEMAP_FLAG_SYNC,
-        mapped_extents: 0,
-        extent_count: BATCH as u32,
-        reserved: 0,
-        extents: [empty; BATCH],
-    });
-    loop {
-        // SAFETY: the request takes a header and as many extents behind it as the header says, which is what `Fiemap` is.
-        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut *map) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let found = &map.extents[..(map.mapped_extents as usize).min(BATCH)];
-        for extent in found.iter().filter(|extent| extent.flags & FIEMAP_EXTENT_NOWHERE == 0) {
-            let (logical, physical, length) = (extent.logical, extent.physical, extent.length);
+    fiemap::each(file.as_fd(), 0..u64::MAX, fiemap::SYNC, &mut |piece| {
+        if piece.flags & FIEMAP_EXTENT_NOWHERE == 0 {
+            let (logical, physical, length) = (piece.offset, piece.place, piece.length);
             push(&mut all, Extent { logical, physical, length });
         }
-        let Some(last) = found.last() else { return Ok(all) };
-        let next = last.logical.saturating_add(last.length);
-        // No progress would be a kernel's mistake, and no end.
-        if last.flags & FIEMAP_EXTENT_LAST != 0 || next <= map.start {
-            return Ok(all);
-        }
-        (map.start, map.length) = (next, u64::MAX - next);
-        map.mapped_extents = 0;
-    }
+        true
+    })?;
+    Ok(all)
 }
 
 /// Free extents of the file system of `file`, in the order of the device. Those that touch are one.
@@ -180,8 +134,6 @@ mod tests {
 
     #[test]
     fn the_structures_have_the_sizes_that_the_requests_name() {
-        assert_eq!(std::mem::size_of::<FiemapExtent>(), 56);
-        assert_eq!(std::mem::size_of::<Fiemap>(), 32 + 56 * BATCH);
         assert_eq!(std::mem::size_of::<Fsmap>(), 64);
         assert_eq!(std::mem::size_of::<FsmapHead>(), 192 + 64 * BATCH);
     }

@@ -169,7 +169,7 @@ pub struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         for &slot in &self.slots {
-            let latched = self.table.latch_slots(vec![slot]);
+            let mut latched = self.table.latch_slots(vec![slot]);
             latched.entries(slot).retain(|entry| entry.ticket != self.ticket);
         }
         if self.reach == Reach::Several {
@@ -197,10 +197,9 @@ impl Drop for Latched<'_> {
 
 impl Latched<'_> {
     /// What is kept of the inodes of a slot that is held.
-    #[allow(clippy::mut_from_ref)]
-    fn entries(&self, slot: usize) -> &mut Vec<Entry> {
-        debug_assert!(self.held.contains(&slot));
-        // SAFETY: the latch is held, and each caller lets go of what it gets before it asks again.
+    fn entries(&mut self, slot: usize) -> &mut Vec<Entry> {
+        assert!(self.held.contains(&slot), "the latch is held");
+        // SAFETY: the latch is held by this alone, which is borrowed for as long.
         unsafe { &mut *self.table.slots[slot].kept.get() }
     }
 }
@@ -353,9 +352,9 @@ impl LockTable {
     ) -> StatusResult<()> {
         let mut patience = SHORT;
         loop {
-            let latched = self.latch_slots(kept.slots.clone());
+            let mut latched = self.latch_slots(kept.slots.clone());
             let in_the_way = kept.slots.iter().copied().find(|&slot| {
-                let entries = latched.entries(slot);
+                let entries = &*latched.entries(slot);
                 let wants = wants.iter().filter(|want| slot_of(want.fid()) == slot);
                 let earlier = || entries.iter().filter(|entry| entry.ticket < kept.ticket);
                 wants.into_iter().any(|want| earlier().any(|entry| entry.want().excludes(want)))
@@ -388,7 +387,7 @@ impl LockTable {
 
     /// Takes a turn, at one moment for everything.
     fn queue(self: &Arc<Self>, wants: &[Want<'_>], reach: Reach) -> Kept {
-        let latched = self.latch_all(wants.iter().map(Want::fid));
+        let mut latched = self.latch_all(wants.iter().map(Want::fid));
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         for want in wants {
             let name = match want {

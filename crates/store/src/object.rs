@@ -18,6 +18,7 @@
 pub mod block;
 mod cache_policy;
 mod error;
+pub mod fiemap;
 pub mod file;
 pub mod null;
 pub mod nxd;

@@ -21,7 +21,6 @@ mod ahead;
 mod check;
 pub(super) mod directory;
 mod fetch;
-mod fiemap;
 mod handle;
 mod io;
 pub(super) mod ops;

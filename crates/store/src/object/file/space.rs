@@ -3,8 +3,9 @@
 //! Asking the file system before each write would cost more than the write, so a budget is drawn: part of what was
 //! available at the last look. Writes take from it; when it is used up or a second old, the next one looks again.
 
-use super::{fiemap, ops};
+use super::ops;
 use crate::object::Space;
+use crate::object::fiemap;
 use rustix::fs::{StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};

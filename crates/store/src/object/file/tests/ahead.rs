@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::object::Fallocate;
+use crate::object::fiemap;
 use crate::object::file::ahead::{REST_MS, WORTH_IT};
-use crate::object::file::fiemap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -307,11 +307,12 @@ fn pieces_of_streams(dir: &Path, ahead_max_bytes: u64) -> usize {
     let pieces = |oid| {
         let handle = store.find(fid(oid)).unwrap().unwrap();
         let (mut count, mut end) = (0, None);
-        fiemap::each(handle.fd.as_fd(), 0, u64::MAX, &mut |piece| {
+        let told = fiemap::each(handle.fd.as_fd(), 0..u64::MAX, 0, &mut |piece| {
             count += usize::from(end != Some(piece.place));
             end = Some(piece.place + piece.length);
             true
         });
+        told.expect("this file system tells");
         count
     };
     (1..9).map(pieces).sum()
