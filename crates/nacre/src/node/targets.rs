@@ -163,13 +163,21 @@ pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn Obj
 /// As [`open_objects`], for the process that is to serve it and knows that no other one does: threads of one that was killed may still
 /// end and have the directory in use for that long. Whoever only looks at it, as `nacre check`, has it longer, and is named.
 fn open_served(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
+    let opened = once_free(|| {
+        open_uncached(instance, target).and_then(|store| with_cache(&instance.target_dir(target), store))
+    });
+    opened.map_err(Failure::because(format!("open {target}")))
+}
+
+/// Opens when nobody else has it any more. That a process ends is not told to others, so it is looked at again and again.
+fn once_free<T>(
+    mut open: impl FnMut() -> std::result::Result<T, ObjectError>,
+) -> std::result::Result<T, ObjectError> {
     let deadline = Instant::now() + KILLED_LIMIT;
-    let failed = Failure::because(format!("open {target}"));
     loop {
-        let opened = open_uncached(instance, target);
-        match opened.and_then(|store| with_cache(&instance.target_dir(target), store)) {
+        match open() {
             Err(ObjectError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(KILLED_POLL),
-            opened => return opened.map_err(failed),
+            opened => return opened,
         }
     }
 }
@@ -606,16 +614,17 @@ mod tests {
         let held = open_objects(&instance, ost).expect("nobody has it");
         let refused = open_objects(&instance, ost).err().expect("it is in use");
         assert!(refused.message.contains("in use"), "{refused}");
-        let still = Duration::from_millis(200);
-        let begun = Instant::now();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                // As long as threads of a killed process take to end.
-                std::thread::sleep(still);
-                drop(held);
-            });
-            open_served(&instance, ost).expect("it is free after a while");
+        let (mut held, mut tries) = (Some(held), 0);
+        let opened = once_free(|| {
+            tries += 1;
+            if tries == 3 {
+                held = None;
+            }
+            open_uncached(&instance, ost)
         });
-        assert!(begun.elapsed() >= still);
+        assert!(opened.is_ok());
+        assert_eq!(tries, 3, "as long as it is in use");
+        drop(opened);
+        open_served(&instance, ost).expect("it is free");
     }
 }
