@@ -246,6 +246,19 @@ impl LockTable {
         self.keep(&[*of], Reach::Here, &unless_interrupted).map(drop)
     }
 
+    /// Waits for whoever changes an inode at this moment. What a reader of the store has seen of his commit, the record in memory says after
+    /// this.
+    pub fn await_commit(&self, fid: &Fid) {
+        let latch = &self.slots[slot_of(fid)].latch;
+        if !latch.try_lock() {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            self.slots[slot_of(fid)].wait();
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        // SAFETY: it was locked here.
+        unsafe { latch.unlock() };
+    }
+
     /// Nobody waits for a turn any more.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);

@@ -66,7 +66,7 @@ impl Mds {
     ///
     /// # Errors
     /// `EPROTO` for changes of what does not lie here; `EIO` if the store cannot be read.
-    pub(super) fn stage(&self, tx: &mut Tx, part: &Part, now: Timestamp) -> StatusResult<()> {
+    pub(crate) fn stage(&self, tx: &mut Tx, part: &Part, now: Timestamp) -> StatusResult<()> {
         let mut changed = Changed::default();
         tx.batch().set_releasing(true);
         for update in &part.updates {

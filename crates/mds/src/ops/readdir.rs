@@ -120,7 +120,8 @@ impl Mds {
         }
         builder.page.end = !builder.full;
         let page = builder.page;
-        // What has left meanwhile is told of.
+        // What has left meanwhile is told of: a name goes from the store a moment before the record in memory says so.
+        self.locks.await_commit(fid);
         let now = place_of(&*self.with_names(fid)?)?;
         match (place, now) {
             (None, None) => Ok(self.answer(MdsReply::Directory(page))),

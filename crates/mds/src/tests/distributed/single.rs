@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::check::check_dir;
+use crate::ops::readdir::Details;
 use crate::tables::INODES;
+use nacre_layout::dir_layout::MOVED_ALL;
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::ReplySlot;
 use nacre_types::Xid;
@@ -518,4 +520,30 @@ fn a_shard_that_is_given_up_while_it_is_listed_says_that_its_names_are_elsewhere
     assert_eq!(mds.touch_directory(&seen), Err(Status::WRONG_SHARD));
     drop(mds);
     world.check();
+}
+
+/// What leaves is gone from the store a moment before the record in memory says so.
+#[test]
+fn a_listing_that_misses_names_that_have_just_left_says_that_they_have() {
+    let world = World::new(2, 11);
+    let dir = with_names(&world, "dir");
+    restripe(&world, dir, &[0, 1]).expect("begins");
+    let mds = world.net.get(0).expect("alive");
+    let names = (0..8).map(|number| format!("n{number}").into_bytes()).collect();
+    let update = Update::NamesOut { fid: dir, upto: MOVED_ALL, subdirs: 0, names };
+    let latched = mds.locks.latch_all([dir].iter());
+    let mut tx = mds.begin();
+    mds.stage(&mut tx, &Part { mdt: 0, updates: vec![update] }, mds.now()).expect("they can leave");
+    mds.store.commit(tx.batch()).expect("committed");
+    let answer = std::thread::scope(|scope| {
+        let listing = scope.spawn(|| mds.read_dir(&dir, 1, 1 << 16, Details::Names));
+        while mds.locks.waiting() == 0 && !listing.is_finished() {
+            std::thread::yield_now();
+        }
+        tx.take_cached().for_each(|(fid, record)| mds.cache.replace(&fid, record));
+        drop(latched);
+        listing.join().expect("no panic")
+    });
+    let MdsReply::Shard { page, moved, .. } = answer.expect("listed").reply else { panic!("a shard") };
+    assert_eq!((page.entries().count(), moved), (0, MOVED_ALL));
 }
