@@ -155,6 +155,7 @@ pub struct Locked<'a> {
 /// Latches of any number of inodes; released when dropped.
 pub struct Latched<'a> {
     table: &'a LockTable,
+    /// In order.
     held: Vec<usize>,
 }
 
@@ -198,7 +199,7 @@ impl Drop for Latched<'_> {
 impl Latched<'_> {
     /// What is kept of the inodes of a slot that is held.
     fn entries(&mut self, slot: usize) -> &mut Vec<Entry> {
-        assert!(self.held.contains(&slot), "the latch is held");
+        assert!(self.held.binary_search(&slot).is_ok(), "the latch is held");
         // SAFETY: the latch is held by this alone, which is borrowed for as long.
         unsafe { &mut *self.table.slots[slot].kept.get() }
     }
@@ -366,13 +367,11 @@ impl LockTable {
         let mut patience = SHORT;
         loop {
             let mut latched = self.latch_slots(kept.slots.clone());
-            let in_the_way = kept.slots.iter().copied().find(|&slot| {
-                let entries = &*latched.entries(slot);
-                let wants = wants.iter().filter(|want| slot_of(want.fid()) == slot);
-                let earlier = || entries.iter().filter(|entry| entry.ticket < kept.ticket);
-                wants.into_iter().any(|want| earlier().any(|entry| entry.want().excludes(want)))
+            let in_the_way = wants.iter().find(|want| {
+                let mut entries = latched.entries(slot_of(want.fid())).iter();
+                entries.any(|entry| entry.ticket < kept.ticket && entry.want().excludes(want))
             });
-            let Some(slot) = in_the_way else { return Ok(()) };
+            let Some(slot) = in_the_way.map(|want| slot_of(want.fid())) else { return Ok(()) };
             // Whoever lets go changes it after that.
             let seen = *self.gate_of(slot).passed.lock();
             drop(latched);

@@ -281,14 +281,14 @@ fn what_cannot_move_is_named_and_stays() {
         for name in ["open", "closed", "linked"] {
             fs::write(top.join(name), name).expect("written");
         }
-        for number in 0..12 {
+        for number in 0..1000 {
             fs::hard_link(top.join("linked"), top.join(format!("link{number}"))).expect("linked");
         }
         let open = fs::File::options().append(true).open(top.join("open")).expect("opened");
         let outcome = migrate(cluster, &["-m", "1"], &top);
         assert!([libc::EBUSY, libc::EMLINK].contains(&outcome.code()), "the first that was found");
         let told: Vec<&str> = outcome.stderr.lines().collect();
-        assert_eq!(told.len(), 14, "{told:#?}");
+        assert_eq!(told.len(), 1002, "{told:#?}");
         let is_told = |name: &str, reason: &str| {
             let line = format!("lfs migrate: {} migrate failed: {reason}", text(&top.join(name)));
             assert!(told.iter().any(|told| told.starts_with(&line)), "{line}: {told:#?}");
@@ -321,6 +321,55 @@ fn what_cannot_move_is_named_and_stays() {
         std::os::unix::fs::chown(&top, Some(4321), None).expect("set");
         assert_eq!(denied(), Some(libc::EPERM), "so do files in it");
         assert_eq!(mdt_of(cluster, &top), 0);
+    });
+}
+
+#[test]
+fn a_file_with_many_names_moves_with_all_of_them_while_they_change() {
+    on_each_shape_with_mdts("migf", 3, |cluster, _| {
+        let top = cluster.directory("linked").join("top");
+        cluster.lfs(&["mkdir", "-i", "0", text(&top)]).success();
+        // Snapshots of a tree, as backups make them: each has a name of the file.
+        let dirs = [&["-i", "0"][..], &["-i", "1"], &["-i", "2"], &["-c", "3"]].map(|place| {
+            let dir = top.join(place.concat());
+            cluster.lfs(&[&["mkdir"], place, &[text(&dir)]].concat()).success();
+            dir
+        });
+        let file = top.join("file");
+        fs::write(&file, "content").expect("written");
+        let name =
+            |number: usize| dirs[number % dirs.len()].join(format!("{:04}{}", number, "n".repeat(200)));
+        for number in 0..600 {
+            fs::hard_link(&file, name(number)).expect("linked");
+        }
+        let busy = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let mut changed = 0;
+                while busy.load(Ordering::Relaxed) {
+                    let other = top.join("other");
+                    fs::rename(name(changed % 8), &other).expect("renamed");
+                    fs::rename(&other, name(changed % 8)).expect("renamed back");
+                    changed += 1;
+                }
+                changed
+            });
+            for mdt in ["1", "2", "0", "1"] {
+                migrate_all(cluster, &["-m", mdt], &file);
+                assert_eq!(mdt_of(cluster, &file).to_string(), mdt);
+            }
+            busy.store(false, Ordering::Relaxed);
+            assert!(worker.join().expect("no panic") > 0);
+        });
+        let seen = file.metadata().expect("there");
+        assert_eq!(seen.nlink(), 601);
+        for number in 0..600 {
+            let found = name(number).metadata().expect("there");
+            assert_eq!((found.ino(), found.nlink()), (seen.ino(), 601), "{number}");
+        }
+        assert_eq!(fs::read(name(77)).expect("read"), b"content");
+        dirs.iter().for_each(|dir| fs::remove_dir_all(dir).expect("removed"));
+        assert_eq!(file.metadata().expect("there").nlink(), 1);
     });
 }
 

@@ -5,10 +5,16 @@ use nacre_types::{ClientUuid, Fid, FileKind, Timestamp, Xid};
 
 /// MDTs that one operation may touch at most: as many as a striped directory may have.
 pub const PARTS_MAX: usize = 2000;
+/// Names of an inode at most that moves to another MDT: all of them are locked together.
+pub const LEADS_MAX: usize = 1000;
+/// Inodes that an operation changes on one MDT beside those names, at most.
+const INODES_MAX: usize = 64;
 /// Changes of one operation on one MDT.
-pub const UPDATES_MAX: usize = 64;
-/// Inodes and names that one `Prepare` asks for.
-pub const WANTED_MAX: usize = 64;
+pub const UPDATES_MAX: usize = LEADS_MAX + INODES_MAX;
+/// Inodes and names that one `Prepare` asks for: while names of a directory move, one may be in either of two places.
+pub const WANTED_MAX: usize = 2 * LEADS_MAX + INODES_MAX;
+/// Extended attributes that a message brings.
+pub const XATTRS_MAX: usize = 64;
 /// Operations in one message.
 pub const OPERATIONS_MAX: usize = 1024;
 /// Names that one operation moves to another shard at most.
@@ -482,7 +488,7 @@ lists! {
     Name: WANTED_MAX, 20, "names";
     Found: WANTED_MAX, 17, "inodes";
     Option<(Fid, FileKind)>: WANTED_MAX, 1, "names";
-    (Vec<u8>, Vec<u8>): UPDATES_MAX, 8, "attributes";
+    (Vec<u8>, Vec<u8>): XATTRS_MAX, 8, "attributes";
     MovedName: MOVED_MAX, 21, "names";
     Vec<u8>: MOVED_MAX, 4, "names";
 }

@@ -18,19 +18,20 @@ use nacre_ondisk::{InodeRecord, XattrRecord};
 use nacre_store::object::ObjectStore;
 use nacre_types::fid::SEQ_NORMAL;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
+use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
-use nacre_wire::peer::{Name, PeerReply, PeerRequest, RecordBytes, UPDATES_MAX, Update};
+use nacre_wire::peer::{LEADS_MAX, Name, PeerReply, PeerRequest, RecordBytes, Update, XATTRS_MAX};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// Names of a file at most that moves: the homes of all of them are locked.
-const NAMES_MAX: usize = 12;
 /// How often names may change meanwhile before it gives up.
 const ATTEMPTS: usize = 100;
 /// Data goes to the other MDT in pieces of so many bytes.
 const PIECE: usize = 64 << 10;
-/// Extended attributes of an inode that moves may have so many bytes together: they are one message.
-const XATTRS_MAX: usize = 4 << 20;
+/// An operation is one message and one record: what moves with an inode may have so many bytes together.
+const OPERATION_MAX: usize = 960 << 10;
 
 /// Names and values of extended attributes.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
@@ -54,8 +55,8 @@ impl Mds {
     ///
     /// # Errors
     /// `EPERM` without the right to choose MDTs, or to who does not own it; `EBUSY` for the root, for a file that somebody has open, and for
-    /// a directory whose names move; `EALREADY` if that is its MDT; `EMLINK` for a file with too many names; `EEXIST` if there is such a FID;
-    /// `ENOSPC` if nothing new is to come to that MDT; `ENODEV` if there is none.
+    /// a directory whose names move; `EALREADY` if that is its MDT; `EMLINK` for a file with more than [`LEADS_MAX`] names; `EEXIST` if there is such a FID;
+    /// `E2BIG` if its names and extended attributes are too long together; `ENOSPC` if nothing new is to come to that MDT; `ENODEV` if there is none.
     pub(crate) fn migrate(
         &self,
         caller: &Caller<'_>,
@@ -132,6 +133,9 @@ impl Mds {
         }];
         updates.extend(names.into_iter().map(|(name, home)| relead(&home, name, *to, kind)));
         updates.push(Update::InodeOut { fid });
+        if updates.iter().map(|update| update.to_bytes().len()).sum::<usize>() > OPERATION_MAX {
+            return Err(Status::E2BIG);
+        }
         // Objects that were made lately are known to be in use as soon as this MDT has it on disk; so its part comes first.
         self.execute_own(gathered, updates)
     }
@@ -230,15 +234,23 @@ impl Mds {
             if let Some((_, parent, name)) = split_link_key(key) {
                 names.push(Name { parent, name: name.to_vec() });
             }
-            if names.len() > NAMES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if names.len() > LEADS_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         scanned.map_err(|error| self.store_failed(&error))?;
-        if names.len() > NAMES_MAX {
+        if names.len() > LEADS_MAX {
             return Err(Status::EMLINK);
         }
+        // Many names of a file are often in few directories.
+        let mut lists: HashMap<Fid, Option<DirLayout>> = HashMap::new();
         let lead = |name: Name| {
-            let directory = self.record_anywhere(&name.parent)?.ok_or(Status::EAGAIN)?;
-            let homes = match shards_of(&directory)? {
+            let list = match lists.entry(name.parent) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let directory = self.record_anywhere(&name.parent)?.ok_or(Status::EAGAIN)?;
+                    unknown.insert(shards_of(&directory)?)
+                }
+            };
+            let homes = match list {
                 None => vec![name.parent],
                 Some(list) => {
                     let places = list.old_shard_of(&name.name).into_iter().chain(list.shard_of(&name.name));
@@ -262,7 +274,7 @@ impl Mds {
                     }
                     None => damaged = true,
                 }
-                let is_full = found.len() > UPDATES_MAX || bytes > XATTRS_MAX;
+                let is_full = found.len() > XATTRS_MAX || bytes > OPERATION_MAX;
                 if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
         scanned.map_err(|error| self.store_failed(&error))?;
@@ -270,7 +282,7 @@ impl Mds {
             log::error!("an extended attribute of {} is damaged: run a check", record.attr.fid);
             return Err(Status::EUCLEAN);
         }
-        if found.len() > UPDATES_MAX || bytes > XATTRS_MAX { Err(Status::E2BIG) } else { Ok(found) }
+        if found.len() > XATTRS_MAX || bytes > OPERATION_MAX { Err(Status::E2BIG) } else { Ok(found) }
     }
 
     /// Has the layout of a file say its new FID, and copies what of its data lies here. Nobody writes to it.

@@ -202,7 +202,7 @@ impl Drain<'_> {
             Err(error) => {
                 let reason = match error.raw_os_error() {
                     Some(libc::EBUSY) => "it is open".to_owned(),
-                    Some(libc::EMLINK) => "it has more than 12 names".to_owned(),
+                    Some(libc::EMLINK) => "it has more than 1000 names".to_owned(),
                     _ => error.to_string(),
                 };
                 left.insert(path.to_owned(), reason);
