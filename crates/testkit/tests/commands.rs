@@ -39,6 +39,20 @@ on_every_shape! {
         assert_eq!(fs::read(cluster.mount().join("file")).expect("read"), b"text");
     }
 
+    fn up_starts_what_was_killed_in_the_shape_that_runs(cluster) {
+        if cluster.is_foreign() || cluster.shape() == Shape::Embedded {
+            return;
+        }
+        fs::write(cluster.mount().join("file"), "text").expect("write");
+        cluster.kill("mdt0000");
+        let (data, mount) = (text(cluster.data()).to_owned(), text(cluster.mount()).to_owned());
+        let refused = cluster.nacre(&["up", &data, "--mount", &mount, "--foreground"]).fails_with(1);
+        assert!(refused.stderr.contains("it runs in separate processes"), "{refused}");
+        let up = cluster.nacre(&["up", &data, "--mount", &mount]).success();
+        assert!(up.stdout.contains("started again: mdt0000"), "{up}");
+        assert_eq!(fs::read(cluster.mount().join("file")).expect("read"), b"text");
+    }
+
     fn a_busy_mount_is_not_taken_down(cluster) {
         if cluster.is_foreign() {
             return;

@@ -32,13 +32,13 @@ pub fn run(args: &UpArgs) -> Result<i32> {
     ost_class::keep(&instance, args.shape.flash.as_deref(), args.shape.disk.as_deref())?;
     let run = RunDir::new(instance.run_dir());
     let mount_point = instance::absolute(&args.mount)?;
-    check_shape(&run, args.separate)?;
+    let is_separate = is_separate(&run, args)?;
     if args.foreground {
         check_not_running(&run)?;
         prepare_mount_point(&mount_point)?;
         return super::serve::foreground(&instance, &mount_point, args);
     }
-    let started = if args.separate {
+    let started = if is_separate {
         start_separate(&instance, &run, &mount_point, args, &mut progress)?
     } else {
         start_node(&instance, &run, &mount_point, args, &mut progress)?
@@ -150,20 +150,21 @@ fn open_or_format(args: &UpArgs, progress: &mut Progress) -> Result<Instance> {
     Ok(instance)
 }
 
-/// A file system runs in one process or in several, not in both.
-fn check_shape(run: &RunDir, separate: bool) -> Result<()> {
+/// Whether it is to run in separate processes: what runs of it already says so too, as it runs in one process or in several, not in both.
+fn is_separate(run: &RunDir, args: &UpArgs) -> Result<bool> {
     let running = run.running();
     let has_node = running.iter().any(|name| name == NODE);
     let dir = run.path.parent().unwrap_or(&run.path).display();
-    if separate && has_node {
+    if args.separate && has_node {
         return Err(Failure::new(format!("it runs in one process: stop it with 'nacre down {dir}' first")));
     }
-    if !separate && !running.is_empty() && !has_node {
+    let is_separate = args.separate || (!running.is_empty() && !has_node);
+    if is_separate && args.foreground {
         return Err(Failure::new(format!(
-            "it runs in separate processes: add --separate, or stop it with 'nacre down {dir}' first"
+            "it runs in separate processes: stop it with 'nacre down {dir}' first"
         )));
     }
-    Ok(())
+    Ok(is_separate)
 }
 
 fn check_not_running(run: &RunDir) -> Result<()> {
