@@ -23,7 +23,7 @@ use crate::tunables::Tunables;
 use nacre_lock::LockHandle;
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
 use nacre_types::fid::OIDS_PER_SEQUENCE;
-use nacre_types::{Attr, Cred, Fid, Status, StatusResult, Timestamp, TransNo};
+use nacre_types::{Attr, Cred, Fid, OpenHandle, Status, StatusResult, Timestamp, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
 use nacre_wire::mgs::PoolConfig;
 use parking_lot::{Mutex, RwLock};
@@ -76,6 +76,8 @@ pub(crate) struct Mdt {
     last_committed: AtomicU64,
     /// Last transaction of this client there.
     pub last_transno: AtomicU64,
+    /// How often what is open there was opened again.
+    pub recoveries: AtomicU64,
     fids: Mutex<FidPool>,
 }
 
@@ -85,9 +87,16 @@ impl Mdt {
             endpoint,
             last_committed: AtomicU64::new(0),
             last_transno: AtomicU64::new(0),
+            recoveries: AtomicU64::new(0),
             fids: Mutex::new(FidPool::default()),
         }
     }
+}
+
+/// The request that opens again what an MDT had open.
+pub(crate) fn open_again(fid: Fid, handle: OpenHandle, flags: OpenFlags) -> MdsRequest<'static> {
+    let flags = (flags & !(OpenFlags::TRUNCATE | OpenFlags::CREATED)) | OpenFlags::REPLAY;
+    MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) }
 }
 
 /// FIDs for new files: object ids of one sequence after the other.
@@ -266,21 +275,30 @@ impl Client {
         self.handles.count()
     }
 
-    /// Opens all handles of an MDT again over `endpoint`, after it restarted and forgot them. Handles that the MDT
-    /// refuses are logged; I/O goes on, since objects are named by the layout.
-    pub fn reopen_handles(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint) {
+    /// Opens all handles of an MDT again over `endpoint`, after it restarted and forgot them, those included that are just being opened or
+    /// closed. Handles that the MDT refuses are logged; I/O goes on, since objects are named by the layout.
+    ///
+    /// # Errors
+    /// If the connection is lost meanwhile or the thread interrupted: what is left is to be opened then, before anything else is asked for.
+    pub fn reopen_handles(&self, mdt_index: u16, endpoint: &dyn MdsEndpoint) -> StatusResult<()> {
+        // Before the list is made: who is not on it finds out by this.
+        if let Some(mdt) = self.mdts.get(usize::from(mdt_index)) {
+            mdt.recoveries.fetch_add(1, Ordering::AcqRel);
+        }
         let system = Cred::system();
-        for open in self.handles.files() {
-            let fid = open.file.fid;
+        for (handle, fid, flags) in self.handles.opens() {
             if fid.mdt_index() != mdt_index {
                 continue;
             }
-            let flags = (open.flags & !(OpenFlags::TRUNCATE | OpenFlags::CREATED)) | OpenFlags::REPLAY;
-            let request = MdsRequest::Open { fid, handle: open.handle, flags, lock: LockHandle(0) };
-            if let Err(status) = endpoint.call(&system, &request) {
-                log::warn!("handle {} of {fid} could not be opened again: {status}", open.handle.0);
+            match endpoint.call(&system, &open_again(fid, handle, flags)) {
+                Ok(_) => {}
+                Err(status @ (Status::EINTR | Status::ENOTCONN | Status::ESHUTDOWN | Status::ETIMEDOUT)) => {
+                    return Err(status);
+                }
+                Err(status) => log::warn!("handle {} of {fid} could not be opened again: {status}", handle.0),
             }
         }
+        Ok(())
     }
 
     /// Stops threads; what [`Client::write_back_all`] has not written is lost. Open handles are the MDTs' to close when the

@@ -1,9 +1,13 @@
 //! Numbers of open files and directories, as the kernel and the MDT know them.
+//!
+//! An MDT that has restarted knows of an open file what clients say. So a number is here from before the MDT is asked to open the file until
+//! right before it is told of the close: also while the answer is being used, and while what was written is on its way.
 
 use crate::file::OpenFile;
 use crate::node::IdMap;
 use crate::ops::dir::OpenDir;
-use nacre_types::{OpenHandle, Status, StatusResult};
+use nacre_types::{Fid, OpenHandle, Status, StatusResult};
+use nacre_wire::mds::OpenFlags;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +18,8 @@ const SHARDS: usize = 32;
 enum Handle {
     File(Arc<OpenFile>),
     Dir(Arc<OpenDir>),
+    /// The MDT may have the file open, and no program has it: it is being opened or closed.
+    Pending(Fid, OpenFlags),
 }
 
 /// Open files and directories by number. Numbers start at 1 and are never used again.
@@ -33,6 +39,11 @@ impl HandleTable {
 
     fn shard(&self, number: u64) -> &Mutex<IdMap<Handle>> {
         &self.shards[number as usize % SHARDS]
+    }
+
+    /// The MDT may have this open from now on.
+    pub fn insert_pending(&self, handle: OpenHandle, fid: Fid, flags: OpenFlags) {
+        self.shard(handle.0).lock().insert(handle.0, Handle::Pending(fid, flags));
     }
 
     pub fn insert_file(&self, file: Arc<OpenFile>) {
@@ -61,11 +72,25 @@ impl HandleTable {
         }
     }
 
-    pub fn remove_file(&self, number: u64) -> StatusResult<Arc<OpenFile>> {
-        match self.shard(number).lock().remove(&number) {
-            Some(Handle::File(file)) => Ok(file),
+    /// Takes an open file from its program. It stays pending.
+    ///
+    /// # Errors
+    /// `EBADF` if the number is not that of an open file.
+    pub fn take_file(&self, number: u64) -> StatusResult<Arc<OpenFile>> {
+        let mut shard = self.shard(number).lock();
+        match shard.get_mut(&number) {
+            Some(Handle::File(file)) => {
+                let file = file.clone();
+                shard.insert(number, Handle::Pending(file.file.fid, file.flags));
+                Ok(file)
+            }
             _ => Err(Status::EBADF),
         }
+    }
+
+    /// The MDT has not opened this, or is about to be told of its close.
+    pub fn remove_pending(&self, handle: OpenHandle) {
+        self.shard(handle.0).lock().remove(&handle.0);
     }
 
     pub fn remove_dir(&self, number: u64) {
@@ -74,16 +99,30 @@ impl HandleTable {
 
     /// How many files and directories are open.
     pub fn count(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        let is_open = |handle: &&Handle| !matches!(handle, Handle::Pending(..));
+        self.shards.iter().map(|shard| shard.lock().values().filter(is_open).count()).sum()
     }
 
-    /// All open files, for re-opening after a restart of the MDT.
+    /// What MDTs may have open, to be opened again after a restart.
+    pub fn opens(&self) -> Vec<(OpenHandle, Fid, OpenFlags)> {
+        let mut opens = Vec::new();
+        for shard in &self.shards {
+            opens.extend(shard.lock().iter().filter_map(|(number, handle)| match handle {
+                Handle::File(open) => Some((open.handle, open.file.fid, open.flags)),
+                Handle::Pending(fid, flags) => Some((OpenHandle(*number), *fid, *flags)),
+                Handle::Dir(_) => None,
+            }));
+        }
+        opens
+    }
+
+    /// All open files.
     pub fn files(&self) -> Vec<Arc<OpenFile>> {
         let mut files = Vec::new();
         for shard in &self.shards {
             files.extend(shard.lock().values().filter_map(|handle| match handle {
                 Handle::File(file) => Some(file.clone()),
-                Handle::Dir(_) => None,
+                Handle::Dir(_) | Handle::Pending(..) => None,
             }));
         }
         files

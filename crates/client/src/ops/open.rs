@@ -1,7 +1,7 @@
 //! Files opened and closed.
 
 use crate::caller::Caller;
-use crate::client::Client;
+use crate::client::{Client, open_again};
 use crate::file::{FileState, OpenFile};
 use crate::io::ranges::Use;
 use crate::locks::groups::Who;
@@ -41,12 +41,20 @@ impl Client {
         {
             return Err(Status::ETXTBSY);
         }
-        let handle = self.handles.fresh();
+        let asking = self.ask_to_open(fid, flags);
+        let handle = asking.handle;
         let unopened = self.nodes.file(node).is_none().then(|| self.data_changes.load(Ordering::Acquire));
         let (reserved, changes) = (self.reserve_layout_lock(fid), Some(self.relayouts.count(fid)));
         let opened = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags, lock: reserved });
-        let answer = opened.inspect_err(|_| self.forget_layout_lock(fid, reserved))?;
-        let MdsReply::Opened { attr, layout, data, lock } = answer.reply else { return Err(Status::EPROTO) };
+        let answer = opened.inspect_err(|_| {
+            self.forget_layout_lock(fid, reserved);
+            self.was_refused(&asking);
+        })?;
+        let MdsReply::Opened { attr, layout, data, lock } = answer.reply else {
+            self.was_refused(&asking);
+            return Err(Status::EPROTO);
+        };
+        self.was_granted(&asking, fid)?;
         if flags.contains(OpenFlags::KILL_PRIV | OpenFlags::TRUNCATE) {
             self.mode_changed(fid);
         }
@@ -93,7 +101,8 @@ impl Client {
         let fid = self.fresh_fid(parent.mdt_index())?;
         let changes = self.relayouts.count(fid);
         let (flags, sync) = open;
-        let handle = self.handles.fresh();
+        let asking = self.ask_to_open(fid, flags);
+        let handle = asking.handle;
         let request = MdsRequest::Create {
             parent,
             name,
@@ -106,11 +115,13 @@ impl Client {
         };
         let watch = self.watch_names(parent);
         let _putting = self.absences.putting(parent, name);
-        let answer = self.call(caller, parent, &request)?;
+        let answer = self.call(caller, parent, &request).inspect_err(|_| self.was_refused(&asking))?;
         let lease = answer.lease;
         let MdsReply::Created { attr, created, layout, parent } = answer.reply else {
+            self.was_refused(&asking);
             return Err(Status::EPROTO);
         };
+        self.was_granted(&asking, attr.fid)?;
         self.nodes.note(parent.fid.inode_number(), &parent, lease.into());
         let node = node_of(attr.fid)?;
         let changes = Some(changes).filter(|_| attr.fid == fid);
@@ -167,11 +178,7 @@ impl Client {
             }
             Err(status) => {
                 self.nodes.detach(node);
-                let update = DataUpdate::default();
-                let request = MdsRequest::Close { fid, handle: opening.handle, update };
-                if let Ok(mdt) = self.mdt(fid) {
-                    mdt.endpoint.post(&nacre_types::Cred::system(), &request);
-                }
+                self.close_unused(fid, opening.handle);
                 Err(status)
             }
         }
@@ -293,7 +300,7 @@ impl Client {
     /// # Errors
     /// `EBADF`. Failures to tell the size are logged: the MDT then asks the objects.
     pub fn release(&self, handle: u64) -> StatusResult<()> {
-        let open = self.handles.remove_file(handle)?;
+        let open = self.handles.take_file(handle)?;
         let _closing = Closing(&open);
         let (file, writes) = (&*open.file, open.writable());
         if file.frozen_by(&open).is_some() {
@@ -342,10 +349,7 @@ impl Client {
         let update = file.lock().update_to_tell(size);
         self.nodes.note_told(file.node, &update, self.lease.number());
         self.changes.fetch_add(1, Ordering::Release);
-        let request = MdsRequest::Close { fid: file.fid, handle: open.handle, update };
-        if let Ok(mdt) = self.mdt(file.fid) {
-            mdt.endpoint.post(&nacre_types::Cred::system(), &request);
-        }
+        self.post_close(file.fid, open.handle, update);
         // Not before: whoever finds nothing to be told in the state has to find it among what was told.
         file.lock().was_told(&update, size.and_then(|size| size.changes));
         drop(turn);
@@ -354,7 +358,84 @@ impl Client {
     }
 }
 
+/// An open that an MDT is asked for.
+struct Asking {
+    fid: Fid,
+    handle: OpenHandle,
+    flags: OpenFlags,
+    /// [`Mdt::recoveries`] before that.
+    ///
+    /// [`Mdt::recoveries`]: crate::client::Mdt::recoveries
+    recoveries: u64,
+}
+
 impl Client {
+    pub(crate) fn recoveries(&self, fid: Fid) -> u64 {
+        self.mdt(fid).map_or(0, |mdt| mdt.recoveries.load(Ordering::Acquire))
+    }
+
+    /// An MDT is about to be asked to open a file: until that has ended one way or the other, a recovery opens it too.
+    fn ask_to_open(&self, fid: Fid, flags: OpenFlags) -> Asking {
+        let asking = Asking { fid, handle: self.handles.fresh(), flags, recoveries: self.recoveries(fid) };
+        self.handles.insert_pending(asking.handle, fid, flags);
+        asking
+    }
+
+    fn was_refused(&self, asking: &Asking) {
+        match self.recoveries(asking.fid) == asking.recoveries {
+            true => self.handles.remove_pending(asking.handle),
+            // A recovery may have opened it all the same.
+            false => self.close_unused(asking.fid, asking.handle),
+        }
+    }
+
+    /// The MDT has opened `fid`. The answer may be one of before a restart, and a recovery since may have known of another file, or of one that
+    /// was not there yet.
+    ///
+    /// # Errors
+    /// `ESTALE` if the file has gone meanwhile: a name that others have removed while nobody knew of this open. `EINTR`.
+    fn was_granted(&self, asking: &Asking, fid: Fid) -> StatusResult<()> {
+        if fid != asking.fid {
+            self.handles.insert_pending(asking.handle, fid, asking.flags);
+        }
+        if self.recoveries(fid) == asking.recoveries {
+            return Ok(());
+        }
+        let again = self.call_system(fid, &open_again(fid, asking.handle, asking.flags));
+        again.map(drop).map_err(|status| match status {
+            Status::ENOENT => {
+                self.handles.remove_pending(asking.handle);
+                Status::ESTALE
+            }
+            status => {
+                self.close_unused(fid, asking.handle);
+                status
+            }
+        })
+    }
+
+    /// Closes what no program has got.
+    fn close_unused(&self, fid: Fid, handle: OpenHandle) {
+        self.post_close(fid, handle, DataUpdate::default());
+    }
+
+    /// Tells the MDT of a close. A recovery from now on does not open the file for this handle.
+    fn post_close(&self, fid: Fid, handle: OpenHandle, update: DataUpdate) {
+        self.handles.remove_pending(handle);
+        if let Ok(mdt) = self.mdt(fid) {
+            let request = MdsRequest::Close { fid, handle, update };
+            mdt.endpoint.post(&nacre_types::Cred::system(), &request);
+        }
+    }
+
+    /// A close that was waited for has been answered. If that was the answer of before a restart, a recovery has opened the file again since.
+    pub(crate) fn was_closed(&self, open: &OpenFile, recoveries: u64) {
+        match self.recoveries(open.file.fid) == recoveries {
+            true => self.handles.remove_pending(open.handle),
+            false => self.close_unused(open.file.fid, open.handle),
+        }
+    }
+
     /// Has what an open wrote arrive, before it is closed.
     fn settle_at_close(&self, open: &OpenFile) {
         let file = &*open.file;

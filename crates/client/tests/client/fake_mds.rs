@@ -71,8 +71,12 @@ pub struct FakeMds {
     pub fail_create: Mutex<Option<Status>>,
     /// Called when the next update of data arrives, before it counts.
     pub at_update: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Called when the next open arrives, before it counts; it is refused with what that says.
+    pub at_open: Mutex<Option<Box<dyn FnOnce() -> StatusResult<()> + Send>>>,
     /// Called when the next answer to an open is on its way.
     pub after_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Called when the next answer to a close with data is on its way.
+    pub after_close: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when a close arrives.
     pub at_close: Mutex<Option<Box<dyn Fn() + Send>>>,
     /// While there is a list, closes that nobody waits for stay in it.
@@ -116,7 +120,9 @@ impl FakeMds {
             refuses_data: Default::default(),
             fail_create: Mutex::default(),
             at_update: Mutex::default(),
+            at_open: Mutex::default(),
             after_open: Mutex::default(),
+            after_close: Mutex::default(),
             at_close: Mutex::default(),
             held_closes: Mutex::default(),
         })
@@ -152,6 +158,26 @@ impl FakeMds {
         let mut state = self.lock();
         state.clients.clear();
         state.inodes.values_mut().for_each(|inode| inode.opens.clear());
+    }
+
+    /// It restarts and knows no more who has what open, until clients say so. What has no name stays until [`Self::end_recovery`].
+    pub fn forget_opens(&self) {
+        self.lock().inodes.values_mut().for_each(|inode| inode.opens.clear());
+    }
+
+    /// All clients are back: what has no name and is not open goes.
+    pub fn end_recovery(&self) {
+        self.lock().inodes.retain(|_, inode| inode.attr.nlink > 0 || !inode.opens.is_empty());
+    }
+
+    /// How often a file is open.
+    pub fn opens(&self, fid: Fid) -> usize {
+        self.lock().inodes.get(&fid).map_or(0, |inode| inode.opens.len())
+    }
+
+    /// Whether a file is there, with a name or without.
+    pub fn has(&self, fid: Fid) -> bool {
+        self.lock().inodes.contains_key(&fid)
     }
 
     /// Closes that were held arrive, and later ones at once.
@@ -600,11 +626,22 @@ impl FakeMds {
 
 impl MdsEndpoint for FakeEndpoint {
     fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
-        let reply = self.mds.run(self.client, cred, request)?;
-        if matches!(request, MdsRequest::Open { .. }) {
-            let meanwhile = self.mds.after_open.lock().expect("no panic inside").take();
-            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        let opens = match request {
+            MdsRequest::Open { flags, .. } => !flags.contains(OpenFlags::REPLAY),
+            MdsRequest::Create { open, .. } => open.is_some(),
+            _ => false,
+        };
+        if opens && let Some(meanwhile) = self.mds.at_open.lock().expect("no panic inside").take() {
+            meanwhile()?;
         }
+        let reply = self.mds.run(self.client, cred, request)?;
+        let meanwhile = match request {
+            _ if opens => &self.mds.after_open,
+            MdsRequest::CloseWrite { .. } => &self.mds.after_close,
+            _ => &Mutex::new(None),
+        };
+        let meanwhile = meanwhile.lock().expect("no panic inside").take();
+        meanwhile.into_iter().for_each(|meanwhile| meanwhile());
         let mut transno = TransNo(0);
         if request.is_modifying() {
             let mut state = self.mds.lock();

@@ -92,6 +92,8 @@ pub struct FakeOss {
     pub epoch: AtomicU64,
     /// The next write fails with this.
     pub fail_write: Mutex<Option<Status>>,
+    /// Called when the next write arrives, before it counts.
+    pub at_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pub syncs: AtomicU64,
     pub writes: AtomicU64,
     /// Bytes that are never granted: what a client may have is what it wants less this.
@@ -112,6 +114,7 @@ impl Default for FakeOss {
             locks: LockService::new("OST", config, Default::default(), std::time::Duration::ZERO),
             epoch: AtomicU64::default(),
             fail_write: Mutex::default(),
+            at_write: Mutex::default(),
             syncs: AtomicU64::default(),
             writes: AtomicU64::default(),
             ungranted: AtomicU64::default(),
@@ -214,6 +217,10 @@ impl FakeOss {
     }
 
     fn call(&self, request: &OssRequest, bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        if matches!(request, OssRequest::Write { .. }) {
+            let meanwhile = self.at_write.lock().expect("no panic inside").take();
+            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+        }
         let mut objects = self.objects.lock().expect("no test panics inside");
         match (request, bulk) {
             (OssRequest::Write { object, offset, .. }, Bulk::Send(data)) => {

@@ -7,6 +7,7 @@ mod files;
 mod head;
 mod model;
 mod namespace;
+mod recovery;
 mod sharing;
 mod statahead;
 mod write_back;

@@ -379,7 +379,7 @@ impl MdsEvents for RemoteEvents {
         let Some(client) = self.client.get().and_then(Weak::upgrade) else { return Ok(()) };
         if recovery != Recovery::None {
             log::warn!("MDT{:04x} is back ({recovery:?}): opening files again", self.index);
-            client.reopen_handles(self.index, endpoint);
+            client.reopen_handles(self.index, endpoint)?;
         }
         Ok(())
     }

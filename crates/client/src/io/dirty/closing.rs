@@ -63,6 +63,7 @@ impl Client {
         let data = ClosingData { object: job.key.object, offset: u64::from(start), bytes };
         let epoch = self.epoch_of(job.window.budget.ost_index);
         let request = MdsRequest::CloseWrite { fid: file.fid, handle: open.handle, update, data };
+        let recoveries = self.recoveries(file.fid);
         let answer = self.call_system(file.fid, &request);
         let told: StatusResult<_> = answer.and_then(|answer| match answer.reply {
             MdsReply::Attr(attr) => Ok((attr.size, attr.blocks, answer.transno)),
@@ -76,6 +77,7 @@ impl Client {
                 return false;
             }
         };
+        self.was_closed(open, recoveries);
         // Answers to earlier questions may still be on their way, and the inode may have been removed.
         let known = DataUpdate { size_blocks: Some((size_told, blocks_told)), ..update };
         self.nodes.note_told(file.node, &known, self.lease.number());
