@@ -48,6 +48,9 @@ pub enum ObjectError {
     /// A range of no bytes.
     #[error("the range is empty")]
     Empty,
+    /// The file that the object would belong to is gone.
+    #[error("object {0} belongs to no file")]
+    Gone(Fid),
     /// There is no data or hole at or after the offset.
     #[error("no data at or after the offset")]
     NoData,
@@ -177,6 +180,7 @@ impl ObjectError {
             ObjectError::TooLarge => Status::EFBIG,
             ObjectError::Empty => Status::EINVAL,
             ObjectError::NoData => Status::ENXIO,
+            ObjectError::Gone(_) => Status::ESTALE,
             ObjectError::Missing { .. } => Status::ENOENT,
             ObjectError::InUse { .. } => Status::EBUSY,
             ObjectError::Closed => Status::ESHUTDOWN,

@@ -33,8 +33,8 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 use std::ops::{Bound, ControlFlow, Range};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 /// Bytes of a chunk. A change rewrites the chunks that it touches, so small ones suit small writes; each costs a record, so
@@ -47,6 +47,9 @@ const SIZE_MAX: u64 = u32::MAX as u64 * CHUNK_BYTES;
 /// Objects whose changes wait for each other by accident.
 const LOCKS: usize = 64;
 
+/// Says whether an object that does not exist belongs to a file.
+pub type Owned = dyn Fn(&Fid) -> Result<bool> + Send + Sync;
+
 /// See the [module documentation](self).
 pub struct RecordStore {
     meta: Arc<MetaStore>,
@@ -55,6 +58,8 @@ pub struct RecordStore {
     dir: OwnedFd,
     reserve: Reserve,
     locks: Box<[RwLock<()>]>,
+    /// Asked before an object is made.
+    owned: OnceLock<Box<Owned>>,
     is_closed: AtomicBool,
     boot: u64,
     created: AtomicU64,
@@ -92,6 +97,7 @@ impl RecordStore {
             dir,
             reserve: Reserve::new(reserve_bytes, 1),
             locks: (0..LOCKS).map(|_| RwLock::new(())).collect(),
+            owned: OnceLock::new(),
             is_closed: AtomicBool::new(false),
             boot: boot_identity(),
             created: AtomicU64::new(0),
@@ -103,6 +109,12 @@ impl RecordStore {
     fn lock_of(&self, object: Fid) -> &RwLock<()> {
         let number = (object.seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize ^ object.oid as usize;
         &self.locks[number % LOCKS]
+    }
+
+    /// Has `owned` asked before an object is made: what a client sends late must not make that of a file anew which is gone. Changes by
+    /// [`Edit`] are not asked about. Only the first call counts.
+    pub fn set_owned(&self, owned: Box<Owned>) {
+        let _ = self.owned.set(owned);
     }
 
     /// Begins to change an object.
@@ -156,6 +168,13 @@ impl RecordStore {
     fn change(&self, object: Fid, change: impl FnOnce(&mut Edit<'_>) -> Result<()>) -> Result<ObjectAttr> {
         let mut edit = self.edit(object)?;
         let existed = edit.exists();
+        // Under the lock of the object, which whoever removes the file takes after that.
+        if !existed
+            && let Some(owned) = self.owned.get().filter(|_| !self.is_closed.load(Ordering::Relaxed))
+            && !owned(&object)?
+        {
+            return Err(ObjectError::Gone(object));
+        }
         change(&mut edit)?;
         let mut batch = Batch::new();
         let attr = edit.stage(&mut batch);

@@ -149,7 +149,10 @@ impl<'a> Edit<'a> {
     }
 
     /// Sets the size.
-    pub(super) fn set_size(&mut self, size: u64) -> Result<()> {
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn set_size(&mut self, size: u64) -> Result<()> {
         if size < self.size || self.allocated > 0 {
             self.punch(size..u64::MAX)?;
         }
@@ -210,6 +213,31 @@ impl RecordStore {
     pub fn stage_destroy(&self, object: Fid, batch: &mut Batch) -> Result<bool> {
         let _locked = self.lock_to_change(object)?;
         self.stage_destroy_locked(object, batch)
+    }
+
+    /// Makes an empty object, if it does not exist, by a transaction of the caller's.
+    ///
+    /// # Errors
+    /// [`ObjectError::Closed`]; those of the store.
+    pub fn stage_empty(&self, object: Fid, batch: &mut Batch) -> Result<()> {
+        let mut edit = self.edit(object)?;
+        if !edit.exists() {
+            edit.stage(batch);
+        }
+        Ok(())
+    }
+
+    /// Removes an object that was made while its file was being removed.
+    ///
+    /// # Errors
+    /// [`ObjectError::Closed`]; those of the store.
+    pub fn destroy_left(&self, object: Fid) -> Result<()> {
+        let _locked = self.lock_to_change(object)?;
+        let mut batch = Batch::new();
+        if self.stage_destroy_locked(object, &mut batch)? {
+            self.meta.commit(&batch)?;
+        }
+        Ok(())
     }
 
     pub(super) fn stage_destroy_locked(&self, object: Fid, batch: &mut Batch) -> Result<bool> {
