@@ -80,6 +80,12 @@ impl Mds {
             }
             self.cache.replace(&fid, record);
         }
+        for object in tx.take_destroyed_here() {
+            // Somebody may have made it anew between the look and the commit; from now on nobody does.
+            if let Err(error) = self.data.store.destroy_left(object) {
+                log::error!("MDT{:04x}: object {object} of a file that is gone stays: {error}", self.index);
+            }
+        }
         for (ost_index, object) in tx.take_destroyed() {
             self.osts.destroy_later(ost_index, transno, object);
         }

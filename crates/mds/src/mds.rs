@@ -277,7 +277,7 @@ impl Mds {
             config,
             store,
         });
-        mds.data.adapt(&mds.space.statfs());
+        mds.begin_data();
         mds.set_osts(osts)?;
         match inodes.and_then(|inodes| i64::try_from(inodes).ok()) {
             Some(inodes) => {

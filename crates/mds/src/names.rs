@@ -122,7 +122,9 @@ impl Mds {
     /// What the store of data on this MDT says.
     pub(crate) fn destroy_object(&self, tx: &mut Tx, object: &StripeObject) -> StatusResult<()> {
         if object.is_on_mdt() {
-            // Nobody has the file open, so nobody writes to it any more.
+            // Who writes without having it open, such as who has changed its size and says so to the data, may come later: then the file
+            // is looked for.
+            tx.note_destroyed_here(object.object);
             let staged = self.data.store.stage_destroy(object.object, tx.batch());
             return staged.map(drop).map_err(|error| self.data_failed(&error));
         }

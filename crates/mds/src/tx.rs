@@ -31,6 +31,8 @@ pub struct Tx {
     /// Version that changed inodes get.
     version: u64,
     destroyed: Vec<(u16, Fid)>,
+    /// The same of data on this MDT.
+    destroyed_here: Vec<Fid>,
     /// By how much the number of inodes changes.
     inode_change: i64,
     /// What it changes was changed before the restart, and called back then, or nobody has kept it: nobody is waited for.
@@ -51,6 +53,7 @@ impl Tx {
             buffers,
             version,
             destroyed: Vec::new(),
+            destroyed_here: Vec::new(),
             inode_change: 0,
             is_replay: false,
             moves_names: false,
@@ -124,6 +127,16 @@ impl Tx {
     /// Remembers an object whose destruction this batch logs.
     pub fn note_destroyed(&mut self, ost_index: u16, object: Fid) {
         self.destroyed.push((ost_index, object));
+    }
+
+    /// Remembers an object on this MDT that this batch destroys.
+    pub fn note_destroyed_here(&mut self, object: Fid) {
+        self.destroyed_here.push(object);
+    }
+
+    /// Objects on this MDT that are destroyed.
+    pub fn take_destroyed_here(&mut self) -> Vec<Fid> {
+        std::mem::take(&mut self.destroyed_here)
     }
 
     /// Inodes that are changed, with their records as they will be; `None` for those that go.

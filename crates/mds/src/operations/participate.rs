@@ -7,7 +7,6 @@ use crate::mds::Mds;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use crate::tx::Tx;
 use nacre_rpc::Export;
-use nacre_store::object::ObjectStore;
 use nacre_types::{Fid, FileKind, Status, StatusResult, TransNo};
 use nacre_wire::Encode;
 use nacre_wire::mds::{MdsAnswer, MdsReply};
@@ -213,11 +212,15 @@ impl Mds {
             return Err(Status::ESTALE);
         }
         let (store, failed) = (&self.data.store, |error| self.data_failed(&error));
-        if store.write(fid, offset, bytes).map_err(failed)? != bytes.len() {
-            return Err(Status::ENOSPC);
-        }
-        if let Some(size) = size {
-            store.truncate(fid, size).map_err(failed)?;
+        store.check_room(bytes.len() as u64).map_err(failed)?;
+        let mut edit = store.edit(fid).map_err(failed)?;
+        edit.write(offset, bytes).map_err(failed)?;
+        size.map_or(Ok(()), |size| edit.set_size(size)).map_err(failed)?;
+        let mut tx = self.begin();
+        edit.stage(tx.batch());
+        self.commit(&mut tx)?;
+        drop(edit);
+        if size.is_some() {
             self.sync_store(self.store.last_transno())?;
         }
         Ok(PeerReply::Done)

@@ -6,11 +6,13 @@ use super::open_close::Word;
 use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
-use nacre_layout::Layout;
+use crate::tables::INODES;
+use nacre_layout::{Layout, user};
 use nacre_ondisk::InodeRecord;
-use nacre_store::object::ObjectStore;
+use nacre_store::object::{ObjectError, ObjectStore};
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsAnswer, MdsReply};
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 impl Mds {
@@ -56,6 +58,40 @@ impl Mds {
     /// True if the MDT finds out by itself what the data of a file is.
     pub(super) fn is_settled_by_itself(&self, record: &InodeRecord) -> StatusResult<bool> {
         Ok(self.is_undecided(record) || self.only_object_here(record)?.is_some())
+    }
+
+    /// Fits components to the space that there is, and has the store of data ask whose an object is before it is made.
+    pub(crate) fn begin_data(self: &Arc<Self>) {
+        self.data.adapt(&self.space.statfs());
+        let owner = Arc::downgrade(self);
+        self.data.store.set_owned(Box::new(move |object| match owner.upgrade() {
+            Some(mds) => mds.is_object_of_a_file(object),
+            None => Err(ObjectError::Closed),
+        }));
+    }
+
+    /// Whether data that is not there belongs to a file: to the one that it was made for, or to one that has taken its place in another layout.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn is_object_of_a_file(&self, object: &Fid) -> nacre_store::object::Result<bool> {
+        let own = Fid { ver: 0, ..*object };
+        if self.store.get(INODES, &own.to_key(), |value| value.is_some())? {
+            return Ok(true);
+        }
+        // Layouts that were exchanged before empty objects were made for that: rare, and so is who asks.
+        let mut is_found = false;
+        self.store.scan(INODES, &[], Bound::Unbounded, &mut |key, value| {
+            let fid = <[u8; 16]>::try_from(key).map(|key| Fid::from_key(&key)).unwrap_or(Fid::ZERO);
+            let layout = InodeRecord::decode(fid, value)
+                .ok()
+                .filter(|record| record.attr.flags.contains(AttrFlags::HAS_OBJECTS))
+                .and_then(|record| user::decode_layout(&record.body).ok());
+            is_found =
+                layout.is_some_and(|layout| layout.object_on_mdt().is_some_and(|it| it.object == *object));
+            if is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(is_found)
     }
 
     /// A close with data that its client has held back. Data, size and times are one transaction; the handle stays if that

@@ -74,6 +74,13 @@ impl Mds {
             }
         }
         let mut tx = self.begin();
+        for record in &records {
+            // The name of an object says no more whose it is.
+            if let Some(object) = self.layout_of(record)?.and_then(|layout| layout.object_on_mdt().copied()) {
+                let staged = self.data.store.stage_empty(object.object, tx.batch());
+                staged.map_err(|error| self.data_failed(&error))?;
+            }
+        }
         for (own, other) in [(0, 1), (1, 0)] {
             tx.put_inode(self.with_objects_of(&records[own], &records[other], contents[other], swap)?);
         }

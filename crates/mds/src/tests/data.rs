@@ -270,3 +270,83 @@ fn a_close_with_data_that_is_sent_again_after_a_restart_ran_once() {
     assert_eq!(content(&f, attr.fid), b"newer");
     f.check();
 }
+
+/// What a client has sent may come when the file is gone: it was sent again after a restart, or the file was only cut and never opened.
+#[test]
+fn what_comes_late_for_a_file_that_is_gone_makes_no_data() {
+    let f = Fixture::with_osts(1);
+    let dir = directory(&f);
+    let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
+    f.mds.data_store().write(attr.fid, 0, b"small").expect("written");
+    f.close(attr.fid, handle).expect("closed");
+    f.unlink(dir, "f").expect("removed");
+    let late = |f: &Fixture| {
+        let store = f.mds.data_store();
+        let outcomes = [
+            store.write(attr.fid, 0, b"late").map(drop),
+            store.truncate(attr.fid, 5000).map(drop),
+            store.write(attr.fid, 100_000, b"late and far").map(drop),
+        ];
+        for outcome in outcomes {
+            assert_eq!(outcome.map_err(|error| error.status()), Err(Status::ESTALE));
+        }
+        assert!(store.attr(attr.fid).expect("readable").mtime.is_none());
+    };
+    late(&f);
+    let f = f.crash();
+    late(&f);
+    f.check();
+}
+
+#[test]
+fn what_is_written_while_the_file_goes_goes_too() {
+    let f = Fixture::with_osts(1);
+    let dir = directory(&f);
+    for round in 0..200_u32 {
+        let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
+        f.close(attr.fid, handle).expect("closed");
+        let store = f.mds.data_store();
+        let begin = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                match store.truncate(attr.fid, u64::from(round) + 1) {
+                    Ok(_) => {}
+                    Err(error) => assert_eq!(error.status(), Status::ESTALE),
+                }
+            });
+            begin.wait();
+            f.unlink(dir, "f").expect("removed");
+        });
+        assert!(store.attr(attr.fid).expect("readable").mtime.is_none(), "round {round}");
+    }
+    f.check();
+}
+
+#[test]
+fn an_empty_file_that_has_taken_the_layout_of_another_one_can_be_written_when_that_is_gone() {
+    let f = Fixture::with_osts(1);
+    let dir = directory(&f);
+    let files = ["a", "b"].map(|name| {
+        let (attr, handle, _) = create(&f, dir, name, OpenFlags::WRITE);
+        f.close(attr.fid, handle).expect("closed");
+        attr.fid
+    });
+    let swap = MdsRequest::SwapLayouts {
+        first: files[0],
+        second: files[1],
+        versions: (None, None),
+        keep_times: true,
+        lease: None,
+    };
+    f.run(&swap).expect("swapped");
+    f.unlink(dir, "b").expect("removed");
+    let MdsReply::Layout(Some(layout)) = f.run(&MdsRequest::GetLayout { fid: files[0] }).expect("there")
+    else {
+        panic!("a layout")
+    };
+    let object = layout.object_on_mdt().expect("on the MDT").object;
+    assert_eq!(object, files[1]);
+    f.mds.data_store().write(object, 0, b"data").expect("written");
+    f.check();
+}
