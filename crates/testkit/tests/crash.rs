@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nacre_testkit::cluster::Options;
 use nacre_testkit::exerciser::Random;
 use nacre_testkit::requirements::{have, have_root};
-use nacre_testkit::{Cluster, Shape, mounts, program, wait};
+use nacre_testkit::{Cluster, Shape, Stopped, mounts, program, wait};
 
 /// Longest time that a call may take around a crash: resends, recovery window, and a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -415,6 +415,52 @@ fn a_file_unlinked_while_open_survives_the_crash_of_the_mds() {
     });
     drop(file);
     assert!(!path.exists());
+    cluster.stop_and_check();
+}
+
+/// The MDT has answered an open, and the mount waits for an OST before it can be used: also such a file is open at an MDT that is started again.
+#[test]
+fn a_file_that_is_being_opened_when_the_mds_is_killed_outlives_its_name() {
+    let Some(mut cluster) = start_named(Shape::Separate, "opening") else { return };
+    let directory = cluster.directory("d");
+    let path = directory.join("file");
+    let plain = path.to_str().expect("test directories have plain names");
+    cluster.lfs(&["setstripe", "-c", "1", "-i", "0", plain]).success();
+    fs::write(&path, content(6, 3_000_000)).expect("write");
+    let fid = cluster.lfs(&["path2fid", plain]).success().stdout;
+    let is_open = |cluster: &Cluster| {
+        let text = cluster.lctl(&["get_param", "-n", "mdt.opening-MDT0000.exports.*.open_files"]).success();
+        text.stdout.contains(fid.trim()).then_some(())
+    };
+    wait::until(wait::SOON, "the file is closed", || is_open(&cluster).is_none().then_some(()));
+    let stopped = Stopped::begin(&cluster, cluster.pid("ost0000"));
+    let opening = std::thread::spawn({
+        let path = path.clone();
+        move || OpenOptions::new().read(true).write(true).truncate(true).open(path)
+    });
+    wait::until(wait::SOON, "the MDT has opened it", || is_open(&cluster));
+    cluster.kill("mdt0000");
+    cluster.start_all();
+    wait::deadline(LIMIT, "the mount is back", {
+        let other = directory.join("other");
+        move || fs::create_dir(other).expect("mkdir")
+    });
+    assert!(!opening.is_finished(), "its objects are not cut yet");
+    drop(stopped);
+    let file = wait::deadline(LIMIT, "the open", move || opening.join().expect("no panic").expect("open"));
+    fs::remove_file(&path).expect("unlink");
+    let file = wait::deadline(LIMIT, "writing and reading the orphan", move || {
+        let bytes = content(7, 2_000_000);
+        file.write_all_at(&bytes, 0).expect("write");
+        file.sync_all().expect("fsync");
+        let mut found = vec![0; 2_000_000];
+        file.read_exact_at(&mut found, 0).expect("read");
+        assert!(found == bytes);
+        file
+    });
+    assert_eq!(is_open(&cluster), Some(()));
+    drop(file);
+    wait::until(wait::SOON, "the file is gone", || is_open(&cluster).is_none().then_some(()));
     cluster.stop_and_check();
 }
 
