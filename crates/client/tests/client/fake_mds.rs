@@ -50,6 +50,9 @@ struct State {
     next_sequence: u64,
 }
 
+/// Called at an event, which it may have refused.
+pub type Refusal = Box<dyn FnOnce() -> StatusResult<()> + Send>;
+
 /// The MDT.
 pub struct FakeMds {
     state: Mutex<State>,
@@ -72,7 +75,7 @@ pub struct FakeMds {
     /// Called when the next update of data arrives, before it counts.
     pub at_update: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when the next open arrives, before it counts; it is refused with what that says.
-    pub at_open: Mutex<Option<Box<dyn FnOnce() -> StatusResult<()> + Send>>>,
+    pub at_open: Mutex<Option<Refusal>>,
     /// Called when the next answer to an open is on its way.
     pub after_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Called when the next answer to a close with data is on its way.
