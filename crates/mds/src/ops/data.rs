@@ -7,12 +7,11 @@ use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tables::INODES;
-use nacre_layout::{Layout, user};
+use nacre_layout::Layout;
 use nacre_ondisk::InodeRecord;
 use nacre_store::object::{ObjectError, ObjectStore};
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsAnswer, MdsReply};
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 impl Mds {
@@ -70,28 +69,14 @@ impl Mds {
         }));
     }
 
-    /// Whether data that is not there belongs to a file: to the one that it was made for, or to one that has taken its place in another layout.
+    /// Whether data that is not there belongs to a file: to the one that it was made for. Who takes its place in another layout finds it
+    /// there, if only empty ([`Mds::swap_layouts`]).
     ///
     /// # Errors
     /// Those of the store.
     fn is_object_of_a_file(&self, object: &Fid) -> nacre_store::object::Result<bool> {
         let own = Fid { ver: 0, ..*object };
-        if self.store.get(INODES, &own.to_key(), |value| value.is_some())? {
-            return Ok(true);
-        }
-        // Layouts that were exchanged before empty objects were made for that: rare, and so is who asks.
-        let mut is_found = false;
-        self.store.scan(INODES, &[], Bound::Unbounded, &mut |key, value| {
-            let fid = <[u8; 16]>::try_from(key).map(|key| Fid::from_key(&key)).unwrap_or(Fid::ZERO);
-            let layout = InodeRecord::decode(fid, value)
-                .ok()
-                .filter(|record| record.attr.flags.contains(AttrFlags::HAS_OBJECTS))
-                .and_then(|record| user::decode_layout(&record.body).ok());
-            is_found =
-                layout.is_some_and(|layout| layout.object_on_mdt().is_some_and(|it| it.object == *object));
-            if is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        Ok(is_found)
+        Ok(self.store.get(INODES, &own.to_key(), |value| value.is_some())?)
     }
 
     /// A close with data that its client has held back. Data, size and times are one transaction; the handle stays if that
