@@ -1,7 +1,8 @@
 //! An MDT that is killed knows afterwards what the client says that it has open.
 
 use super::*;
-use nacre_types::Status;
+use nacre_types::{Cred, Status};
+use nacre_wire::mds::{MdsAnswer, MdsRequest};
 
 /// The MDT restarts, and the client opens again what it has open there, as its connection has it do.
 fn restart(mds: &FakeMds, client: &Client) {
@@ -138,4 +139,32 @@ fn a_close_with_data_that_is_answered_after_a_restart_leaves_nothing_open() {
     assert_eq!(world.mds.opens(fid), 0);
     let reader = open(&client, fid, OpenFlags::READ);
     assert!(read(&client, reader, 0, 100_000) == bytes);
+}
+
+/// The way to an MDT on a thread whose program is interrupted: the second request is not answered.
+struct Interrupted(Arc<Client>, AtomicU64);
+
+impl MdsEndpoint for Interrupted {
+    fn call(&self, cred: &Cred, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
+        match self.1.fetch_add(1, Ordering::Relaxed) {
+            1 => Err(Status::EINTR),
+            _ => self.0.mdt_endpoint(0).expect("it is known").call(cred, request),
+        }
+    }
+
+    fn post(&self, _: &Cred, _: &MdsRequest<'_>) {}
+}
+
+#[test]
+fn files_that_are_not_open_again_when_the_thread_is_interrupted_are_left_to_the_next_one() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let files = ["a", "b", "c"].map(|name| create(&client, name).0);
+    let open = || files.iter().filter(|fid| world.mds.opens(**fid) == 1).count();
+    world.mds.forget_opens();
+    let way = Interrupted(client.clone(), AtomicU64::new(0));
+    assert_eq!(client.reopen_handles(0, &way), Err(Status::EINTR));
+    assert_eq!(open(), 1);
+    assert_eq!(client.reopen_handles(0, &way), Ok(()));
+    assert_eq!(open(), 3);
 }
