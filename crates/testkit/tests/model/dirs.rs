@@ -68,8 +68,10 @@ impl Maker {
     /// Spreads the names of a directory that is there.
     pub fn restripe(&self, path: &Path, count: usize) -> Result<(), String> {
         match self.lfs(&["setdirstripe", "-c", &count.to_string()], path) {
-            // It has so many, or its names are still on their way.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY)) => Ok(()),
+            // It has so many, its names are still on their way, or all other MDTs are away.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EBUSY | libc::EAGAIN)) => {
+                Ok(())
+            }
             outcome => outcome.map_err(|error| error.to_string()),
         }
     }
