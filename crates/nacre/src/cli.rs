@@ -13,6 +13,7 @@ mod serve;
 mod status;
 mod target;
 mod trim;
+mod uncache;
 mod up;
 
 pub use mount::{MountOptions, mount as mount_source, remount};
@@ -40,7 +41,8 @@ const TARGET_HELP: &str = "\
 Example: nacre target add /srv/fs mdt
          nacre target add /srv/mdt ost --mgs 10.0.0.1@tcp --fsname nacre --listen 10.0.0.3@tcp
          nacre target start /srv/mdt
-         nacre target drain /mnt/nacre MDT0001";
+         nacre target drain /mnt/nacre MDT0001
+         nacre target uncache /srv/fs OST0000";
 
 /// A parallel file system in user space, with Lustre's architecture and commands.
 #[derive(Debug, Parser)]
@@ -61,7 +63,7 @@ enum Command {
     Inspect(InspectArgs),
     Rebalance(RebalanceArgs),
     Format(FormatArgs),
-    /// Adds targets to a file system, also while it is used, and empties MDTs
+    /// Adds targets to a file system, also while it is used, empties MDTs, and takes caches away from OSTs
     #[command(after_help = TARGET_HELP)]
     Target {
         #[command(subcommand)]
@@ -235,17 +237,22 @@ struct CheckArgs {
     json: bool,
 }
 
-/// Shows what is on the device of a stopped OST, and where an object lies with its checksums. Changes nothing.
+/// Shows what is on the device of a stopped OST, and where an object lies with its checksums, or the log of its cache. Changes nothing.
 ///
-/// The device is only read, and a copy of the index is looked at. What a cache of small writes holds is not seen.
+/// The device is only read, and a copy of the index is looked at. What a cache of small writes holds is not seen, but by --cache.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Exit code 0 if everything is well, 1 if damage was found.
 Example: nacre inspect /srv/fs/ost0000
-         nacre inspect /srv/fs/ost0000 --object [0x100000000:0x2:0x0] --checksums")]
+         nacre inspect /srv/fs/ost0000 --object [0x100000000:0x2:0x0] --checksums
+         nacre inspect /srv/fs/ost0000 --cache
+         nacre inspect /dev/nvme0n1                  the device of a cache")]
 struct InspectArgs {
-    /// Directory of an OST that keeps its objects on a device
+    /// Directory of an OST that keeps its objects on a device, or the device of a cache of small writes
     dir: PathBuf,
+    /// Show the log of the cache of the OST, which may be one of files
+    #[arg(long, conflicts_with_all = ["object", "objects"])]
+    cache: bool,
     /// An object: its record, where it lies, and whether its data matches its checksums
     #[arg(long, value_name = "FID")]
     object: Vec<String>,
@@ -336,6 +343,7 @@ enum TargetCommand {
     Add(TargetAddArgs),
     Start(TargetStartArgs),
     Drain(TargetDrainArgs),
+    Uncache(TargetUncacheArgs),
 }
 
 /// Makes a metadata or object target and has it join the file system.
@@ -394,6 +402,27 @@ struct TargetDrainArgs {
     mount_point: PathBuf,
     /// The MDT: its name or index
     target: String,
+}
+
+/// Takes the cache of small writes away from an OST that does not run.
+///
+/// It starts without the device from then on, and the device belongs to nobody. A cache that still holds data which the OST lacks is
+/// kept, unless that is written back (--drain) or given up (--force).
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example: nacre target uncache /srv/fs OST0000
+         nacre target uncache /srv/fs OST0000 --drain")]
+struct TargetUncacheArgs {
+    /// Directory of the file system, or of the target
+    dir: PathBuf,
+    /// The OST: its name or index
+    ost: String,
+    /// Write back first what only the cache holds
+    #[arg(long)]
+    drain: bool,
+    /// Write back what can be, and give up the rest, which is named
+    #[arg(long)]
+    force: bool,
 }
 
 /// Runs one background process of a file system (used by the other commands).

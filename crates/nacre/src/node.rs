@@ -49,7 +49,7 @@ use targets::Services;
 
 pub use adding::configuration_at;
 pub use mounted::{MountPlan, recorded_mount_point};
-pub use targets::{attach_caches, format_target_on, open_objects};
+pub use targets::{attach_caches, format_target_on, open_objects, open_uncached};
 
 /// How long one request for a newer configuration waits at the management server.
 const WATCH_WAIT_MS: u32 = 30_000;

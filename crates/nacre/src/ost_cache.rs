@@ -6,7 +6,9 @@ use crate::device_words::DeviceWords;
 use crate::failure::{Failure, Result};
 use crate::instance;
 use nacre_store::object::block::device::{BlockDevice, DirectDevice, DirectDeviceOptions};
-use nacre_store::object::nxd::{Nxd, NxdOptions, cache_of, check_unused, check_without};
+use nacre_store::object::nxd::{
+    LogSurvey, Nxd, NxdOptions, cache_of, check_unused, check_without, survey_in,
+};
 use nacre_store::object::simulated::Simulated;
 use nacre_store::object::{ObjectError, ObjectStore};
 use std::fmt;
@@ -21,7 +23,11 @@ const SIZE_MIN: u64 = 1 << 20;
 /// How long to wait for a device that a killed process had: the kernel takes its rings down after its end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn open_device(path: &Path, create_bytes: Option<u64>) -> io::Result<DirectDevice> {
+/// Opens the device of a cache for this process alone.
+///
+/// # Errors
+/// Those of the system; `EBUSY` if a target has it.
+pub fn open_device(path: &Path, create_bytes: Option<u64>) -> io::Result<DirectDevice> {
     let options = DirectDeviceOptions { create_bytes, patience: PATIENCE, ..DirectDeviceOptions::default() };
     DirectDevice::open(path, &options)
 }
@@ -180,6 +186,19 @@ pub fn with_cache(
             log::warn!("{}: its cache {} is not there; all data is", dir.display(), path.display());
             Ok(Box::new(store))
         }
+        Err(source) => Err(ObjectError::Path { action: "open the cache", path, source }),
+    }
+}
+
+/// What the log of the cache of the target in `dir` holds; `None` if it has no cache, or that is away or another one.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn survey(dir: &Path) -> nacre_store::object::Result<Option<LogSurvey>> {
+    let Some(path) = cache_of(dir)? else { return Ok(None) };
+    match open_device(&path, None) {
+        Ok(device) => survey_in(dir, &device),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ObjectError::Path { action: "open the cache", path, source }),
     }
 }

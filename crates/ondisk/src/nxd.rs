@@ -6,8 +6,10 @@ use crate::codec::{DecodeError, Reader, crc32c};
 use nacre_types::Fid;
 use nacre_types::Timestamp;
 
-/// Format version of all records of a cache.
-pub const NXD_VERSION: u8 = 1;
+/// Format version of superblocks and batches; those of version 1 are read, too.
+pub const NXD_VERSION: u8 = 2;
+/// Format version of marks.
+pub const NXD_MARK_VERSION: u8 = 1;
 /// First bytes of a [`NxdSuperblock`].
 pub const NXD_MAGIC: [u8; 8] = *b"NACRENXD";
 /// First bytes of a [`NxdBatch`].
@@ -57,6 +59,8 @@ pub struct NxdSuperblock {
     pub epoch: u64,
     /// Where the log begins: blocks of 4 KiB since the cache was made.
     pub tail: u64,
+    /// Position up to which the log was durable; 0 if that is not known.
+    pub durable: u64,
 }
 
 /// An entry of a batch.
@@ -97,6 +101,8 @@ pub struct NxdBatch {
     pub epoch: u64,
     /// Where it begins: blocks of 4 KiB since the cache was made.
     pub position: u64,
+    /// Position up to which the log was durable before it was written; 0 if that is not known.
+    pub durable: u64,
     /// Blocks of header and data.
     pub blocks: u32,
     /// In the order of their validity.
@@ -127,17 +133,29 @@ fn seal(bytes: &mut [u8]) {
     bytes[at..].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks magic, version and the checksum in the last four bytes, in this order.
-fn unseal<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<Reader<'a>, NxdError> {
+/// Checks magic, version and the checksum in the last four bytes, in this order. The version is given, too.
+fn unseal<'a>(bytes: &'a [u8], magic: &[u8; 8], newest: u8) -> Result<(Reader<'a>, u8), NxdError> {
     let rest = bytes.strip_prefix(magic.as_slice()).ok_or(NxdError::Foreign)?;
-    if rest.first().is_some_and(|version| *version != NXD_VERSION) {
-        return Err(DecodeError::Version(rest[0]).into());
+    let version = *rest.first().ok_or(NxdError::Damaged)?;
+    if !(1..=newest).contains(&version) {
+        return Err(DecodeError::Version(version).into());
     }
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or(NxdError::Damaged)?;
     if crc32c(body) != u32::from_le_bytes(*crc) || body.len() < magic.len() {
         return Err(NxdError::Damaged);
     }
-    Ok(Reader::new(&body[magic.len()..], NXD_VERSION)?)
+    Ok((Reader::new(&body[magic.len()..], version)?, version))
+}
+
+/// A position that version 1 does not have yet, and what is reserved behind it.
+fn durable_position(reader: &mut Reader<'_>, version: u8) -> Result<u64, DecodeError> {
+    if version == 1 {
+        reader.reserved::<12>()?;
+        return Ok(0);
+    }
+    let durable = reader.u64()?;
+    reader.reserved::<4>()?;
+    Ok(durable)
 }
 
 /// CRC-32C of the bytes of an entry.
@@ -153,7 +171,7 @@ impl NxdSuperblock {
         out.extend_from_slice(&[NXD_VERSION, 0, 0, 0, 0, 0, 0, 0]);
         out.extend_from_slice(&self.cache);
         out.extend_from_slice(&self.store);
-        for field in [self.size, self.counter, self.epoch, self.tail] {
+        for field in [self.size, self.counter, self.epoch, self.tail, self.durable] {
             out.extend_from_slice(&field.to_le_bytes());
         }
         let mut bytes = [0; NXD_SUPERBLOCK_LEN];
@@ -168,7 +186,7 @@ impl NxdSuperblock {
     /// The version is looked at before the checksum, so that another format is named as such.
     pub fn decode(bytes: &[u8]) -> Result<NxdSuperblock, NxdError> {
         let bytes = bytes.get(..NXD_SUPERBLOCK_LEN).ok_or(NxdError::Foreign)?;
-        let mut reader = unseal(bytes, &NXD_MAGIC)?;
+        let (mut reader, version) = unseal(bytes, &NXD_MAGIC, NXD_VERSION)?;
         reader.reserved::<7>()?;
         let (cache, store) = (reader.array()?, reader.array()?);
         let superblock = NxdSuperblock {
@@ -178,8 +196,8 @@ impl NxdSuperblock {
             counter: reader.u64()?,
             epoch: reader.u64()?,
             tail: reader.u64()?,
+            durable: durable_position(&mut reader, version)?,
         };
-        reader.reserved::<12>()?;
         reader.end()?;
         Ok(superblock)
     }
@@ -245,8 +263,9 @@ impl NxdBatch {
         out.extend_from_slice(&self.cache);
         out.extend_from_slice(&self.epoch.to_le_bytes());
         out.extend_from_slice(&self.position.to_le_bytes());
-        // The checksum of all ends the header; this is the place of 12 bytes that have no meaning yet.
-        out.extend_from_slice(&[0; FIXED_LEN - 4 - 48]);
+        out.extend_from_slice(&self.durable.to_le_bytes());
+        // The checksum of all ends the header; this is the place of bytes that have no meaning yet.
+        out.extend_from_slice(&[0; FIXED_LEN - 4 - 56]);
         for entry in &self.entries {
             entry.encode(&mut out);
         }
@@ -261,13 +280,13 @@ impl NxdBatch {
     /// If the bytes are no header of this version, were changed, or say something that cannot be.
     pub fn decode(bytes: &[u8]) -> Result<NxdBatch, NxdError> {
         let bytes = bytes.get(..NXD_HEADER_LEN).ok_or(NxdError::Foreign)?;
-        let mut reader = unseal(bytes, &NXD_BATCH_MAGIC)?;
+        let (mut reader, version) = unseal(bytes, &NXD_BATCH_MAGIC, NXD_VERSION)?;
         reader.reserved::<1>()?;
         let count = usize::from(reader.u16()?);
         let blocks = reader.u32()?;
         let cache = reader.array()?;
         let (epoch, position) = (reader.u64()?, reader.u64()?);
-        reader.reserved::<12>()?;
+        let durable = durable_position(&mut reader, version)?;
         if count > NXD_ENTRIES_MAX || blocks == 0 {
             return Err(DecodeError::Field("count").into());
         }
@@ -277,7 +296,22 @@ impl NxdBatch {
         if reader.remainder().iter().any(|byte| *byte != 0) {
             return Err(DecodeError::Trailing.into());
         }
-        Ok(NxdBatch { cache, epoch, position, blocks, entries })
+        Ok(NxdBatch { cache, epoch, position, durable, blocks, entries })
+    }
+
+    /// What a header of which some bytes have changed still seems to say: entries up to the first one that cannot be. They are a
+    /// hint at what is lost, and nothing to be used.
+    pub fn entries_of_damaged(bytes: &[u8]) -> Vec<NxdEntry> {
+        let Some(bytes) = bytes.get(..NXD_HEADER_LEN) else { return Vec::new() };
+        let batch_len = u64::from(u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]))
+            .saturating_mul(NXD_HEADER_LEN as u64);
+        let entry = |bytes: &[u8]| {
+            let bytes = [&[NXD_VERSION], bytes].concat();
+            let mut reader = Reader::new(&bytes, NXD_VERSION).ok()?;
+            NxdEntry::decode(&mut reader, batch_len).ok()
+        };
+        let table = &bytes[FIXED_LEN - 4..NXD_HEADER_LEN - 4];
+        table.chunks_exact(ENTRY_LEN).map_while(entry).take(NXD_ENTRIES_MAX).collect()
     }
 }
 
@@ -286,7 +320,7 @@ impl NxdMark {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(88 + self.device.len());
         out.extend_from_slice(&NXD_MARK_MAGIC);
-        out.extend_from_slice(&[NXD_VERSION, u8::from(self.is_dirty), 0, 0]);
+        out.extend_from_slice(&[NXD_MARK_VERSION, u8::from(self.is_dirty), 0, 0]);
         out.extend_from_slice(&self.changed.nsec.to_le_bytes());
         out.extend_from_slice(&self.changed.sec.to_le_bytes());
         out.extend_from_slice(&self.cache);
@@ -303,7 +337,7 @@ impl NxdMark {
     /// # Errors
     /// As [`NxdSuperblock::decode`].
     pub fn decode(bytes: &[u8]) -> Result<NxdMark, NxdError> {
-        let mut reader = unseal(bytes, &NXD_MARK_MAGIC)?;
+        let (mut reader, _) = unseal(bytes, &NXD_MARK_MAGIC, NXD_MARK_VERSION)?;
         let is_dirty = match reader.u8()? {
             0 => false,
             1 => true,
@@ -337,6 +371,7 @@ mod tests {
             counter: 2,
             epoch: 3,
             tail: 4,
+            durable: 6,
         }
     }
 
@@ -347,6 +382,7 @@ mod tests {
             cache: *b"0123456789abcdef",
             epoch: 3,
             position: 4,
+            durable: 2,
             blocks: 2,
             entries: vec![
                 NxdEntry::Data { object, offset: 8192, len: 4096, at: 4096, crc: 0xdead_beef, mtime },
@@ -374,19 +410,60 @@ mod tests {
     fn the_bytes_of_each_record_stay_what_they_are() {
         assert_eq!(
             hex(&superblock().encode()),
-            "4e414352454e58440100000000000000303132333435363738396162636465666768696a6b6c6d6e6f7071727374757600000040000000000200000000000000030000000000000004000000000000000000000000000000000000002a443ab1"
+            "4e414352454e58440200000000000000303132333435363738396162636465666768696a6b6c6d6e6f7071727374757600000040000000000200000000000000030000000000000004000000000000000600000000000000000000004fd2d932"
         );
         let bytes = batch().encode();
         assert_eq!(bytes.len(), NXD_HEADER_LEN);
         assert!(bytes[192..4092].iter().all(|byte| *byte == 0));
         assert_eq!(
             hex(&[&bytes[..192], &bytes[4092..]].concat()),
-            "4e414352454e5842010002000200000030313233343536373839616263646566030000000000000004000000000000000000000000000000000000000100000000100000000400000100000007000000000000000020000000000000001000000000000000f153650000000005000000efbeadde00000000000000000200000000000000000400000100000007000000000000000100000000000000ffffffffffffffff00000000000000000000000000000000000000000000000000000000d097f48e"
+            "4e414352454e5842020002000200000030313233343536373839616263646566030000000000000004000000000000000200000000000000000000000100000000100000000400000100000007000000000000000020000000000000001000000000000000f153650000000005000000efbeadde00000000000000000200000000000000000400000100000007000000000000000100000000000000ffffffffffffffff00000000000000000000000000000000000000000000000000000000f2b7fc52"
         );
         assert_eq!(
             hex(&mark().encode()),
             "4e414352454e584d010100000500000000f1536500000000303132333435363738396162636465666768696a6b6c6d6e6f7071727374757600000040000000002f6465762f6e766d65306e3147387fd4"
         );
+    }
+
+    /// The bytes of version 1 of records that end with a checksum: the place of a position is reserved there.
+    fn as_version_1(mut bytes: Vec<u8>, position: usize) -> Vec<u8> {
+        bytes[8] = 1;
+        bytes[position..position + 8].fill(0);
+        seal(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn records_of_version_1_are_read_and_tell_of_no_durable_position() {
+        let old = as_version_1(superblock().encode().to_vec(), 80);
+        assert_eq!(
+            hex(&old),
+            "4e414352454e58440100000000000000303132333435363738396162636465666768696a6b6c6d6e6f7071727374757600000040000000000200000000000000030000000000000004000000000000000000000000000000000000002a443ab1"
+        );
+        assert_eq!(NxdSuperblock::decode(&old), Ok(NxdSuperblock { durable: 0, ..superblock() }));
+        let old = as_version_1(batch().encode(), 48);
+        assert_eq!(
+            hex(&[&old[..192], &old[4092..]].concat()),
+            "4e414352454e5842010002000200000030313233343536373839616263646566030000000000000004000000000000000000000000000000000000000100000000100000000400000100000007000000000000000020000000000000001000000000000000f153650000000005000000efbeadde00000000000000000200000000000000000400000100000007000000000000000100000000000000ffffffffffffffff00000000000000000000000000000000000000000000000000000000d097f48e"
+        );
+        assert_eq!(NxdBatch::decode(&old), Ok(NxdBatch { durable: 0, ..batch() }));
+        for (mut bytes, at) in [(superblock().encode().to_vec(), 88), (batch().encode(), 56)] {
+            bytes[at] = 1;
+            seal(&mut bytes);
+            let (first, second) = (NxdSuperblock::decode(&bytes), NxdBatch::decode(&bytes));
+            assert!(first.is_err() && second.is_err(), "reserved bytes are checked");
+        }
+    }
+
+    #[test]
+    fn a_damaged_header_still_tells_of_the_entries_that_can_be() {
+        let mut bytes = batch().encode();
+        bytes[30] ^= 1;
+        assert_eq!(NxdBatch::entries_of_damaged(&bytes), batch().entries);
+        bytes[60 + 64] ^= 0x80;
+        assert_eq!(NxdBatch::entries_of_damaged(&bytes), batch().entries[..1]);
+        assert_eq!(NxdBatch::entries_of_damaged(&[0; NXD_HEADER_LEN]), []);
+        assert_eq!(NxdBatch::entries_of_damaged(&[1; 100]), []);
     }
 
     #[test]
@@ -441,12 +518,13 @@ mod tests {
             let magics = [NXD_MAGIC, NXD_BATCH_MAGIC, NXD_MARK_MAGIC];
             if let (Some(magic), true) = (magics.get(magic as usize), bytes.len() > 13) {
                 bytes[..8].copy_from_slice(magic);
-                bytes[8] = NXD_VERSION;
+                bytes[8] = if *magic == NXD_MARK_MAGIC { NXD_MARK_VERSION } else { NXD_VERSION };
                 let len = if *magic == NXD_MAGIC { NXD_SUPERBLOCK_LEN.min(bytes.len()) } else { bytes.len().min(NXD_HEADER_LEN) };
                 seal(&mut bytes[..len]);
             }
             let _ = NxdSuperblock::decode(&bytes);
             let _ = NxdBatch::decode(&bytes);
+            let _ = NxdBatch::entries_of_damaged(&bytes);
             let _ = NxdMark::decode(&bytes);
         }
     }

@@ -301,3 +301,165 @@ fn a_new_file_system_has_the_caches_it_is_formatted_with_or_is_not_made() {
     cluster.nacre(&["down", text(&data)]).success();
     cluster.nacre(&["check", text(&data)]).success();
 }
+
+/// Flips a bit of the device of the cache.
+fn flip(cluster: &Cluster, at: u64) {
+    let device =
+        OpenOptions::new().read(true).write(true).open(cluster.cache_of(0)).expect("the device opens");
+    let mut byte = [0];
+    device.read_exact_at(&mut byte, at).expect("read");
+    device.write_all_at(&[byte[0] ^ 4], at).expect("written");
+    device.sync_all().expect("synced");
+}
+
+#[test]
+fn a_damaged_log_is_told_of_and_the_ost_does_not_start_until_what_is_lost_is_given_up() {
+    let Some(mut cluster) = start(Shape::Embedded, "nxd11") else { return };
+    set(&cluster, "nxd11", "idle_ms=3600000");
+    let (path, bytes) = write_in_pieces(&cluster);
+    cluster.stop();
+    let (data, cache) = (text(cluster.data()).to_owned(), cluster.cache_of(0));
+    let ost = cluster.data().join("ost0000");
+    cluster.nacre(&["check", &data]).success();
+    let shown = cluster.nacre(&["inspect", text(&cache)]).success().stdout;
+    assert!(shown.contains("batches with") && !shown.contains("damage"), "{shown}");
+    // The header of the third batch: those before it are of two blocks.
+    let third = (1 + 2 * 2) * 4096;
+    flip(&cluster, third + 100);
+    let shown = cluster.nacre(&["inspect", text(&ost), "--cache"]).fails_with(1).stdout;
+    assert!(shown.contains(&format!("2 blocks from {third} on were durable and cannot be read")), "{shown}");
+    assert!(shown.contains("behind it the log has data of object"), "{shown}");
+    let checked = cluster.nacre(&["check", &data]).fails_with(1).stdout;
+    assert!(checked.contains("its cache only") && checked.contains(&format!("from {third} on")), "{checked}");
+    let outcome = up(&cluster, &[]).fails_with(1);
+    assert!(outcome.stderr.contains("were durable and cannot be read"), "{}", outcome.stderr);
+    let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--drain"]).fails_with(1);
+    assert!(outcome.stderr.contains("were durable and cannot be read"), "{}", outcome.stderr);
+    // It was not changed: with the bit as it was all is there.
+    flip(&cluster, third + 100);
+    up(&cluster, &[]).success();
+    check(&path, &bytes);
+    cluster.stop();
+    let shown = cluster.nacre(&["inspect", text(&cache)]).success().stdout;
+    assert!(shown.contains("batches with"), "{shown}");
+    flip(&cluster, third + 100);
+    let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--force"]).success();
+    assert!(outcome.stderr.contains("given up as ordered"), "{}", outcome.stderr);
+    fs::remove_file(&cache).expect("removed");
+    up(&cluster, &[]).success();
+    let found = fs::read(&path).expect("read");
+    let changed = found.chunks(4096).zip(bytes.chunks(4096)).filter(|(found, bytes)| found != bytes).count();
+    assert_eq!(changed, 1, "the batch of one piece is lost, and what lies behind it is not");
+    cluster.stop_and_check();
+}
+
+#[test]
+fn damaged_data_in_a_log_is_an_error_where_it_is_and_the_ost_starts() {
+    let Some(mut cluster) = start(Shape::Embedded, "nxd12") else { return };
+    set(&cluster, "nxd12", "idle_ms=3600000");
+    let (path, bytes) = write_in_pieces(&cluster);
+    cluster.stop();
+    let data = text(cluster.data()).to_owned();
+    let second = (1 + 2) * 4096;
+    flip(&cluster, second + 4096 + 9);
+    let shown = cluster.nacre(&["inspect", text(&cluster.cache_of(0))]).fails_with(1).stdout;
+    assert!(shown.contains(&format!("the batch at {second} of the cache: the data of object")), "{shown}");
+    let checked = cluster.nacre(&["check", &data]).fails_with(1).stdout;
+    assert!(checked.contains("the cache holds data at offset"), "{checked}");
+    up(&cluster, &[]).success();
+    let file = File::open(&path).expect("opened");
+    let mut damaged = 0;
+    for (number, piece) in bytes.chunks(4096).enumerate() {
+        let mut found = vec![0; 4096];
+        match file.read_exact_at(&mut found, number as u64 * 4096) {
+            Ok(()) => assert!(found == piece, "piece {number}"),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(5), "{error}");
+                damaged += 1;
+            }
+        }
+    }
+    assert!((1..=32).contains(&damaged), "{damaged}: what is read together with it fails, too");
+    fs::remove_file(&path).expect("removed");
+    drop(file);
+    drain(&cluster, "nxd12");
+    cluster.stop_and_check();
+}
+
+fn a_cache_is_taken_away_once_it_holds_nothing(shape: Shape, fsname: &str) {
+    let Some(mut cluster) = start(shape, fsname) else { return };
+    set(&cluster, fsname, "idle_ms=3600000");
+    let (path, mut bytes) = write_in_pieces(&cluster);
+    let (data, cache) = (text(cluster.data()).to_owned(), cluster.cache_of(0));
+    let uncache = |words: &[&str]| cluster.nacre(&[&["target", "uncache", &data], words].concat());
+    let outcome = uncache(&["OST0000"]).fails_with(1);
+    assert!(outcome.stderr.contains("is running: stop it first"), "{}", outcome.stderr);
+    uncache(&["MDT0000"]).fails_with(2);
+    uncache(&["OST0007"]).fails_with(1);
+    cluster.stop();
+    let uncache = |words: &[&str]| cluster.nacre(&[&["target", "uncache", &data], words].concat());
+    let outcome = uncache(&["OST0000"]).fails_with(1);
+    assert!(outcome.stderr.contains("OST0000 keeps its cache"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("mode=drain"), "{}", outcome.stderr);
+    // The refusal changed nothing.
+    cluster.start_all();
+    check(&path, &bytes);
+    drain(&cluster, fsname);
+    cluster.stop();
+    cluster.nacre(&["target", "uncache", &data, "OST0000"]).success();
+    fs::remove_file(&cache).expect("removed");
+    let outcome = cluster.nacre(&["target", "uncache", &data, "0"]).fails_with(1);
+    assert!(outcome.stderr.contains("has no cache"), "{}", outcome.stderr);
+    cluster.nacre(&["check", &data]).success();
+    let (data, mount) = (text(cluster.data()), text(cluster.mount()));
+    let words: &[&str] = if shape == Shape::Separate { &["--separate"] } else { &[] };
+    cluster.nacre(&[&["up", data, "--mount", mount], words].concat()).success();
+    check(&path, &bytes);
+    let missing = cluster.lctl(&["get_param", &format!("nxd.{fsname}-OST0000.stats")]);
+    assert_ne!(missing.code(), 0, "it has no cache now: {missing}");
+    write_pieces(&path, &mut bytes, 8);
+    check(&path, &bytes);
+    assert!(!cache.exists());
+    cluster.stop_and_check();
+}
+
+#[test]
+fn a_cache_is_taken_away_once_it_holds_nothing_in_one_process() {
+    a_cache_is_taken_away_once_it_holds_nothing(Shape::Embedded, "nxd13");
+}
+
+#[test]
+fn a_cache_is_taken_away_once_it_holds_nothing_with_separate_processes() {
+    a_cache_is_taken_away_once_it_holds_nothing(Shape::Separate, "nxd14");
+}
+
+#[test]
+fn a_cache_is_written_back_and_taken_away_at_once_and_its_device_is_anybodys() {
+    let Some(mut cluster) = start(Shape::Embedded, "nxd15") else { return };
+    set(&cluster, "nxd15", "idle_ms=3600000");
+    let (path, bytes) = write_in_pieces(&cluster);
+    cluster.stop();
+    let (data, cache) = (text(cluster.data()).to_owned(), cluster.cache_of(0));
+    cluster.nacre(&["target", "uncache", &data, "OST0000", "--drain"]).success();
+    up(&cluster, &[]).success();
+    check(&path, &bytes);
+    cluster.stop();
+    // No force is needed to use it again.
+    up(&cluster, &["--ost-cache", text(&cache)]).success();
+    check(&path, &bytes);
+    set(&cluster, "nxd15", "idle_ms=3600000");
+    let mut newer = bytes.clone();
+    write_pieces(&path, &mut newer, 9);
+    assert_eq!(count(&cluster, "nxd15", "needed"), 1);
+    cluster.stop();
+    // Without its device only what it held is lost, and that is said.
+    fs::remove_file(&cache).expect("removed");
+    let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--drain"]).fails_with(1);
+    assert!(outcome.stderr.contains("open the cache"), "{}", outcome.stderr);
+    let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--force"]).success();
+    assert!(outcome.stderr.contains("given up as ordered"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("without it they are lost"), "{}", outcome.stderr);
+    up(&cluster, &[]).success();
+    check(&path, &bytes);
+    cluster.stop_and_check();
+}

@@ -8,6 +8,7 @@ use crate::instance::Instance;
 use crate::node;
 use crate::process::{MOUNT, NODE, RunDir, RunLock};
 use crate::progress::Progress;
+use nacre_store::object::nxd::{LogDamage, LogSurvey};
 use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
 
@@ -23,6 +24,9 @@ struct TargetReport {
     problem_count: u64,
     /// Problems that were mended.
     repaired: u64,
+    /// Its objects cannot be looked at.
+    #[serde(skip)]
+    is_closed: bool,
 }
 
 /// Runs the command.
@@ -94,17 +98,57 @@ fn check_ost(
     repair: bool,
     show: &mut dyn FnMut(u64),
 ) -> Result<TargetReport> {
+    let failed = || Failure::because(format!("check the cache of {target}"));
+    let mut cache =
+        CacheReport::of(crate::ost_cache::survey(&instance.target_dir(target)).map_err(failed())?);
+    if cache.is_refused {
+        return Ok(TargetReport {
+            checked: "its cache only, as it does not open with that".to_owned(),
+            problem_count: cache.count,
+            problems: cache.problems,
+            is_closed: true,
+            ..TargetReport::default()
+        });
+    }
     let store = node::open_objects(instance, target)?;
     let report = store.verify(repair, show).map_err(Failure::because(format!("check {target}")))?;
     store.close().map_err(Failure::because(format!("close {target}")))?;
     let objects = report.problems.iter().map(ToString::to_string);
+    cache.problems.extend(objects.chain(report.index.problems.iter().map(ToString::to_string)));
     Ok(TargetReport {
-        checked: format!("{} objects", report.objects),
-        problems: objects.chain(report.index.problems.iter().map(ToString::to_string)).collect(),
-        problem_count: report.problem_count + report.index.problem_count,
-        repaired: report.repaired,
+        checked: format!("{} objects{}", report.objects, cache.checked),
+        problems: cache.problems,
+        problem_count: cache.count + report.problem_count + report.index.problem_count,
+        repaired: cache.repaired + report.repaired,
         ..TargetReport::default()
     })
+}
+
+/// What a look at the log of a cache has shown.
+#[derive(Default)]
+struct CacheReport {
+    checked: String,
+    problems: Vec<String>,
+    count: u64,
+    repaired: u64,
+    is_refused: bool,
+}
+
+impl CacheReport {
+    fn of(survey: Option<LogSurvey>) -> CacheReport {
+        let Some(survey) = survey else { return CacheReport::default() };
+        let is_copy = |damage: &&LogDamage| matches!(damage, LogDamage::Superblock { .. });
+        let is_refused = survey.is_refused();
+        let problems = survey.damage.iter().map(ToString::to_string).chain(survey.hidden_text());
+        CacheReport {
+            checked: format!(", {} batches of the cache", survey.batches),
+            problems: problems.collect(),
+            count: survey.damage_count,
+            // Opening the store writes them anew.
+            repaired: if is_refused { 0 } else { survey.damage.iter().filter(is_copy).count() as u64 },
+            is_refused,
+        }
+    }
 }
 
 fn check_mdt(

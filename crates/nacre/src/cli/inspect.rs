@@ -1,21 +1,35 @@
-//! `nacre inspect`: shows what the store of an OST on a device is, and what an object in it is, without changing anything.
+//! `nacre inspect`: shows what the store of an OST on a device is, what an object in it is, and what the log of a cache of small writes
+//! holds, without changing anything.
 
 use super::InspectArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
+use crate::ost_cache::open_device;
 use nacre_ondisk::block::Inline;
 use nacre_store::object::block::device::BLOCK;
 use nacre_store::object::block::inspect::{Inspector, ObjectInspection, StoreInspection};
 use nacre_store::object::block::is_block_store;
+use nacre_store::object::nxd::{LogSurvey, cache_of};
 use nacre_types::Fid;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+/// Writing to a String does not fail.
+macro_rules! row {
+    ($text:expr, $name:expr, $($arg:tt)*) => {{
+        let _ = write!($text, "{:<12}", $name);
+        let _ = writeln!($text, $($arg)*);
+    }};
+}
+
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<i32> {
     let shown = args.dir.display();
+    if let Some(device) = cache_device(args)? {
+        return inspect_cache(&device);
+    }
     if !is_block_store(&args.dir) {
         return Err(Failure::new(format!(
-            "{shown} is not the directory of an OST that keeps its objects on a device: name one, such as /srv/fs/ost0000"
+            "{shown} is neither the directory of an OST that keeps its objects on a device, nor the cache of one: name one, such as /srv/fs/ost0000"
         )));
     }
     let scratch = scratch_in(args.scratch.clone())?;
@@ -48,6 +62,56 @@ pub fn run(args: &InspectArgs) -> Result<i32> {
     Ok(if damage == 0 { 0 } else { EXIT_FAILURE })
 }
 
+/// The device whose log is to be shown: with `--cache` that of an OST, else what was named if it is no directory.
+fn cache_device(args: &InspectArgs) -> Result<Option<PathBuf>> {
+    if !args.cache {
+        return Ok((args.dir.exists() && !args.dir.is_dir()).then(|| args.dir.clone()));
+    }
+    let shown = args.dir.display();
+    let found = cache_of(&args.dir).map_err(Failure::because(format!("inspect {shown}")))?;
+    found.map(Some).ok_or_else(|| Failure::new(format!("{shown} has no cache of small writes")))
+}
+
+fn inspect_cache(path: &Path) -> Result<i32> {
+    let action = format!("inspect {}", path.display());
+    let device = open_device(path, None).map_err(Failure::because(&action))?;
+    let survey = LogSurvey::of(&device).map_err(Failure::because(&action))?;
+    let mut text = String::new();
+    cache_text(&mut text, path, &survey);
+    print!("{text}");
+    Ok(if survey.damage.is_empty() { 0 } else { EXIT_FAILURE })
+}
+
+fn cache_text(text: &mut String, path: &Path, survey: &LogSurvey) {
+    let superblock = &survey.superblock;
+    row!(text, "cache", "{}, {} bytes, identity {}", path.display(), superblock.size, hex(&superblock.cache));
+    row!(text, "store", "identity {}", hex(&superblock.store));
+    row!(
+        text,
+        "log",
+        "blocks {}..{} of {}: {} batches with {} entries, epoch {}",
+        superblock.tail,
+        survey.end,
+        superblock.size / BLOCK - 2,
+        survey.batches,
+        survey.entries,
+        superblock.epoch
+    );
+    row!(text, "durable", "up to block {}, as far as something says so", survey.durable.max(superblock.tail));
+    if survey.behind > 0 {
+        row!(text, "behind", "{} batches that are not a part of the log, which is in order", survey.behind);
+    }
+    for damage in &survey.damage {
+        row!(text, "damage", "{damage}");
+    }
+    if let Some(hidden) = survey.hidden_text() {
+        row!(text, "", "{hidden}");
+    }
+    if survey.damage_count > survey.damage.len() as u64 {
+        row!(text, "", "{} more", survey.damage_count - survey.damage.len() as u64);
+    }
+}
+
 /// A new directory for the copy of the index, which goes with the value.
 fn scratch_in(dir: Option<PathBuf>) -> Result<Scratch> {
     let base = dir.unwrap_or_else(std::env::temp_dir);
@@ -72,14 +136,6 @@ impl Drop for Scratch {
             eprintln!("nacre: remove {}: {error}", self.0.display());
         }
     }
-}
-
-/// Writing to a String does not fail.
-macro_rules! row {
-    ($text:expr, $name:expr, $($arg:tt)*) => {{
-        let _ = write!($text, "{:<12}", $name);
-        let _ = writeln!($text, $($arg)*);
-    }};
 }
 
 fn hex(bytes: &[u8]) -> String {

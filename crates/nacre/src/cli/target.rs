@@ -33,6 +33,7 @@ pub fn run(command: &TargetCommand) -> Result<i32> {
         TargetCommand::Add(args) => add(args),
         TargetCommand::Start(args) => start(args),
         TargetCommand::Drain(args) => return drain::run(args),
+        TargetCommand::Uncache(args) => super::uncache::run(args),
     }
     .map(|()| 0)
 }

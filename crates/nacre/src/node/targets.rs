@@ -145,7 +145,14 @@ fn osts_beside(instance: &Instance, target: TargetId) -> u32 {
     u32::try_from(others + 1).unwrap_or(u32::MAX)
 }
 
-fn open_uncached(instance: &Instance, target: TargetId) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
+/// Opens the object store of an OST as it is without its cache of small writes.
+///
+/// # Errors
+/// If it cannot be opened, or another process has it.
+pub fn open_uncached(
+    instance: &Instance,
+    target: TargetId,
+) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
     let dir = instance.target_dir(target);
     Ok(match is_block_store(&dir) {
         true => Box::new(BlockStore::open(&dir, block_options(instance, target))?),

@@ -18,19 +18,22 @@ mod ops;
 mod pair;
 mod pieces;
 mod settings;
+mod survey;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub(in crate::object) use pair::MARK_NEW;
-pub use pair::{CacheProblem, MARK, cache_of, check_unused, check_without};
+pub use pair::{CacheProblem, MARK, cache_of, check_unused, check_without, remove, survey_in};
 pub use settings::{NxdMode, NxdOptions, NxdSettings, NxdStats};
+pub use survey::{LogDamage, LogSurvey, ObjectRange};
 
 use super::block::device::BlockDevice;
 use super::{ObjectError, ObjectStore, Result};
-use ::log::{info, warn};
+use ::log::{error, info, warn};
 use flush::Flusher;
 use log::{Item, Log, Promise};
-use nacre_ondisk::nxd::{NXD_ENTRIES_MAX, NxdEntry, NxdMark};
+use nacre_ondisk::nxd::{NXD_ENTRIES_MAX, NxdEntry, NxdMark, NxdSuperblock};
 use nacre_types::{Fid, Timestamp};
 use pair::{now, pair, problem, write_mark};
 use parking_lot::{Mutex, RwLock};
@@ -43,6 +46,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use walk::Found;
 
 /// Objects share so many locks.
 const STRIPES: usize = 256;
@@ -185,14 +189,7 @@ impl Nxd {
     ) -> Result<Nxd> {
         let name = device.info().name;
         let (superblock, mark) = pair(dir, &*device, options)?;
-        let mut objects: BTreeMap<Fid, Pieces> = BTreeMap::new();
-        let (mut lost, mut count) = (Lost::new(), 0u64);
-        let log = Log::open(device, superblock, &mut |entry, batch| {
-            count += 1;
-            read_entry(&mut objects, entry, batch, &mut lost);
-        })
-        .map_err(|error| problem(&name, CacheProblem::Io(error)))?;
-        log.lose(&lost);
+        let (log, objects, count) = read_log(device, superblock, options.salvage)?;
         let core = Core {
             dir: dir.to_owned(),
             inner: store,
@@ -225,6 +222,43 @@ impl Drop for Nxd {
     }
 }
 
+/// Reads a log back: the log, the newest of each byte in it, and its entries. With `salvage` all that can be read, without
+/// bytes that are damaged, whatever that means.
+fn read_log(
+    device: Arc<dyn BlockDevice>,
+    superblock: NxdSuperblock,
+    salvage: bool,
+) -> Result<(Log, BTreeMap<Fid, Pieces>, u64)> {
+    let name = device.info().name;
+    let failed = |error| problem(&name, CacheProblem::Io(error));
+    let (mut objects, mut lost) = (BTreeMap::new(), Lost::new());
+    let mut survey = LogSurvey::new(superblock);
+    let log = Log::new(device, superblock);
+    let mut damaged_at = Vec::new();
+    let end = log.read_back(&mut |found| {
+        survey.note(found);
+        if let Found::Batch { batch, damaged } = found {
+            damaged_at.extend(damaged.iter().map(|number| (batch.position, batch.entries[*number])));
+            batch.entries.iter().for_each(|entry| read_entry(&mut objects, entry, batch.position, &mut lost));
+        }
+    });
+    survey.finish(&end.map_err(failed)?);
+    for damage in &survey.damage {
+        error!("{name}: {damage}");
+    }
+    if survey.is_refused() && !salvage {
+        return Err(problem(&name, CacheProblem::lost(&survey)));
+    }
+    if salvage {
+        for (position, entry) in damaged_at {
+            drop_record(&mut objects, position, &entry, &mut lost);
+        }
+    }
+    log.begin().map_err(failed)?;
+    log.lose(&lost);
+    Ok((log, objects, survey.entries))
+}
+
 /// Puts an entry of the log where it belongs; entries come in their order.
 fn read_entry(objects: &mut BTreeMap<Fid, Pieces>, entry: &NxdEntry, batch: u64, lost: &mut Lost) {
     match *entry {
@@ -238,6 +272,18 @@ fn read_entry(objects: &mut BTreeMap<Fid, Pieces>, entry: &NxdEntry, batch: u64,
             if let Some(pieces) = objects.get_mut(&object) {
                 pieces.remove(offset..end, lost);
             }
+        }
+    }
+}
+
+/// Takes away what is left of the bytes of an entry.
+fn drop_record(objects: &mut BTreeMap<Fid, Pieces>, batch: u64, entry: &NxdEntry, lost: &mut Lost) {
+    let NxdEntry::Data { object, offset, len, at, .. } = *entry else { return };
+    let Some(pieces) = objects.get_mut(&object) else { return };
+    let at = batch * super::block::device::BLOCK + u64::from(at);
+    for piece in pieces.within(offset..offset + u64::from(len)) {
+        if piece.record.at == at {
+            pieces.remove(piece.start..piece.end, lost);
         }
     }
 }

@@ -32,7 +32,7 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
         }
     }
     for target in instance.targets().into_iter().filter(|target| target.kind == TargetKind::Ost) {
-        let Some(report) = report_of(reports, target) else { continue };
+        let Some(report) = report_of(reports, target).filter(|report| !report.is_closed) else { continue };
         let store = node::open_objects(instance, target)?;
         compare_ost(&*store, target, &known, repair, report)
             .map_err(Failure::because(format!("compare the objects of {target}")))?;

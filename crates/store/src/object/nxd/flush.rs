@@ -97,8 +97,9 @@ impl Flusher {
 
 impl Core {
     fn run(&self) {
-        let mut is_above = false;
+        let (mut is_above, mut seen) = (false, 0);
         while let Some(is_rung) = self.alarm.wait(TICK, true) {
+            self.note_durable(&mut seen);
             let Some(pace) = self.wanted(is_rung, &mut is_above) else {
                 self.look_whether_clean();
                 continue;
@@ -113,6 +114,16 @@ impl Core {
                     }
                 }
             }
+        }
+    }
+
+    /// While nothing is written to the log, nothing in it says that its last batches are durable: the superblock does then.
+    fn note_durable(&self, seen: &mut u64) {
+        let (_, end, _) = self.log.extent();
+        if end == std::mem::replace(seen, end)
+            && let Err(error) = self.log.note_durable()
+        {
+            self.note_flush_failure(&self.io_error(error));
         }
     }
 

@@ -5,6 +5,7 @@
 //! come again; the place on the device is the position modulo the size of the ring.
 
 use super::pieces::{Lost, Record};
+use super::walk::{BATCH_BLOCKS, End, Found, MARK_EVERY, on_device, walk};
 use crate::object::block::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp, WriteOp};
 use nacre_ondisk::nxd::{NXD_ENTRIES_MAX, NXD_SUPERBLOCK_LEN, NxdBatch, NxdEntry, NxdSuperblock, data_crc};
 use nacre_types::{Fid, Timestamp};
@@ -14,12 +15,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Most blocks of a batch.
-const BATCH_BLOCKS: u64 = 256;
 /// Blocks that data leaves for batches that only say what is to be forgotten: without those nothing can be changed.
 const CONTROL_ROOM: u64 = 32;
-/// Blocks that are read at once when the log is read back.
-const WINDOW: u64 = 256;
 
 /// Something to be written to the log.
 pub(super) enum Item {
@@ -88,6 +85,10 @@ pub(super) struct Log {
     flushed_seen: AtomicU64,
     /// A batch failed and may lie at the head nevertheless.
     is_torn: AtomicBool,
+    /// Held while the superblock is changed.
+    superblock: Mutex<()>,
+    /// Flushes that failed and that nobody had asked for.
+    pub failures: AtomicU64,
     pub batches: AtomicU64,
     pub flushes: AtomicU64,
 }
@@ -132,17 +133,21 @@ fn take_group(waiting: &mut VecDeque<(u64, Vec<Item>)>) -> Vec<(u64, Vec<Item>)>
     group
 }
 
-/// Reads a superblock of either copy: the newer one that is whole.
-pub(super) fn read_superblock(
-    device: &dyn BlockDevice,
-) -> io::Result<Result<NxdSuperblock, nacre_ondisk::nxd::NxdError>> {
+type FoundSuperblock = Result<NxdSuperblock, nacre_ondisk::nxd::NxdError>;
+
+/// Reads both copies of the superblock.
+pub(super) fn superblock_copies(device: &dyn BlockDevice) -> io::Result<[FoundSuperblock; 2]> {
     let decode = |offset| -> io::Result<_> {
         let mut block = AlignedBuffer::zeroed(BLOCK as usize);
         device.read(&mut [ReadOp { offset, buffer: &mut block }])?;
         Ok(NxdSuperblock::decode(&block))
     };
-    let (first, last) = (decode(0)?, decode(device.size() - BLOCK)?);
-    Ok(match (first, last) {
+    Ok([decode(0)?, decode(device.size() - BLOCK)?])
+}
+
+/// Reads a superblock of either copy: the newer one that is whole.
+pub(super) fn read_superblock(device: &dyn BlockDevice) -> io::Result<FoundSuperblock> {
+    Ok(match superblock_copies(device)?.into() {
         (Ok(first), Ok(last)) if last.counter > first.counter && last.cache == first.cache => Ok(last),
         (Ok(first), _) => Ok(first),
         (Err(_), Ok(last)) if last.size == device.size() => Ok(last),
@@ -164,19 +169,14 @@ impl Log {
         &*self.device
     }
 
-    /// The log behind a superblock, which gets a new epoch. `found` is told of everything in it, in order.
-    pub fn open(
-        device: Arc<dyn BlockDevice>,
-        superblock: NxdSuperblock,
-        found: &mut dyn FnMut(&NxdEntry, u64),
-    ) -> io::Result<Log> {
-        let ring = superblock.size / BLOCK - 2;
+    /// The log behind a superblock, of which nothing is known before [`Log::read_back`].
+    pub fn new(device: Arc<dyn BlockDevice>, superblock: NxdSuperblock) -> Log {
         let tail = superblock.tail;
         let state =
             State { head: tail, tail, reusable: tail, promised: 0, batches: BTreeMap::new(), superblock };
-        let log = Log {
+        Log {
             device,
-            ring,
+            ring: superblock.size / BLOCK - 2,
             queue: Mutex::default(),
             written: Condvar::new(),
             state: Mutex::new(state),
@@ -184,103 +184,72 @@ impl Log {
             flushed: Mutex::new(0),
             flushed_seen: AtomicU64::new(0),
             is_torn: AtomicBool::new(false),
+            superblock: Mutex::default(),
+            failures: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
-        };
-        log.read_back(found)?;
-        // From now on nothing is taken for a part of the log that an earlier run wrote behind its end.
-        let next = {
-            let state = log.state.lock();
-            let old = state.superblock;
-            NxdSuperblock { counter: old.counter + 1, epoch: old.epoch + 1, ..old }
-        };
-        write_superblock(&*log.device, &next)?;
-        log.state.lock().superblock = next;
-        Ok(log)
+        }
     }
 
-    fn read_back(&self, found: &mut dyn FnMut(&NxdEntry, u64)) -> io::Result<()> {
+    /// Reads it; `found` is told of everything in it, in order. Changes nothing on the device.
+    pub fn read_back(&self, found: &mut dyn FnMut(&Found<'_>)) -> io::Result<End> {
         let mut state = self.state.lock();
         let superblock = state.superblock;
-        let (mut position, mut epoch) = (state.tail, 0);
-        let mut window = (0u64, Vec::new());
-        while let Some((batch, bytes)) = self.read_batch(&superblock, position, epoch, &mut window)? {
-            let is_whole = batch.entries.iter().all(|entry| match *entry {
-                NxdEntry::Data { at, len, crc, .. } => data_crc(&bytes[at as usize..][..len as usize]) == crc,
-                NxdEntry::Forget { .. } => true,
-            });
-            if !is_whole {
-                break;
+        let end = walk(&*self.device, &superblock, &mut |part| {
+            if let Found::Batch { batch, .. } = &part {
+                let live = batch.entries.iter().map(|entry| match entry {
+                    NxdEntry::Data { len, .. } => u64::from(*len),
+                    NxdEntry::Forget { .. } => 0,
+                });
+                state.batches.insert(batch.position, Batch { live: live.sum() });
             }
-            let live = batch.entries.iter().map(|entry| match entry {
-                NxdEntry::Data { len, .. } => u64::from(*len),
-                NxdEntry::Forget { .. } => 0,
-            });
-            state.batches.insert(position, Batch { live: live.sum() });
-            state.head = position + u64::from(batch.blocks);
-            batch.entries.iter().for_each(|entry| found(entry, position));
-            (position, epoch) = (state.head, batch.epoch);
-        }
+            found(&part);
+        })?;
+        state.head = end.position;
+        Ok(end)
+    }
+
+    /// Makes what was read back durable, and begins a new epoch: from now on nothing is taken for a part of the log that an
+    /// earlier run wrote behind its end.
+    pub fn begin(&self) -> io::Result<()> {
+        // The superblock must not say of anything that it is durable before it is.
+        self.device.flush()?;
+        let head = self.state.lock().head;
+        *self.flushed.lock() = head;
+        self.flushed_seen.store(head, Ordering::Release);
+        self.change_superblock(|superblock| superblock.epoch += 1)
+    }
+
+    /// Writes the superblock with a change, and with what is durable now.
+    fn change_superblock(&self, change: impl FnOnce(&mut NxdSuperblock)) -> io::Result<()> {
+        let _one_at_a_time = self.superblock.lock();
+        let mut next = self.state.lock().superblock;
+        next.counter += 1;
+        next.durable = next.durable.max(self.flushed_seen.load(Ordering::Acquire));
+        change(&mut next);
+        write_superblock(&*self.device, &next)?;
+        self.state.lock().superblock = next;
         Ok(())
     }
 
-    /// The batch at a position with its bytes; `None` if the log ends there.
-    fn read_batch(
-        &self,
-        superblock: &NxdSuperblock,
-        position: u64,
-        epoch: u64,
-        window: &mut (u64, Vec<u8>),
-    ) -> io::Result<Option<(NxdBatch, Vec<u8>)>> {
-        let left = superblock.tail + self.ring - position;
-        if left == 0 {
-            return Ok(None);
+    /// Has the superblock say what is durable, if it does not yet: so damage of that is told from an end in order.
+    pub fn note_durable(&self) -> io::Result<()> {
+        let said = self.state.lock().superblock.durable;
+        if self.flushed_seen.load(Ordering::Acquire) <= said {
+            return Ok(());
         }
-        let header = self.read_window(position, 1, left, window)?;
-        let Ok(batch) = NxdBatch::decode(header) else { return Ok(None) };
-        let is_next = batch.cache == superblock.cache
-            && batch.position == position
-            && (epoch..=superblock.epoch).contains(&batch.epoch)
-            && u64::from(batch.blocks) <= left;
-        if !is_next {
-            return Ok(None);
-        }
-        let bytes = self.read_window(position, u64::from(batch.blocks), left, window)?.to_vec();
-        Ok(Some((batch, bytes)))
+        self.change_superblock(|_| {})
     }
 
-    fn read_window<'a>(
-        &self,
-        position: u64,
-        blocks: u64,
-        left: u64,
-        (start, bytes): &'a mut (u64, Vec<u8>),
-    ) -> io::Result<&'a [u8]> {
-        let have = bytes.len() as u64 / BLOCK;
-        if position < *start || position + blocks > *start + have {
-            bytes.resize((WINDOW.max(blocks).min(left) * BLOCK) as usize, 0);
-            *start = position;
-            self.read_range(position * BLOCK, bytes)?;
+    /// The same before the log gets longer than what is searched behind its end. A failure does not hinder the batch.
+    fn note_before(&self, end: u64) {
+        if end <= self.state.lock().superblock.durable + MARK_EVERY {
+            return;
         }
-        let at = ((position - *start) * BLOCK) as usize;
-        Ok(&bytes[at..at + (blocks * BLOCK) as usize])
-    }
-
-    /// Splits a range of the log, in bytes at block boundaries, where the ring ends: offset on the device and length.
-    fn on_device(&self, at: u64, len: u64) -> [(u64, u64); 2] {
-        let (at, ring) = (at % (self.ring * BLOCK), self.ring * BLOCK);
-        let first = len.min(ring - at);
-        [(BLOCK + at, first), (BLOCK, len - first)]
-    }
-
-    fn read_range(&self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let [(first, len), (second, _)] = self.on_device(at, buffer.len() as u64);
-        let (head, rest) = buffer.split_at_mut(len as usize);
-        let mut ops = vec![ReadOp { offset: first, buffer: head }];
-        if !rest.is_empty() {
-            ops.push(ReadOp { offset: second, buffer: rest });
+        if let Err(error) = self.flush().and_then(|()| self.note_durable()) {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            log::warn!("{}: could not be flushed: {error}", self.device.info().name);
         }
-        self.device.read(&mut ops)
     }
 
     /// Reads records and compares their checksums; `InvalidData` for damage.
@@ -294,7 +263,7 @@ impl Log {
         let mut ops = Vec::with_capacity(records.len());
         for (record, buffer) in records.iter().zip(&mut buffers) {
             let (start, len) = aligned(record);
-            let [(first, head_len), (second, _)] = self.on_device(start, len);
+            let [(first, head_len), (second, _)] = on_device(self.ring, start, len);
             let (head, rest) = buffer.split_at_mut(head_len as usize);
             ops.push(ReadOp { offset: first, buffer: head });
             if !rest.is_empty() {
@@ -371,7 +340,9 @@ impl Log {
             return results;
         }
         let blocks = end.div_ceil(BLOCK);
-        let (buffer, records, live) = build(&taken, position, blocks, &superblock);
+        self.note_before(position + blocks);
+        let durable = self.flushed_seen.load(Ordering::Acquire);
+        let (buffer, records, live) = build(&taken, position, (blocks, durable), &superblock);
         if let Err(error) = self.write_batch(position, &buffer) {
             log::error!("{}: the log of the cache cannot be written: {error}", self.device.info().name);
             let fail = |(ticket, _)| (ticket, Err(AppendError::Io(error.kind(), error.raw_os_error())));
@@ -387,7 +358,7 @@ impl Log {
     }
 
     fn write_batch(&self, position: u64, buffer: &[u8]) -> io::Result<()> {
-        let [(first, len), (second, _)] = self.on_device(position * BLOCK, buffer.len() as u64);
+        let [(first, len), (second, _)] = on_device(self.ring, position * BLOCK, buffer.len() as u64);
         let (head, rest) = buffer.split_at(len as usize);
         let mut ops = vec![WriteOp { offset: first, data: head }];
         if !rest.is_empty() {
@@ -458,15 +429,13 @@ impl Log {
                 state.batches.remove(&position);
             }
             state.tail = state.batches.keys().next().copied().unwrap_or(state.head);
-            let old = state.superblock;
-            if state.tail == old.tail {
+            if state.tail == state.superblock.tail {
                 return Ok(None);
             }
-            NxdSuperblock { counter: old.counter + 1, tail: state.tail, ..old }
+            state.tail
         };
-        write_superblock(&*self.device, &next)?;
-        self.state.lock().superblock = next;
-        Ok(Some(next.tail))
+        self.change_superblock(|superblock| superblock.tail = next)?;
+        Ok(Some(next))
     }
 
     /// Gives the space before `position` back.
@@ -505,7 +474,7 @@ impl Log {
 fn build(
     group: &[(u64, Vec<Item>)],
     position: u64,
-    blocks: u64,
+    (blocks, durable): (u64, u64),
     superblock: &NxdSuperblock,
 ) -> (AlignedBuffer, Vec<Vec<Record>>, u64) {
     let mut buffer = AlignedBuffer::zeroed((blocks * BLOCK) as usize);
@@ -535,6 +504,7 @@ fn build(
         cache: superblock.cache,
         epoch: superblock.epoch,
         position,
+        durable,
         blocks: blocks as u32,
         entries,
     };

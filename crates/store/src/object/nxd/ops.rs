@@ -450,7 +450,8 @@ impl ObjectStore for Nxd {
     }
 
     fn durability_epoch(&self) -> u64 {
-        self.inner.durability_epoch().wrapping_add(self.failures.load(Ordering::Relaxed))
+        let failures = self.failures.load(Ordering::Relaxed) + self.log.failures.load(Ordering::Relaxed);
+        self.inner.durability_epoch().wrapping_add(failures)
     }
 
     fn verify(&self, repair: bool, progress: &mut dyn FnMut(u64)) -> Result<ObjectVerifyReport> {
@@ -519,6 +520,7 @@ impl ObjectStore for Nxd {
         self.is_closed.store(true, Ordering::Relaxed);
         self.flusher.stop();
         self.flush_log()?;
+        self.log.note_durable().map_err(|error| self.io_error(error))?;
         self.inner.close()
     }
 }

@@ -1,8 +1,8 @@
 //! A cache and its store know each other: the superblock of the one, a mark in the directory of the other.
 
-use super::NxdOptions;
 use super::log::{read_superblock, write_superblock};
-use crate::object::block::device::BlockDevice;
+use super::{LogDamage, LogSurvey, NxdOptions};
+use crate::object::block::device::{AlignedBuffer, BLOCK, BlockDevice, WriteOp};
 use crate::object::block::found_on;
 use crate::object::file::directory::{draw_identity, path_error};
 use crate::object::{ObjectError, Result};
@@ -30,6 +30,19 @@ pub enum CacheProblem {
     /// Data in it has changed.
     #[error("data in its log is damaged")]
     Damaged,
+    /// Synced data in it cannot be read.
+    #[error(
+        "{blocks} blocks of its log from {at_device} on were durable and cannot be read, and {objects} objects have data in it behind them; \
+         nothing was changed: 'nacre check' says more, and 'nacre target uncache' with --force goes on without what is lost"
+    )]
+    Lost {
+        /// Blocks.
+        blocks: u64,
+        /// Where the first of them is on the device.
+        at_device: u64,
+        /// Objects behind them, of those that are counted.
+        objects: usize,
+    },
     /// It is full and does not get empty.
     #[error("it is full, and nothing could be written back")]
     Full,
@@ -69,6 +82,17 @@ pub enum CacheProblem {
     /// A change failed at a point where only opening the store again helps.
     #[error("it failed earlier; nothing is changed before the store is opened again")]
     Failed,
+}
+
+impl CacheProblem {
+    pub(super) fn lost(survey: &LogSurvey) -> CacheProblem {
+        let first = survey.damage.iter().find_map(|damage| match damage {
+            LogDamage::Batches { at_device, .. } => Some(*at_device),
+            _ => None,
+        });
+        let (blocks, at_device) = (survey.lost_blocks, first.unwrap_or(0));
+        CacheProblem::Lost { blocks, at_device, objects: survey.hidden.len() }
+    }
 }
 
 pub(super) fn problem(device: &str, problem: CacheProblem) -> ObjectError {
@@ -155,6 +179,54 @@ pub fn check_unused(device: &dyn BlockDevice) -> Result<()> {
     }
 }
 
+/// What the log of the cache of the store in a directory holds; `None` if the device is not that cache.
+///
+/// # Errors
+/// As [`LogSurvey::of`] and [`cache_of`].
+pub fn survey_in(dir: &Path, device: &dyn BlockDevice) -> Result<Option<LogSurvey>> {
+    let Some(mark) = read_mark(dir)? else { return Ok(None) };
+    match superblock_of(device)? {
+        Ok(found) if (found.cache, found.store) == (mark.cache, mark.store) => {
+            LogSurvey::of(device).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn superblock_of(device: &dyn BlockDevice) -> Result<std::result::Result<NxdSuperblock, NxdError>> {
+    read_superblock(device).map_err(|error| problem(&device.info().name, CacheProblem::Io(error)))
+}
+
+/// Takes the cache away from the store in a directory, which the caller has for himself: durable on return. If its device is given
+/// it is made one that belongs to nobody.
+///
+/// # Errors
+/// [`ObjectError::Cache`] with [`CacheProblem::Needed`] if the store is not whole without it; nothing was changed then.
+pub fn remove(dir: &Path, device: Option<&dyn BlockDevice>) -> Result<()> {
+    let Some(mark) = read_mark(dir)? else { return Ok(()) };
+    if mark.is_dirty {
+        return Err(needed(&mark));
+    }
+    // The device first: with the mark and without its superblock it is made an empty cache again, and nobody loses anything.
+    if let Some(device) = device
+        && matches!(superblock_of(device)?, Ok(found) if (found.cache, found.store) == (mark.cache, mark.store))
+    {
+        let zeros = AlignedBuffer::zeroed(BLOCK as usize);
+        let ops = [0, device.size() - BLOCK].map(|offset| WriteOp { offset, data: &zeros });
+        device
+            .write(&ops)
+            .and_then(|()| device.flush())
+            .map_err(|error| problem(&device.info().name, CacheProblem::Io(error)))?;
+    }
+    let take = || {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = fs::open(dir, flags, Mode::empty())?;
+        fs::unlinkat(&fd, MARK, fs::AtFlags::empty())?;
+        fs::fsync(&fd)
+    };
+    nacre_env::blocking(take).map_err(|error| path_error("take the mark of the cache from", dir, error))
+}
+
 pub(super) fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }
@@ -203,7 +275,7 @@ pub(super) fn pair(
     // The mark first: a device that is ours without one would be taken for another store's.
     let mark = NxdMark { cache, store, is_dirty: false, changed: now(), size, device: name.clone() };
     write_mark(dir, &mark)?;
-    let superblock = NxdSuperblock { cache, store, size, counter: 1, epoch: 0, tail: 0 };
+    let superblock = NxdSuperblock { cache, store, size, counter: 1, epoch: 0, tail: 0, durable: 0 };
     write_superblock(device, &superblock)
         .and_then(|()| device.flush())
         .map_err(|error| problem(&name, CacheProblem::Io(error)))?;

@@ -95,6 +95,8 @@ pub struct NxdOptions {
     pub settings: NxdSettings,
     /// Overwrite what is on the device, and give up what a cache of this store that is not there held.
     pub force: bool,
+    /// Take what can be read of a damaged log, and leave what cannot.
+    pub salvage: bool,
 }
 
 /// A snapshot of a cache's counters; sums since it was opened unless noted.

@@ -2,6 +2,7 @@
 
 mod again;
 mod crash;
+mod damage;
 mod trouble;
 
 use super::*;
@@ -22,7 +23,7 @@ fn quiet() -> NxdOptions {
         full_wait_ms: 60_000,
         ..NxdSettings::default()
     };
-    NxdOptions { settings, force: false }
+    NxdOptions { settings, ..NxdOptions::default() }
 }
 
 /// Flash devices by the directory of their store: they stay when a store is closed.

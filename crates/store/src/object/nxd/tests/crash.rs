@@ -202,6 +202,8 @@ impl Trial {
         let mut contents_before = Vec::new();
         for round in 0..2 {
             let context = format!("{context}, opened {round} times before");
+            let survey = LogSurvey::of(&*flash).expect("walked");
+            assert_eq!(survey.damage, [], "{context}: a power cut is in order");
             let inner = BlockStore::open_with(&copy, block_options(), disk.clone())
                 .unwrap_or_else(|error| panic!("{context}: {error}"));
             let store = Nxd::open(&copy, Arc::new(inner), flash.clone(), &quiet())

@@ -106,6 +106,39 @@ fn a_cache_is_switched_off_and_drained_while_it_is_used() {
 }
 
 #[test]
+fn a_cache_that_holds_nothing_is_taken_away_for_good_and_no_other() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, device) = (dir.path().join("store"), flash(4));
+    let store = in_memory(&path, &device, &quiet());
+    store.write(fid(1), 0, &[1; 4096]).expect("written");
+    store.close().expect("closed");
+    drop(store);
+    let writes = device.stats().writes;
+    let text = remove(&path, Some(&*device)).expect_err("it holds data").to_string();
+    assert!(text.contains("without it they are lost"), "{text}");
+    assert_eq!(device.stats().writes, writes);
+    let store = in_memory(&path, &device, &quiet());
+    store.flush_now().expect("written back");
+    store.close().expect("closed");
+    drop(store);
+    // That of another store is not touched, whatever its path.
+    let other = flash(4);
+    drop(in_memory(&dir.path().join("other"), &other, &quiet()));
+    let writes = other.stats().writes;
+    remove(&path, Some(&*other)).expect("taken away");
+    assert_eq!(other.stats().writes, writes);
+    assert_eq!(cache_of(&path).expect("readable"), None);
+    remove(&path, Some(&*device)).expect("there is none");
+    assert_eq!(contents(&*block_store(&path), fid(1)), [1; 4096]);
+    // With its own device that is anybody's afterwards.
+    let dir = dir.path().join("other");
+    assert!(check_unused(&*other).is_err());
+    remove(&dir, Some(&*other)).expect("taken away");
+    check_unused(&*other).expect("nobody's");
+    assert_clean(&*block_store(&dir), "without its cache");
+}
+
+#[test]
 fn a_store_whose_cache_holds_data_is_not_used_without_it_unless_it_is_forced() {
     let dir = tempfile::tempdir().expect("a directory");
     let (path, device) = (dir.path().join("store"), flash(4));
