@@ -14,15 +14,18 @@ const STATE_NO_CREATE: u32 = 4;
 const STATE_NO_SPACE: u32 = 0x20;
 const STATE_NONROTATIONAL: u32 = 0x200;
 
-/// What is kept back at most, and which part of a small file system.
+/// What is kept back at most.
 const RESERVE_MOST_BYTES: u64 = 64 << 20;
-const RESERVE_PART: u64 = 16;
+/// Of a small file system it is the first part, though at least so many bytes if the second one allows it.
+const RESERVE_PART: u64 = 24;
+const RESERVE_LEAST_BYTES: u64 = 16 << 20;
+const RESERVE_MOST_PART: u64 = 16;
 
 /// What creates leave of the file system that holds `path`, if nothing else is said.
 pub fn default_reserve(path: &Path) -> u64 {
     let total =
         rustix::fs::statvfs(path).map_or(u64::MAX, |stat| stat.f_blocks.saturating_mul(stat.f_frsize));
-    RESERVE_MOST_BYTES.min(total / RESERVE_PART)
+    (total / RESERVE_PART).clamp(RESERVE_LEAST_BYTES, RESERVE_MOST_BYTES).min(total / RESERVE_MOST_PART)
 }
 
 /// See the [module documentation](self).

@@ -109,6 +109,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "read_cache_enable",
             "readcache_max_filesize",
             "readcache_max_io_mb",
+            "reserve_ahead_max_mb",
             "writethrough_cache_enable",
             "writethrough_max_io_mb",
         ],

@@ -374,6 +374,15 @@ pub trait ObjectStore: Send + Sync {
         None
     }
 
+    /// Most bytes that are reserved ahead of a stream of writes, 0 for none; `None` if this store, or the file system below it, reserves
+    /// nothing.
+    fn ahead_max_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Changes it, where [`ObjectStore::ahead_max_bytes`] is some: with 0 what is reserved is given back.
+    fn set_ahead_max_bytes(&self, _max_bytes: u64) {}
+
     /// The cache of small writes in front of this store, if it has one.
     fn small_write_cache(&self) -> Option<&Nxd> {
         None

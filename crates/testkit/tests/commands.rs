@@ -353,6 +353,35 @@ fn a_disk_of_50_mib_is_enough_for_a_file_system() {
     fill_and_empty(50, 1, 1 << 20);
 }
 
+#[test]
+fn a_disk_of_1_gib_has_800_mib_for_data_again_and_again() {
+    if !have(&["/dev/fuse", "mkfs.ext4"]) || !have_root() {
+        return;
+    }
+    let run = Run::new();
+    let disk = run.small_disk(1024);
+    let options = Options { data: Some(disk.join("data")), osts: 1, ..Options::default() };
+    let mut cluster = Cluster::start_with(Shape::Embedded, &options);
+    if cluster.is_foreign() {
+        return;
+    }
+    let path = cluster.directory("d").join("large");
+    let piece = vec![5u8; 8 << 20];
+    for round in 0..3 {
+        let write = || -> std::io::Result<()> {
+            let mut file = fs::File::create(&path)?;
+            for _ in 0..100 {
+                file.write_all(&piece)?;
+            }
+            file.sync_all()
+        };
+        write().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert_eq!(fs::metadata(&path).expect("stat").len(), 800 << 20);
+        fs::remove_file(&path).expect("removed");
+    }
+    cluster.stop_and_check();
+}
+
 /// Writes in small pieces until the disk is full; gives how much was answered.
 fn fill(path: &Path, seed: u8) -> u64 {
     let mut file = fs::File::create(path).expect("create");

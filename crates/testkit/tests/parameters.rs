@@ -2,9 +2,11 @@
 //! effect.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nacre_testkit::cluster::Options;
 use nacre_testkit::requirements::{have, have_root};
 use nacre_testkit::{Cluster, Shape, on_each_shape, wait};
 
@@ -626,4 +628,66 @@ fn a_command_whose_reader_goes_away_ends_without_a_word() {
     let ended = command.stdout(writer).output().expect("it starts");
     assert_eq!(ended.status.code(), Some(128 + libc::SIGPIPE));
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+}
+
+/// Most bytes that the file of an object on the OST takes beyond its size.
+fn most_beyond_size(cluster: &Cluster) -> u64 {
+    fn walk(dir: &Path, most: &mut u64) {
+        for entry in fs::read_dir(dir).expect("readable").flatten() {
+            let Ok(meta) = entry.metadata() else { continue };
+            if meta.is_dir() {
+                walk(&entry.path(), most);
+            } else {
+                *most = (*most).max((meta.blocks() * 512).saturating_sub(meta.len()));
+            }
+        }
+    }
+    let mut most = 0;
+    walk(&cluster.data().join("ost0000/objects"), &mut most);
+    most
+}
+
+#[test]
+fn space_ahead_of_streams_is_reserved_as_far_as_a_parameter_says() {
+    let options = Options { osts: 1, fsname: "ahead".to_owned(), ..Options::default() };
+    if !have(&["/dev/fuse"]) || !have_root() {
+        return;
+    }
+    let mut cluster = Cluster::start_with(Shape::Embedded, &options);
+    let name = "osd-file.ahead-OST0000.reserve_ahead_max_mb";
+    // Not on a device, nor on a file system that cannot reserve.
+    if cluster.is_foreign() || cluster.lctl(&["get_param", "-n", name]).code() != 0 {
+        return;
+    }
+    let set = |value: &str| cluster.lctl(&["set_param", &format!("{name}={value}")]);
+    assert_eq!(get(&cluster, name).trim(), "64");
+    for wrong in ["-1", "2048", "1.5", "much"] {
+        assert_ne!(set(wrong).code(), 0, "{wrong}");
+    }
+    let directory = cluster.directory("d");
+    let write = |number: u32| {
+        let mut file = fs::File::create(directory.join(format!("f{number}"))).expect("created");
+        for _ in 0..24 {
+            file.write_all(&vec![7; 1 << 20]).expect("written");
+        }
+        file.sync_all().expect("synced");
+    };
+    const MIB: u64 = 1 << 20;
+    let mut number = 0;
+    let mut seen = |from: u64| {
+        wait::until(wait::SOON, "space is reserved", || {
+            number += 1;
+            write(number);
+            Some(most_beyond_size(&cluster)).filter(|most| *most >= from)
+        })
+    };
+    assert!(seen(8 * MIB) <= 64 * MIB);
+    set("0").success();
+    assert!(most_beyond_size(&cluster) < MIB, "it was given back at once");
+    write(1000);
+    assert!(most_beyond_size(&cluster) < MIB);
+    set("4").success();
+    assert!(seen(2 * MIB) <= 5 * MIB);
+    assert_eq!(get(&cluster, name).trim(), "4");
+    cluster.stop_and_check();
 }

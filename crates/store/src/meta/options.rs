@@ -40,8 +40,8 @@ impl Default for MetaStoreOptions {
     }
 }
 
-/// A new store's segment is not more than this part of what is available, so that a store takes a ninth of a small disk.
-const SEGMENT_PART: u64 = 32;
+/// A new store's segment is not more than this part of what is available: with its reserve a store takes an eighteenth of a small disk.
+const SEGMENT_PART: u64 = 64;
 /// Segments are not made smaller than this: a transaction has to fit into one.
 const SEGMENT_LEAST_BYTES: u64 = 4 << 20;
 

@@ -44,7 +44,7 @@ mod write;
 pub use defrag::{DefragSettings, DefragStats};
 pub use directory::{device_of, is_block_store};
 pub use label::DeviceProblem;
-pub(in crate::object) use label::found_on;
+pub(in crate::object) use label::{found_on, wipe};
 pub use options::BlockStoreOptions;
 
 use crate::meta::{MetaError, MetaStore, MetaStoreOptions, Table};

@@ -260,6 +260,14 @@ impl ObjectStore for Simulated {
         self.inner.set_cache_policy(policy);
     }
 
+    fn ahead_max_bytes(&self) -> Option<u64> {
+        self.inner.ahead_max_bytes()
+    }
+
+    fn set_ahead_max_bytes(&self, max_bytes: u64) {
+        self.inner.set_ahead_max_bytes(max_bytes);
+    }
+
     fn for_each_object(&self, visit: &mut dyn FnMut(Fid)) -> Result<()> {
         self.inner.for_each_object(visit)
     }

@@ -13,6 +13,9 @@ const MIB: u64 = 1 << 20;
 /// Largest bound of a transfer that can be set, in bytes.
 const IO_MAX_BYTES: u64 = 64 * MIB;
 
+/// Most that can be reserved ahead of a stream, in bytes.
+const AHEAD_MAX_BYTES: u64 = 1 << 30;
+
 /// How a part of the rule is written.
 #[derive(Clone, Copy)]
 enum Part {
@@ -79,6 +82,7 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
         }
     }
     enter_simulation(tree, name, server);
+    enter_ahead(tree, name, server);
     let stats = server.clone();
     tree.add_read(&format!("osd-file.{name}.stats"), move || {
         let stats = stats.store().stats();
@@ -89,6 +93,26 @@ pub fn enter(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
         ];
         Ok(rows.iter().map(|(name, count)| format!("{name:<25} {count} samples [reqs]\n")).collect())
     });
+}
+
+/// How much is reserved ahead of a stream, where that is of use.
+fn enter_ahead(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {
+    if server.store().ahead_max_bytes().is_none() {
+        return;
+    }
+    let (get, set) = (server.clone(), server.clone());
+    tree.add_both(
+        &format!("osd-file.{name}.reserve_ahead_max_mb"),
+        move || Ok((get.store().ahead_max_bytes().unwrap_or(0) / MIB).to_string()),
+        move |text| {
+            let bytes = value::bytes(text, MIB)?;
+            if bytes > AHEAD_MAX_BYTES || !bytes.is_multiple_of(MIB) {
+                return Err(Status::ERANGE);
+            }
+            set.store().set_ahead_max_bytes(bytes);
+            Ok(())
+        },
+    );
 }
 
 fn enter_simulation(tree: &Tree, name: &str, server: &Arc<ObjectServer>) {

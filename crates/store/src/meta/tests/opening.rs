@@ -267,7 +267,7 @@ fn callers_of_sync_share_flushes() {
 fn a_store_on_a_small_disk_takes_a_small_part_of_it_and_opens_again() {
     let options = MetaStoreOptions::default();
     assert_eq!(options.segment_that_fits(4 << 30), 64 << 20);
-    assert_eq!(options.segment_that_fits(1 << 30), 32 << 20);
+    assert_eq!(options.segment_that_fits(2 << 30), 32 << 20);
     assert_eq!(options.segment_that_fits(50 << 20), 4 << 20);
     assert_eq!(options.segment_that_fits((1 << 30) + 12345) % 4096, 0);
     assert_eq!(tiny_options().segment_that_fits(0), tiny_options().wal_segment_bytes);

@@ -92,6 +92,15 @@ pub(in crate::object) fn found_on(device: &dyn BlockDevice) -> Result<Option<&'s
     Ok(signature(&read_at(device, 0, look)?, &read_at(device, device.size() - look, look)?))
 }
 
+/// Takes what [`found_on`] looks at off a device: it belongs to nobody then. Durable on return.
+pub(in crate::object) fn wipe(device: &dyn BlockDevice) -> io::Result<()> {
+    let look = LOOK.min(device.size());
+    let zeros = AlignedBuffer::zeroed(look as usize);
+    device.write(&[WriteOp { offset: 0, data: &zeros }])?;
+    device.write(&[WriteOp { offset: device.size() - look, data: &zeros }])?;
+    device.flush()
+}
+
 /// Makes a device ours. It is left alone if it holds anything, unless `force` is on.
 pub(super) fn format(device: &dyn BlockDevice, label: &BlockLabel, force: bool) -> Result<()> {
     let size = device.size();

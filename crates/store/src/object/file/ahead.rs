@@ -111,7 +111,7 @@ pub(super) struct Book {
     slots: Arc<Slots>,
     reserve: Arc<Reserve>,
     /// Largest reservation; 0 for none at all.
-    max_bytes: u64,
+    max_bytes: AtomicU64,
     /// The file system cannot reserve.
     is_off: AtomicBool,
     shared: Arc<Shared>,
@@ -131,14 +131,14 @@ impl Book {
         everywhere: bool,
     ) -> Arc<Book> {
         let kind = fs::fstatfs(slots.objects_fd()).map_or(0, |stat| stat.f_type);
-        let max_bytes = if everywhere || WORTH_IT.contains(&kind) { max_bytes } else { 0 };
+        let is_worth_it = everywhere || WORTH_IT.contains(&kind);
         let shared = shared(slots.objects_fd());
         let book = Arc::new(Book {
             index,
             slots,
             reserve,
-            max_bytes,
-            is_off: AtomicBool::new(max_bytes == 0),
+            max_bytes: AtomicU64::new(max_bytes),
+            is_off: AtomicBool::new(!is_worth_it),
             shared,
             holders: Mutex::default(),
             changed: Condvar::new(),
@@ -154,6 +154,19 @@ impl Book {
     /// Bytes that all stores of this process have reserved on this file system and not used.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.shared.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Largest reservation; `None` where the file system cannot reserve, or it is of no use.
+    pub(super) fn max_bytes(&self) -> Option<u64> {
+        (!self.is_off.load(Ordering::Relaxed)).then(|| self.max_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Changes it for writes that begin from now on. With 0 all is given back that is reserved.
+    pub(super) fn set_max_bytes(&self, max_bytes: u64) {
+        self.max_bytes.store(max_bytes, Ordering::Relaxed);
+        if max_bytes == 0 {
+            self.give_own_back();
+        }
     }
 
     /// Starts the thread that gives back what rests.
@@ -235,12 +248,10 @@ impl Book {
     /// Makes sure that a write of a stream finds space in one piece, as far as that is possible. The caller holds
     /// [`Handle::transfers`].
     pub(super) fn before_write(self: &Arc<Self>, handle: &Arc<Handle>, offset: u64, len: u64, now_ms: u64) {
-        if self.is_off.load(Ordering::Relaxed) {
-            return;
-        }
+        let Some(max_bytes) = self.max_bytes().filter(|max_bytes| *max_bytes > 0) else { return };
         let mut ahead = handle.ahead.lock();
         ahead.written_ms = now_ms;
-        let Some(wish) = ahead.growth.on_write(offset, len, self.max_bytes) else { return };
+        let Some(wish) = ahead.growth.on_write(offset, len, max_bytes) else { return };
         if offset + len <= ahead.end || ahead.is_barred || now_ms < ahead.refused_until_ms {
             return;
         }

@@ -425,6 +425,14 @@ impl ObjectStore for FileStore {
         self.policy.set(policy);
     }
 
+    fn ahead_max_bytes(&self) -> Option<u64> {
+        self.ahead.max_bytes()
+    }
+
+    fn set_ahead_max_bytes(&self, max_bytes: u64) {
+        self.ahead.set_max_bytes(max_bytes);
+    }
+
     fn trim(&self, from: u64, max_bytes: u64) -> Result<Trimmed> {
         self.check_open()?;
         self.trim_some(from, max_bytes)

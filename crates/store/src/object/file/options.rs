@@ -109,9 +109,9 @@ pub(super) fn default_index(total: u64) -> MetaStoreOptions {
     }
 }
 
-/// The reserve for a file system of `total` bytes: 1 %, at least 64 MiB and at most 1 GiB, but never more than a
-/// sixteenth of a small one.
+/// The reserve for a file system of `total` bytes: 1 %, at least 64 MiB and at most 1 GiB. Of a small one a 24th, of one below 384 MiB
+/// up to 16 MiB, and never more than a sixteenth.
 pub fn default_reserve(total: u64) -> u64 {
-    let floor = (64 << 20).min(total / 16);
+    let floor = (total / 24).clamp(16 << 20, 64 << 20).min(total / 16);
     (total / 100).clamp(floor, (1 << 30).max(floor))
 }

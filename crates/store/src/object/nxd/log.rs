@@ -243,7 +243,7 @@ impl Log {
 
     /// The same before the log gets longer than what is searched behind its end. A failure does not hinder the batch.
     fn note_before(&self, end: u64) {
-        if end <= self.state.lock().superblock.durable + MARK_EVERY {
+        if end <= self.state.lock().superblock.durable.saturating_add(MARK_EVERY) {
             return;
         }
         if let Err(error) = self.flush().and_then(|()| self.note_durable()) {

@@ -508,6 +508,14 @@ impl ObjectStore for Nxd {
         self.inner.simulated_device()
     }
 
+    fn ahead_max_bytes(&self) -> Option<u64> {
+        self.inner.ahead_max_bytes()
+    }
+
+    fn set_ahead_max_bytes(&self, max_bytes: u64) {
+        self.inner.set_ahead_max_bytes(max_bytes);
+    }
+
     fn small_write_cache(&self) -> Option<&Nxd> {
         Some(self)
     }

@@ -2,8 +2,8 @@
 
 use super::log::{read_superblock, write_superblock};
 use super::{LogDamage, LogSurvey, NxdOptions};
-use crate::object::block::device::{AlignedBuffer, BLOCK, BlockDevice, WriteOp};
-use crate::object::block::found_on;
+use crate::object::block::device::BlockDevice;
+use crate::object::block::{found_on, wipe};
 use crate::object::file::directory::{draw_identity, path_error};
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::nxd::{NxdError, NxdMark, NxdSuperblock};
@@ -211,12 +211,7 @@ pub fn remove(dir: &Path, device: Option<&dyn BlockDevice>) -> Result<()> {
     if let Some(device) = device
         && matches!(superblock_of(device)?, Ok(found) if (found.cache, found.store) == (mark.cache, mark.store))
     {
-        let zeros = AlignedBuffer::zeroed(BLOCK as usize);
-        let ops = [0, device.size() - BLOCK].map(|offset| WriteOp { offset, data: &zeros });
-        device
-            .write(&ops)
-            .and_then(|()| device.flush())
-            .map_err(|error| problem(&device.info().name, CacheProblem::Io(error)))?;
+        wipe(device).map_err(|error| problem(&device.info().name, CacheProblem::Io(error)))?;
     }
     let take = || {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -14,6 +14,8 @@ pub(super) const BATCH_BLOCKS: u64 = 256;
 /// The log is not written so many blocks beyond what the superblock says is durable: so no more of a ring has to be searched for
 /// batches behind the end.
 pub(super) const MARK_EVERY: u64 = 4096;
+/// Largest position: nobody has written so much to a device.
+const POSITION_MAX: u64 = 1 << 50;
 /// Blocks that are read at once.
 const WINDOW: u64 = 256;
 
@@ -78,7 +80,13 @@ pub(super) fn walk(
     superblock: &NxdSuperblock,
     found: &mut dyn FnMut(Found<'_>),
 ) -> io::Result<End> {
-    let ring = superblock.size / BLOCK - 2;
+    let ring = (superblock.size / BLOCK).saturating_sub(2);
+    if ring == 0 || superblock.tail > POSITION_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "its superblock leads to where no log can be",
+        ));
+    }
     let mut walker = Walker { device, superblock, ring, window: (0, Vec::new()), behind: None };
     let (mut position, mut epoch) = (superblock.tail, 0);
     while position < superblock.tail + ring {
@@ -151,7 +159,7 @@ impl Walker<'_> {
     fn durable(&mut self, position: u64) -> io::Result<u64> {
         if self.behind.is_none() {
             let from = position.max(self.superblock.durable);
-            let end = self.limit().min(from + MARK_EVERY + 2 * BATCH_BLOCKS);
+            let end = self.limit().min(from.saturating_add(MARK_EVERY + 2 * BATCH_BLOCKS));
             let mut behind = Behind { durable: self.superblock.durable, headers: Vec::new() };
             let mut at = position;
             while at < end {

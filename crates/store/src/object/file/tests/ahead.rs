@@ -75,6 +75,25 @@ fn a_stream_that_rests_gives_back_what_it_has_and_nothing_else_of_it_changes() {
 }
 
 #[test]
+fn reserving_is_switched_off_and_on_and_bounded_while_streams_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    assert_eq!(store.ahead_max_bytes(), Some(64 << 20));
+    stream(&store, fid(1), 0, 9);
+    assert!(store.ahead.holding() > 0);
+    store.set_ahead_max_bytes(0);
+    assert_eq!((store.ahead_max_bytes(), store.ahead.holding()), (Some(0), 0));
+    stream(&store, fid(1), 9, 9);
+    assert!(taken(&store, fid(1)) <= 18 * MIB as u64 + MAPS, "nothing is reserved");
+    store.set_ahead_max_bytes(4 << 20);
+    stream(&store, fid(1), 18, 20);
+    assert!(store.ahead.holding() > 0, "again");
+    assert!(taken(&store, fid(1)) <= (38 + 4) * MIB as u64 + MAPS, "no more than was set");
+    let (expected, found) = (pattern(fid(1)), read(&store, fid(1), 39 * MIB));
+    assert!(found.len() == 38 * MIB && found.chunks(MIB).all(|piece| piece == expected));
+}
+
+#[test]
 fn gaps_that_a_stream_has_left_are_holes_again() {
     let dir = tempfile::tempdir().unwrap();
     let store = FileStore::open(dir.path(), everywhere()).unwrap();

@@ -114,6 +114,8 @@ fn a_disk_filled_by_others_to_the_last_byte_can_still_be_emptied() {
 fn the_default_reserve_leaves_small_disks_usable() {
     let mib = 1u64 << 20;
     assert_eq!(default_reserve(64 * mib), 4 * mib);
+    assert_eq!(default_reserve(300 * mib), 16 * mib);
+    assert_eq!(default_reserve(960 * mib), 40 * mib);
     assert_eq!(default_reserve(4096 * mib), 64 * mib);
     assert_eq!(default_reserve(100 << 30), 1 << 30);
     assert_eq!(default_reserve(100 << 40), 1 << 30);

@@ -122,6 +122,26 @@ fn either_copy_of_the_superblock_does_and_the_other_is_made_anew() {
 }
 
 #[test]
+fn a_superblock_that_leads_nowhere_is_an_error() {
+    let (_dir, device) = closed(2);
+    let good = survey(&device).superblock;
+    let nowhere = [
+        NxdSuperblock { tail: u64::MAX, ..good },
+        NxdSuperblock { tail: 1 << 60, durable: u64::MAX, ..good },
+        NxdSuperblock { size: 2 * BLOCK, ..good },
+    ];
+    for (number, superblock) in nowhere.into_iter().enumerate() {
+        let device = MemoryDevice::new(if number == 2 { 2 * BLOCK } else { 4 << 20 });
+        log::write_superblock(&device, &superblock).expect("written");
+        LogSurvey::of(&device).expect_err("refused");
+    }
+    // It says that more was durable than there can be.
+    log::write_superblock(&*device, &NxdSuperblock { durable: u64::MAX, counter: 99, ..good })
+        .expect("written");
+    assert!(survey(&device).is_refused());
+}
+
+#[test]
 fn what_lies_beyond_the_log_is_no_damage() {
     let (dir, device) = closed(2);
     for object in 3..10 {

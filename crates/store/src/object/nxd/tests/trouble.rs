@@ -123,7 +123,10 @@ fn a_cache_that_holds_nothing_is_taken_away_for_good_and_no_other() {
     drop(store);
     // That of another store is not touched, whatever its path.
     let other = flash(4);
-    drop(in_memory(&dir.path().join("other"), &other, &quiet()));
+    let store = in_memory(&dir.path().join("other"), &other, &quiet());
+    store.write(fid(1), 0, &[1; 4096]).expect("written");
+    store.flush_now().expect("written back");
+    drop(store);
     let writes = other.stats().writes;
     remove(&path, Some(&*other)).expect("taken away");
     assert_eq!(other.stats().writes, writes);
