@@ -95,8 +95,13 @@ fn main() {
     let options = DirectDeviceOptions { create_bytes: Some(cache), ..DirectDeviceOptions::default() };
     let device = Arc::new(DirectDevice::open(&dir.join("flash"), &options).expect("opens"));
     let settings = NxdSettings { idle_ms: u64::MAX, full_wait_ms: 60_000, ..NxdSettings::default() };
-    let nxd = Nxd::open(&dir.join("store"), inner.clone(), device, &NxdOptions { settings, force: false })
-        .expect("opens");
+    let nxd = Nxd::open(
+        &dir.join("store"),
+        inner.clone(),
+        device,
+        &NxdOptions { settings, ..NxdOptions::default() },
+    )
+    .expect("opens");
     inner.simulation().expect("there is one").set_medium(Some(medium));
     println!(
         "simulated disk {medium}, cache {} MiB, {OBJECTS} objects of {} MiB, {threads} threads",
