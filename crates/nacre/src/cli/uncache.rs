@@ -10,7 +10,7 @@ use nacre_store::object::block::device::DirectDevice;
 use nacre_store::object::nxd::{Nxd, NxdOptions, cache_of, check_without, remove, survey_in};
 use nacre_store::object::{ObjectError, ObjectStore};
 use nacre_types::TargetId;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Runs the command.
@@ -73,11 +73,11 @@ fn stopped(instance: &Instance, target: TargetId) -> Result<Vec<RunLock>> {
 }
 
 /// The device; `None` if it cannot be opened and that is no hindrance.
-fn open_cache(path: &PathBuf, target: TargetId, is_needed: bool) -> Result<Option<Arc<DirectDevice>>> {
+fn open_cache(path: &Path, target: TargetId, is_needed: bool) -> Result<Option<Arc<DirectDevice>>> {
     match open_device(path, None) {
         Ok(device) => Ok(Some(Arc::new(device))),
         Err(source) if is_needed => {
-            let path = path.clone();
+            let path = path.to_owned();
             Err(failed(target)(ObjectError::Path { action: "open the cache", path, source }))
         }
         Err(error) => {
