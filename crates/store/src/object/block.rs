@@ -17,8 +17,9 @@
 //!   blocks were before; opening compares checksums and goes back where they do not match ([`recover`]);
 //! - every read compares checksums: damaged data is an error, never a result.
 //!
-//! There is no cache of data and no read-ahead.
+//! There is no cache of data. What follows on a stream that waits for each read is begun before it is asked for ([`ahead`]).
 
+mod ahead;
 mod allocator;
 mod change;
 mod check;
@@ -41,6 +42,7 @@ mod tests;
 mod upkeep;
 mod write;
 
+pub use ahead::ReadAheadStats;
 pub use defrag::{DefragSettings, DefragStats};
 pub use directory::{device_of, is_block_store};
 pub use label::DeviceProblem;
@@ -51,6 +53,7 @@ use crate::meta::{MetaError, MetaStore, MetaStoreOptions, Table};
 use crate::object::file::directory::{draw_identity, is_label};
 use crate::object::file::{boot_identity, default_reserve};
 use crate::object::{ObjectError, Result};
+use ahead::Ahead;
 use allocator::Allocator;
 use defrag::Defrag;
 use device::model::SimulatedDevice;
@@ -118,6 +121,7 @@ pub struct Core {
     counters: Counters,
     scrub_rate: AtomicU64,
     defrag: Defrag,
+    ahead: Ahead,
 }
 
 #[derive(Default)]
@@ -276,6 +280,7 @@ impl Core {
             counters: Counters { objects: AtomicU64::new(objects), ..Counters::default() },
             scrub_rate: AtomicU64::new(options.scrub_bytes_per_second),
             defrag: Defrag::new(options.defrag),
+            ahead: Ahead::new(options.read_ahead_bytes),
         };
         core.recover(scan)?;
         // Also says that the last run did not stop in order, until this one does.
@@ -311,6 +316,7 @@ impl Core {
     /// then: a process need not drop its store before it ends.
     fn close_in_order(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::SeqCst);
+        self.ahead.close();
         self.complete(self.durable.generation())?;
         match self.changing.load(Ordering::SeqCst) {
             0 => self.write_state(self.durable.completed(), true),

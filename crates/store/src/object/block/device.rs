@@ -5,6 +5,7 @@
 
 mod aligned;
 mod direct;
+mod fetch;
 #[cfg(any(test, feature = "conformance"))]
 mod memory;
 pub mod model;
@@ -115,6 +116,11 @@ pub trait BlockDevice: Send + Sync {
         read_together(|batch| self.read(batch), next, done)
     }
 
+    /// Memory for reads that nobody waits for yet; `None` if the device has no way to do that.
+    fn fetcher(&self) -> Option<Box<dyn Fetch>> {
+        None
+    }
+
     /// Writes all operations of a batch, in any order. Whoever reads afterwards gets the data, also after the end of this
     /// process; a power cut may lose or tear it until [`BlockDevice::flush`].
     ///
@@ -142,6 +148,27 @@ pub trait BlockDevice: Send + Sync {
 
     /// Counters.
     fn stats(&self) -> DeviceStats;
+}
+
+/// Parts of a [`Fetch`].
+pub const FETCH_PARTS: usize = 2;
+/// Bytes of a part.
+pub const FETCH_BYTES: usize = 1 << 20;
+
+/// Memory into which a device reads while nobody waits, in [`FETCH_PARTS`] parts. Dropping it waits for what is under way.
+pub trait Fetch: Send {
+    /// Begins to read ranges, each an offset and a length, into a part, one behind the other; what was there before is gone. Waits
+    /// only for what is still under way there. What goes wrong is said by [`Fetch::finish`].
+    fn begin(&mut self, part: usize, ranges: &[(u64, usize)]);
+
+    /// Is nothing under way in a part?
+    fn is_there(&mut self, part: usize) -> bool;
+
+    /// Waits until all of a part is there, and gives it.
+    ///
+    /// # Errors
+    /// Of a range, as [`BlockDevice::read`]; nothing is known of the part then. `EINVAL` if there were too many ranges, or too long ones.
+    fn finish(&mut self, part: usize) -> io::Result<&[u8]>;
 }
 
 /// [`BlockDevice::read_each`] with one batch for all.

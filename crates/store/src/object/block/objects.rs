@@ -11,7 +11,7 @@ use nacre_types::Fid;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Parts of the table, so that threads do not wait for each other.
 const SHARDS: usize = 64;
@@ -23,6 +23,10 @@ pub(super) struct Object {
     pub(super) fid: Fid,
     pub(super) state: RwLock<State>,
     pub(super) stream: Mutex<Stream>,
+    /// Where the last large read ended, in bytes.
+    pub(super) read_end: AtomicU64,
+    /// Large reads under way.
+    pub(super) reading: AtomicUsize,
     maps: Mutex<HashMap<u64, Arc<BlockMapRecord>>>,
 }
 
@@ -113,6 +117,8 @@ impl Core {
                 fid,
                 state: RwLock::new(state),
                 stream: Mutex::default(),
+                read_end: AtomicU64::new(u64::MAX),
+                reading: AtomicUsize::new(0),
                 maps: Mutex::default(),
             });
             shard.insert(fid, object.clone());
@@ -141,6 +147,19 @@ impl Core {
         let map = Arc::new(read.map_err(damaged)?.unwrap_or_default());
         self.remember_map(object, number, Some(map.clone()));
         Ok(map)
+    }
+
+    /// Looks at a map as [`Core::map`] gives it, with no count of its users touched where it is in memory.
+    pub(super) fn with_map<R>(
+        &self,
+        object: &Object,
+        number: u64,
+        look: impl FnOnce(&BlockMapRecord) -> R,
+    ) -> Result<R> {
+        if let Some(map) = object.maps.lock().get(&number) {
+            return Ok(look(map));
+        }
+        self.map(object, number).map(|map| look(&map))
     }
 
     /// Keeps a map in memory, or forgets it.

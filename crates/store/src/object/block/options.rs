@@ -26,6 +26,8 @@ pub struct BlockStoreOptions {
     pub maps_max: usize,
     /// Bytes per second that are read in the background to find damage; 0 for none.
     pub scrub_bytes_per_second: u64,
+    /// Memory in bytes for what is read ahead of streams, 2 MiB each; 0 for none. Given back when nobody reads.
+    pub read_ahead_bytes: u64,
     /// What is moved in the background so that objects lie in few pieces.
     pub defrag: DefragSettings,
     /// Settings of the index; `None` chooses.
@@ -46,6 +48,7 @@ impl Default for BlockStoreOptions {
             // About 1.3 KiB each: 40 MiB for 8 GiB of objects in use.
             maps_max: 32 << 10,
             scrub_bytes_per_second: 0,
+            read_ahead_bytes: 16 << 20,
             defrag: DefragSettings::default(),
             index: None,
         }

@@ -4,7 +4,7 @@ use super::Core;
 use super::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp};
 use super::objects::{Object, State};
 use crate::object::{ObjectError, ReadRequest, Result, transfers};
-use nacre_ondisk::block::{BlockMapRecord, Inline, MAP_BLOCKS, Place};
+use nacre_ondisk::block::{Inline, MAP_BLOCKS, Place};
 use nacre_types::Fid;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,20 +19,15 @@ pub(super) fn block_crc(block: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(block)
 }
 
-/// What one operation reads: a run of blocks that one map knows.
+/// What one operation reads: a run of blocks.
 struct Expected {
     object: Fid,
     /// The first block of the run in the object.
     first: u64,
-    map: Arc<BlockMapRecord>,
-    /// The run in the map.
-    run: Range<usize>,
-}
-
-impl Expected {
-    fn places(&self) -> &[Place] {
-        &self.map.places[self.run.clone()]
-    }
+    /// The first block of the run on the device.
+    at_device: u64,
+    /// Where their checksums are in the plan.
+    crcs: Range<usize>,
 }
 
 /// Reads that are under way together.
@@ -42,6 +37,42 @@ struct Plan<'a> {
     ops: VecDeque<ReadOp<'a>>,
     /// Of each operation, also of those that it was asked for.
     expected: Vec<Expected>,
+    /// Checksums of all blocks. Copies, so that a map is looked at once for a read: those of large objects are not in the caches of the CPU.
+    crcs: Vec<u32>,
+}
+
+impl<'a> Plan<'a> {
+    /// Plans to read blocks of one map, of which these are the places, from block `block` of the object on.
+    fn push(&mut self, object: Fid, mut block: u64, mut places: &[Place], mut buffer: &'a mut [u8]) {
+        while !places.is_empty() {
+            let run = run_of(places);
+            let (now, rest) = buffer.split_at_mut(run * BLOCK_LEN);
+            match places[0] {
+                Place::Data(at_device, _) => {
+                    let from = self.crcs.len();
+                    self.crcs.extend(places[..run].iter().map(|place| match place {
+                        Place::Data(_, crc) => *crc,
+                        Place::Hole | Place::Reserved(_) => unreachable!("a run is of one kind"),
+                    }));
+                    self.expected.push(Expected { object, first: block, at_device, crcs: from..from + run });
+                    self.ops.push_back(ReadOp { offset: at_device * BLOCK, buffer: now });
+                }
+                Place::Hole | Place::Reserved(_) => now.fill(0),
+            }
+            (places, buffer) = (&places[run..], rest);
+            block += run as u64;
+        }
+    }
+
+    /// Object, offset and place of the first block in `bytes` that is not what was written. They are those of an operation from `at` on.
+    fn find_damage(&self, op: usize, at: usize, bytes: &[u8]) -> Option<(Fid, u64, u64)> {
+        let Expected { object, first, at_device, crcs } = &self.expected[op];
+        let skipped = at / BLOCK_LEN;
+        let crcs = &self.crcs[crcs.start + skipped..crcs.end];
+        let bad = bytes.chunks(BLOCK_LEN).zip(crcs).position(|(bytes, crc)| block_crc(bytes) != *crc)?;
+        let bad = (skipped + bad) as u64;
+        Some((*object, (first + bad) * BLOCK, (at_device + bad) * BLOCK))
+    }
 }
 
 impl Core {
@@ -61,30 +92,15 @@ impl Core {
         plan: &mut Plan<'a>,
     ) -> Result<()> {
         let mut block = first;
-        let mut map: (u64, Arc<BlockMapRecord>) = (u64::MAX, Arc::default());
         while !buffer.is_empty() {
-            let number = block / MAP_BLOCKS as u64;
-            if map.0 != number {
-                map = (number, self.map(object, number)?);
-            }
             let index = (block % MAP_BLOCKS as u64) as usize;
-            let places = &map.1.places[index..MAP_BLOCKS.min(index + buffer.len() / BLOCK_LEN)];
-            let (run, first) = (run_of(places), places[0]);
-            let (now, rest) = buffer.split_at_mut(run * BLOCK_LEN);
-            match first {
-                Place::Data(start, _) => {
-                    plan.expected.push(Expected {
-                        object: object.fid,
-                        first: block,
-                        map: map.1.clone(),
-                        run: index..index + run,
-                    });
-                    plan.ops.push_back(ReadOp { offset: start * BLOCK, buffer: now });
-                }
-                Place::Hole | Place::Reserved(_) => now.fill(0),
-            }
+            let blocks = (MAP_BLOCKS - index).min(buffer.len() / BLOCK_LEN);
+            let (now, rest) = buffer.split_at_mut(blocks * BLOCK_LEN);
+            self.with_map(object, block / MAP_BLOCKS as u64, |map| {
+                plan.push(object.fid, block, &map.places[index..index + blocks], now);
+            })?;
             buffer = rest;
-            block += run as u64;
+            block += blocks as u64;
         }
         Ok(())
     }
@@ -116,14 +132,14 @@ impl Core {
             let mut next =
                 || first.take().or_else(|| take(&mut plan.borrow_mut(), damage.borrow().is_some()));
             let mut done = |op: usize, at: usize, bytes: &[u8]| {
-                let found = self.find_damage(&plan.borrow().expected[op], at, bytes);
+                let found = plan.borrow().find_damage(op, at, bytes);
                 if let Some(found) = found {
                     damage.borrow_mut().get_or_insert(found);
                 }
             };
             let read = nacre_env::blocking(|| self.device.read_each(&mut next, &mut done));
             let expected = &plan.borrow().expected;
-            transfers::note_reads(expected.iter().filter_map(range_of));
+            transfers::note_reads(expected.iter().map(range_of));
             if let Err(source) = read {
                 let Expected { object, first, .. } = expected[0];
                 log::error!(
@@ -140,19 +156,6 @@ impl Core {
         }
     }
 
-    /// Object, offset and place of the first block in `bytes` that is not what was written. They are those of an operation from `at` on.
-    fn find_damage(&self, expected: &Expected, at: usize, bytes: &[u8]) -> Option<(Fid, u64, u64)> {
-        let skipped = at / BLOCK_LEN;
-        let places = &expected.places()[skipped..];
-        let blocks = bytes.chunks(BLOCK_LEN).zip(places).zip(expected.first + skipped as u64..);
-        blocks.into_iter().find_map(|((bytes, place), block)| match *place {
-            Place::Data(at_device, crc) if block_crc(bytes) != crc => {
-                Some((expected.object, block * BLOCK, at_device * BLOCK))
-            }
-            _ => None,
-        })
-    }
-
     fn report_damage(&self, object: Fid, offset: u64, at_device: u64) -> ObjectError {
         self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
         log::error!(
@@ -165,8 +168,11 @@ impl Core {
     }
 
     /// Reads into `buffer` from `offset`; how much there was.
-    pub(super) fn read_at(&self, object: &Object, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    pub(super) fn read_at(&self, object: &Arc<Object>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let state = object.state.read();
+        if self.ahead.concerns(offset, buffer.len()) {
+            return self.read_stream(object, &state, offset, buffer);
+        }
         self.read_locked(object, &state, offset, buffer)
     }
 
@@ -259,7 +265,7 @@ impl Core {
                 *read = buffer.len();
                 let planned = plan.expected.len();
                 self.plan_blocks(object, *offset / BLOCK, buffer, plan)?;
-                *pieces = transfers::pieces(plan.expected[planned..].iter().filter_map(range_of));
+                *pieces = transfers::pieces(plan.expected[planned..].iter().map(range_of));
             } else {
                 transfers::begin();
                 *read = self.read_locked(object, state, *offset, buffer)?;
@@ -271,12 +277,8 @@ impl Core {
 }
 
 /// Where on the device an operation reads.
-fn range_of(expected: &Expected) -> Option<(u64, usize)> {
-    let places = expected.places();
-    match places.first()? {
-        Place::Data(start, _) => Some((start * BLOCK, places.len() * BLOCK_LEN)),
-        Place::Hole | Place::Reserved(_) => None,
-    }
+fn range_of(expected: &Expected) -> (u64, usize) {
+    (expected.at_device * BLOCK, expected.crcs.len() * BLOCK_LEN)
 }
 
 /// Blocks at the beginning that are read, or are zeros, together.

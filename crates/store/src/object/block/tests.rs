@@ -1,6 +1,7 @@
 //! The suite that every store passes, on a file and on memory; crashes, damage, full devices, opening.
 
 mod ageing;
+mod ahead;
 mod crash;
 mod damage;
 mod defrag;

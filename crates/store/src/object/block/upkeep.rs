@@ -103,6 +103,7 @@ impl Core {
         let mut clock = 0;
         while !stop.wait(interval) {
             clock = self.space.close_idle_windows(clock);
+            self.ahead.close_idle();
             // A sync of the index alone leaves data behind, and space that waits.
             let is_due = self.index.last_transno() > self.index.last_committed()
                 || self.durable.is_dirty()

@@ -1,16 +1,20 @@
 //! Memory that transfers around the page cache accept.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use rustix::mm::Advice;
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 /// Alignment in bytes: a page, which satisfies every device.
 const ALIGN: usize = 4096;
+/// Alignment of a large page.
+const LARGE: usize = 2 << 20;
 
 /// Bytes at the beginning of a page.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
+    layout: Layout,
 }
 
 // SAFETY: the buffer owns its memory like a `Box<[u8]>`.
@@ -21,15 +25,29 @@ unsafe impl Sync for AlignedBuffer {}
 impl AlignedBuffer {
     /// A buffer of `len` zeros, at least one page of memory.
     pub fn zeroed(len: usize) -> AlignedBuffer {
-        let layout = AlignedBuffer::layout(len);
+        let layout = AlignedBuffer::layout(len, ALIGN);
         // SAFETY: the layout has a size that is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        AlignedBuffer { start, len }
+        AlignedBuffer { start, len, layout }
     }
 
-    fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len.max(ALIGN), ALIGN).expect("lengths of buffers are far below isize::MAX")
+    /// A buffer of `len` zeros, in large pages if the kernel has some.
+    pub(super) fn large(len: usize) -> AlignedBuffer {
+        let layout = AlignedBuffer::layout(len, LARGE);
+        // SAFETY: the layout has a size that is not zero.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        // Before the first touch. It is no more than a wish, so its result does not matter.
+        // SAFETY: the range was just allocated and holds nothing.
+        let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), layout.size(), Advice::LinuxHugepage) };
+        // SAFETY: all of the allocation, which nobody else knows.
+        unsafe { start.as_ptr().write_bytes(0, layout.size()) };
+        AlignedBuffer { start, len, layout }
+    }
+
+    fn layout(len: usize, align: usize) -> Layout {
+        Layout::from_size_align(len.max(ALIGN), align).expect("lengths of buffers are far below isize::MAX")
     }
 
     /// Address of the first byte, through which the kernel may write while nobody looks at the buffer.
@@ -56,7 +74,7 @@ impl DerefMut for AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated by `zeroed` with the same layout.
-        unsafe { dealloc(self.start.as_ptr(), AlignedBuffer::layout(self.len)) }
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }

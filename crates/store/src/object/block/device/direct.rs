@@ -1,14 +1,16 @@
 //! A raw device or one large file, around the page cache.
 
 use super::aligned::AlignedBuffer;
+use super::fetch::RingFetch;
 use super::ring::{Ring, Transfer, Way};
-use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, ReadOp, WriteOp, check_range};
+use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, Fetch, ReadOp, WriteOp, check_range};
 use parking_lot::Mutex;
 use rustix::fs::{self, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -43,7 +45,7 @@ pub struct DirectDevice {
     is_flash: bool,
     is_allocated: bool,
     engine: Engine,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 struct Rings {
@@ -53,9 +55,9 @@ struct Rings {
 }
 
 #[derive(Default)]
-struct Counters {
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
+pub(super) struct Counters {
+    pub(super) reads: AtomicU64,
+    pub(super) read_bytes: AtomicU64,
     writes: AtomicU64,
     written_bytes: AtomicU64,
     flushes: AtomicU64,
@@ -107,7 +109,7 @@ impl DirectDevice {
             // Blocks of 512 bytes, whatever the file system's are.
             is_allocated: !is_raw && stat.st_blocks.unsigned_abs().saturating_mul(512) >= size,
             engine,
-            counters: Counters::default(),
+            counters: Arc::default(),
             fd,
         })
     }
@@ -271,6 +273,14 @@ impl BlockDevice for DirectDevice {
         add(&self.counters.reads, reads);
         add(&self.counters.read_bytes, bytes);
         refused.map_or(result, Err)
+    }
+
+    fn fetcher(&self) -> Option<Box<dyn Fetch>> {
+        if self.engine != Engine::IoUring {
+            return None;
+        }
+        let fetch = RingFetch::new(self.fd.as_raw_fd(), self.size, self.counters.clone());
+        fetch.ok().map(|fetch| Box::new(fetch) as Box<dyn Fetch>)
     }
 
     fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {

@@ -1,9 +1,13 @@
 //! A device in memory that loses power and fails to order, for tests.
 
-use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, ReadOp, WriteOp, check_range};
+use super::{
+    BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, FETCH_BYTES, FETCH_PARTS, Fetch, ReadOp, WriteOp,
+    check_range,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 /// What is written whole or not at all.
 const SECTOR: usize = 512;
@@ -41,7 +45,7 @@ struct State {
 /// See the [module documentation](self).
 pub struct MemoryDevice {
     size: u64,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 fn eio() -> io::Error {
@@ -59,6 +63,29 @@ impl State {
         versions.push(new);
     }
 
+    fn read(&mut self, size: u64, batch: &mut [ReadOp<'_>]) -> io::Result<()> {
+        if self.is_off {
+            return Err(eio());
+        }
+        for op in batch {
+            check_range(size, op.offset, op.buffer.len())?;
+            let blocks = op.offset / BLOCK..(op.offset + op.buffer.len() as u64) / BLOCK;
+            let is_bad = |fault: &Fault| matches!(fault, Fault::UnreadableBlock(b) if blocks.contains(b));
+            if self.faults.iter().any(is_bad) {
+                return Err(eio());
+            }
+            for (at, piece) in op.buffer.chunks_mut(SECTOR).enumerate() {
+                match self.current.get(&(op.offset / SECTOR as u64 + at as u64)) {
+                    Some(sector) => piece.copy_from_slice(&sector[..]),
+                    None => piece.fill(0),
+                }
+            }
+            self.stats.reads += 1;
+            self.stats.read_bytes += op.buffer.len() as u64;
+        }
+        Ok(())
+    }
+
     /// Counts an operation that changes something, and says whether the power went away before it.
     fn power(&mut self) -> io::Result<()> {
         let done = self.writes + self.flushes;
@@ -68,10 +95,41 @@ impl State {
     }
 }
 
+/// Reads when it is begun: as early as a device may, so what was changed since is never there by chance.
+struct MemoryFetch {
+    size: u64,
+    state: Arc<Mutex<State>>,
+    memory: Vec<u8>,
+    parts: [io::Result<usize>; FETCH_PARTS],
+}
+
+impl Fetch for MemoryFetch {
+    fn begin(&mut self, part: usize, ranges: &[(u64, usize)]) {
+        let mut rest = &mut self.memory[part * FETCH_BYTES..(part + 1) * FETCH_BYTES];
+        let mut batch = Vec::new();
+        for &(offset, len) in ranges {
+            let (buffer, behind) = rest.split_at_mut(len);
+            batch.push(ReadOp { offset, buffer });
+            rest = behind;
+        }
+        let len = ranges.iter().map(|(_, len)| len).sum();
+        self.parts[part] = self.state.lock().read(self.size, &mut batch).map(|()| len);
+    }
+
+    fn is_there(&mut self, _part: usize) -> bool {
+        true
+    }
+
+    fn finish(&mut self, part: usize) -> io::Result<&[u8]> {
+        let len = std::mem::replace(&mut self.parts[part], Ok(0))?;
+        Ok(&self.memory[part * FETCH_BYTES..][..len])
+    }
+}
+
 impl MemoryDevice {
     /// A device of `size` bytes, all zeros.
     pub fn new(size: u64) -> MemoryDevice {
-        MemoryDevice { size: size / BLOCK * BLOCK, state: Mutex::default() }
+        MemoryDevice { size: size / BLOCK * BLOCK, state: Arc::default() }
     }
 
     /// Orders a fault; counts begin with this call.
@@ -111,7 +169,7 @@ impl MemoryDevice {
                 None => current.remove(sector),
             };
         }
-        MemoryDevice { size: self.size, state: Mutex::new(State { current, ..State::default() }) }
+        MemoryDevice { size: self.size, state: Arc::new(Mutex::new(State { current, ..State::default() })) }
     }
 
     /// Bytes that the device keeps: those that were written and not discarded.
@@ -128,27 +186,17 @@ impl MemoryDevice {
 
 impl BlockDevice for MemoryDevice {
     fn read(&self, batch: &mut [ReadOp<'_>]) -> io::Result<()> {
-        let mut state = self.state.lock();
-        if state.is_off {
-            return Err(eio());
-        }
-        for op in batch {
-            check_range(self.size, op.offset, op.buffer.len())?;
-            let blocks = op.offset / BLOCK..(op.offset + op.buffer.len() as u64) / BLOCK;
-            let is_bad = |fault: &Fault| matches!(fault, Fault::UnreadableBlock(b) if blocks.contains(b));
-            if state.faults.iter().any(is_bad) {
-                return Err(eio());
-            }
-            for (at, piece) in op.buffer.chunks_mut(SECTOR).enumerate() {
-                match state.current.get(&(op.offset / SECTOR as u64 + at as u64)) {
-                    Some(sector) => piece.copy_from_slice(&sector[..]),
-                    None => piece.fill(0),
-                }
-            }
-            state.stats.reads += 1;
-            state.stats.read_bytes += op.buffer.len() as u64;
-        }
-        Ok(())
+        self.state.lock().read(self.size, batch)
+    }
+
+    fn fetcher(&self) -> Option<Box<dyn Fetch>> {
+        let memory = vec![0; FETCH_PARTS * FETCH_BYTES];
+        Some(Box::new(MemoryFetch {
+            size: self.size,
+            state: self.state.clone(),
+            memory,
+            parts: [const { Ok(0) }; FETCH_PARTS],
+        }))
     }
 
     fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {

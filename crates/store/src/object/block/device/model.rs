@@ -9,7 +9,7 @@ mod flash;
 #[cfg(test)]
 mod tests;
 
-use super::{BlockDevice, DeviceInfo, DeviceStats, ReadOp, WriteOp, read_together};
+use super::{BlockDevice, DeviceInfo, DeviceStats, Fetch, ReadOp, WriteOp, read_together};
 use crate::object::simulated::{bytes, duration};
 use disk::Disk;
 pub use disk::DiskSpec;
@@ -174,6 +174,11 @@ impl SimulatedDevice {
         self.simulated.lock().as_ref().map(|simulated| simulated.spec)
     }
 
+    /// Is one simulated? Then reads that nobody waits for would cost nothing, and are not to be asked for.
+    pub(in crate::object::block) fn is_simulating(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
     /// Simulates a medium from now on, or none. Flash begins empty, or full if that is said, whatever is on the device.
     ///
     /// # Errors
@@ -246,6 +251,10 @@ impl BlockDevice for SimulatedDevice {
             return self.inner.read_each(next, done);
         }
         read_together(|batch| self.read(batch), next, done)
+    }
+
+    fn fetcher(&self) -> Option<Box<dyn Fetch>> {
+        self.inner.fetcher()
     }
 
     fn write(&self, batch: &[WriteOp<'_>]) -> io::Result<()> {

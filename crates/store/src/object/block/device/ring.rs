@@ -75,6 +75,8 @@ pub(super) struct Ring {
     pieces: Vec<Piece>,
     free_pieces: Vec<u16>,
     free_slots: Vec<u16>,
+    /// Pieces that are there and were not looked at.
+    arrived: Vec<Piece>,
     cost: Cost,
 }
 
@@ -101,6 +103,7 @@ impl Ring {
             pieces: vec![none; DEPTH],
             free_pieces: (0..DEPTH as u16).rev().collect(),
             free_slots: (0..DEPTH as u16).rev().collect(),
+            arrived: Vec::with_capacity(DEPTH),
             cost: Cost::default(),
         })
     }
@@ -129,11 +132,18 @@ impl Ring {
                     continue;
                 }
                 if in_flight.is_multiple_of(BURST) {
-                    // What goes wrong goes wrong again where it is waited for.
-                    let _ = self.ring.submit();
-                    self.cost.enters += 1;
+                    self.submit();
                 }
                 current = next();
+            }
+            if !self.arrived.is_empty() {
+                // What came is looked at while the device has what was put in its place.
+                self.submit();
+                for piece in self.arrived.drain(..) {
+                    // SAFETY: the caller's memory holds `len` bytes, and the kernel is done with them.
+                    let bytes = unsafe { std::slice::from_raw_parts(piece.memory, piece.len) };
+                    done(piece.op, piece.at, bytes);
+                }
             }
             if in_flight == 0 {
                 return failed.map_or(Ok(self.cost), Err);
@@ -141,12 +151,7 @@ impl Ring {
             self.wait();
             while let Some((number, result)) = self.completed() {
                 match self.advance(way, number, result) {
-                    Ok(true) => {
-                        let piece = self.pieces[usize::from(number)];
-                        // SAFETY: the caller's memory holds `len` bytes, and the kernel is done with them.
-                        let bytes = unsafe { std::slice::from_raw_parts(piece.memory, piece.len) };
-                        done(piece.op, piece.at, bytes);
-                    }
+                    Ok(true) => self.arrived.push(self.pieces[usize::from(number)]),
                     // An error elsewhere ends the batch, but not before what is under way.
                     Ok(false) if failed.is_none() => {
                         self.cost.short += u64::from(result >= 0);
@@ -162,8 +167,20 @@ impl Ring {
         }
     }
 
+    /// Tells the kernel of what is queued.
+    fn submit(&mut self) {
+        if !self.ring.submission().is_empty() {
+            // What goes wrong goes wrong again where it is waited for.
+            let _ = self.ring.submit();
+            self.cost.enters += 1;
+        }
+    }
+
     /// Waits for a completion. There is one under way, so errors can only mean "again".
     fn wait(&mut self) {
+        if self.ring.submission().is_empty() && !self.ring.completion().is_empty() {
+            return;
+        }
         loop {
             self.cost.enters += 1;
             match self.ring.submit_and_wait(1) {

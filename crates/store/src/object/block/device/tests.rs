@@ -245,3 +245,42 @@ fn ordered_faults_happen() {
     device.repair();
     assert_eq!(read().expect("back"), [4; 4096]);
 }
+
+#[test]
+fn what_nobody_waits_for_is_there_when_it_is_wanted() {
+    each_device(|device| {
+        let Some(mut fetch) = device.fetcher() else {
+            assert_eq!(device.info().engine, Engine::SystemCalls);
+            return;
+        };
+        let data = pattern(4, 4 << 20);
+        device.write(&[WriteOp { offset: 1 << 20, data: &data }]).expect("written");
+        let bytes = |from: u64, len: usize| &data[from as usize..from as usize + len];
+        fetch.begin(0, &[(1 << 20, FETCH_BYTES)]);
+        let pieces: Vec<(u64, usize)> = (0..20).map(|at| ((1 << 20) + at * 12_288, 4096)).collect();
+        fetch.begin(1, &pieces);
+        let second: Vec<u8> = (0..20).flat_map(|at| bytes(at * 12_288, 4096).to_vec()).collect();
+        assert!(fetch.finish(1).expect("read") == second);
+        assert!(fetch.is_there(1));
+        assert!(fetch.finish(0).expect("read") == bytes(0, FETCH_BYTES));
+        // Beyond the end, and then in order again; the other part is not concerned.
+        fetch.begin(0, &[(device.size() - 4096, 8192)]);
+        fetch.begin(1, &[((1 << 20) + 8192, 8192)]);
+        assert_eq!(fetch.finish(0).expect_err("refused").kind(), std::io::ErrorKind::UnexpectedEof);
+        fetch.begin(0, &[(2 << 20, 4096)]);
+        fetch.begin(0, &[(3 << 20, 4096)]);
+        assert!(fetch.finish(0).expect("read") == bytes(2 << 20, 4096), "the last that was begun");
+        assert!(fetch.finish(1).expect("read") == bytes(8192, 8192));
+        // Dropped while something is under way.
+        fetch.begin(0, &[(1 << 20, FETCH_BYTES)]);
+        let fetch = std::thread::scope(|scope| {
+            let ends = scope.spawn(move || {
+                assert!(fetch.finish(0).expect("by another thread") == bytes(0, FETCH_BYTES));
+                fetch.begin(1, &[(1 << 20, FETCH_BYTES)]);
+                fetch
+            });
+            ends.join().expect("ended")
+        });
+        drop(fetch);
+    });
+}

@@ -1,0 +1,372 @@
+//! Reading ahead of streams that wait for each read.
+//!
+//! The medium rests while such a reader compares checksums and comes back with the next read. So what follows is begun before he asks for it, into memory
+//! of the store, and given to him from there. Who has several reads under way keeps the medium busy himself, and gets nothing from here.
+//!
+//! What is read ahead is never older than the object: a *window* remembers the object's last change when it was planned, and is forgotten if there was one
+//! since. While there is none the object owns the blocks that the window was read from, so nobody else writes there. Checksums are compared when
+//! data is given out; if one does not match, or the medium failed, the window is forgotten and the blocks are read again in the usual way, which says what
+//! is wrong.
+
+use super::Core;
+use super::device::{BLOCK, BlockDevice, FETCH_BYTES, FETCH_PARTS, Fetch};
+use super::objects::{Object, State};
+use super::read::block_crc;
+use crate::meta::TransNo;
+use crate::object::{Result, transfers};
+use nacre_ondisk::block::{Inline, MAP_BLOCKS, Place};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const BLOCK_LEN: usize = BLOCK as usize;
+/// Smaller reads are no streams.
+const READ_MIN: usize = 128 << 10;
+/// Larger reads overlap checksums with transfers by themselves.
+const READ_MAX: usize = FETCH_BYTES;
+/// Pieces of a window on the device at most; what is more scattered than that is read when it is wanted.
+const RANGES_MAX: usize = 8;
+/// With more large reads under way than this the medium is busy as it is.
+const READS_MAX: usize = 4;
+/// A stream that nobody went on with for so long may lose its memory to another one.
+const STALE: Duration = Duration::from_millis(100);
+/// A stream that nobody went on with for so long gives its memory back.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// What is done ahead of streams; sums since the store was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadAheadStats {
+    /// Windows that were begun.
+    pub begun: u64,
+    /// Those that a reader got.
+    pub used: u64,
+    /// Bytes of memory that are in use for it now.
+    pub memory_bytes: u64,
+}
+
+/// Blocks of an object that are under way, or there.
+struct Window {
+    /// The first one.
+    first: u64,
+    /// The object's last change when they were planned.
+    transno: TransNo,
+    /// Where on the device they are, in bytes.
+    ranges: Vec<(u64, usize)>,
+    crcs: Vec<u32>,
+}
+
+/// A reader that goes on where its last read ended.
+struct Stream {
+    object: Arc<Object>,
+    fetch: Box<dyn Fetch>,
+    windows: [Option<Window>; FETCH_PARTS],
+    /// The part that is read next.
+    turn: usize,
+    /// Block with which the next read begins.
+    next: u64,
+    /// Block behind the last window.
+    planned: u64,
+    /// Windows that were given out one after the other.
+    hits: u32,
+    used: Instant,
+}
+
+impl Stream {
+    fn windows(&self) -> usize {
+        self.windows.iter().flatten().count()
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    /// Streams whose reader is away, the one that was left first in front.
+    streams: Vec<Stream>,
+    spare: Vec<Box<dyn Fetch>>,
+    /// Memories that there are.
+    made: usize,
+}
+
+/// See the [module documentation](self).
+pub(super) struct Ahead {
+    table: Mutex<Table>,
+    /// Memories at most.
+    max: AtomicUsize,
+    /// Large reads under way.
+    reading: AtomicUsize,
+    begun: AtomicU64,
+    used: AtomicU64,
+}
+
+/// A large read, while it is under way.
+struct Reading<'a> {
+    all: &'a AtomicUsize,
+    of_object: &'a AtomicUsize,
+    /// Nobody else reads much of the object, and few of others.
+    is_waited_for: bool,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+        self.of_object.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many memories are so many bytes.
+fn memories(bytes: u64) -> usize {
+    usize::try_from(bytes / (FETCH_PARTS * FETCH_BYTES) as u64).unwrap_or(usize::MAX)
+}
+
+impl Ahead {
+    /// With so much memory at most.
+    pub(super) fn new(max_bytes: u64) -> Ahead {
+        Ahead {
+            table: Mutex::default(),
+            max: AtomicUsize::new(memories(max_bytes)),
+            reading: AtomicUsize::new(0),
+            begun: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// Can this be a read of a stream?
+    pub(super) fn concerns(&self, offset: u64, len: usize) -> bool {
+        self.max.load(Ordering::Relaxed) > 0
+            && (READ_MIN..=READ_MAX).contains(&len)
+            && offset.is_multiple_of(BLOCK)
+    }
+
+    fn enter<'a>(&'a self, object: &'a Object) -> Reading<'a> {
+        let all = self.reading.fetch_add(1, Ordering::Relaxed);
+        let of_object = object.reading.fetch_add(1, Ordering::Relaxed);
+        let is_waited_for = of_object == 0 && all < READS_MAX;
+        Reading { all: &self.reading, of_object: &object.reading, is_waited_for }
+    }
+
+    /// The stream that goes on here.
+    fn take(&self, object: &Arc<Object>, block: u64) -> Option<Stream> {
+        let mut table = self.table.lock();
+        let is_it = |stream: &Stream| stream.next == block && Arc::ptr_eq(&stream.object, object);
+        let at = table.streams.iter().position(is_it)?;
+        Some(table.streams.remove(at))
+    }
+
+    fn put_back(&self, stream: Stream) {
+        if stream.windows() > 0 {
+            self.table.lock().streams.push(Stream { used: Instant::now(), ..stream });
+        } else {
+            // At the end of the object, say.
+            self.table.lock().spare.push(stream.fetch);
+        }
+    }
+
+    /// Memory for a stream, if there is some.
+    fn memory(&self, device: &dyn BlockDevice) -> Option<Box<dyn Fetch>> {
+        let mut table = self.table.lock();
+        if let Some(fetch) = table.spare.pop() {
+            return Some(fetch);
+        }
+        if table.streams.first().is_some_and(|stream| stream.used.elapsed() >= STALE) {
+            return Some(table.streams.remove(0).fetch);
+        }
+        if table.made >= self.max.load(Ordering::Relaxed) {
+            return None;
+        }
+        table.made += 1;
+        drop(table);
+        let made = device.fetcher();
+        if made.is_none() {
+            self.table.lock().made -= 1;
+        }
+        made
+    }
+
+    /// Gives the memory back of streams that nobody went on with for `idle`.
+    fn close_idle_for(&self, idle: Duration) {
+        let mut table = self.table.lock();
+        let kept = table.streams.iter().position(|stream| stream.used.elapsed() < idle);
+        let kept = kept.unwrap_or(table.streams.len());
+        let closed: Vec<Stream> = table.streams.drain(..kept).collect();
+        let spare = std::mem::take(&mut table.spare);
+        table.made -= closed.len() + spare.len();
+        // What is under way is waited for, but not with the table locked.
+        drop(table);
+    }
+
+    pub(super) fn close_idle(&self) {
+        self.close_idle_for(IDLE);
+    }
+
+    /// Forgets all streams.
+    pub(super) fn close(&self) {
+        self.close_idle_for(Duration::ZERO);
+    }
+}
+
+impl Core {
+    /// Memory in bytes for what is read ahead of streams, 2 MiB each; 0 for none.
+    pub fn set_read_ahead(&self, bytes: u64) {
+        self.ahead.max.store(memories(bytes), Ordering::Relaxed);
+        self.ahead.close();
+    }
+
+    /// What was done ahead of streams.
+    pub fn read_ahead_stats(&self) -> ReadAheadStats {
+        let memory = self.ahead.table.lock().made * FETCH_PARTS * FETCH_BYTES;
+        ReadAheadStats {
+            begun: self.ahead.begun.load(Ordering::Relaxed),
+            used: self.ahead.used.load(Ordering::Relaxed),
+            memory_bytes: memory as u64,
+        }
+    }
+
+    /// As [`Core::read_locked`], for a read that may belong to a stream: [`Ahead::concerns`].
+    pub(super) fn read_stream(
+        &self,
+        object: &Arc<Object>,
+        state: &State,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let size = state
+            .head
+            .as_ref()
+            .filter(|head| !matches!(head.inline, Inline::All(_)))
+            .map_or(0, |head| head.size);
+        let len = size.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        if len < READ_MIN {
+            return self.read_locked(object, state, offset, buffer);
+        }
+        let reading = self.ahead.enter(object);
+        let is_next = object.read_end.swap(offset + buffer.len() as u64, Ordering::Relaxed) == offset;
+        let first = offset / BLOCK;
+        let mut stream = self.ahead.take(object, first);
+        let (whole, tail) = buffer[..len].split_at_mut(len / BLOCK_LEN * BLOCK_LEN);
+        let is_there = stream.as_mut().is_some_and(|stream| self.take_window(stream, state, whole));
+        let read = match is_there {
+            false => self.read_locked(object, state, offset, &mut buffer[..len]),
+            true if tail.is_empty() => Ok(len),
+            true => self.read_locked(object, state, offset + whole.len() as u64, tail).map(|_| len),
+        };
+        let goes_on = read.is_ok() && reading.is_waited_for && len == buffer.len();
+        if stream.is_none() && is_next && goes_on {
+            stream = self.new_stream(object);
+        }
+        if let Some(mut stream) = stream {
+            stream.next = first + (len / BLOCK_LEN) as u64;
+            if !is_there {
+                // What is still under way is waited for when the memory is needed.
+                stream.windows = [const { None }; FETCH_PARTS];
+                stream.hits = 0;
+            }
+            if goes_on {
+                self.go_on(&mut stream, state, size / BLOCK, len / BLOCK_LEN);
+            }
+            self.ahead.put_back(stream);
+        }
+        read
+    }
+
+    fn new_stream(&self, object: &Arc<Object>) -> Option<Stream> {
+        if self.device.is_simulating() || self.check_open().is_err() {
+            return None;
+        }
+        Some(Stream {
+            object: object.clone(),
+            fetch: self.ahead.memory(&*self.device)?,
+            windows: [const { None }; FETCH_PARTS],
+            turn: 0,
+            next: 0,
+            planned: 0,
+            hits: 0,
+            used: Instant::now(),
+        })
+    }
+
+    /// Fills `buffer` from the next window; false if it is not to be used.
+    fn take_window(&self, stream: &mut Stream, state: &State, buffer: &mut [u8]) -> bool {
+        let part = stream.turn;
+        let Some(window) = stream.windows[part].take() else { return false };
+        let is_right = window.first == stream.next
+            && window.transno == state.transno
+            && window.crcs.len() * BLOCK_LEN == buffer.len();
+        if !is_right {
+            return false;
+        }
+        let fetch = &mut *stream.fetch;
+        let there = match fetch.is_there(part) {
+            true => fetch.finish(part),
+            false => nacre_env::blocking(move || fetch.finish(part)),
+        };
+        // An error is found again by the usual way.
+        let Ok(bytes) = there else { return false };
+        let blocks = bytes.chunks(BLOCK_LEN).zip(buffer.chunks_mut(BLOCK_LEN)).zip(&window.crcs);
+        for ((from, to), crc) in blocks {
+            if block_crc(from) != *crc {
+                return false;
+            }
+            to.copy_from_slice(from);
+        }
+        transfers::note_reads(window.ranges.into_iter());
+        self.ahead.used.fetch_add(1, Ordering::Relaxed);
+        stream.turn = (part + 1) % FETCH_PARTS;
+        stream.hits += 1;
+        true
+    }
+
+    /// Begins windows of `blocks` blocks, up to block `end` of the object.
+    fn go_on(&self, stream: &mut Stream, state: &State, end: u64, blocks: usize) {
+        if self.device.is_simulating() || self.check_open().is_err() {
+            return;
+        }
+        if stream.windows() == 0 {
+            stream.planned = stream.next;
+        }
+        // A second one as soon as a window was wanted: the first is looked at while the second is under way.
+        let depth = if stream.hits == 0 { 1 } else { FETCH_PARTS };
+        while stream.windows() < depth && stream.planned < end {
+            let part = (stream.turn + stream.windows()) % FETCH_PARTS;
+            let blocks = end.saturating_sub(stream.planned).min(blocks as u64);
+            let Some(window) = self.plan_window(&stream.object, state, stream.planned, blocks) else {
+                return;
+            };
+            stream.fetch.begin(part, &window.ranges);
+            self.ahead.begun.fetch_add(1, Ordering::Relaxed);
+            stream.windows[part] = Some(window);
+            stream.planned += blocks;
+        }
+    }
+
+    /// A window of blocks that all have data, in few pieces.
+    fn plan_window(&self, object: &Object, state: &State, first: u64, blocks: u64) -> Option<Window> {
+        let crcs = Vec::with_capacity(blocks as usize);
+        let mut window = Window { first, transno: state.transno, ranges: Vec::new(), crcs };
+        let mut block = first;
+        while block < first + blocks {
+            let index = (block % MAP_BLOCKS as u64) as usize;
+            let count = (MAP_BLOCKS - index).min((first + blocks - block) as usize);
+            let is_data = self.with_map(object, block / MAP_BLOCKS as u64, |map| {
+                map.places[index..index + count].iter().all(|place| window.push(*place))
+            });
+            if !is_data.unwrap_or(false) || window.ranges.len() > RANGES_MAX {
+                return None;
+            }
+            block += count as u64;
+        }
+        Some(window)
+    }
+}
+
+impl Window {
+    /// Adds a block; false if there is no data in it.
+    fn push(&mut self, place: Place) -> bool {
+        let Place::Data(block, crc) = place else { return false };
+        self.crcs.push(crc);
+        match self.ranges.last_mut() {
+            Some((offset, len)) if *offset + *len as u64 == block * BLOCK => *len += BLOCK_LEN,
+            _ => self.ranges.push((block * BLOCK, BLOCK_LEN)),
+        }
+        true
+    }
+}

@@ -1,0 +1,177 @@
+//! Reads that nobody waits for yet, by a ring with memory of its own.
+//!
+//! The ring says by itself when something is there, whichever thread began it: not only, as those of [`super::ring`], when the thread
+//! that asked enters the kernel again, which it may not do for long. Its memory is registered, and in large pages where the kernel has some: 1 MiB in
+//! small ones is more pieces than a request of a virtual disk takes, and a request that has to be divided goes to a thread of the kernel.
+
+use super::aligned::AlignedBuffer;
+use super::direct::Counters;
+use super::{FETCH_BYTES, FETCH_PARTS, Fetch, check_range};
+use io_uring::{IoUring, opcode, squeue, types};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Largest piece that the kernel is asked for at once.
+const PIECE_MAX: usize = 512 << 10;
+/// Pieces of a part at most.
+const PIECES_MAX: usize = 32;
+
+/// What is left of a piece.
+#[derive(Clone, Copy)]
+struct Piece {
+    offset: u64,
+    /// Where in the memory.
+    at: usize,
+    len: usize,
+}
+
+#[derive(Default)]
+struct Part {
+    len: usize,
+    pieces: Vec<Piece>,
+    in_flight: usize,
+    error: Option<io::Error>,
+}
+
+/// See the [module documentation](self). Dropping it waits for what is under way.
+pub(super) struct RingFetch {
+    // Before the memory, so that it is closed before that goes.
+    ring: IoUring,
+    memory: AlignedBuffer,
+    is_registered: bool,
+    parts: [Part; FETCH_PARTS],
+    size: u64,
+    counters: Arc<Counters>,
+}
+
+impl RingFetch {
+    /// For a device of `size` bytes.
+    pub(super) fn new(fd: RawFd, size: u64, counters: Arc<Counters>) -> io::Result<RingFetch> {
+        let ring = IoUring::new((FETCH_PARTS * PIECES_MAX) as u32)?;
+        ring.submitter().register_files(&[fd])?;
+        let memory = AlignedBuffer::large(FETCH_PARTS * FETCH_BYTES);
+        let vector = libc::iovec { iov_base: memory.address().cast(), iov_len: memory.len() };
+        // SAFETY: the memory is dropped after the ring. Refused where locked memory is limited; it then works as any other.
+        let is_registered = unsafe { ring.submitter().register_buffers(&[vector]) }.is_ok();
+        Ok(RingFetch { ring, memory, is_registered, parts: Default::default(), size, counters })
+    }
+
+    fn push(&mut self, part: usize, number: usize) {
+        let Piece { offset, at, len } = self.parts[part].pieces[number];
+        let memory = self.memory.address().wrapping_add(at);
+        let fd = types::Fixed(0);
+        let entry: squeue::Entry = match self.is_registered {
+            true => opcode::ReadFixed::new(fd, memory, len as u32, 0).offset(offset).build(),
+            false => opcode::Read::new(fd, memory, len as u32).offset(offset).build(),
+        };
+        let entry = entry.user_data((part * PIECES_MAX + number) as u64);
+        // SAFETY: the memory is the ring's own and stays until it is closed; nobody looks at a part with something in flight.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("the queue has room for all pieces of all parts");
+    }
+
+    /// Takes in what is there.
+    fn take_in(&mut self) {
+        loop {
+            let Some(entry) = self.ring.completion().next() else { return };
+            let number = entry.user_data() as usize;
+            let (part, number) = (number / PIECES_MAX, number % PIECES_MAX);
+            let state = &mut self.parts[part];
+            let piece = &mut state.pieces[number];
+            match entry.result() {
+                result if matches!(-result, libc::EINTR | libc::EAGAIN) => {}
+                0 => state.error = Some(io::ErrorKind::UnexpectedEof.into()),
+                result if result < 0 => state.error = Some(io::Error::from_raw_os_error(-result)),
+                result => {
+                    let read = (result as usize).min(piece.len);
+                    *piece = Piece {
+                        offset: piece.offset + read as u64,
+                        at: piece.at + read,
+                        len: piece.len - read,
+                    };
+                }
+            }
+            if piece.len > 0 && state.error.is_none() {
+                self.push(part, number);
+            } else {
+                state.in_flight -= 1;
+            }
+        }
+    }
+
+    fn wait(&mut self, part: usize) {
+        self.take_in();
+        while self.parts[part].in_flight > 0 {
+            // There is something under way, so errors can only mean "again".
+            if self.ring.submit_and_wait(1).is_err() {
+                std::thread::yield_now();
+            }
+            self.take_in();
+        }
+    }
+
+    fn cut(&self, part: usize, ranges: &[(u64, usize)]) -> io::Result<Vec<Piece>> {
+        let mut pieces = Vec::with_capacity(ranges.len() + 1);
+        let mut at = part * FETCH_BYTES;
+        for &(mut offset, mut len) in ranges {
+            check_range(self.size, offset, len)?;
+            while len > 0 {
+                let piece = Piece { offset, at, len: len.min(PIECE_MAX) };
+                pieces.push(piece);
+                (offset, at, len) = (offset + piece.len as u64, at + piece.len, len - piece.len);
+            }
+        }
+        if at > (part + 1) * FETCH_BYTES || pieces.len() > PIECES_MAX {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Ok(pieces)
+    }
+}
+
+impl Fetch for RingFetch {
+    fn begin(&mut self, part: usize, ranges: &[(u64, usize)]) {
+        self.wait(part);
+        let pieces = match self.cut(part, ranges) {
+            Ok(pieces) => pieces,
+            Err(error) => {
+                self.parts[part] = Part { error: Some(error), ..Part::default() };
+                return;
+            }
+        };
+        let len = pieces.iter().map(|piece| piece.len).sum();
+        self.counters.reads.fetch_add(ranges.len() as u64, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        let in_flight = pieces.len();
+        self.parts[part] = Part { len, pieces, in_flight, error: None };
+        (0..in_flight).for_each(|number| self.push(part, number));
+        // What goes wrong goes wrong again where it is waited for.
+        let _ = self.ring.submit();
+    }
+
+    fn is_there(&mut self, part: usize) -> bool {
+        self.take_in();
+        self.parts[part].in_flight == 0
+    }
+
+    fn finish(&mut self, part: usize) -> io::Result<&[u8]> {
+        self.wait(part);
+        if let Some(error) = self.parts[part].error.take() {
+            self.parts[part].len = 0;
+            return Err(error);
+        }
+        let start = self.memory.address().wrapping_add(part * FETCH_BYTES);
+        // SAFETY: the part has so many bytes of the memory, initialised when it was made, and nothing of it is under way. Not through a
+        // slice of the whole memory: the kernel may be writing into other parts.
+        Ok(unsafe { std::slice::from_raw_parts(start, self.parts[part].len) })
+    }
+}
+
+impl Drop for RingFetch {
+    fn drop(&mut self) {
+        (0..FETCH_PARTS).for_each(|part| self.wait(part));
+        // As a ring of batches: the device is to be free for others as soon as it is given up.
+        let _ = self.ring.submitter().unregister_files();
+    }
+}
