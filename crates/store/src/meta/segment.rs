@@ -3,7 +3,8 @@
 //! A record goes into the kernel's page cache and so outlives the process; [`Segment::persist`] makes it durable. Where
 //! the file system overwrites in place, the file is mapped and a record is a copy into the mapping: no system call, and
 //! no SIGBUS, as all blocks were written when the file was made. Elsewhere (a copy-on-write file system may be full at any
-//! write) a record is one `pwritev`, which can say so. Costs of both: decision 0001.
+//! write) a record is one `pwritev`, which can say so. Costs of both: decision 0001. A log that is flushed often is written by
+//! calls everywhere ([`super::log`]).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
@@ -111,17 +112,18 @@ impl Segment {
         &self.path
     }
 
-    /// Writes `parts` one after the other from `offset` on.
+    /// Writes `parts` one after the other from `offset` on: by a system call where there is no mapping, or if `by_call` is set.
+    /// Which way was taken before does not matter, as both reach the same pages of the kernel.
     ///
     /// # Safety
     /// Nobody else writes to the range meanwhile.
     ///
     /// # Panics
     /// If the range is not inside the segment.
-    pub(crate) unsafe fn write(&self, offset: usize, parts: &[&[u8]; 2]) -> io::Result<()> {
+    pub(crate) unsafe fn write(&self, offset: usize, parts: &[&[u8]; 2], by_call: bool) -> io::Result<()> {
         let total = parts[0].len() + parts[1].len();
         assert!(offset <= self.len && total <= self.len - offset, "write inside the segment");
-        if let Some(mapping) = &self.mapping {
+        if let Some(mapping) = self.mapping.as_ref().filter(|_| !by_call) {
             // SAFETY: the range was checked against the mapping's length, and the caller excludes other writers.
             unsafe {
                 mapping.copy_in(offset, parts[0]);

@@ -299,6 +299,11 @@ impl Core {
         &*self.device
     }
 
+    /// Syncs of the index's log since the store was opened.
+    pub fn index_syncs(&self) -> u64 {
+        self.index.stats().syncs
+    }
+
     /// Refuses changes after [`crate::object::ObjectStore::close`].
     fn check_open(&self) -> Result<()> {
         if self.is_closed.load(Ordering::SeqCst) { Err(ObjectError::Closed) } else { Ok(()) }

@@ -101,7 +101,7 @@ fn check_acknowledged(dir: &Path, acked: &[Option<u64>; 2]) {
     }
 }
 
-fn copy_store(from: &Path, to: &Path) {
+pub(super) fn copy_store(from: &Path, to: &Path) {
     std::fs::create_dir_all(to.join("base")).unwrap();
     for file in ["superblock", "wal.0", "wal.1", "base/data.mdb"] {
         std::fs::copy(from.join(file), to.join(file)).unwrap();

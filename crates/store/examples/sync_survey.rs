@@ -1,0 +1,169 @@
+//! Measures objects that are made, written with 4 KiB and synced, in a `block` store, in a `file` store, and what the disk gives to a program that
+//! appends as much to a file that was written before, in four ways. All take turns in short runs; figures are medians over rounds, of rates as
+//! ratios within a round.
+//!
+//! `cargo run --release -p nacre-store --example sync_survey -- DIR [ROUNDS] [OBJECTS_OF_A_RUN] [THREADS]`
+
+mod common;
+
+use common::{number, spread};
+use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
+use nacre_types::Fid;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Instant;
+
+const MIB: usize = 1 << 20;
+/// Bytes of the file that is appended to.
+const LOG: usize = 32 * MIB;
+/// Bytes of a record of the log with 4 KiB of data, about.
+const RECORD: usize = 4320;
+
+/// How a program appends.
+#[derive(Clone, Copy)]
+enum Append {
+    Call,
+    Mapping,
+    Direct,
+    DirectDurable,
+}
+
+const APPENDS: [(&str, Append); 4] = [
+    ("pwrite, fdatasync", Append::Call),
+    ("copy into a mapping, fdatasync", Append::Mapping),
+    ("pwrite around the page cache, fdatasync", Append::Direct),
+    ("pwrite around the page cache, RWF_DSYNC", Append::DirectDurable),
+];
+
+struct Log {
+    file: File,
+    direct: File,
+    map: *mut u8,
+    end: usize,
+    block: &'static mut [u8],
+}
+
+impl Log {
+    fn new(path: &Path) -> Log {
+        let block: &'static mut [u8] = vec![0x5au8; 4 * 4096].leak();
+        let skip = block.as_ptr().align_offset(4096);
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(path).expect("made");
+        (0..LOG / MIB).for_each(|at| file.write_all_at(&vec![0; MIB], (at * MIB) as u64).expect("written"));
+        file.sync_all().expect("synced");
+        let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+        let direct = File::options().write(true).custom_flags(flags).open(path).expect("opened");
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address that the kernel chooses.
+        let map = unsafe { rustix::mm::mmap(std::ptr::null_mut(), LOG, access, MapFlags::SHARED, &file, 0) };
+        Log { file, direct, map: map.expect("mapped").cast(), end: 0, block: &mut block[skip..skip + 8192] }
+    }
+
+    fn append(&mut self, how: Append) {
+        if self.end + 8192 + RECORD > LOG {
+            self.end = 0;
+        }
+        let at = self.end;
+        self.end += RECORD;
+        // The pages that a record touches.
+        let (first, last) = (at / 4096 * 4096, (at + RECORD).next_multiple_of(4096));
+        match how {
+            Append::Call => self.file.write_all_at(&self.block[..RECORD], at as u64).expect("written"),
+            Append::Mapping => {
+                // SAFETY: the mapping is longer than that, and nobody else writes to it.
+                unsafe { self.map.add(at).copy_from_nonoverlapping(self.block.as_ptr(), RECORD) }
+            }
+            Append::Direct => {
+                let block = &self.block[..(last - first).min(8192)];
+                self.direct.write_all_at(block, first as u64).expect("written");
+            }
+            Append::DirectDurable => {
+                let block = &self.block[..(last - first).min(8192)];
+                let slices = [std::io::IoSlice::new(block)];
+                let flags = rustix::io::ReadWriteFlags::DSYNC;
+                rustix::io::pwritev2(&self.direct, &slices, first as u64, flags).expect("written");
+                return;
+            }
+        }
+        self.file.sync_data().expect("synced");
+    }
+}
+
+/// Makes objects, writes 4 KiB into each and syncs it: objects per second.
+fn create_and_sync(store: &dyn ObjectStore, first: u32, objects: u32, threads: u32) -> f64 {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                for number in (thread..objects).step_by(threads as usize) {
+                    let object = Fid::ost_object(0, first + number);
+                    store.write(object, 0, &[7; 4096]).expect("written");
+                    store.sync(object).expect("synced");
+                }
+            });
+        }
+    });
+    f64::from(objects) / start.elapsed().as_secs_f64()
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let dir = Path::new(arguments.first().expect("a directory on the disk to measure"));
+    let (rounds, objects) = (number(&arguments, 1, 9), number(&arguments, 2, 300) as u32);
+    let threads = number(&arguments, 3, 8) as u32;
+    std::fs::create_dir_all(dir).expect("make the directory");
+    let options = BlockStoreOptions { create: true, size: 2 << 30, ..Default::default() };
+    let block = BlockStore::open(&dir.join("block"), options).expect("open the store");
+    let file = FileStore::open(&dir.join("file"), FileStoreOptions::create()).expect("open the store");
+    let mut log = Log::new(&dir.join("plain"));
+    let mut rates: Vec<(String, Vec<f64>)> = Vec::new();
+    let mut first = 1;
+    for round in 0..rounds {
+        let mut found = Vec::new();
+        for threads in [1, threads] {
+            found.push((format!("file, {threads} at once"), create_and_sync(&file, first, objects, threads)));
+            let before = (block.index_syncs(), block.device().stats().flushes);
+            found.push((
+                format!("block, {threads} at once"),
+                create_and_sync(&block, first, objects, threads),
+            ));
+            let after = (block.index_syncs(), block.device().stats().flushes);
+            if round == 0 {
+                let syncs = (after.0 - before.0) as f64 / f64::from(objects);
+                println!(
+                    "{threads} at once: {syncs:.2} syncs of the log, {} flushes of the device",
+                    after.1 - before.1
+                );
+            }
+            first += objects;
+        }
+        for (name, how) in APPENDS {
+            let start = Instant::now();
+            (0..objects).for_each(|_| log.append(how));
+            found.push((name.to_owned(), f64::from(objects) / start.elapsed().as_secs_f64()));
+        }
+        for (at, (name, rate)) in found.into_iter().enumerate() {
+            if rates.len() == at {
+                rates.push((name, Vec::new()));
+            }
+            rates[at].1.push(rate);
+        }
+    }
+    for (name, of_rounds) in &rates {
+        spread(&format!("{name}: per second"), of_rounds);
+        // Stores against the `file` store with as many threads, programs against it with one.
+        let base = if name.starts_with("block") && !name.contains(", 1 ")
+            || name.starts_with("file") && !name.contains(", 1 ")
+        {
+            2
+        } else {
+            0
+        };
+        let ratios: Vec<f64> = of_rounds.iter().zip(&rates[base].1).map(|(one, other)| one / other).collect();
+        spread(&format!("{name}: ratio to the file store"), &ratios);
+    }
+    drop((block, file));
+    std::fs::remove_dir_all(dir).expect("removed");
+}
