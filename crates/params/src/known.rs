@@ -85,6 +85,7 @@ const SETTABLE: &[(&str, &[&str])] = &[
             "job_stats",
             "ldlm_timeout",
             "no_create",
+            "read_ahead_bytes",
             "read_cache_enable",
             "readcache_max_filesize",
             "readcache_max_io_mb",

@@ -257,25 +257,14 @@ fn main() {
     let extents = store.extents(OBJECT).expect("known").expect("known");
     println!("device {:?}, {mib} MiB in {} pieces", store.device().info(), extents.len());
     let device = store_dir.join("data");
-    let rings = BARES[..if std::env::var("ONLY").is_ok() { 0 } else { 5 }]
-        .iter()
-        .map(|how| BareRing::new(*how, &device))
-        .collect();
+    let rings = BARES.iter().map(|how| BareRing::new(*how, &device)).collect();
     let names: Vec<&str> = BARES.iter().map(|how| how.name).chain(["store"]).collect();
     let first = extents[0].physical;
     let mut survey = Survey { store, first, mib, run, rings, buffer, random: Random(88_172_645_463_325_252) };
     let (mut streams, mut random) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let only = std::env::var("ONLY").unwrap_or_default();
-        if only != "random" {
-            streams.push(survey.streams());
-        }
-        if only != "stream" {
-            random.push(survey.random());
-        }
-    }
-    if std::env::var("ONLY").is_ok() {
-        return;
+        streams.push(survey.streams());
+        random.push(survey.random());
     }
     let mut both = names.clone();
     both.insert(names.len() - 1, "store, nothing read ahead");

@@ -274,6 +274,24 @@ fn parameters_show_what_a_store_and_its_device_did() {
     wait::until(wait::SOON, "all data was read", || {
         (count(&cluster, ost, "store_stats", "scrubbed_bytes") >= 1 << 20).then_some(())
     });
+    assert_eq!(get(&cluster, &format!("obdfilter.{ost}.read_ahead_bytes")).trim(), "16777216");
+    cluster.lctl(&["set_param", &format!("obdfilter.{ost}.read_ahead_bytes=4M")]).success();
+    assert_eq!(get(&cluster, &format!("obdfilter.{ost}.read_ahead_bytes")).trim(), "4194304");
+    cluster.lctl(&["set_param", "llite.*.max_read_ahead_mb=0"]).success();
+    let stream = directory.join("stream");
+    let long = content(10, 12 << 20);
+    fs::write(&stream, &long).expect("written");
+    File::open(&stream).expect("opened").sync_all().expect("synced");
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&stream).expect("opened");
+    let mut memory = vec![0; (1 << 20) + 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    let buffer = &mut memory[start..start + (1 << 20)];
+    for piece in 0..12 {
+        let at = piece << 20;
+        direct.read_exact_at(buffer, at as u64).expect("read");
+        assert!(*buffer == long[at..at + (1 << 20)]);
+    }
+    assert!(count(&cluster, ost, "store_stats", "read_ahead_used") > 0, "a stream that waits for each read");
     cluster.kill_all();
     cluster.start_all();
     assert!(fs::read(&path).expect("read") == bytes);

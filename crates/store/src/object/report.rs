@@ -35,6 +35,10 @@ pub struct ObjectStoreStats {
     pub sync_failures: u64,
     /// Empty files found unclean when the store was opened after a crash, and emptied.
     pub recovered_files: u64,
+    /// Windows of up to 1 MiB that a device began to read before a stream asked for them.
+    pub read_ahead: u64,
+    /// Those that a stream got.
+    pub read_ahead_used: u64,
     /// Flushes of a device.
     pub flushes: u64,
     /// Blocks whose checksum did not match.

@@ -91,6 +91,8 @@ fn store_counters(stats: &ObjectStoreStats) -> String {
         ("refused_full", stats.refused_full),
         ("sync_failures", stats.sync_failures),
         ("recovered_files", stats.recovered_files),
+        ("read_ahead", stats.read_ahead),
+        ("read_ahead_used", stats.read_ahead_used),
         ("flushes", stats.flushes),
         ("checksum_errors", stats.checksum_errors),
         ("scrubbed_bytes", stats.scrubbed_bytes),
@@ -174,16 +176,26 @@ pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
             },
         );
     }
-    let change = server.clone();
-    tree.add_both(
-        &format!("{below}.scrub_bytes_per_second"),
-        of_device_store(server, |store| store.scrub_rate().to_string()),
-        move |text| {
-            let store = change.store().device_store().ok_or(Status::ENODEV)?;
-            store.set_scrub_rate(value::bytes(text, 1)?);
-            Ok(())
-        },
-    );
+    type Change = fn(&Core, u64);
+    let sizes: [(&str, fn(&Core) -> u64, Change); 2] = [
+        ("scrub_bytes_per_second", Core::scrub_rate, Core::set_scrub_rate),
+        ("read_ahead_bytes", Core::read_ahead, Core::set_read_ahead),
+    ];
+    for (leaf, show, set) in sizes {
+        let (get, change) = (server.clone(), server.clone());
+        tree.add_both(
+            &format!("{below}.{leaf}"),
+            move || {
+                let store = get.store().device_store().ok_or(Status::ENODEV)?;
+                Ok(show(store).to_string())
+            },
+            move |text| {
+                let store = change.store().device_store().ok_or(Status::ENODEV)?;
+                set(store, value::bytes(text, 1)?);
+                Ok(())
+            },
+        );
+    }
     let add = |leaf: &str, show: fn(&Core) -> String| {
         tree.add_read(&format!("{below}.{leaf}"), of_device_store(server, show));
     };

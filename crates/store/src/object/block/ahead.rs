@@ -211,6 +211,11 @@ impl Core {
         self.ahead.close();
     }
 
+    /// The memory that may be used.
+    pub fn read_ahead(&self) -> u64 {
+        (self.ahead.max.load(Ordering::Relaxed) as u64).saturating_mul((FETCH_PARTS * FETCH_BYTES) as u64)
+    }
+
     /// What was done ahead of streams.
     pub fn read_ahead_stats(&self) -> ReadAheadStats {
         let memory = self.ahead.table.lock().made * FETCH_PARTS * FETCH_BYTES;

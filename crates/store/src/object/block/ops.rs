@@ -259,7 +259,7 @@ impl ObjectStore for BlockStore {
     fn stats(&self) -> ObjectStoreStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
-        let device = self.device.stats();
+        let (device, ahead) = (self.device.stats(), self.read_ahead_stats());
         ObjectStoreStats {
             objects: read(&counters.objects),
             created: read(&counters.created),
@@ -270,6 +270,8 @@ impl ObjectStore for BlockStore {
             writes_direct: device.writes,
             refused_full: read(&counters.refused_full),
             sync_failures: read(&self.durable.failures),
+            read_ahead: ahead.begun,
+            read_ahead_used: ahead.used,
             flushes: device.flushes,
             checksum_errors: read(&counters.checksum_errors),
             scrubbed_bytes: read(&counters.scrubbed_bytes),

@@ -1,8 +1,8 @@
 //! Reads that nobody waits for yet, by a ring with memory of its own.
 //!
 //! The ring says by itself when something is there, whichever thread began it: not only, as those of [`super::ring`], when the thread
-//! that asked enters the kernel again, which it may not do for long. Its memory is registered, and in large pages where the kernel has some: 1 MiB in
-//! small ones is more pieces than a request of a virtual disk takes, and a request that has to be divided goes to a thread of the kernel.
+//! that asked enters the kernel again, which it may not do for long. Its memory is registered, and in large pages where the kernel has some. That
+//! makes up for the copy: `docs/performance.md`, OSTs on devices.
 
 use super::aligned::AlignedBuffer;
 use super::direct::Counters;
@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Largest piece that the kernel is asked for at once.
+/// Largest piece that the kernel is asked for at once: in small pages more of them than a request of some virtual disks takes (254).
 const PIECE_MAX: usize = 512 << 10;
 /// Pieces of a part at most.
 const PIECES_MAX: usize = 32;
