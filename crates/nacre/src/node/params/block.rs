@@ -176,8 +176,8 @@ pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
             },
         );
     }
-    type Change = fn(&Core, u64);
-    let sizes: [(&str, fn(&Core) -> u64, Change); 2] = [
+    type Size = (&'static str, fn(&Core) -> u64, fn(&Core, u64));
+    let sizes: [Size; 2] = [
         ("scrub_bytes_per_second", Core::scrub_rate, Core::set_scrub_rate),
         ("read_ahead_bytes", Core::read_ahead, Core::set_read_ahead),
     ];
