@@ -22,7 +22,7 @@ use crate::tables::OrphanKind;
 use collect::Inventory;
 use nacre_ondisk::InodeRecord;
 use nacre_store::MetaStore;
-use nacre_store::object::ObjectStore;
+
 use nacre_types::{AttrFlags, Fid};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -92,9 +92,12 @@ pub fn check_dir(
     let record = read_record(&store, dir)?;
     let mut report = check(&store, record.index, progress)?;
     report.clean = record.clean;
-    let data = DataPart::open(store.clone(), dir, config)?.store.verify(false, progress)?;
-    let problem = |text: String| Problem { fid: Fid::ZERO, text, repairable: false };
-    report.problems.extend(data.problems.iter().map(|found| problem(found.to_string())));
+    // What lies in a store of its own is checked there.
+    if !record.data_apart {
+        let data = DataPart::in_records(store.clone(), dir, &record, config)?.store.verify(false, progress)?;
+        let problem = |text: String| Problem { fid: Fid::ZERO, text, repairable: false };
+        report.problems.extend(data.problems.iter().map(|found| problem(found.to_string())));
+    }
     if repair && !report.problems.is_empty() {
         repair::repair(&store, &record, &mut report, progress)?;
     }

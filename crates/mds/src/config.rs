@@ -32,6 +32,8 @@ pub struct MdsConfig {
     pub data_reserve_bytes: Option<u64>,
     /// Largest size in bytes of components on the MDT in new layouts (`lod.*.dom_stripesize`); 0 for none.
     pub dom_stripe_bytes: u64,
+    /// An MDT that is made keeps data of files in an object store of its own ([`crate::Mds::open_with`]), not in its metadata store.
+    pub data_apart: bool,
     /// How OSTs are chosen; can be changed later. Lustre's defaults.
     pub qos: Qos,
     /// How long a first write waits for object ids when no OST has any ready.
@@ -93,6 +95,7 @@ impl Default for MdsConfig {
             reserve_bytes: None,
             data_reserve_bytes: None,
             dom_stripe_bytes: DOM_STRIPE_BYTES,
+            data_apart: false,
             qos: Qos { threshold_rr_pct: 17, statfs_age: Duration::from_secs(5), prio_free_pct: 90 },
             object_wait: Duration::from_secs(20),
             store: MetaStoreOptions::default(),

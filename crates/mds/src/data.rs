@@ -1,15 +1,21 @@
 //! Data of files that lies on this MDT: where it is kept, and how large components for it may be.
 //!
 //! What is read and written there comes as requests for objects to a service beside this one, over the same
-//! [`RecordStore`] (`docs/design/data-on-mdt.md`). Here are the parts in which a file's metadata and data change together.
+//! store (`docs/design/data-on-mdt.md`). Here are the parts in which a file's metadata and data change together.
+//!
+//! The store is either part of the metadata store ([`RecordStore`]), so that both change in one transaction; or it is apart, as
+//! that of an OST (decision 0018). Then metadata comes first where something is made, and last where something goes: an object
+//! belongs to a file that names it before it has data, and goes by the log of objects to destroy.
 
 use crate::config::MdsConfig;
 use crate::error::MdsError;
 use crate::space::default_reserve;
 use crate::tables::DATA;
-use nacre_layout::{Component, Extent, Layout, Pattern};
+use crate::tx::Tx;
+use nacre_layout::{Component, Extent, Layout, Pattern, StripeObject};
+use nacre_ondisk::MdtRecord;
 use nacre_store::MetaStore;
-use nacre_store::object::RecordStore;
+use nacre_store::object::{ObjectError, ObjectStore, RecordStore};
 use nacre_types::Fid;
 use nacre_types::limits::STRIPE_SIZE_MIN;
 use nacre_wire::mds::Statfs;
@@ -26,9 +32,17 @@ const BY_SIZE: u64 = u64::MAX;
 /// Is told which object was written here, and how many bytes.
 pub type DataWatch = Box<dyn Fn(Fid, u64) + Send + Sync>;
 
+/// What writes of data leave of the file system of the MDT in `dir`, in bytes: more than creates do, so that one that is full of
+/// data still takes names.
+pub fn data_reserve(dir: &Path) -> u64 {
+    default_reserve(dir) * 2
+}
+
 /// See the [module documentation](self).
 pub(crate) struct DataPart {
-    pub store: Arc<RecordStore>,
+    pub store: Arc<dyn ObjectStore>,
+    /// The same, if it is part of the metadata store.
+    records: Option<Arc<RecordStore>>,
     /// The service that reads and writes objects here.
     watch: OnceLock<DataWatch>,
     /// Largest component in bytes while there is space.
@@ -39,16 +53,115 @@ pub(crate) struct DataPart {
 }
 
 impl DataPart {
-    /// The data part of the MDT in `dir`.
-    pub fn open(meta: Arc<MetaStore>, dir: &Path, config: &MdsConfig) -> Result<DataPart, MdsError> {
-        let reserve_bytes = config.data_reserve_bytes.unwrap_or_else(|| default_reserve(dir) * 2);
-        Ok(DataPart {
-            store: Arc::new(RecordStore::new(meta, DATA, dir, reserve_bytes)?),
+    /// The data part of the MDT in `dir`, in the metadata store.
+    ///
+    /// # Errors
+    /// [`MdsError::DataPlace`] if it was made with data apart; if `dir` cannot be opened.
+    pub fn in_records(
+        meta: Arc<MetaStore>,
+        dir: &Path,
+        mdt: &MdtRecord,
+        config: &MdsConfig,
+    ) -> Result<DataPart, MdsError> {
+        if mdt.data_apart {
+            return Err(MdsError::DataPlace("the store for data of files, which it was made with, is missing"));
+        }
+        let reserve_bytes = config.data_reserve_bytes.unwrap_or_else(|| data_reserve(dir));
+        let records = Arc::new(RecordStore::new(meta, DATA, dir, reserve_bytes)?);
+        Ok(DataPart::new(records.clone(), Some(records), config))
+    }
+
+    /// The data part in a store of its own.
+    ///
+    /// # Errors
+    /// [`MdsError::DataPlace`] if the MDT was not made so.
+    pub fn apart(
+        store: Arc<dyn ObjectStore>,
+        mdt: &MdtRecord,
+        config: &MdsConfig,
+    ) -> Result<DataPart, MdsError> {
+        match mdt.data_apart {
+            true => Ok(DataPart::new(store, None, config)),
+            false => Err(MdsError::DataPlace("there is a store for data of files that it was not made with")),
+        }
+    }
+
+    fn new(
+        store: Arc<dyn ObjectStore>,
+        records: Option<Arc<RecordStore>>,
+        config: &MdsConfig,
+    ) -> DataPart {
+        DataPart {
+            store,
+            records,
             watch: OnceLock::new(),
             max_bytes: AtomicU64::new(config.dom_stripe_bytes),
             now_bytes: AtomicU64::new(config.dom_stripe_bytes),
             threshold_bytes: AtomicU64::new(BY_SIZE),
-        })
+        }
+    }
+
+    /// The store, if objects can be changed in transactions of the metadata.
+    pub fn records(&self) -> Option<&Arc<RecordStore>> {
+        self.records.as_ref()
+    }
+
+    /// All bytes of an object that holds at most `max` of them, for a caller who knows that nobody changes it; `None` if there are
+    /// more or they take more than a look.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn small(&self, object: Fid, max: u64) -> Result<Option<Vec<u8>>, ObjectError> {
+        if let Some(records) = &self.records {
+            return records.small(object, max);
+        }
+        let attr = self.store.attr(object)?;
+        if attr.mtime.is_none() || attr.size > max {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; usize::try_from(attr.size).unwrap_or(0)];
+        let read = self.store.read(object, 0, &mut bytes, 0)?;
+        Ok((read == bytes.len()).then_some(bytes))
+    }
+
+    /// Has an object end with a transaction, or once that is durable. Nobody may change it between this and the commit.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn destroy(&self, tx: &mut Tx, object: &StripeObject) -> Result<(), ObjectError> {
+        match &self.records {
+            Some(records) => records.stage_destroy(object.object, tx.batch()).map(drop),
+            None => {
+                tx.log_destroy(object.ost_index, object.object);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes an object durable that no transaction of the metadata does.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn sync_apart(&self, object: Fid) -> Result<(), ObjectError> {
+        if self.records.is_some() { Ok(()) } else { self.store.sync(object) }
+    }
+
+    /// Room for clients: `metadata`, with the bytes of the store for data if that is apart.
+    pub fn statfs(&self, metadata: Statfs) -> Statfs {
+        let space = match self.records {
+            Some(_) => return metadata,
+            None => self.store.space(),
+        };
+        // What cannot be found out is left as that of the metadata.
+        let Ok(space) = space else { return metadata };
+        let unit = u64::from(space.block_size.max(1));
+        Statfs {
+            block_size: space.block_size,
+            blocks: space.total / unit,
+            blocks_free: space.free / unit,
+            blocks_available: space.available / unit,
+            ..metadata
+        }
     }
 
     /// Names who is to be told of what is written without the service for objects; only the first one counts.

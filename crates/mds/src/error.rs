@@ -48,6 +48,9 @@ pub enum MdsError {
         /// Index in the configuration.
         expected: u16,
     },
+    /// The store for data of files that the MDT was made with is missing, or there is one that it was not made with.
+    #[error("{0}")]
+    DataPlace(&'static str),
     /// A thread could not be started.
     #[error("starting a thread of the metadata server: {0}")]
     Thread(#[source] std::io::Error),

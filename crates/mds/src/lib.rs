@@ -57,7 +57,7 @@ mod turn;
 mod tx;
 
 pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, first_layout};
-pub use data::DataWatch;
+pub use data::{DataWatch, data_reserve};
 pub use error::MdsError;
 pub use mds::{Mds, Osts};
 pub use moving::MovingLimits;

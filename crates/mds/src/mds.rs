@@ -23,13 +23,14 @@ use nacre_layout::{DirDefault, LayoutSpec, Wish, user};
 use nacre_lock::server::ServerConfig;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord};
 use nacre_rpc::{Hold, OssEndpoint};
-use nacre_store::object::{ObjectError, RecordStore};
+use nacre_store::object::{ObjectError, ObjectStore};
 use nacre_store::{MetaError, MetaStore};
 use nacre_types::acl::Acl;
 use nacre_types::{
     Attr, AttrFlags, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm,
 };
 use nacre_wire::mds::{MdsAnswer, MdsReply};
+use nacre_wire::mds::Statfs;
 use nacre_wire::mgs::PoolConfig;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -188,6 +189,7 @@ impl Mds {
             clean: true,
             // The root.
             inodes: Some(u64::from(config.index == 0)),
+            data_apart: config.data_apart,
         };
         let mut tx = Tx::new(1);
         tx.batch().put(META, META_KEY, &record.encode());
@@ -218,16 +220,34 @@ impl Mds {
         Ok(())
     }
 
-    /// Starts the MDT in `dir`.
+    /// Starts the MDT in `dir`, which keeps data of files in its metadata store.
     ///
     /// # Errors
-    /// If it is not formatted, damaged, in use, or another MDT than configured.
+    /// As [`Mds::open_with`].
     pub fn open(dir: &Path, config: MdsConfig, osts: Osts) -> Result<Arc<Mds>, MdsError> {
+        Mds::open_with(dir, config, osts, None)
+    }
+
+    /// Starts the MDT in `dir`; `data` is the object store in which it keeps data of files, if it was made with one
+    /// ([`MdsConfig::data_apart`]). Whoever opened that closes it.
+    ///
+    /// # Errors
+    /// If it is not formatted, damaged, in use, another MDT than configured, or keeps data elsewhere.
+    pub fn open_with(
+        dir: &Path,
+        config: MdsConfig,
+        osts: Osts,
+        data: Option<Arc<dyn ObjectStore>>,
+    ) -> Result<Arc<Mds>, MdsError> {
         let store = Arc::new(MetaStore::open(&store_path(dir), config.store.clone())?);
         let mut record = read_record(&store, dir)?;
         if record.index != config.index {
             return Err(MdsError::WrongIndex { found: record.index, expected: config.index });
         }
+        let data = match data {
+            Some(data) => DataPart::apart(data, &record, &config)?,
+            None => DataPart::in_records(store.clone(), dir, &record, &config)?,
+        };
         let boot_transno = store.last_transno();
         record.boot_count += 1;
         let was_clean = std::mem::take(&mut record.clean);
@@ -253,7 +273,7 @@ impl Mds {
             append_layout: Mutex::default(),
             osts: OstSet::new(config.index, store.clone(), config.qos)?,
             space: SpaceGuard::new(dir, config.reserve_bytes.unwrap_or_else(|| default_reserve(dir))),
-            data: DataPart::open(store.clone(), dir, &config)?,
+            data,
             move_directory: Mutex::new(()),
             root_default: RwLock::default(),
             remote_dir_gid: AtomicI64::new(0),
@@ -396,8 +416,13 @@ impl Mds {
     }
 
     /// Where data of files lies on this MDT, for the service that reads and writes it.
-    pub fn data_store(&self) -> Arc<RecordStore> {
+    pub fn data_store(&self) -> Arc<dyn ObjectStore> {
         self.data.store.clone()
+    }
+
+    /// Room for clients: bytes where data of files is, names where the metadata is.
+    pub(crate) fn statfs(&self) -> Statfs {
+        self.data.statfs(self.space.statfs())
     }
 
     /// Has `watch` told of what comes with a close: the service for data here keeps versions and what its locks say up to date.
@@ -423,17 +448,17 @@ impl Mds {
 
     /// Changes the limit of [`Mds::dom_limits`] while there is space.
     pub fn set_dom_limit(&self, bytes: u64) {
-        self.data.set_max(bytes, &self.space.statfs());
+        self.data.set_max(bytes, &self.statfs());
     }
 
     /// Free space in bytes below which the limit shrinks (`lod.*.dom_threshold_free_mb`).
     pub fn dom_threshold(&self) -> u64 {
-        self.data.threshold(&self.space.statfs())
+        self.data.threshold(&self.statfs())
     }
 
     /// Changes it.
     pub fn set_dom_threshold(&self, bytes: u64) {
-        self.data.set_threshold(bytes, &self.space.statfs());
+        self.data.set_threshold(bytes, &self.statfs());
     }
 
     /// Stops in order: refuses further requests, ends background work, makes everything durable, closes the store.
@@ -706,7 +731,7 @@ fn tick(mds: &Weak<Mds>, signal: &StopSignal) {
     while !signal.wait(TICK) {
         let Some(mds) = mds.upgrade() else { return };
         mds.space.refresh();
-        mds.data.adapt(&mds.space.statfs());
+        mds.data.adapt(&mds.statfs());
         mds.check_deadlines();
     }
 }

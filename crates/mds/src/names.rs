@@ -2,7 +2,7 @@
 
 use crate::mds::Mds;
 use crate::tables::{
-    DESTROYS, LINKS, MOVES, ORPHANS, OrphanKind, PRESENT, XATTRS, destroy_key, link_key, split_link_key,
+    LINKS, MOVES, ORPHANS, OrphanKind, XATTRS, link_key, split_link_key,
 };
 use crate::tx::Tx;
 use nacre_layout::{StripeObject, user};
@@ -124,13 +124,9 @@ impl Mds {
         if object.is_on_mdt() {
             // Who writes without having it open, such as who has changed its size and says so to the data, may come later: then the file
             // is looked for.
-            tx.note_destroyed_here(object.object);
-            let staged = self.data.store.stage_destroy(object.object, tx.batch());
-            return staged.map(drop).map_err(|error| self.data_failed(&error));
+            return self.data.destroy(tx, object).map_err(|error| self.data_failed(&error));
         }
-        let key = destroy_key(object.ost_index, &object.object);
-        tx.batch().put(DESTROYS, key.as_slice(), &PRESENT);
-        tx.note_destroyed(object.ost_index, object.object);
+        tx.log_destroy(object.ost_index, object.object);
         Ok(())
     }
 

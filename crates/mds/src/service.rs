@@ -96,7 +96,7 @@ impl Mds {
 
     fn run_once(&self, caller: &Caller<'_>, request: &MdsRequest<'_>) -> StatusResult<MdsAnswer> {
         match request {
-            MdsRequest::Statfs => Ok(self.answer(MdsReply::Statfs(self.space.statfs()))),
+            MdsRequest::Statfs => Ok(self.answer(MdsReply::Statfs(self.statfs()))),
             MdsRequest::AllocateSequence => self.allocate_sequence(caller),
             MdsRequest::Lookup { parent, name } => self.lookup(caller, parent, name),
             MdsRequest::GetAttr { fid } => self.get_attr(fid),

@@ -1,6 +1,6 @@
 //! One transaction in the making: the batch, and what memory learns once it is committed.
 
-use crate::tables::{DIRENTS, INODES, dirent_key};
+use crate::tables::{DESTROYS, DIRENTS, INODES, PRESENT, destroy_key, dirent_key};
 use nacre_ondisk::{DirentRecord, InodeRecord, OpenedRecord};
 use nacre_store::Batch;
 use nacre_types::{Fid, FileKind, OpenHandle};
@@ -122,6 +122,13 @@ impl Tx {
     /// Notes the handle that the request opens.
     pub fn note_opened(&mut self, fid: Fid, handle: OpenHandle, flags: OpenFlags) {
         self.opened = Some(OpenedRecord { fid, handle, flags: flags.bits() });
+    }
+
+    /// An object on a target of its own belongs to no file any more: it goes to the destroy log.
+    pub fn log_destroy(&mut self, ost_index: u16, object: Fid) {
+        let key = destroy_key(ost_index, &object);
+        self.batch().put(DESTROYS, key.as_slice(), &PRESENT);
+        self.note_destroyed(ost_index, object);
     }
 
     /// Remembers an object whose destruction this batch logs.

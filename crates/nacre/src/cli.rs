@@ -332,6 +332,10 @@ struct ShapeArgs {
     /// file; once for all OSTs, or once for each in their order [default: file]
     #[arg(long, value_name = "BACKEND")]
     ost_backend: Vec<String>,
+    /// What MDTs of a new file system keep data of files in: meta for their metadata store, or block[:PATH][,size=BYTES][,force]
+    /// for a device or one large file; once for all MDTs, or once for each in their order [default: meta]
+    #[arg(long, value_name = "BACKEND")]
+    mdt_backend: Vec<String>,
     /// Flash device for small writes of an OST, written back to it later: PATH[,size=BYTES][,force], or none; once for each OST in
     /// their order. It is kept, and may be given to OSTs that are there
     #[arg(long, value_name = "CACHE")]
@@ -378,7 +382,7 @@ struct TargetAddArgs {
     #[arg(long, value_name = "PORT", conflicts_with = "mgs")]
     port: Option<u16>,
     #[command(flatten)]
-    ost: crate::new_ost::OstWishes,
+    ost: crate::new_target::TargetWishes,
 }
 
 /// Starts the targets of a directory that were added with --mgs.

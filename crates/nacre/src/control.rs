@@ -3,7 +3,7 @@
 //! The socket is mode 0600 in a directory of mode 0700, so only its owner and root can ask.
 
 use crate::failure::{Failure, Result};
-use crate::new_ost::OstWishes;
+use crate::new_target::TargetWishes;
 use nacre_types::TargetKind;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -71,7 +71,7 @@ pub enum Request {
         index: Option<u16>,
         /// What an OST is to have.
         #[serde(default)]
-        ost: OstWishes,
+        ost: TargetWishes,
     },
     /// Tells what is below an object target of free space, for about [`TRIM_TIME`]. Answer: `trimmed`.
     Trim {

@@ -26,6 +26,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 const SUPERBLOCK: &str = "superblock";
+/// Directory of the store for data of files in that of an MDT, if it has one beside its metadata store.
+pub const MDT_DATA: &str = "data";
 const FORMATTING: &str = "formatting";
 const FORMATTING_TEXT: &str = "NacreFS is being formatted here\n";
 
@@ -180,6 +182,12 @@ impl Instance {
     /// Directory of a target.
     pub fn target_dir(&self, target: TargetId) -> PathBuf {
         self.dir.join(target_name(target))
+    }
+
+    /// Directory of the object store of a target: that of the target, and of an MDT the one for data of files, if it has one.
+    pub fn objects_dir(&self, target: TargetId) -> PathBuf {
+        let dir = self.target_dir(target);
+        if target.kind == TargetKind::Mdt { dir.join(MDT_DATA) } else { dir }
     }
 
     /// Directory for what belongs to running processes.

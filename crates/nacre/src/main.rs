@@ -12,6 +12,7 @@
 // First, because the others print.
 #[macro_use]
 mod output;
+mod backend;
 mod cli;
 mod control;
 mod device_words;
@@ -23,9 +24,8 @@ mod local_params;
 mod logger;
 mod mount_helper;
 mod mounts;
-mod new_ost;
+mod new_target;
 mod node;
-mod ost_backend;
 mod ost_cache;
 mod ost_class;
 mod ost_list;

@@ -2,8 +2,10 @@
 
 use crate::codec::{DecodeError, Reader};
 
-/// Format version of [`MdtRecord`]. Version 1 had no count of inodes.
+/// Format version of [`MdtRecord`] of an MDT that keeps data of files in its own records. Version 1 had no count of inodes.
 pub const MDT_VERSION: u8 = 2;
+/// Format version of [`MdtRecord`] of one that keeps it in an object store of its own: who does not know that is to refuse it.
+pub const MDT_APART_VERSION: u8 = 3;
 /// Format version of [`OstMarkRecord`].
 pub const OST_MARK_VERSION: u8 = 1;
 /// Stands for a count of inodes that is not known.
@@ -24,6 +26,8 @@ pub struct MdtRecord {
     pub clean: bool,
     /// Inodes in the store; only known after a run that stopped in order.
     pub inodes: Option<u64>,
+    /// Data of files is in an object store of its own, beside the metadata store.
+    pub data_apart: bool,
 }
 
 /// Bytes of an encoded [`MdtRecord`].
@@ -33,7 +37,7 @@ impl MdtRecord {
     /// The record's bytes.
     pub fn encode(&self) -> [u8; MDT_LEN] {
         let mut out = [0u8; MDT_LEN];
-        out[0] = MDT_VERSION;
+        out[0] = if self.data_apart { MDT_APART_VERSION } else { MDT_VERSION };
         out[1] = u8::from(self.clean);
         out[2..4].copy_from_slice(&self.index.to_le_bytes());
         out[8..16].copy_from_slice(&self.hash_seed.to_le_bytes());
@@ -46,9 +50,12 @@ impl MdtRecord {
     /// Reads a record.
     ///
     /// # Errors
-    /// If the bytes are not a record of this version or of version 1.
+    /// If the bytes are not a record of versions 1 to 3.
     pub fn decode(bytes: &[u8]) -> Result<MdtRecord, DecodeError> {
-        let version = if bytes.first() == Some(&1) { 1 } else { MDT_VERSION };
+        let version = match bytes.first() {
+            Some(&known @ (1 | MDT_APART_VERSION)) => known,
+            _ => MDT_VERSION,
+        };
         let mut reader = Reader::new(bytes, version)?;
         let clean = match reader.u8()? {
             0 => false,
@@ -64,6 +71,7 @@ impl MdtRecord {
             boot_count: reader.u64()?,
             next_sequence: reader.u64()?,
             inodes: None,
+            data_apart: version == MDT_APART_VERSION,
         };
         if version > 1 {
             record.inodes = Some(reader.u64()?).filter(|&inodes| inodes != UNKNOWN);
@@ -123,6 +131,7 @@ mod tests {
             next_sequence: 0x2_0000_0401,
             clean: true,
             inodes: Some(5),
+            data_apart: false,
         };
         let mut bytes = vec![2u8, 1, 3, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
         bytes.extend([1, 4, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
@@ -130,6 +139,11 @@ mod tests {
         assert_eq!(MdtRecord::decode(&bytes), Ok(mdt));
         let unknown = MdtRecord { inodes: None, ..mdt };
         assert_eq!(MdtRecord::decode(&unknown.encode()), Ok(unknown));
+        bytes[0] = 3;
+        let apart = MdtRecord { data_apart: true, ..mdt };
+        assert_eq!((apart.encode().to_vec(), MdtRecord::decode(&bytes)), (bytes.clone(), Ok(apart)));
+        bytes[0] = 4;
+        assert!(MdtRecord::decode(&bytes).is_err());
         bytes[0] = 1;
         assert_eq!(MdtRecord::decode(&bytes[..32]), Ok(unknown), "version 1");
         assert!(MdtRecord::decode(&bytes).is_err());

@@ -15,7 +15,6 @@ use nacre_layout::dir_hash::DirHash;
 use nacre_layout::dir_layout::DirLayout;
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::{InodeRecord, XattrRecord};
-use nacre_store::object::ObjectStore;
 use nacre_types::fid::SEQ_NORMAL;
 use nacre_types::{AttrFlags, Fid, Status, StatusResult, perm};
 use nacre_wire::Encode;

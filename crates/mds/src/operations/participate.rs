@@ -6,6 +6,7 @@ use crate::locks::{Reach, unless_interrupted};
 use crate::mds::Mds;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use crate::tx::Tx;
+use nacre_layout::StripeObject;
 use nacre_rpc::Export;
 use nacre_types::{Fid, FileKind, Status, StatusResult, TransNo};
 use nacre_wire::Encode;
@@ -212,15 +213,26 @@ impl Mds {
             return Err(Status::ESTALE);
         }
         let (store, failed) = (&self.data.store, |error| self.data_failed(&error));
-        store.check_room(bytes.len() as u64).map_err(failed)?;
-        let mut edit = store.edit(fid).map_err(failed)?;
-        edit.write(offset, bytes).map_err(failed)?;
-        size.map_or(Ok(()), |size| edit.set_size(size)).map_err(failed)?;
-        let mut tx = self.begin();
-        edit.stage(tx.batch());
-        self.commit(&mut tx)?;
-        drop(edit);
+        match self.data.records() {
+            Some(records) => {
+                records.check_room(bytes.len() as u64).map_err(failed)?;
+                let mut edit = records.edit(fid).map_err(failed)?;
+                edit.write(offset, bytes).map_err(failed)?;
+                size.map_or(Ok(()), |size| edit.set_size(size)).map_err(failed)?;
+                let mut tx = self.begin();
+                edit.stage(tx.batch());
+                self.commit(&mut tx)?;
+                drop(edit);
+            }
+            None if store.write(fid, offset, bytes).map_err(failed)? != bytes.len() => {
+                return Err(Status::ENOSPC);
+            }
+            None => {
+                size.map_or(Ok(()), |size| store.truncate(fid, size).map(drop)).map_err(failed)?;
+            }
+        }
         if size.is_some() {
+            self.data.sync_apart(fid).map_err(failed)?;
             self.sync_store(self.store.last_transno())?;
         }
         Ok(PeerReply::Done)
@@ -238,8 +250,11 @@ impl Mds {
     fn drop_data_of(&self, op: &OpId, tx: &mut Tx) -> StatusResult<()> {
         for fid in self.prepared_fids(op)? {
             if self.find_inode(&fid)?.is_none() {
-                let staged = self.data.store.stage_destroy(fid, tx.batch());
-                staged.map_err(|error| self.data_failed(&error))?;
+                let has_data = self.data.store.attr(fid).map(|attr| attr.mtime.is_some());
+                if has_data.map_err(|error| self.data_failed(&error))? {
+                    let dropped = self.data.destroy(tx, &StripeObject::on_mdt(fid));
+                    dropped.map_err(|error| self.data_failed(&error))?;
+                }
             }
         }
         Ok(())

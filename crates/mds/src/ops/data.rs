@@ -7,9 +7,10 @@ use crate::locks::Want;
 use crate::mds::Mds;
 use crate::service::Caller;
 use crate::tables::INODES;
+use crate::tx::Tx;
 use nacre_layout::Layout;
 use nacre_ondisk::InodeRecord;
-use nacre_store::object::{ObjectError, ObjectStore};
+use nacre_store::object::{Edit, ObjectAttr, ObjectError};
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsAnswer, MdsReply};
 use std::sync::Arc;
@@ -61,9 +62,9 @@ impl Mds {
 
     /// Fits components to the space that there is, and has the store of data ask whose an object is before it is made.
     pub(crate) fn begin_data(self: &Arc<Self>) {
-        self.data.adapt(&self.space.statfs());
+        self.data.adapt(&self.statfs());
         let owner = Arc::downgrade(self);
-        self.data.store.set_owned(Box::new(move |object| match owner.upgrade() {
+        self.data.set_owned(Box::new(move |object| match owner.upgrade() {
             Some(mds) => mds.is_object_of_a_file(object),
             None => Err(ObjectError::Closed),
         }));
@@ -79,8 +80,8 @@ impl Mds {
         Ok(self.store.get(INODES, &own.to_key(), |value| value.is_some())?)
     }
 
-    /// A close with data that its client has held back. Data, size and times are one transaction; the handle stays if that
-    /// fails.
+    /// A close with data that its client has held back. Data, size and times are one transaction, if data is where the metadata is;
+    /// otherwise the file has the object first, then that has the data, then the file the size. The handle stays if that fails.
     pub(crate) fn close_with_data(
         &self,
         caller: &Caller<'_>,
@@ -104,16 +105,18 @@ impl Mds {
         if data.bytes.len() > CLOSING_DATA_MAX || end > room {
             return Err(Status::EINVAL);
         }
-        let failed = |error| self.data_failed(&error);
-        let mut edit = self.data.store.edit(data.object).map_err(failed)?;
-        edit.write(data.offset, data.bytes).map_err(failed)?;
-        let mut tx = self.begin();
-        let told = edit.stage(tx.batch());
         let mut changed = InodeRecord::clone(&record);
         if !is_placed {
             self.call_back_layout(fid, false, Some(caller.export))?;
             place(&mut changed, &mut layout);
+            if self.data.records().is_none() {
+                let mut tx = self.begin();
+                changed = InodeRecord::clone(&tx.put_inode(changed));
+                self.commit_as(Some(caller.export), &mut tx)?;
+            }
         }
+        let mut tx = self.begin();
+        let (told, edit) = self.store_closing_data(&mut tx, data).map_err(|error| self.data_failed(&error))?;
         Word::of(self.opens.session(fid), &caller.client, update).apply(&mut changed.attr, update);
         // Whatever the client says.
         (changed.attr.size, changed.attr.blocks) = (told.size, told.blocks);
@@ -133,6 +136,26 @@ impl Mds {
             self.destroy_orphan_locked(fid)?;
         }
         Ok(answer)
+    }
+
+    /// Stores data that comes with a close: with `tx`, and then nobody else may change the object until that is committed; or at
+    /// once.
+    fn store_closing_data(
+        &self,
+        tx: &mut Tx,
+        data: &ClosingData<'_>,
+    ) -> Result<(ObjectAttr, Option<Edit<'_>>), ObjectError> {
+        let Some(records) = self.data.records() else {
+            let store = &self.data.store;
+            return match store.write_promised(data.object, data.offset, data.bytes)? {
+                len if len == data.bytes.len() => Ok((store.attr(data.object)?, None)),
+                _ => Err(ObjectError::NoSpace),
+            };
+        };
+        let mut edit = records.edit(data.object)?;
+        edit.write(data.offset, data.bytes)?;
+        let told = edit.stage(tx.batch());
+        Ok((told, Some(edit)))
     }
 
     pub(crate) fn update_data(

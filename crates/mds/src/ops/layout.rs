@@ -12,7 +12,6 @@ use nacre_layout::{Layout, LayoutForm, LayoutSpec, Pattern, PoolName, StripeObje
 use nacre_lock::LockHandle;
 use nacre_ondisk::InodeRecord;
 use nacre_rpc::Export;
-use nacre_store::object::ObjectStore;
 use nacre_types::limits::FILE_SIZE_MAX;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{AttrFlags, Fid, SizeSource, Status, StatusResult};

@@ -71,7 +71,7 @@ impl Mds {
             return None;
         }
         self.lease_of(&caller.client).ok().filter(|lease| lease.exclusive)?;
-        let data = self.data.store.small(object.object, READ_AT_OPEN_MAX).ok()??;
+        let data = self.data.small(object.object, READ_AT_OPEN_MAX).ok()??;
         (data.len() as u64 == opened.attr.size).then_some(data)
     }
 

@@ -12,7 +12,6 @@ use crate::shards::is_shard;
 use crate::tables::INODES;
 use nacre_layout::{Layout, LayoutForm, user};
 use nacre_ondisk::InodeRecord;
-use nacre_store::object::ObjectStore;
 use nacre_types::perm::{self, Verdict};
 use nacre_types::{AttrFlags, Caps, Fid, OpenHandle, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, MdsAnswer, MdsReply};

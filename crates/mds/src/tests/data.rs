@@ -5,7 +5,6 @@ use crate::tests::attr_of;
 use crate::tests::mdlocks::Cacher;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Pattern, Wish};
 use nacre_rpc::{MdsService, ReplySlot};
-use nacre_store::object::ObjectStore;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status};
 use nacre_types::{Timestamp, TransNo, Xid};
 use nacre_wire::mds::{ClosingData, DataUpdate, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};

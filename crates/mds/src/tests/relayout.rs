@@ -5,7 +5,6 @@ use super::*;
 use nacre_layout::user::{Selector, encode_selector};
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, Layout, LayoutSpec, Wish};
 use nacre_lock::InodeBits;
-use nacre_store::object::ObjectStore;
 use nacre_types::{SetAttr, SetAttrValid};
 use nacre_wire::mds::{LeaseKind, XattrFlags};
 

@@ -8,6 +8,7 @@ use crate::instance::Instance;
 use crate::node;
 use crate::process::{MOUNT, NODE, RunDir, RunLock};
 use crate::progress::Progress;
+use nacre_store::object::block::is_block_store;
 use nacre_store::object::nxd::{LogDamage, LogSurvey};
 use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
@@ -92,6 +93,7 @@ fn check_mgt(instance: &Instance, target: TargetId) -> TargetReport {
     TargetReport { checked: "1 configuration".to_owned(), problems, problem_count, ..TargetReport::default() }
 }
 
+/// The objects of an OST, or of an MDT that keeps data of files in a store of its own.
 fn check_ost(
     instance: &Instance,
     target: TargetId,
@@ -161,13 +163,21 @@ fn check_mdt(
     let dir = instance.target_dir(target);
     let report = nacre_mds::check::check_dir(&dir, &config, repair, show)
         .map_err(Failure::because(format!("check {target}")))?;
-    Ok(TargetReport {
+    let mut found = TargetReport {
         checked: format!("{} inodes, {} names", report.inodes, report.names),
         problems: report.problems.iter().map(text_of).collect(),
         problem_count: report.problems.len() as u64,
         repaired: report.repaired,
         ..TargetReport::default()
-    })
+    };
+    if is_block_store(&instance.objects_dir(target)) {
+        let data = check_ost(instance, target, repair, show)?;
+        found.checked = format!("{}, {}", found.checked, data.checked);
+        found.problems.extend(data.problems);
+        found.problem_count += data.problem_count;
+        found.repaired += data.repaired;
+    }
+    Ok(found)
 }
 
 /// Adds what only a look at all MDTs together tells, which is not repaired.

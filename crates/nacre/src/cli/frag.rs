@@ -2,7 +2,7 @@
 
 use super::FragArgs;
 use crate::failure::{Failure, Result};
-use crate::instance::{Instance, absolute};
+use crate::instance::{Instance, MDT_DATA, absolute};
 use crate::lctl::params::{names_of, values_in};
 use crate::{mounts, node, registry};
 use nacre_bench::frag::{self, Report, Subject, Unit};
@@ -51,7 +51,9 @@ fn told_by_process(dir: &Path, unit: Unit) -> Result<Option<Report>> {
     let Ok(label) = BlockLabel::decode(&bytes) else { return Ok(None) };
     let pattern = format!("obdfilter.{}.fragmentation", label.label);
     // There may be others of that name on this host: ours has its sockets beside the target.
-    let is_ours = |socket: &Path| dir.parent().is_some_and(|instance| socket.starts_with(instance));
+    let is_data_of_mdt = dir.file_name().is_some_and(|name| name == MDT_DATA);
+    let target = if is_data_of_mdt { dir.parent().unwrap_or(dir) } else { dir };
+    let is_ours = |socket: &Path| target.parent().is_some_and(|instance| socket.starts_with(instance));
     let Some((socket, _)) = names_of(&pattern).into_iter().find(|(socket, _)| is_ours(socket)) else {
         return Ok(None);
     };
@@ -72,8 +74,10 @@ fn subjects(path: &Path) -> Result<Vec<Subject>> {
     if let Some(mount) = mounts::mount_of(&path).map_err(Failure::because("read the mount table"))? {
         return osts_of(&behind(&mount.mount_point, &path)?);
     }
-    if is_block_store(&path) && path.join("superblock").is_file() {
-        return Ok(vec![store(&path)]);
+    for dir in [path.clone(), path.join(MDT_DATA)] {
+        if is_block_store(&dir) && dir.join("superblock").is_file() {
+            return Ok(vec![store(&dir)]);
+        }
     }
     if path.join(OBJECTS).is_dir() && path.join("index").is_dir() && path.join("superblock").is_file() {
         return Ok(vec![store(&path)]);
@@ -90,7 +94,7 @@ fn subjects(path: &Path) -> Result<Vec<Subject>> {
 /// Where the objects of a mount are; none if it is none of ours, its OSTs are elsewhere, or keep them on devices.
 pub(super) fn objects_below(mount_point: &Path) -> Vec<PathBuf> {
     match mounts::mount_of(mount_point) {
-        Ok(Some(_)) => subjects(mount_point).map_or_else(
+        Ok(Some(_)) => of_osts(mount_point).map_or_else(
             |_| Vec::new(),
             |subjects| {
                 let paths: Vec<PathBuf> = subjects.into_iter().map(|subject| subject.path).collect();
@@ -102,18 +106,37 @@ pub(super) fn objects_below(mount_point: &Path) -> Vec<PathBuf> {
 }
 
 fn store(dir: &Path) -> Subject {
-    let name = dir.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+    let name_of = |dir: &Path| dir.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+    let name = match dir.parent().filter(|_| dir.ends_with(MDT_DATA)) {
+        Some(mdt) => format!("{}-data", name_of(mdt)),
+        None => name_of(dir),
+    };
     let path = if is_block_store(dir) { dir.to_owned() } else { dir.join(OBJECTS) };
     Subject { name, path, kind: "object" }
 }
 
 fn osts_of(instance: &Instance) -> Result<Vec<Subject>> {
-    let osts = instance.targets().into_iter().filter(|target| target.kind == TargetKind::Ost);
-    let subjects: Vec<Subject> = osts.map(|target| store(&instance.target_dir(target))).collect();
+    let dirs = instance.targets().into_iter().filter_map(|target| {
+        let dir = instance.objects_dir(target);
+        let has_objects = match target.kind {
+            TargetKind::Ost => true,
+            TargetKind::Mdt => is_block_store(&dir),
+            TargetKind::Mgt => false,
+        };
+        has_objects.then_some(dir)
+    });
+    let subjects: Vec<Subject> = dirs.map(|dir| store(&dir)).collect();
     match subjects.is_empty() {
         true => Err(Failure::new(format!("{} has no object targets", instance.dir.display()))),
         false => Ok(subjects),
     }
+}
+
+/// The OSTs behind a mount.
+fn of_osts(mount_point: &Path) -> Result<Vec<Subject>> {
+    let mut subjects = subjects(mount_point)?;
+    subjects.retain(|subject| !subject.path.ends_with(MDT_DATA));
+    Ok(subjects)
 }
 
 /// The directory of the file system behind a mount, if its servers are here.

@@ -1,8 +1,9 @@
-//! `nacre inspect`: shows what the store of an OST on a device is, what an object in it is, and what the log of a cache of small writes
+//! `nacre inspect`: shows what the store of a target on a device is, what an object in it is, and what the log of a cache of small writes
 //! holds, without changing anything.
 
 use super::InspectArgs;
 use crate::failure::{EXIT_FAILURE, Failure, Result};
+use crate::instance::MDT_DATA;
 use crate::ost_cache::open_device;
 use nacre_ondisk::block::Inline;
 use nacre_store::object::block::device::BLOCK;
@@ -27,13 +28,15 @@ pub fn run(args: &InspectArgs) -> Result<i32> {
     if let Some(device) = cache_device(args)? {
         return inspect_cache(&device);
     }
-    if !is_block_store(&args.dir) {
+    // Its own, or that of an MDT for data of files.
+    let dirs = [args.dir.clone(), args.dir.join(MDT_DATA)];
+    let Some(dir) = dirs.iter().find(|dir| is_block_store(dir)) else {
         return Err(Failure::new(format!(
-            "{shown} is neither the directory of an OST that keeps its objects on a device, nor the cache of one: name one, such as /srv/fs/ost0000"
+            "{shown} is neither the directory of a target that keeps objects on a device, nor the cache of an OST: name one, such as /srv/fs/ost0000"
         )));
-    }
+    };
     let scratch = scratch_in(args.scratch.clone())?;
-    let opened = Inspector::open(&args.dir, scratch.path());
+    let opened = Inspector::open(dir, scratch.path());
     let inspector = opened.map_err(Failure::because(format!("inspect {shown}")))?;
     let failed = || Failure::because(format!("inspect {shown}"));
     let (mut text, mut damage) = (String::new(), 0);

@@ -6,7 +6,7 @@ use super::{TargetAddArgs, TargetCommand, TargetStartArgs};
 use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, FormatOptions, Instance, Joins, is_joining, next_target, target_name};
-use crate::new_ost::OstWishes;
+use crate::new_target::TargetWishes;
 use crate::process::{self, NODE, RunDir};
 use crate::progress::Progress;
 use crate::{node, ports};
@@ -77,7 +77,7 @@ fn check_name(args: &TargetAddArgs, instance: &Instance) -> Result<()> {
 }
 
 /// Everything runs in one process: that one makes and serves the target.
-fn add_in_node(args: &TargetAddArgs, wishes: &OstWishes, instance: &Instance, run: &RunDir) -> Result<()> {
+fn add_in_node(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, run: &RunDir) -> Result<()> {
     let request = Request::AddTarget { kind: args.kind, index: args.index, ost: wishes.clone() };
     let mut progress = Progress::new(false);
     progress.show("adding a target");
@@ -96,7 +96,7 @@ fn add_in_node(args: &TargetAddArgs, wishes: &OstWishes, instance: &Instance, ru
 }
 
 /// Servers have processes of their own: so will the new one.
-fn add_beside(args: &TargetAddArgs, wishes: &OstWishes, instance: &Instance, run: &RunDir) -> Result<()> {
+fn add_beside(args: &TargetAddArgs, wishes: &TargetWishes, instance: &Instance, run: &RunDir) -> Result<()> {
     let dir = instance.dir.display();
     let mgs = ports::Ports::load(&run.path)?.nid("mgs").filter(|_| run.pid("mgs").is_some());
     let mgs = mgs.ok_or_else(|| {
@@ -124,7 +124,7 @@ fn add_beside(args: &TargetAddArgs, wishes: &OstWishes, instance: &Instance, run
 /// Nothing runs: the target is made, and its index taken, so that it joins with the next start.
 fn add_while_stopped(
     args: &TargetAddArgs,
-    wishes: &OstWishes,
+    wishes: &TargetWishes,
     instance: &Instance,
     run: &RunDir,
 ) -> Result<()> {
@@ -149,7 +149,7 @@ fn add_while_stopped(
 }
 
 /// The management server is elsewhere: the target gets a directory and a process here.
-fn add_elsewhere(args: &TargetAddArgs, wishes: &OstWishes, mgs: Nid, listen: Nid) -> Result<()> {
+fn add_elsewhere(args: &TargetAddArgs, wishes: &TargetWishes, mgs: Nid, listen: Nid) -> Result<()> {
     let found = Instance::open(&args.dir)?;
     let addr = with_port(listen)?;
     let mut progress = Progress::new(false);

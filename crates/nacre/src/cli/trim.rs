@@ -3,14 +3,15 @@
 use super::TrimArgs;
 use super::frag::behind;
 use super::status::size;
+use crate::backend::Backend;
 use crate::control::{self, Answer, Request, TRIM_TIME};
 use crate::failure::{EXIT_FAILURE, Failure, Result};
 use crate::instance::{Instance, absolute, target_name};
-use crate::ost_backend::OstBackend;
 use crate::process::{NODE, RunDir};
 use crate::progress::Progress;
 use crate::{mounts, node, registry};
 use nacre_store::object::Trimmed;
+use nacre_store::object::block::is_block_store;
 use nacre_store::object::trim::trim_for;
 use nacre_types::{TargetId, TargetKind};
 use serde::Serialize;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 /// How long one answer of a running target may take: a device may be slow to discard, and others may be asking.
 const ANSWER_LIMIT: Duration = Duration::from_secs(600);
 
-/// An object target that is to be trimmed.
+/// A target that is to be trimmed: an OST, or an MDT that keeps data of files on a device.
 struct Ost {
     instance: Instance,
     target: TargetId,
@@ -30,7 +31,15 @@ struct Ost {
 
 impl Ost {
     fn dir(&self) -> PathBuf {
-        self.instance.target_dir(self.target)
+        self.instance.objects_dir(self.target)
+    }
+
+    /// The index by which its process knows it.
+    fn index(&self) -> u16 {
+        match self.target.kind {
+            TargetKind::Mdt => TargetId::mdt_data(self.target.index).map_or(self.target.index, |data| data.index),
+            _ => self.target.index,
+        }
     }
 
     fn name(&self) -> String {
@@ -60,7 +69,7 @@ pub fn run(args: &TrimArgs) -> Result<i32> {
     let mut trimmed: BTreeMap<u64, String> = BTreeMap::new();
     let mut reports = Vec::new();
     for ost in &osts {
-        let backend = OstBackend::kind_of(&ost.dir());
+        let backend = Backend::kind_of(&ost.instance, ost.target).unwrap_or("");
         let mut report = Report {
             target: ost.name(),
             backend,
@@ -119,18 +128,24 @@ fn targets(what: &Path) -> Result<Vec<Ost>> {
     }
     let instance = path.parent().and_then(|dir| Instance::open(dir).ok().flatten());
     let found = instance.map(|instance| all_osts(&instance)).unwrap_or_default();
-    let found: Vec<Ost> = found.into_iter().filter(|ost| ost.dir() == path).collect();
+    let is_it = |ost: &Ost| ost.instance.target_dir(ost.target) == path;
+    let found: Vec<Ost> = found.into_iter().filter(is_it).collect();
     match found.is_empty() {
         false => Ok(found),
         true => Err(Failure::new(format!(
-            "{} is no mount point, no directory of a file system and none of an OST of ours",
+            "{} is no mount point, no directory of a file system and none of a target of ours with objects",
             path.display()
         ))),
     }
 }
 
 fn all_osts(instance: &Instance) -> Vec<Ost> {
-    let osts = instance.targets().into_iter().filter(|target| target.kind == TargetKind::Ost);
+    let has_objects = |target: &TargetId| match target.kind {
+        TargetKind::Ost => true,
+        TargetKind::Mdt => is_block_store(&instance.objects_dir(*target)),
+        TargetKind::Mgt => false,
+    };
+    let osts = instance.targets().into_iter().filter(has_objects);
     osts.map(|target| Ost { instance: instance.clone(), target }).collect()
 }
 
@@ -151,7 +166,7 @@ fn named(name: &str) -> Result<Vec<Ost>> {
     let found: Vec<Ost> = instances.flat_map(|instance| all_osts(&instance)).filter(is_it).collect();
     match found.len() {
         1 => Ok(found),
-        0 => Err(Failure::new(format!("there is no '{name}': no path, and no OST that runs here"))),
+        0 => Err(Failure::new(format!("there is no '{name}': no path, and no target with objects that runs here"))),
         _ => {
             let names: Vec<String> =
                 found.iter().map(|ost| format!("{} ({})", ost.name(), ost.dir().display())).collect();
@@ -163,7 +178,7 @@ fn named(name: &str) -> Result<Vec<Ost>> {
 fn trim(ost: &Ost, report: &mut Report, progress: &mut Progress) {
     let begun = Instant::now();
     let result = match socket_of(ost) {
-        Some(socket) => to_the_end(report, progress, |from| ask(&socket, ost.target.index, from)),
+        Some(socket) => to_the_end(report, progress, |from| ask(&socket, ost.index(), from)),
         None => trim_stopped(ost, report, progress),
     };
     report.error = result.err().map(|failure| failure.message);
@@ -246,8 +261,8 @@ mod tests {
     fn what_is_no_target_is_said_to_be_none() {
         let dir = tempfile::tempdir().expect("a directory");
         let error = |what: &Path| targets(what).err().expect("refused").message;
-        assert!(error(dir.path()).contains("none of an OST of ours"));
-        assert!(error(Path::new("none-OST0000")).contains("no OST that runs here"));
+        assert!(error(dir.path()).contains("none of a target of ours"));
+        assert!(error(Path::new("none-OST0000")).contains("no target with objects that runs here"));
     }
 
     #[test]

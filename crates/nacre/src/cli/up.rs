@@ -2,10 +2,10 @@
 
 use super::status::Overview;
 use super::{FormatArgs, ShapeArgs, UpArgs};
+use crate::backend::Backends;
 use crate::control::{self, Answer, Request};
 use crate::failure::{Failure, Result};
 use crate::instance::{self, FormatOptions, Instance, target_name};
-use crate::ost_backend::OstBackends;
 use crate::ost_cache::OstCaches;
 use crate::process::{self, MOUNT, NODE, RunDir};
 use crate::progress::Progress;
@@ -79,7 +79,7 @@ pub fn format(args: &FormatArgs) -> Result<i32> {
         )));
     }
     let mut progress = Progress::new(false);
-    let backends = OstBackends::parse(&args.shape.ost_backend, options.ost_count)?;
+    let backends = backends(&args.shape, options.ost_count, options.mdt_count)?;
     let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
     let caches = OstCaches::parse(&args.shape.ost_cache, options.ost_count)?;
     caches.check_new()?;
@@ -117,8 +117,10 @@ fn checked_shape(shape: &ShapeArgs) -> Result<FormatOptions> {
 fn open_or_format(args: &UpArgs, progress: &mut Progress) -> Result<Instance> {
     let options = checked_shape(&args.shape)?;
     let found = Instance::open(&args.dir)?;
-    let osts = found.as_ref().map_or(options.ost_count, |instance| instance.superblock.ost_count);
-    let backends = OstBackends::parse(&args.shape.ost_backend, osts)?;
+    let (osts, mdts) = found.as_ref().map_or((options.ost_count, options.mdt_count), |instance| {
+        (instance.superblock.ost_count, instance.superblock.mdt_count)
+    });
+    let backends = backends(&args.shape, osts, mdts)?;
     let Some(instance) = found else {
         OstCaches::parse(&args.shape.ost_cache, osts)?.check_new()?;
         let make = |instance: &Instance, target| node::format_target_on(instance, target, &backends);
@@ -144,10 +146,14 @@ fn open_or_format(args: &UpArgs, progress: &mut Progress) -> Result<Instance> {
     if args.shape.osts.is_some_and(|count| count != made.ost_count) {
         return differs("--osts", made.ost_count.to_string(), options.ost_count.to_string());
     }
-    for target in (0..made.ost_count).map(TargetId::ost) {
-        backends.check(target.index, &instance.target_dir(target))?;
+    for target in (0..made.ost_count).map(TargetId::ost).chain((0..made.mdt_count).map(TargetId::mdt)) {
+        backends.check(&instance, target)?;
     }
     Ok(instance)
+}
+
+fn backends(shape: &ShapeArgs, osts: u16, mdts: u16) -> Result<Backends> {
+    Backends::parse((&shape.ost_backend, osts), (&shape.mdt_backend, mdts))
 }
 
 /// Whether it is to run in separate processes: what runs of it already says so too, as it runs in one process or in several, not in both.

@@ -11,7 +11,7 @@
 
 use super::{Instance, SUPERBLOCK, make_dir, sync_dir, target_name, write_durably};
 use crate::failure::{Failure, Result};
-use crate::new_ost::OstWishes;
+use crate::new_target::TargetWishes;
 use crate::process::RunDir;
 use nacre_ondisk::members;
 use nacre_ondisk::superblock::{FORMAT_VERSION_LISTED, Superblock};
@@ -221,7 +221,7 @@ impl Adding {
     ///
     /// # Errors
     /// As there, and if what is there is something else.
-    pub fn make_as_wished(&mut self, target: TargetId, wishes: &OstWishes) -> Result<()> {
+    pub fn make_as_wished(&mut self, target: TargetId, wishes: &TargetWishes) -> Result<()> {
         if self.instance.targets().contains(&target) {
             return wishes.go_on(&self.instance, target);
         }

@@ -6,7 +6,7 @@ use super::{Node, Plan, no_config};
 use crate::control::NewTarget;
 use crate::failure::{Failure, Result};
 use crate::instance::{self, Adding, Instance, random_uuid};
-use crate::new_ost::OstWishes;
+use crate::new_target::TargetWishes;
 use crate::process::NODE;
 use nacre_rpc::tcp::Server;
 use nacre_types::{ClientUuid, Nid, Status, TargetId, TargetKind};
@@ -93,7 +93,7 @@ impl Node {
         &self,
         kind: NewTarget,
         index: Option<u16>,
-        ost: &OstWishes,
+        ost: &TargetWishes,
     ) -> Result<TargetId> {
         let Some(instance) = self.plan.instance.as_ref().filter(|_| self.plan.name == NODE) else {
             return Err(Failure::new(format!("{} serves one target and no more", self.plan.name)));

@@ -190,6 +190,29 @@ impl Params {
         }
     }
 
+    /// Enters those of the device on which an MDT keeps data of files, if it has one.
+    fn enter_data(&self, fsname: &str, index: u16, server: &Arc<ObjectServer>) {
+        let Some(data) = TargetId::mdt_data(index).filter(|_| server.store().device_store().is_some()) else {
+            return;
+        };
+        let name = format!("{fsname}-{data}");
+        let below = format!("obdfilter.{name}");
+        let space = server.clone();
+        enter_space(&self.tree, &below, move || space.space());
+        let (brw, clear) = (server.clone(), server.clone());
+        self.tree.add_both(
+            &format!("{below}.brw_stats"),
+            move || Ok(brw.brw_stats()),
+            move |_| {
+                clear.clear_brw_stats();
+                Ok(())
+            },
+        );
+        trim::enter(&self.tree, &below, server);
+        block::enter(&self.tree, &name, &below, server);
+        self.apply_lasting(&below);
+    }
+
     /// Enters those of a metadata target.
     pub fn enter_mdt(
         &self,
@@ -228,6 +251,7 @@ impl Params {
         let known = mds.clone();
         pools::enter(&self.tree, &lod, fsname, move || known.pools());
         dom::enter(&self.tree, &below, &lod, mds, data);
+        data.iter().for_each(|data| self.enter_data(fsname, index, data));
         dne::enter(&self.tree, &below, mds);
         simulated::enter(&self.tree, &below, mds);
         lod::enter(&self.tree, &lod, mds);

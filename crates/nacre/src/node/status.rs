@@ -53,7 +53,7 @@ impl Handler for Node {
 
 impl Node {
     fn trim(&self, ost: u16, from: u64) -> Answer {
-        let Some(server) = self.services.ost(ost) else { return refused(Status::ENODEV) };
+        let Some(server) = self.services.objects(ost) else { return refused(Status::ENODEV) };
         match server.trim(from, TRIM_TIME) {
             Ok(Trimmed { bytes, extents, next }) => Answer::Trimmed { bytes, extents, next },
             Err(error) => Answer::Error { errno: error.status().errno(), message: error.to_string() },

@@ -2,9 +2,10 @@
 
 use super::links::{Links, remote_nids};
 use super::params::Params;
+use crate::backend::{Backend, Backends};
 use crate::failure::{Failure, Result};
+use crate::device_words::DeviceWords;
 use crate::instance::{Instance, random_uuid};
-use crate::ost_backend::{OstBackend, OstBackends};
 use crate::ost_cache::{OstCaches, with_cache};
 use crate::ost_class;
 use nacre_layout::LayoutSpec;
@@ -24,7 +25,7 @@ use nacre_wire::mgs::{FsConfig, PoolConfig};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -42,8 +43,8 @@ const KILLED_POLL: Duration = Duration::from_millis(20);
 /// Bytes per second that a store on a device reads in the background to find damage: a tebibyte in six days.
 const SCRUB_RATE: u64 = 2 << 20;
 
-/// Fills the directory of a new target; OSTs get the back ends that are said.
-pub fn format_target_on(instance: &Instance, target: TargetId, backends: &OstBackends) -> Result<()> {
+/// Fills the directory of a new target, with the back end that is said.
+pub fn format_target_on(instance: &Instance, target: TargetId, backends: &Backends) -> Result<()> {
     let dir = instance.target_dir(target);
     let what = format!("format {target}");
     let superblock = &instance.superblock;
@@ -52,47 +53,73 @@ pub fn format_target_on(instance: &Instance, target: TargetId, backends: &OstBac
             Mgs::format(&dir, &superblock.fsname, superblock.fs_uuid).map_err(Failure::because(what))
         }
         TargetKind::Mdt => {
-            let root_layout = nacre_mds::first_layout();
-            let config = MdsConfig { index: target.index, root_layout, ..MdsConfig::default() };
-            Mds::format(&dir, &config).map_err(Failure::because(what))?;
-            give_root_to_formatter(&dir, config)
+            let (root_layout, backend) = (nacre_mds::first_layout(), backends.of(target));
+            let data_apart = backend != Backend::Plain;
+            let config = MdsConfig { index: target.index, root_layout, data_apart, ..MdsConfig::default() };
+            if data_apart && TargetId::mdt_data(target.index).is_none() {
+                return Err(Failure::new(format!("{target} keeps no data of files: leave --mdt-backend out for it")));
+            }
+            // First, as a device may be refused.
+            let data = match backend {
+                Backend::Plain => None,
+                Backend::Block { device, words } => Some(format_block(instance, target, device, words)?),
+            };
+            Mds::format(&dir, &config).map_err(Failure::because(what.clone()))?;
+            let data = data.map(Arc::new);
+            give_root_to_formatter(&dir, config, data.clone().map(|data| data as Arc<dyn ObjectStore>))?;
+            data.map_or(Ok(()), |data| data.close()).map_err(Failure::because(what))
         }
-        TargetKind::Ost => match backends.of(target.index) {
-            OstBackend::File => {
+        TargetKind::Ost => match backends.of(target) {
+            Backend::Plain => {
                 let options = FileStoreOptions { create: true, ..object_options(instance, target) };
                 FileStore::open(&dir, options).and_then(|store| store.close()).map_err(Failure::because(what))
             }
-            OstBackend::Block { device, words } => {
-                let size = words.size.unwrap_or_else(|| default_size(instance, target, device.as_deref()));
-                let options = BlockStoreOptions {
-                    create: true,
-                    device,
-                    size,
-                    force: words.force,
-                    ..block_options(instance, target)
-                };
-                let store = BlockStore::open(&dir, options);
-                store.and_then(|store| store.close()).map_err(Failure::because(what))
+            Backend::Block { device, words } => {
+                let store = format_block(instance, target, device, words)?;
+                store.close().map_err(Failure::because(what))
             }
         },
     }
 }
 
-/// Size of the file that is the device of an OST if nothing is said: its share of what is available, less a tenth, in which
-/// the index lies. It is sparse. 0 for a device that is there.
+/// Makes the store of a target on a device.
+fn format_block(
+    instance: &Instance,
+    target: TargetId,
+    device: Option<PathBuf>,
+    words: DeviceWords,
+) -> Result<BlockStore> {
+    let size = words.size.unwrap_or_else(|| default_size(instance, target, device.as_deref()));
+    let force = words.force;
+    let options =
+        BlockStoreOptions { create: true, device, size, force, ..block_options(instance, target) };
+    BlockStore::open(&instance.objects_dir(target), options)
+        .map_err(Failure::because(format!("format {target}")))
+}
+
+/// Size of the file that is the device of a target if nothing is said: its share of what is available, less a tenth, in which
+/// the index lies; of an MDT, beside whose metadata it lies, half of that. It is sparse. 0 for a device that is there.
 fn default_size(instance: &Instance, target: TargetId, device: Option<&Path>) -> u64 {
     if device.is_some() {
         return 0;
     }
     let stat = rustix::fs::statvfs(instance.target_dir(target));
     let available = stat.map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-    let share = available / u64::from(osts_beside(instance, target));
+    let share = available / u64::from(targets_beside(instance, target));
+    let share = if target.kind == TargetKind::Mdt { share / 2 } else { share };
     (share - share / 10) >> 20 << 20
 }
 
 fn block_options(instance: &Instance, target: TargetId) -> BlockStoreOptions {
+    let (name, index_reserve_bytes) = match target.kind {
+        TargetKind::Mdt => {
+            (TargetId::mdt_data(target.index), Some(nacre_mds::data_reserve(&instance.target_dir(target))))
+        }
+        _ => (None, None),
+    };
     BlockStoreOptions {
-        label: format!("{}-{target}", instance.superblock.fsname),
+        label: format!("{}-{}", instance.superblock.fsname, name.unwrap_or(target)),
+        index_reserve_bytes,
         scrub_bytes_per_second: SCRUB_RATE,
         defrag: DefragSettings::USUAL,
         ..BlockStoreOptions::default()
@@ -101,12 +128,17 @@ fn block_options(instance: &Instance, target: TargetId) -> BlockStoreOptions {
 
 /// The root directory belongs to whoever makes the file system, as with mkfs for ordinary users: without root nobody else
 /// could make the first file.
-fn give_root_to_formatter(dir: &Path, config: MdsConfig) -> Result<()> {
+fn give_root_to_formatter(
+    dir: &Path,
+    config: MdsConfig,
+    data: Option<Arc<dyn ObjectStore>>,
+) -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     if uid.is_root() || config.index != 0 {
         return Ok(());
     }
-    let mds = Mds::open(dir, config, Vec::new()).map_err(Failure::because("open the new MDT0000"))?;
+    let mds = Mds::open_with(dir, config, Vec::new(), data);
+    let mds = mds.map_err(Failure::because("open the new MDT0000"))?;
     let set = SetAttr {
         valid: SetAttrValid::UID | SetAttrValid::GID,
         uid: uid.as_raw(),
@@ -126,26 +158,26 @@ fn give_root_to_formatter(dir: &Path, config: MdsConfig) -> Result<()> {
 fn object_options(instance: &Instance, target: TargetId) -> FileStoreOptions {
     FileStoreOptions {
         label: format!("{}-{target}", instance.superblock.fsname),
-        sharers: osts_beside(instance, target),
+        sharers: targets_beside(instance, target),
         ..FileStoreOptions::default()
     }
 }
 
-/// How many OSTs of this directory are on the local file system of `target`, itself included.
-fn osts_beside(instance: &Instance, target: TargetId) -> u32 {
+/// How many targets of its kind of this directory are on the local file system of `target`, itself included.
+fn targets_beside(instance: &Instance, target: TargetId) -> u32 {
     let device = |target| {
         // One that is not made yet will lie where the others do.
         let dir = instance.target_dir(target);
         std::fs::metadata(&dir).or_else(|_| std::fs::metadata(&instance.dir)).map(|meta| meta.dev()).ok()
     };
     let own = device(target);
-    let osts = instance.targets().into_iter().filter(|other| other.kind == TargetKind::Ost);
-    let others = osts.filter(|&other| other != target && own.is_some() && device(other) == own).count();
+    let alike = instance.targets().into_iter().filter(|other| other.kind == target.kind);
+    let others = alike.filter(|&other| other != target && own.is_some() && device(other) == own).count();
     // One that is being added is not listed yet.
     u32::try_from(others + 1).unwrap_or(u32::MAX)
 }
 
-/// Opens the object store of an OST as it is without its cache of small writes.
+/// Opens the object store of a target as it is without its cache of small writes.
 ///
 /// # Errors
 /// If it cannot be opened, or another process has it.
@@ -153,14 +185,14 @@ pub fn open_uncached(
     instance: &Instance,
     target: TargetId,
 ) -> nacre_store::object::Result<Box<dyn ObjectStore>> {
-    let dir = instance.target_dir(target);
+    let dir = instance.objects_dir(target);
     Ok(match is_block_store(&dir) {
         true => Box::new(BlockStore::open(&dir, block_options(instance, target))?),
         false => Box::new(FileStore::open(&dir, object_options(instance, target))?),
     })
 }
 
-/// Opens the object store of an OST, with its cache of small writes if it has one.
+/// Opens the object store of an OST, with its cache of small writes if it has one; or that of an MDT that has one.
 pub fn open_objects(instance: &Instance, target: TargetId) -> Result<Box<dyn ObjectStore>> {
     let opened = open_uncached(instance, target);
     let opened = opened.and_then(|store| with_cache(&instance.target_dir(target), store));
@@ -313,7 +345,12 @@ impl Services {
     ) -> Result<()> {
         for &target in wanted.iter().filter(|target| target.kind == TargetKind::Mdt) {
             let osts = self.ways_to_osts(links, config)?;
-            let mds = Mds::open(&instance.target_dir(target), config_of_mdt(target.index, config), osts)
+            let data = match is_block_store(&instance.objects_dir(target)) {
+                true => Some(Arc::from(open_served(instance, target)?)),
+                false => None,
+            };
+            let config_of_it = config_of_mdt(target.index, config);
+            let mds = Mds::open_with(&instance.target_dir(target), config_of_it, osts, data)
                 .map_err(Failure::because(format!("open {target}")))?;
             if self.is_to_listen.load(Ordering::Relaxed) {
                 mds.await_listening();
@@ -429,6 +466,11 @@ impl Services {
         let dir = instance.target_dir(target);
         let server = ObjectServer::open(mds.data_store(), data.index, &dir, &OssConfig::default());
         let server = Arc::new(server.map_err(Failure::because(format!("open {data}")))?);
+        let objects = instance.objects_dir(target);
+        if is_block_store(&objects) {
+            server.set_nonrotational(ost_class::is_flash(&objects));
+            server.start_trimming().map_err(Failure::because(format!("open {data}")))?;
+        }
         if self.is_to_listen.load(Ordering::Relaxed) {
             server.await_listening();
         }
@@ -477,6 +519,17 @@ impl Services {
         self.osts.read().get(&index).cloned()
     }
 
+    /// The service for data on the metadata target with this index, if it is here.
+    pub fn data_of_mdt(&self, index: u16) -> Option<Arc<ObjectServer>> {
+        let data = TargetId::mdt_data(index)?;
+        self.mdt_data.read().get(&data.index).cloned()
+    }
+
+    /// The service for objects that requests name by this index, of an OST or for data on an MDT, if it is here.
+    pub fn objects(&self, index: u16) -> Option<Arc<ObjectServer>> {
+        self.ost(index).or_else(|| self.mdt_data.read().get(&index).cloned())
+    }
+
     /// The object services that are here.
     pub fn osts(&self) -> BTreeMap<u16, Arc<dyn OssService>> {
         let osts = self.osts.read();
@@ -498,8 +551,7 @@ impl Services {
                 }
                 TargetKind::Mdt => {
                     let mds = self.mdts.read().get(&target.index).cloned();
-                    let data = TargetId::mdt_data(target.index);
-                    let data = data.and_then(|data| self.mdt_data.read().get(&data.index).cloned());
+                    let data = self.data_of_mdt(target.index);
                     mds.iter()
                         .for_each(|mds| params.enter_mdt(fsname, target.index, mds, data.as_ref(), links));
                 }
@@ -613,7 +665,7 @@ mod tests {
         let scratch = tempfile::tempdir().expect("a directory");
         let options = FormatOptions { fsname: "nacre".to_owned(), mdt_count: 1, ost_count: 1, joins: None };
         let make = |instance: &Instance, target: TargetId| match target.kind {
-            TargetKind::Ost => format_target_on(instance, target, &OstBackends::default()),
+            TargetKind::Ost => format_target_on(instance, target, &Backends::default()),
             _ => Ok(()),
         };
         let instance = Instance::format(&scratch.path().join("fs"), &options, make, |_| ()).expect("made");

@@ -208,7 +208,10 @@ impl BlockStore {
                 requirement: "printable ASCII without spaces, up to 48 bytes",
             }));
         }
-        let index_options = options.index.clone().unwrap_or_else(|| default_index(device.size()));
+        let mut index_options = options.index.clone().unwrap_or_else(|| default_index(device.size()));
+        if let Some(bytes) = options.index_reserve_bytes {
+            index_options.reserve_bytes = bytes;
+        }
         // Durability is in the hands of this store: a record may not say more than the device holds.
         let index_options =
             MetaStoreOptions { create: directory.label.is_none(), commit_interval_ms: 0, ..index_options };

@@ -2,7 +2,8 @@
 //!
 //! An object that no layout names, that does not wait to be destroyed and that is not above the mark below which the MDT's ids
 //! lie, holds space that nobody can reach any more: repair destroys it. An object that a layout names and the OST does not have
-//! is in order, since objects are made by their first write.
+//! is in order, since objects are made by their first write. The same holds for an MDT that keeps data of files in a store of its own;
+//! ids are not given out there.
 
 use super::TargetReport;
 use crate::failure::{Failure, Result};
@@ -10,6 +11,7 @@ use crate::instance::Instance;
 use crate::node;
 use nacre_mds::check::{ObjectReferences, object_references};
 use nacre_store::object::ObjectStore;
+use nacre_store::object::block::is_block_store;
 use nacre_types::{Fid, TargetId, TargetKind};
 
 /// Problems of one kind that are written out for one OST.
@@ -31,7 +33,15 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
             report.add(format!("{file}: its object {object} on OST{ost:04x} is also another file's"));
         }
     }
-    for target in instance.targets().into_iter().filter(|target| target.kind == TargetKind::Ost) {
+    for target in instance.targets() {
+        let has_objects = match target.kind {
+            TargetKind::Ost => true,
+            TargetKind::Mdt => is_block_store(&instance.objects_dir(target)),
+            TargetKind::Mgt => false,
+        };
+        if !has_objects {
+            continue;
+        }
         let Some(report) = report_of(reports, target).filter(|report| !report.is_closed) else { continue };
         let store = node::open_objects(instance, target)?;
         compare_ost(&*store, target, &known, repair, report)
@@ -62,12 +72,16 @@ fn compare_ost(
     repair: bool,
     report: &mut TargetReport,
 ) -> nacre_store::object::Result<()> {
+    let index = match target.kind {
+        TargetKind::Mdt => TargetId::mdt_data(target.index).map_or(target.index, |data| data.index),
+        _ => target.index,
+    };
     let mut unused: Vec<Fid> = Vec::new();
     store.for_each_object(&mut |object| {
-        let name = (target.index, object);
+        let name = (index, object);
         let is_known = known.used.contains_key(&name) || known.destroying.contains(&name);
-        let mark = known.marks.get(&(target.index, object.mdt_index()));
-        let may_be_new = mark.is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
+        let mark = known.marks.get(&(index, object.mdt_index()));
+        let may_be_new = target.kind == TargetKind::Ost && mark.is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
         if !is_known && !may_be_new {
             unused.push(object);
         }
@@ -83,7 +97,10 @@ fn compare_ost(
             report.repaired += some.len() as u64;
         }
     }
-    for ((ost, object), file) in known.used.iter().filter(|((ost, _), _)| *ost == target.index) {
+    if target.kind != TargetKind::Ost {
+        return Ok(());
+    }
+    for ((ost, object), file) in known.used.iter().filter(|((ost, _), _)| *ost == index) {
         let own = known.marks.get(&(*ost, object.mdt_index())).is_some_and(|(seq, _)| object.seq == *seq);
         if !own {
             report.add(format!("{file}: its object {object} is none of this OST"));

@@ -30,6 +30,8 @@ pub struct BlockStoreOptions {
     pub read_ahead_bytes: u64,
     /// What is moved in the background so that objects lie in few pieces.
     pub defrag: DefragSettings,
+    /// Space in bytes that changes must leave free where the index lies; `None` chooses.
+    pub index_reserve_bytes: Option<u64>,
     /// Settings of the index; `None` chooses.
     pub index: Option<MetaStoreOptions>,
 }
@@ -50,6 +52,7 @@ impl Default for BlockStoreOptions {
             scrub_bytes_per_second: 0,
             read_ahead_bytes: 16 << 20,
             defrag: DefragSettings::default(),
+            index_reserve_bytes: None,
             index: None,
         }
     }

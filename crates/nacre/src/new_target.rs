@@ -1,19 +1,23 @@
-//! What an OST is to have that is added to a file system: the same words as of `nacre up`, for one OST.
+//! What a target is to have that is added to a file system: the same words as of `nacre up`, for one target.
 
+use crate::backend::Backends;
 use crate::failure::{Failure, Result};
 use crate::instance::Instance;
-use crate::ost_backend::OstBackends;
 use crate::ost_cache::OstCaches;
 use crate::{node, ost_class};
 use nacre_types::{TargetId, TargetKind};
 use serde::{Deserialize, Serialize};
 
-/// See the module's documentation. A process that gets it in a request gets it with absolute paths ([`OstWishes::anywhere`]).
+/// See the module's documentation. A process that gets it in a request gets it with absolute paths ([`TargetWishes::anywhere`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
-pub struct OstWishes {
+pub struct TargetWishes {
     /// What an OST keeps objects in: file, or block[:PATH][,size=BYTES][,force] for a device or one large file [default: file]
     #[arg(long, value_name = "BACKEND")]
     ost_backend: Option<String>,
+    /// What an MDT keeps data of files in: meta for its metadata store, or block[:PATH][,size=BYTES][,force] for a device or one
+    /// large file [default: meta]
+    #[arg(long, value_name = "BACKEND")]
+    mdt_backend: Option<String>,
     /// Flash device for small writes of an OST: PATH[,size=BYTES][,force]
     #[arg(long, value_name = "CACHE")]
     ost_cache: Option<String>,
@@ -30,25 +34,29 @@ fn given(word: Option<&String>) -> Vec<String> {
     word.cloned().into_iter().collect()
 }
 
-impl OstWishes {
+impl TargetWishes {
     /// Checks the words for a target of this kind, and makes them mean the same in any directory.
     ///
     /// # Errors
-    /// If one cannot be understood, or the target is no OST.
-    pub fn anywhere(&self, kind: TargetKind) -> Result<OstWishes> {
-        if kind != TargetKind::Ost && *self != OstWishes::default() {
+    /// If one cannot be understood, or is for targets of another kind.
+    pub fn anywhere(&self, kind: TargetKind) -> Result<TargetWishes> {
+        let of_mdt = TargetWishes { mdt_backend: self.mdt_backend.clone(), ..TargetWishes::default() };
+        if kind != TargetKind::Ost && *self != of_mdt {
             return Err(Failure::usage(
                 "--ost-backend, --ost-cache, --flash and --disk are for OSTs: leave them out for an MDT",
             ));
         }
-        let backend = self.backends()?.of(0).to_string();
+        if kind != TargetKind::Mdt && self.mdt_backend.is_some() {
+            return Err(Failure::usage("--mdt-backend is for MDTs: leave it out for an OST"));
+        }
+        let backends = self.backends()?;
+        let (ost_backend, mdt_backend) = (backends.text(TargetId::ost(0)), backends.text(TargetId::mdt(0)));
         let cache = self.caches(0)?.of(0).map(ToString::to_string);
-        let ost_backend = self.ost_backend.as_ref().map(|_| backend);
-        Ok(OstWishes { ost_backend, ost_cache: cache, ..self.clone() })
+        Ok(TargetWishes { ost_backend, mdt_backend, ost_cache: cache, ..self.clone() })
     }
 
-    fn backends(&self) -> Result<OstBackends> {
-        OstBackends::parse(&given(self.ost_backend.as_ref()), 1)
+    fn backends(&self) -> Result<Backends> {
+        Backends::parse((&given(self.ost_backend.as_ref()), 1), (&given(self.mdt_backend.as_ref()), 1))
     }
 
     fn caches(&self, index: u16) -> Result<OstCaches> {
@@ -72,10 +80,10 @@ impl OstWishes {
     /// # Errors
     /// If it keeps its objects in something else, or gets no cache.
     pub fn go_on(&self, instance: &Instance, target: TargetId) -> Result<()> {
+        self.backends()?.check(instance, target)?;
         if target.kind != TargetKind::Ost {
             return Ok(());
         }
-        self.backends()?.check(target.index, &instance.target_dir(target))?;
         node::attach_caches(instance, &self.caches(target.index)?)?;
         self.keep_class(instance, target)
     }
@@ -96,10 +104,10 @@ mod tests {
     #[derive(Parser)]
     struct Program {
         #[command(flatten)]
-        wishes: OstWishes,
+        wishes: TargetWishes,
     }
 
-    fn parse(words: &str) -> OstWishes {
+    fn parse(words: &str) -> TargetWishes {
         let words = ["add"].into_iter().chain(words.split_whitespace());
         Program::try_parse_from(words).expect("understood").wishes
     }
@@ -115,13 +123,17 @@ mod tests {
         );
         assert_eq!(anywhere, parse(&expected));
         let text = serde_json::to_string(&anywhere).expect("JSON");
-        assert_eq!(serde_json::from_str::<OstWishes>(&text).expect("the same"), anywhere);
+        assert_eq!(serde_json::from_str::<TargetWishes>(&text).expect("the same"), anywhere);
         assert_eq!(anywhere.anywhere(TargetKind::Ost).expect("again"), anywhere);
         for word in
             ["--ost-backend file", "--ost-backend block", "--ost-backend block,size=67108864", "--disk", ""]
         {
             assert_eq!(parse(word).anywhere(TargetKind::Ost).expect(word), parse(word), "{word}");
         }
+        let of_mdt = parse("--mdt-backend block:dev,size=64M").anywhere(TargetKind::Mdt).expect("well");
+        let expected = format!("--mdt-backend block:{}/dev,size=67108864", here.display());
+        assert_eq!(of_mdt, parse(&expected));
+        assert_eq!(parse("--mdt-backend meta").anywhere(TargetKind::Mdt).expect("well"), parse("--mdt-backend meta"));
     }
 
     #[test]
@@ -133,6 +145,9 @@ mod tests {
             let refused = parse(words).anywhere(TargetKind::Mdt).expect_err(words);
             assert!(refused.message.contains("are for OSTs"), "{refused}");
         }
+        let refused = parse("--mdt-backend block").anywhere(TargetKind::Ost).expect_err("of an OST");
+        assert!(refused.message.contains("is for MDTs"), "{refused}");
+        parse("--mdt-backend file").anywhere(TargetKind::Mdt).expect_err("no such back end");
         assert!(parse("").anywhere(TargetKind::Mdt).is_ok());
         assert!(Program::try_parse_from(["add", "--flash", "--disk"]).is_err());
     }
