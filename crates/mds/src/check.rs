@@ -94,7 +94,8 @@ pub fn check_dir(
     report.clean = record.clean;
     // What lies in a store of its own is checked there.
     if !record.data_apart {
-        let data = DataPart::in_records(store.clone(), dir, &record, config)?.store.verify(false, progress)?;
+        let data =
+            DataPart::in_records(store.clone(), dir, &record, config)?.store.verify(false, progress)?;
         let problem = |text: String| Problem { fid: Fid::ZERO, text, repairable: false };
         report.problems.extend(data.problems.iter().map(|found| problem(found.to_string())));
     }

@@ -64,7 +64,9 @@ impl DataPart {
         config: &MdsConfig,
     ) -> Result<DataPart, MdsError> {
         if mdt.data_apart {
-            return Err(MdsError::DataPlace("the store for data of files, which it was made with, is missing"));
+            return Err(MdsError::DataPlace(
+                "the store for data of files, which it was made with, is missing",
+            ));
         }
         let reserve_bytes = config.data_reserve_bytes.unwrap_or_else(|| data_reserve(dir));
         let records = Arc::new(RecordStore::new(meta, DATA, dir, reserve_bytes)?);
@@ -86,11 +88,7 @@ impl DataPart {
         }
     }
 
-    fn new(
-        store: Arc<dyn ObjectStore>,
-        records: Option<Arc<RecordStore>>,
-        config: &MdsConfig,
-    ) -> DataPart {
+    fn new(store: Arc<dyn ObjectStore>, records: Option<Arc<RecordStore>>, config: &MdsConfig) -> DataPart {
         DataPart {
             store,
             records,

@@ -55,6 +55,7 @@ mod stats;
 mod tables;
 mod turn;
 mod tx;
+mod unowned;
 
 pub use config::{AppendLayout, DOM_STRIPE_BYTES, MdsConfig, first_layout};
 pub use data::{DataWatch, data_reserve};

@@ -18,6 +18,7 @@ use crate::space::{SpaceGuard, default_reserve};
 use crate::stats::MdsStats;
 use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, dirent_key};
 use crate::tx::Tx;
+use crate::unowned::destroy_unowned;
 use nacre_dlm::{LockOwner, LockService, Timer};
 use nacre_layout::{DirDefault, LayoutSpec, Wish, user};
 use nacre_lock::server::ServerConfig;
@@ -29,8 +30,8 @@ use nacre_types::acl::Acl;
 use nacre_types::{
     Attr, AttrFlags, ClientUuid, Cred, Fid, FileKind, Status, StatusResult, Timestamp, TransNo, perm,
 };
-use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::mds::Statfs;
+use nacre_wire::mds::{MdsAnswer, MdsReply};
 use nacre_wire::mgs::PoolConfig;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -255,6 +256,9 @@ impl Mds {
         let mut tx = Tx::new(boot_transno.0 + 1);
         tx.batch().put(META, META_KEY, &record.encode());
         store.sync(store.commit(tx.batch())?)?;
+        if !was_clean && record.data_apart {
+            destroy_unowned(&store, &*data.store)?;
+        }
         let (ended, known) = known_clients(&store)?;
         let orphans = keys_of(&store, ORPHANS)?.iter().map(Fid::from_key).collect();
         let mdlocks = inode_locks(&config, known.clone());

@@ -1,9 +1,7 @@
 //! The names of an inode: the first is in its record, others in the links table; and what happens when the last goes.
 
 use crate::mds::Mds;
-use crate::tables::{
-    LINKS, MOVES, ORPHANS, OrphanKind, XATTRS, link_key, split_link_key,
-};
+use crate::tables::{LINKS, MOVES, ORPHANS, OrphanKind, XATTRS, link_key, split_link_key};
 use crate::tx::Tx;
 use nacre_layout::{StripeObject, user};
 use nacre_ondisk::{InodeRecord, LinkRecord};

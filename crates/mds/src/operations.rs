@@ -368,7 +368,7 @@ fn encode_prepared(fids: &[Fid], names: &[Name]) -> Vec<u8> {
     bytes
 }
 
-fn decode_prepared(bytes: &[u8]) -> Option<(Vec<Fid>, Vec<Name>)> {
+pub(crate) fn decode_prepared(bytes: &[u8]) -> Option<(Vec<Fid>, Vec<Name>)> {
     let (version, rest) = bytes.split_first()?;
     match *version {
         // Directories were locked as a whole then.

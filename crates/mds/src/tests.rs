@@ -4,6 +4,7 @@ mod acls;
 mod concurrency;
 mod crash;
 mod data;
+mod data_apart;
 mod dir_defaults;
 mod distributed;
 mod eviction;
@@ -25,9 +26,11 @@ mod xattrs;
 use crate::{Mds, MdsConfig};
 use nacre_lock::LockHandle;
 use nacre_rpc::{Call, ClientCallbacks, Export, MdsService, OssEndpoint, ReplySlot};
+use nacre_store::object::block::is_block_store;
+use nacre_store::object::{BlockStore, BlockStoreOptions, ObjectError, ObjectStore};
 use nacre_store::{MetaStore, MetaStoreOptions};
 use nacre_types::{
-    Attr, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, Status, StatusResult,
+    Attr, Caps, ClientUuid, Cred, Fid, FileKind, FullCred, Nid, OpenHandle, Status, StatusResult, TargetId,
 };
 use nacre_wire::mds::{LeaseGrant, MdsAnswer, MdsReply, MdsRequest, NewFile, OpenFlags};
 use nacre_wire::oss::{Bulk, ObjectAttr, OssReply, OssRequest, Statfs};
@@ -148,6 +151,53 @@ pub(crate) fn config() -> MdsConfig {
     }
 }
 
+/// Directory of the object store of an MDT that has one.
+const DATA_DIR: &str = "data";
+
+/// The object store of the MDT in `dir`. Nothing of it becomes durable on its own.
+fn data_store(dir: &std::path::Path, create: bool) -> BlockStore {
+    let options = BlockStoreOptions {
+        create,
+        size: 16 << 20,
+        reserve_bytes: Some(0),
+        commit_interval_ms: 0,
+        gives_ids: false,
+        ..BlockStoreOptions::default()
+    };
+    let mut opened = BlockStore::open(&dir.join(DATA_DIR), options.clone());
+    // Threads of the last run may still end.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while matches!(opened, Err(ObjectError::InUse { .. })) && Instant::now() < deadline {
+        std::thread::yield_now();
+        opened = BlockStore::open(&dir.join(DATA_DIR), options.clone());
+    }
+    opened.expect("opens")
+}
+
+/// The service for data of such an MDT, as far as the MDT itself asks it.
+struct DataOf {
+    store: std::sync::Weak<dyn ObjectStore>,
+    served: Mutex<Vec<OssRequest>>,
+}
+
+impl OssEndpoint for DataOf {
+    fn call(&self, request: &OssRequest, _bulk: Bulk<'_>) -> StatusResult<OssReply> {
+        self.served.lock().push(request.clone());
+        match request {
+            OssRequest::Destroy { objects } => {
+                let store = self.store.upgrade().ok_or(Status::ESHUTDOWN)?;
+                store.destroy(objects).map(|_| OssReply::Done).map_err(|error| error.status())
+            }
+            OssRequest::Evict { .. } => Ok(OssReply::Done),
+            other => panic!("an MDS does not send {other:?} to its own data"),
+        }
+    }
+
+    fn durability_epoch(&self) -> u64 {
+        0
+    }
+}
+
 /// See the module documentation.
 pub(crate) struct Fixture {
     pub mds: Arc<Mds>,
@@ -171,10 +221,24 @@ impl Fixture {
         Fixture::start(dir, (0..count).map(|_| FakeOst::new()).collect(), export(1, Nid::Lo).0)
     }
 
+    /// One that keeps data of files in an object store of its own.
+    pub fn with_data_apart() -> Fixture {
+        let dir = tempfile::tempdir().expect("a directory");
+        data_store(dir.path(), true).close().expect("made");
+        Mds::format(dir.path(), &MdsConfig { data_apart: true, ..config() }).expect("formats");
+        Fixture::start(dir, vec![FakeOst::new()], export(1, Nid::Lo).0)
+    }
+
     pub fn start(dir: tempfile::TempDir, osts: Vec<Arc<FakeOst>>, export: Arc<Export>) -> Fixture {
-        let endpoints =
+        let mut endpoints: Vec<(u16, Arc<dyn OssEndpoint>)> =
             osts.iter().enumerate().map(|(i, o)| (i as u16, o.clone() as Arc<dyn OssEndpoint>)).collect();
-        let mds = Mds::open(dir.path(), config(), endpoints).expect("starts");
+        let data: Option<Arc<dyn ObjectStore>> = is_block_store(&dir.path().join(DATA_DIR)).then(|| {
+            let store: Arc<dyn ObjectStore> = Arc::new(data_store(dir.path(), false));
+            let service = Arc::new(DataOf { store: Arc::downgrade(&store), served: Mutex::default() });
+            endpoints.push((TargetId::mdt_data(0).expect("it has data").index, service));
+            store
+        });
+        let mds = Mds::open_with(dir.path(), config(), endpoints, data).expect("starts");
         mds.connect(&export).expect("connects");
         let mut fixture = Fixture {
             mds,

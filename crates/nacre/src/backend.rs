@@ -156,10 +156,14 @@ impl Backends {
     ///
     /// # Errors
     /// If it cannot be understood, or a device is given to several targets.
-    pub fn parse((osts, ost_count): (&[String], u16), (mdts, mdt_count): (&[String], u16)) -> Result<Backends> {
+    pub fn parse(
+        (osts, ost_count): (&[String], u16),
+        (mdts, mdt_count): (&[String], u16),
+    ) -> Result<Backends> {
         let osts = OfKind::parse(OF_OSTS, osts, ost_count)?;
         let mdts = OfKind::parse(OF_MDTS, mdts, mdt_count)?;
-        let devices: Vec<&PathBuf> = osts.given.iter().chain(&mdts.given).filter_map(Backend::device).collect();
+        let devices: Vec<&PathBuf> =
+            osts.given.iter().chain(&mdts.given).filter_map(Backend::device).collect();
         match twice(&devices) {
             Some(device) => Err(Failure::usage(format!(
                 "{} cannot belong to an OST and to an MDT: give each a device of its own",

@@ -133,7 +133,10 @@ mod tests {
         let of_mdt = parse("--mdt-backend block:dev,size=64M").anywhere(TargetKind::Mdt).expect("well");
         let expected = format!("--mdt-backend block:{}/dev,size=67108864", here.display());
         assert_eq!(of_mdt, parse(&expected));
-        assert_eq!(parse("--mdt-backend meta").anywhere(TargetKind::Mdt).expect("well"), parse("--mdt-backend meta"));
+        assert_eq!(
+            parse("--mdt-backend meta").anywhere(TargetKind::Mdt).expect("well"),
+            parse("--mdt-backend meta")
+        );
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub struct Options {
     pub fsname: String,
     /// What OSTs keep their objects in, as for `nacre up --ost-backend`; `NACRE_TEST_OST_BACKEND` if empty.
     pub ost_backend: Vec<String>,
+    /// What MDTs keep data of files in, as for `nacre up --mdt-backend`; `NACRE_TEST_MDT_BACKEND` if empty.
+    pub mdt_backend: Vec<String>,
     /// Size of a cache of small writes for each OST, as for `nacre up --ost-cache`; a file beside the data.
     pub ost_cache_size: Option<String>,
     /// Separate: `nacre up` chooses the ports, as for users who name none. Somebody else may take them before the servers
@@ -67,6 +69,7 @@ impl Default for Options {
             mount_options: None,
             fsname: "nacre".to_owned(),
             ost_backend: Vec::new(),
+            mdt_backend: Vec::new(),
             ost_cache_size: None,
             any_ports: false,
         }
@@ -336,10 +339,19 @@ impl Cluster {
         if let Some(options) = &self.options.mount_options {
             words.extend([OsStr::new("-o"), OsStr::new(options)]);
         }
-        let usual: Vec<String> = std::env::var("NACRE_TEST_OST_BACKEND").into_iter().collect();
-        let backends = if self.options.ost_backend.is_empty() { &usual } else { &self.options.ost_backend };
-        for backend in backends {
-            words.extend([OsStr::new("--ost-backend"), OsStr::new(backend)]);
+        let given = [
+            ("--ost-backend", &self.options.ost_backend, "NACRE_TEST_OST_BACKEND"),
+            ("--mdt-backend", &self.options.mdt_backend, "NACRE_TEST_MDT_BACKEND"),
+        ];
+        let backends: Vec<(&str, String)> = given
+            .iter()
+            .flat_map(|(option, backends, usual)| {
+                let usual = std::env::var(usual).ok().filter(|_| backends.is_empty());
+                backends.iter().cloned().chain(usual).map(|backend| (*option, backend)).collect::<Vec<_>>()
+            })
+            .collect();
+        for (option, backend) in &backends {
+            words.extend([OsStr::new(option), OsStr::new(backend)]);
         }
         let caches: Vec<String> = match &self.options.ost_cache_size {
             Some(size) => (0..self.options.osts)

@@ -116,7 +116,8 @@ impl Mds {
             }
         }
         let mut tx = self.begin();
-        let (told, edit) = self.store_closing_data(&mut tx, data).map_err(|error| self.data_failed(&error))?;
+        let (told, edit) =
+            self.store_closing_data(&mut tx, data).map_err(|error| self.data_failed(&error))?;
         Word::of(self.opens.session(fid), &caller.client, update).apply(&mut changed.attr, update);
         // Whatever the client says.
         (changed.attr.size, changed.attr.blocks) = (told.size, told.blocks);

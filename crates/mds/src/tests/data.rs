@@ -22,7 +22,7 @@ fn wish() -> Wish {
 }
 
 /// A directory whose files begin on the MDT.
-fn directory(f: &Fixture) -> Fid {
+pub(super) fn directory(f: &Fixture) -> Fid {
     let dir = f.dir(Fid::ROOT, "d").expect("made").fid;
     f.run(&MdsRequest::SetLayout { fid: dir, wish: wish() }).expect("set");
     dir

@@ -37,7 +37,9 @@ impl Ost {
     /// The index by which its process knows it.
     fn index(&self) -> u16 {
         match self.target.kind {
-            TargetKind::Mdt => TargetId::mdt_data(self.target.index).map_or(self.target.index, |data| data.index),
+            TargetKind::Mdt => {
+                TargetId::mdt_data(self.target.index).map_or(self.target.index, |data| data.index)
+            }
             _ => self.target.index,
         }
     }
@@ -166,7 +168,9 @@ fn named(name: &str) -> Result<Vec<Ost>> {
     let found: Vec<Ost> = instances.flat_map(|instance| all_osts(&instance)).filter(is_it).collect();
     match found.len() {
         1 => Ok(found),
-        0 => Err(Failure::new(format!("there is no '{name}': no path, and no target with objects that runs here"))),
+        0 => Err(Failure::new(format!(
+            "there is no '{name}': no path, and no target with objects that runs here"
+        ))),
         _ => {
             let names: Vec<String> =
                 found.iter().map(|ost| format!("{} ({})", ost.name(), ost.dir().display())).collect();

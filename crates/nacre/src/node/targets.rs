@@ -3,8 +3,8 @@
 use super::links::{Links, remote_nids};
 use super::params::Params;
 use crate::backend::{Backend, Backends};
-use crate::failure::{Failure, Result};
 use crate::device_words::DeviceWords;
+use crate::failure::{Failure, Result};
 use crate::instance::{Instance, random_uuid};
 use crate::ost_cache::{OstCaches, with_cache};
 use crate::ost_class;
@@ -57,7 +57,9 @@ pub fn format_target_on(instance: &Instance, target: TargetId, backends: &Backen
             let data_apart = backend != Backend::Plain;
             let config = MdsConfig { index: target.index, root_layout, data_apart, ..MdsConfig::default() };
             if data_apart && TargetId::mdt_data(target.index).is_none() {
-                return Err(Failure::new(format!("{target} keeps no data of files: leave --mdt-backend out for it")));
+                return Err(Failure::new(format!(
+                    "{target} keeps no data of files: leave --mdt-backend out for it"
+                )));
             }
             // First, as a device may be refused.
             let data = match backend {
@@ -91,8 +93,7 @@ fn format_block(
 ) -> Result<BlockStore> {
     let size = words.size.unwrap_or_else(|| default_size(instance, target, device.as_deref()));
     let force = words.force;
-    let options =
-        BlockStoreOptions { create: true, device, size, force, ..block_options(instance, target) };
+    let options = BlockStoreOptions { create: true, device, size, force, ..block_options(instance, target) };
     BlockStore::open(&instance.objects_dir(target), options)
         .map_err(Failure::because(format!("format {target}")))
 }
@@ -120,6 +121,7 @@ fn block_options(instance: &Instance, target: TargetId) -> BlockStoreOptions {
     BlockStoreOptions {
         label: format!("{}-{}", instance.superblock.fsname, name.unwrap_or(target)),
         index_reserve_bytes,
+        gives_ids: target.kind == TargetKind::Ost,
         scrub_bytes_per_second: SCRUB_RATE,
         defrag: DefragSettings::USUAL,
         ..BlockStoreOptions::default()
@@ -128,11 +130,7 @@ fn block_options(instance: &Instance, target: TargetId) -> BlockStoreOptions {
 
 /// The root directory belongs to whoever makes the file system, as with mkfs for ordinary users: without root nobody else
 /// could make the first file.
-fn give_root_to_formatter(
-    dir: &Path,
-    config: MdsConfig,
-    data: Option<Arc<dyn ObjectStore>>,
-) -> Result<()> {
+fn give_root_to_formatter(dir: &Path, config: MdsConfig, data: Option<Arc<dyn ObjectStore>>) -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     if uid.is_root() || config.index != 0 {
         return Ok(());

@@ -122,6 +122,8 @@ pub struct Core {
     scrub_rate: AtomicU64,
     defrag: Defrag,
     ahead: Ahead,
+    /// See [`BlockStoreOptions`].
+    gives_ids: bool,
 }
 
 #[derive(Default)]
@@ -284,6 +286,7 @@ impl Core {
             scrub_rate: AtomicU64::new(options.scrub_bytes_per_second),
             defrag: Defrag::new(options.defrag),
             ahead: Ahead::new(options.read_ahead_bytes),
+            gives_ids: options.gives_ids,
         };
         core.recover(scan)?;
         // Also says that the last run did not stop in order, until this one does.

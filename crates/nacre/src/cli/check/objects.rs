@@ -81,7 +81,8 @@ fn compare_ost(
         let name = (index, object);
         let is_known = known.used.contains_key(&name) || known.destroying.contains(&name);
         let mark = known.marks.get(&(index, object.mdt_index()));
-        let may_be_new = target.kind == TargetKind::Ost && mark.is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
+        let may_be_new = target.kind == TargetKind::Ost
+            && mark.is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
         if !is_known && !may_be_new {
             unused.push(object);
         }

@@ -250,6 +250,9 @@ impl Check<'_> {
         for (key, error) in &bad {
             self.bad_record(key, *error);
         }
+        if !self.core.gives_ids {
+            return Ok(());
+        }
         for (sequence, largest) in std::mem::take(&mut self.largest) {
             if bad.iter().any(|(key, _)| key == &sequence.to_be_bytes()) {
                 continue;

@@ -16,6 +16,8 @@ pub struct BlockStoreOptions {
     pub device: Option<PathBuf>,
     /// Size in bytes of the file that is made; what there is already keeps its size.
     pub size: u64,
+    /// Objects have ids that the store has given out. If not, whoever writes them names them.
+    pub gives_ids: bool,
     /// Overwrite what is on the device when the store is made.
     pub force: bool,
     /// Space that writes must leave free, in bytes; the default depends on the size of the device, as in a file store.
@@ -43,6 +45,7 @@ impl Default for BlockStoreOptions {
             label: String::new(),
             device: None,
             size: 0,
+            gives_ids: true,
             force: false,
             reserve_bytes: None,
             // As Lustre's back ends.

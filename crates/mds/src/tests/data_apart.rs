@@ -1,0 +1,168 @@
+//! An MDT that keeps data of files in an object store of its own.
+
+use super::data::{closing, content, create, directory, wrote};
+use super::{DATA_DIR, Fixture, attr_of, check_dir, config, data_store, eventually};
+use crate::{Mds, MdsConfig, MdsError};
+use nacre_store::object::ObjectStore;
+use nacre_types::{AttrFlags, Fid, SizeSource, Status, TransNo};
+use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
+
+fn is_there(f: &Fixture, object: Fid) -> bool {
+    f.mds.data_store().attr(object).expect("readable").mtime.is_some()
+}
+
+/// Ends the server, and says which objects its store for data has.
+fn objects_after(f: Fixture) -> Vec<Fid> {
+    f.mds.stop().expect("stops");
+    let Fixture { dir, mds, .. } = f;
+    drop(mds);
+    check_dir(dir.path());
+    let store = data_store(dir.path(), false);
+    let report = store.verify(false, &mut |_| {}).expect("readable");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    let mut found = Vec::new();
+    store.for_each_object(&mut |object| found.push(object)).expect("readable");
+    found
+}
+
+#[test]
+fn data_that_comes_with_a_close_is_in_the_store_of_its_own() {
+    let f = Fixture::with_data_apart();
+    let dir = directory(&f);
+    let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
+    let soon = f.mds.now().sec + 100;
+    let closed = f.run(&closing(&attr, handle, wrote(8, soon), 3, b"bytes")).expect("closed");
+    let closed = attr_of(closed).expect("attributes");
+    assert_eq!((closed.size, closed.blocks, closed.mtime.sec), (8, 8, soon));
+    assert_eq!(closed.size_source, SizeSource::Exact);
+    assert_eq!(content(&f, attr.fid), b"\0\0\0bytes");
+    let f = f.crash();
+    assert_eq!(content(&f, attr.fid), b"\0\0\0bytes");
+    assert_eq!(f.stat(attr.fid).expect("there").size, 8);
+    assert_eq!(objects_after(f.restart()), [attr.fid]);
+}
+
+/// The first data of a file whose layout is not decided: the layout is stored before the data, so that no crash leaves data that no file names.
+#[test]
+fn a_file_names_its_object_before_that_has_the_first_data() {
+    let f = Fixture::with_data_apart();
+    f.run(&MdsRequest::SetLayout { fid: Fid::ROOT, wish: crate::first_layout() }).expect("set");
+    let (attr, handle, _) = create(&f, Fid::ROOT, "f", OpenFlags::WRITE);
+    assert!(!f.stat(attr.fid).expect("there").flags.contains(AttrFlags::HAS_OBJECTS), "not decided");
+    // It fails where the object would have got the data.
+    f.mds.data_store().close().expect("closed");
+    let failed = f.run(&closing(&attr, handle, wrote(5, 5), 0, b"bytes")).err();
+    assert!(failed.is_some());
+    assert!(f.stat(attr.fid).expect("there").flags.contains(AttrFlags::HAS_OBJECTS));
+    let f = f.crash();
+    let stat = f.stat(attr.fid).expect("there");
+    assert_eq!((stat.size, stat.size_source), (0, SizeSource::Exact));
+    // The same close comes again, to a handle that the client has opened again.
+    let handle = f.open(attr.fid, OpenFlags::WRITE).expect("opened");
+    f.run(&closing(&attr, handle, wrote(5, 5), 0, b"bytes")).expect("closed");
+    assert_eq!(content(&f, attr.fid), b"bytes");
+    assert_eq!(objects_after(f), [attr.fid]);
+}
+
+#[test]
+fn data_of_a_removed_file_goes_also_if_the_server_dies_in_between() {
+    let f = Fixture::with_data_apart();
+    let dir = directory(&f);
+    let make = |name: &str| {
+        let (attr, handle, _) = create(&f, dir, name, OpenFlags::WRITE);
+        f.mds.data_store().write(attr.fid, 0, &[7; 100_000]).expect("written");
+        f.close(attr.fid, handle).expect("closed");
+        attr.fid
+    };
+    let (kept, gone) = (make("kept"), make("gone"));
+    let free = f.mds.data_store().space().expect("known").free;
+    f.unlink(dir, "gone").expect("removed");
+    // All that waits is done by who wants everything durable.
+    f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
+    assert!(!is_there(&f, gone));
+    assert_eq!(f.mds.data_store().space().expect("known").free, free + 102_400);
+    // Nothing but the log knows of this one when the server dies.
+    f.mds.osts.stop();
+    f.unlink(dir, "kept").expect("removed");
+    assert!(is_there(&f, kept), "the thread that destroys has ended");
+    let f = f.crash();
+    eventually("the data goes", || !is_there(&f, kept));
+    assert_eq!(objects_after(f), []);
+}
+
+/// After a power cut the store for data may know of files that the metadata has lost.
+#[test]
+fn data_of_files_that_were_lost_goes_when_the_server_starts_and_no_other() {
+    let f = Fixture::with_data_apart();
+    let dir = directory(&f);
+    let make = |name: &str| {
+        let (attr, handle, _) = create(&f, dir, name, OpenFlags::WRITE);
+        f.mds.data_store().write(attr.fid, 0, name.as_bytes()).expect("written");
+        f.close(attr.fid, handle).expect("closed");
+        attr.fid
+    };
+    let (mine, open) = (make("mine"), make("open"));
+    // A file without a name that is open has its data until nobody has it.
+    f.open(open, OpenFlags::READ).expect("opened");
+    f.unlink(dir, "open").expect("removed");
+    let store = f.mds.data_store();
+    assert_eq!(crate::unowned::destroy_unowned(&f.mds.store, &*store).expect("readable"), 0);
+    drop(store);
+    let lost = f.fid();
+    f.mds.data_store().write(lost, 0, b"of a file that was lost").expect("written");
+    let version = Fid { ver: 3, ..mine };
+    f.mds.data_store().write(version, 0, b"of a swap that was lost").expect("written");
+    let f = f.crash();
+    eventually("lost data goes", || !is_there(&f, lost) && !is_there(&f, version));
+    assert_eq!(content(&f, mine), b"mine");
+    // A stop in order loses nothing, so nothing is looked for.
+    let stray = f.fid();
+    f.mds.data_store().write(stray, 0, b"stray").expect("written");
+    let f = f.restart();
+    f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
+    assert!(is_there(&f, stray));
+}
+
+#[test]
+fn bytes_of_statfs_are_those_of_the_store_and_a_full_one_still_takes_names() {
+    let f = Fixture::with_data_apart();
+    let dir = directory(&f);
+    let statfs = || match f.run(&MdsRequest::Statfs).expect("told") {
+        MdsReply::Statfs(statfs) => statfs,
+        other => panic!("{other:?}"),
+    };
+    let before = statfs();
+    assert_eq!(before.blocks * u64::from(before.block_size), (16 << 20) - 2 * 4096);
+    let (attr, ..) = create(&f, dir, "large", OpenFlags::WRITE);
+    let store = f.mds.data_store();
+    let mut at = 0;
+    // Also what writers were promised.
+    while store.write_promised(attr.fid, at, &[1; 4096]).is_ok() {
+        at += 4096;
+    }
+    assert!(at > 15 << 20, "{at}");
+    assert!(statfs().blocks_available < before.blocks_available / 50);
+    assert_eq!(statfs().files, before.files + 1);
+    let (full, handle, _) = create(&f, dir, "full", OpenFlags::WRITE);
+    let refused = f.run(&closing(&full, handle, wrote(5000, 5), 0, &[2; 5000])).err();
+    assert_eq!(refused, Some(Status::ENOSPC), "the data, not the name");
+    f.unlink(dir, "large").expect("removed");
+    f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
+    eventually("the space comes back", || store.write(full.fid, 0, &[2; 5000]).is_ok());
+}
+
+#[test]
+fn the_store_is_neither_left_out_nor_put_beside_another_mdt() {
+    let f = Fixture::with_data_apart();
+    f.mds.stop().expect("stops");
+    let Fixture { dir, mds, .. } = f;
+    drop(mds);
+    let refused = Mds::open(dir.path(), config(), Vec::new()).err().expect("it has a store of its own");
+    assert!(matches!(refused, MdsError::DataPlace(_)), "{refused}");
+    let plain = tempfile::tempdir().expect("a directory");
+    Mds::format(plain.path(), &MdsConfig { data_apart: false, ..config() }).expect("formats");
+    let store = std::sync::Arc::new(data_store(dir.path(), false));
+    let refused = Mds::open_with(plain.path(), config(), Vec::new(), Some(store)).err().expect("it has none");
+    assert!(matches!(refused, MdsError::DataPlace(_)), "{refused}");
+    assert!(dir.path().join(DATA_DIR).exists());
+}

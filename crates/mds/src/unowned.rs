@@ -1,0 +1,105 @@
+//! Objects of an MDT's own object store that no file names.
+//!
+//! A store that is apart has its own log, which may be durable before the metadata's. So a power cut may leave data of files that there are
+//! not: they were made a moment before. (The end of the process leaves none: what was committed stays, and a file names its object
+//! before that has data.) Who opens an MDT that was not stopped in order looks for such objects and has them destroyed, before
+//! anybody can make or move a file.
+
+use crate::error::MdsError;
+use crate::operations::decode_prepared;
+use crate::tables::{DESTROYS, INODES, PREPARED, PRESENT, destroy_key};
+use nacre_layout::{StripeObject, user};
+use nacre_ondisk::InodeRecord;
+use nacre_store::object::{ORPHANS_MAX, ObjectStore};
+use nacre_store::{Batch, MetaError, MetaStore};
+use nacre_types::{AttrFlags, Fid};
+use std::collections::HashSet;
+use std::ops::{Bound, ControlFlow};
+
+/// Objects that one transaction sends to the destroy log.
+const AT_ONCE: usize = 1000;
+
+/// Sends objects of `data` that no file of the MDT in `store` names to the destroy log, and says how many. Nothing else may change either.
+///
+/// None go if there are more than can be of files that were just made, or if a record of a file cannot be read, which may name
+/// some.
+///
+/// # Errors
+/// Those of the stores.
+pub(crate) fn destroy_unowned(store: &MetaStore, data: &dyn ObjectStore) -> Result<u64, MdsError> {
+    let unowned = unowned(store, data)?;
+    let count = unowned.len() as u64;
+    if count > ORPHANS_MAX {
+        log::error!("{count} objects with data belong to no file, which is too many to destroy: run a check");
+        return Ok(0);
+    }
+    let unowned: Vec<Fid> = unowned.into_iter().collect();
+    for some in unowned.chunks(AT_ONCE) {
+        let mut batch = Batch::new();
+        batch.set_releasing(true);
+        for object in some {
+            let key = destroy_key(StripeObject::on_mdt(*object).ost_index, object);
+            batch.put(DESTROYS, key.as_slice(), &PRESENT);
+        }
+        store.commit(&batch)?;
+    }
+    if count > 0 {
+        log::info!("{count} objects with data of files that were lost are destroyed");
+    }
+    Ok(count)
+}
+
+fn unowned(store: &MetaStore, data: &dyn ObjectStore) -> Result<HashSet<Fid>, MdsError> {
+    let mut found = HashSet::new();
+    let mut failed: Option<MetaError> = None;
+    data.for_each_object(&mut |object| {
+        // Nearly all belong to the file that they were made for.
+        let file = Fid { ver: 0, ..object };
+        let named =
+            store.get(INODES, &file.to_key(), |value| value.and_then(|value| object_of(file, value).ok()));
+        match named {
+            Ok(named) if named.flatten() == Some(object) => {}
+            Ok(_) => drop(found.insert(object)),
+            Err(error) => drop(failed.get_or_insert(error)),
+        }
+    })?;
+    failed.map_or(Ok(()), Err)?;
+    if found.is_empty() {
+        return Ok(found);
+    }
+    // Layouts may have been swapped, and what is to come here from another MDT has no file yet.
+    let mut is_readable = true;
+    store.scan(INODES, &[], Bound::Unbounded, &mut |key, value| {
+        let named =
+            <[u8; 16]>::try_from(key).map_err(|_| ()).and_then(|key| object_of(Fid::from_key(&key), value));
+        match named {
+            Ok(object) => drop(object.map(|object| found.remove(&object))),
+            Err(()) => is_readable = false,
+        }
+        ControlFlow::Continue(())
+    })?;
+    store.scan(PREPARED, &[], Bound::Unbounded, &mut |_, value| {
+        match decode_prepared(value) {
+            Some((fids, _)) => found.retain(|object| !fids.contains(object)),
+            None => is_readable = false,
+        }
+        ControlFlow::Continue(())
+    })?;
+    if !is_readable {
+        log::error!(
+            "objects with data that seem to belong to no file stay: records cannot be read, run a check"
+        );
+        found.clear();
+    }
+    Ok(found)
+}
+
+/// The object on this MDT that the record of an inode names.
+fn object_of(fid: Fid, value: &[u8]) -> Result<Option<Fid>, ()> {
+    let record = InodeRecord::decode(fid, value).map_err(|_| ())?;
+    if !record.attr.is_regular() || !record.attr.flags.contains(AttrFlags::HAS_OBJECTS) {
+        return Ok(None);
+    }
+    let layout = user::decode_layout(&record.body).map_err(|_| ())?;
+    Ok(layout.object_on_mdt().map(|object| object.object))
+}
