@@ -177,12 +177,10 @@ fn data_store(dir: &std::path::Path, create: bool) -> BlockStore {
 /// The service for data of such an MDT, as far as the MDT itself asks it.
 struct DataOf {
     store: std::sync::Weak<dyn ObjectStore>,
-    served: Mutex<Vec<OssRequest>>,
 }
 
 impl OssEndpoint for DataOf {
     fn call(&self, request: &OssRequest, _bulk: Bulk<'_>) -> StatusResult<OssReply> {
-        self.served.lock().push(request.clone());
         match request {
             OssRequest::Destroy { objects } => {
                 let store = self.store.upgrade().ok_or(Status::ESHUTDOWN)?;
@@ -234,7 +232,7 @@ impl Fixture {
             osts.iter().enumerate().map(|(i, o)| (i as u16, o.clone() as Arc<dyn OssEndpoint>)).collect();
         let data: Option<Arc<dyn ObjectStore>> = is_block_store(&dir.path().join(DATA_DIR)).then(|| {
             let store: Arc<dyn ObjectStore> = Arc::new(data_store(dir.path(), false));
-            let service = Arc::new(DataOf { store: Arc::downgrade(&store), served: Mutex::default() });
+            let service = Arc::new(DataOf { store: Arc::downgrade(&store) });
             endpoints.push((TargetId::mdt_data(0).expect("it has data").index, service));
             store
         });

@@ -145,8 +145,7 @@ pub struct Ost {
 impl Ost {
     /// An OST that was used up to `mark`.
     pub fn new(index: u16, endpoint: Arc<dyn OssEndpoint>, mark: OstMarkRecord) -> Ost {
-        // Data of an MDT has the ids of files.
-        let gives_ids = index < TARGET_INDEX_MAX;
+        let gives_ids = gives_ids(index);
         Ost {
             index,
             server: Mutex::new(server_of(&*endpoint, false)),
@@ -411,7 +410,8 @@ impl Ost {
         };
         self.hurry();
         self.wait_while(until, |state| state.destroyed < target);
-        if self.candidate(Duration::ZERO).full {
+        // Data of an MDT gets no new objects from here.
+        if gives_ids(self.index) && self.candidate(Duration::ZERO).full {
             // Failures are logged where they happen.
             let _ = self.refresh_statfs().and_then(|()| self.prepare(1));
         }
@@ -523,6 +523,11 @@ impl Ost {
             self.work.notify_one();
         }
     }
+}
+
+/// Whether a target gives out ids of objects: data of an MDT has the ids of files.
+fn gives_ids(index: u16) -> bool {
+    index < TARGET_INDEX_MAX
 }
 
 /// A number for the host that an endpoint leads to; 0 for this process. Once it has answered, what stands for the host's boot, which

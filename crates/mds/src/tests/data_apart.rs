@@ -3,9 +3,11 @@
 use super::data::{closing, content, create, directory, wrote};
 use super::{DATA_DIR, Fixture, attr_of, check_dir, config, data_store, eventually};
 use crate::{Mds, MdsConfig, MdsError};
+use nacre_store::MetaStore;
 use nacre_store::object::ObjectStore;
 use nacre_types::{AttrFlags, Fid, SizeSource, Status, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
+use std::path::Path;
 
 fn is_there(f: &Fixture, object: Fid) -> bool {
     f.mds.data_store().attr(object).expect("readable").mtime.is_some()
@@ -123,6 +125,66 @@ fn data_of_files_that_were_lost_goes_when_the_server_starts_and_no_other() {
     assert!(is_there(&f, stray));
 }
 
+/// Copies a directory as a power cut would leave it that happened now: nothing of it changes meanwhile.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("made");
+    for entry in std::fs::read_dir(from).expect("listed") {
+        let entry = entry.expect("listed");
+        let to = to.join(entry.file_name());
+        match entry.file_type().expect("known").is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).expect("copied")),
+        }
+    }
+}
+
+/// Makes a file before and one after the moment from which one of the two stores comes back, and starts again with that.
+fn after_a_power_cut_that_lost(part: &str) -> (Fixture, [Fid; 2]) {
+    let f = Fixture::with_data_apart();
+    let dir = directory(&f);
+    let make = |name: &str| {
+        let (attr, handle, _) = create(&f, dir, name, OpenFlags::WRITE);
+        f.run(&closing(&attr, handle, wrote(5000, 5), 0, &[7; 5000])).expect("closed");
+        f.mds.data_store().sync_all().expect("durable");
+        f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
+        attr.fid
+    };
+    let first = make("first");
+    let aside = tempfile::tempdir().expect("a directory");
+    copy(&f.dir.path().join(part), aside.path());
+    let second = make("second");
+    let Fixture { dir, osts, export, mds, .. } = f;
+    drop(mds);
+    let store = crate::mds::store_path(dir.path());
+    eventually("the store is closed", || MetaStore::open(&store, config().store).is_ok());
+    drop(data_store(dir.path(), false));
+    std::fs::remove_dir_all(dir.path().join(part)).expect("lost");
+    copy(aside.path(), &dir.path().join(part));
+    (Fixture::start(dir, osts, export), [first, second])
+}
+
+#[test]
+fn a_power_cut_that_loses_metadata_leaves_no_data_behind() {
+    let (f, [first, second]) = after_a_power_cut_that_lost("meta");
+    assert_eq!(f.stat(second).err(), Some(Status::ENOENT));
+    eventually("data of the lost file goes", || !is_there(&f, second));
+    assert_eq!(content(&f, first), [7; 100]);
+    assert_eq!(objects_after(f), [first]);
+}
+
+/// Nothing was synced for whoever wrote the second file: its name may be there without its data, which reads as zeros or ends early.
+#[test]
+fn a_power_cut_that_loses_data_leaves_files_whole() {
+    let (f, [first, second]) = after_a_power_cut_that_lost(DATA_DIR);
+    assert_eq!((content(&f, first), content(&f, second)), (vec![7; 100], Vec::new()));
+    assert_eq!(f.stat(second).expect("there").size, 5000);
+    let handle = f.open(second, OpenFlags::WRITE).expect("opened");
+    f.mds.data_store().write(second, 0, b"anew").expect("written");
+    f.close(second, handle).expect("closed");
+    assert_eq!(content(&f, second), b"anew");
+    assert_eq!(objects_after(f), [first, second]);
+}
+
 #[test]
 fn bytes_of_statfs_are_those_of_the_store_and_a_full_one_still_takes_names() {
     let f = Fixture::with_data_apart();
@@ -133,7 +195,7 @@ fn bytes_of_statfs_are_those_of_the_store_and_a_full_one_still_takes_names() {
     };
     let before = statfs();
     assert_eq!(before.blocks * u64::from(before.block_size), (16 << 20) - 2 * 4096);
-    let (attr, ..) = create(&f, dir, "large", OpenFlags::WRITE);
+    let (attr, large, _) = create(&f, dir, "large", OpenFlags::WRITE);
     let store = f.mds.data_store();
     let mut at = 0;
     // Also what writers were promised.
@@ -142,10 +204,12 @@ fn bytes_of_statfs_are_those_of_the_store_and_a_full_one_still_takes_names() {
     }
     assert!(at > 15 << 20, "{at}");
     assert!(statfs().blocks_available < before.blocks_available / 50);
-    assert_eq!(statfs().files, before.files + 1);
+    let inodes = |statfs: nacre_wire::mds::Statfs| statfs.files - statfs.files_free;
+    assert_eq!(inodes(statfs()), inodes(before) + 1);
     let (full, handle, _) = create(&f, dir, "full", OpenFlags::WRITE);
     let refused = f.run(&closing(&full, handle, wrote(5000, 5), 0, &[2; 5000])).err();
     assert_eq!(refused, Some(Status::ENOSPC), "the data, not the name");
+    f.close(attr.fid, large).expect("closed");
     f.unlink(dir, "large").expect("removed");
     f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
     eventually("the space comes back", || store.write(full.fid, 0, &[2; 5000]).is_ok());

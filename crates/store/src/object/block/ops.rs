@@ -187,6 +187,9 @@ impl ObjectStore for BlockStore {
 
     fn reserve(&self, sequence: u64, count: u32) -> Result<Range<u32>> {
         self.check_open()?;
+        if !self.gives_ids {
+            return Err(ObjectError::SequenceFull(sequence));
+        }
         self.reserve_ids(sequence, count)
     }
 
@@ -196,6 +199,9 @@ impl ObjectStore for BlockStore {
 
     fn destroy_orphans(&self, sequence: u64, last_used: u32) -> Result<u32> {
         let _changing = self.change()?;
+        if !self.gives_ids {
+            return Err(ObjectError::SequenceFull(sequence));
+        }
         self.destroy_above(sequence, last_used)
     }
 

@@ -253,3 +253,23 @@ fn a_device_that_shrank_is_refused_whatever_its_label_says() {
     set_size(&device, GROWN);
     fills_all_of(dir.path(), GROWN, "long enough again");
 }
+
+/// Objects of an MDT have the FIDs of files: none of them is an orphan because its id was not given out.
+#[test]
+fn a_store_that_gives_no_ids_takes_any_and_takes_none_for_an_orphan() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let named = BlockStoreOptions { gives_ids: false, ..options() };
+    let store = BlockStore::open_with(dir.path(), named, device.clone()).expect("made");
+    let file = Fid::new(0x2_0000_0401, 9, 0);
+    store.write(file, 0, &[1; 10_000]).expect("written");
+    assert!(matches!(store.reserve(file.seq, 1), Err(ObjectError::SequenceFull(_))));
+    assert!(matches!(store.destroy_orphans(file.seq, 0), Err(ObjectError::SequenceFull(_))));
+    assert_eq!(store.attr(file).expect("there").size, 10_000);
+    let report = store.verify(true, &mut |_| {}).expect("readable");
+    assert!(report.problems.is_empty() && report.sequences == 0, "{:?}", report.problems);
+    drop(store);
+    let store = BlockStore::open_with(dir.path(), options(), device).expect("opened");
+    let report = store.verify(false, &mut |_| {}).expect("readable");
+    assert_eq!(report.problem_count, 1, "whoever gives ids knows of all: {:?}", report.problems);
+}
