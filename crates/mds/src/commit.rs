@@ -82,7 +82,7 @@ impl Mds {
         }
         for object in tx.take_destroyed_here() {
             // Somebody may have made it anew between the look and the commit; from now on nobody does.
-            if let Err(error) = self.data.store.destroy_left(object) {
+            if let Err(error) = self.data.destroy_left(object) {
                 log::error!("MDT{:04x}: object {object} of a file that is gone stays: {error}", self.index);
             }
         }

@@ -15,6 +15,7 @@ use crate::tx::Tx;
 use nacre_layout::{Component, Extent, Layout, Pattern, StripeObject};
 use nacre_ondisk::MdtRecord;
 use nacre_store::MetaStore;
+use nacre_store::object::records::Owned;
 use nacre_store::object::{ObjectError, ObjectStore, RecordStore};
 use nacre_types::Fid;
 use nacre_types::limits::STRIPE_SIZE_MIN;
@@ -128,12 +129,42 @@ impl DataPart {
     /// Those of the store.
     pub fn destroy(&self, tx: &mut Tx, object: &StripeObject) -> Result<(), ObjectError> {
         match &self.records {
-            Some(records) => records.stage_destroy(object.object, tx.batch()).map(drop),
+            Some(records) => {
+                tx.note_destroyed_here(object.object);
+                records.stage_destroy(object.object, tx.batch()).map(drop)
+            }
             None => {
                 tx.log_destroy(object.ost_index, object.object);
                 Ok(())
             }
         }
+    }
+
+    /// Has `owned` asked before an object is made.
+    pub fn set_owned(&self, owned: Box<Owned>) {
+        match (&self.records, self.store.device_store()) {
+            (Some(records), _) => records.set_owned(owned),
+            (None, Some(store)) => store.set_owned(owned),
+            // One that cannot ask makes what it is sent.
+            (None, None) => {}
+        }
+    }
+
+    /// Removes an object that was made while its file was being removed. What is in a store of its own goes later, whenever it was made.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn destroy_left(&self, object: Fid) -> Result<(), ObjectError> {
+        self.records.as_ref().map_or(Ok(()), |records| records.destroy_left(object))
+    }
+
+    /// Makes an empty object, if it does not exist, by a transaction of the caller's, so that nobody has to look whose it is. A store of its
+    /// own is not part of that: there whoever writes it first looks.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn stage_empty(&self, object: Fid, tx: &mut Tx) -> Result<(), ObjectError> {
+        self.records.as_ref().map_or(Ok(()), |records| records.stage_empty(object, tx.batch()))
     }
 
     /// Makes an object durable that no transaction of the metadata does.

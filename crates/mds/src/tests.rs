@@ -265,10 +265,16 @@ impl Fixture {
 
     /// Ends without the order of a stop; what was committed stays.
     pub fn crash(self) -> Fixture {
+        self.crash_and(|_| ())
+    }
+
+    /// As [`Fixture::crash`], with something done to the directory before the next start.
+    pub fn crash_and(self, then: impl FnOnce(&std::path::Path)) -> Fixture {
         let Fixture { dir, osts, export, mds, .. } = self;
         drop(mds);
         let store = crate::mds::store_path(dir.path());
         eventually("the store is closed", || MetaStore::open(&store, config().store).is_ok());
+        then(dir.path());
         Fixture::start(dir, osts, export)
     }
 

@@ -5,14 +5,16 @@ use super::layout::{object_on_mdt, place};
 use super::open_close::Word;
 use crate::locks::Want;
 use crate::mds::Mds;
+use crate::operations::decode_prepared;
 use crate::service::Caller;
-use crate::tables::INODES;
+use crate::tables::{INODES, PREPARED};
 use crate::tx::Tx;
 use nacre_layout::Layout;
 use nacre_ondisk::InodeRecord;
 use nacre_store::object::{Edit, ObjectAttr, ObjectError};
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, SizeSource, Status, StatusResult};
 use nacre_wire::mds::{CLOSING_DATA_MAX, ClosingData, DataUpdate, MdsAnswer, MdsReply};
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 impl Mds {
@@ -77,7 +79,16 @@ impl Mds {
     /// Those of the store.
     fn is_object_of_a_file(&self, object: &Fid) -> nacre_store::object::Result<bool> {
         let own = Fid { ver: 0, ..*object };
-        Ok(self.store.get(INODES, &own.to_key(), |value| value.is_some())?)
+        if self.store.get(INODES, &own.to_key(), |value| value.is_some())? {
+            return Ok(true);
+        }
+        // What comes here from another MDT, before its file does.
+        let mut is_found = false;
+        self.store.scan(PREPARED, &[], Bound::Unbounded, &mut |_, value| {
+            is_found |= decode_prepared(value).is_some_and(|(fids, _)| fids.contains(object));
+            if is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(is_found)
     }
 
     /// A close with data that its client has held back. Data, size and times are one transaction, if data is where the metadata is;

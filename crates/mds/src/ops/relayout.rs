@@ -76,7 +76,7 @@ impl Mds {
         for record in &records {
             // The name of an object says no more whose it is.
             if let Some(object) = self.layout_of(record)?.and_then(|layout| layout.object_on_mdt().copied()) {
-                let staged = self.data.store.stage_empty(object.object, tx.batch());
+                let staged = self.data.stage_empty(object.object, &mut tx);
                 staged.map_err(|error| self.data_failed(&error))?;
             }
         }

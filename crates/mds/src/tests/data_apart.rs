@@ -111,15 +111,17 @@ fn data_of_files_that_were_lost_goes_when_the_server_starts_and_no_other() {
     assert_eq!(crate::unowned::destroy_unowned(&f.mds.store, &*store).expect("readable"), 0);
     drop(store);
     let lost = f.fid();
-    f.mds.data_store().write(lost, 0, b"of a file that was lost").expect("written");
     let version = Fid { ver: 3, ..mine };
-    f.mds.data_store().write(version, 0, b"of a swap that was lost").expect("written");
-    let f = f.crash();
+    let f = f.crash_and(|dir| {
+        let store = data_store(dir, false);
+        store.write(lost, 0, b"of a file that was lost").expect("written");
+        store.write(version, 0, b"of a swap that was lost").expect("written");
+    });
     eventually("lost data goes", || !is_there(&f, lost) && !is_there(&f, version));
     assert_eq!(content(&f, mine), b"mine");
     // A stop in order loses nothing, so nothing is looked for.
-    let stray = f.fid();
-    f.mds.data_store().write(stray, 0, b"stray").expect("written");
+    let stray = Fid { ver: 4, ..mine };
+    f.mds.data_store().write(stray, 0, b"stray").expect("written, as there is the file");
     let f = f.restart();
     f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
     assert!(is_there(&f, stray));
@@ -213,6 +215,26 @@ fn bytes_of_statfs_are_those_of_the_store_and_a_full_one_still_takes_names() {
     f.unlink(dir, "large").expect("removed");
     f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
     eventually("the space comes back", || store.write(full.fid, 0, &[2; 5000]).is_ok());
+}
+
+/// What a client has sent may come when the file is gone.
+#[test]
+fn what_comes_late_for_a_file_that_is_gone_makes_no_data() {
+    let f = Fixture::with_data_apart();
+    let dir = directory(&f);
+    let (attr, handle, _) = create(&f, dir, "f", OpenFlags::WRITE);
+    f.mds.data_store().write(attr.fid, 0, b"small").expect("written");
+    f.close(attr.fid, handle).expect("closed");
+    f.unlink(dir, "f").expect("removed");
+    f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
+    let store = f.mds.data_store();
+    for (at, bytes) in [(0, &b"late"[..]), (100_000, &[1; 8192])] {
+        let refused = store.write(attr.fid, at, bytes).map_err(|error| error.status());
+        assert_eq!(refused, Err(Status::ESTALE));
+    }
+    assert_eq!(store.truncate(attr.fid, 5000).map_err(|error| error.status()), Err(Status::ESTALE));
+    drop(store);
+    assert_eq!(objects_after(f), []);
 }
 
 #[test]

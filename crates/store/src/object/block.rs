@@ -52,6 +52,7 @@ pub use options::BlockStoreOptions;
 use crate::meta::{MetaError, MetaStore, MetaStoreOptions, Table};
 use crate::object::file::directory::{draw_identity, is_label};
 use crate::object::file::{boot_identity, default_reserve};
+use crate::object::records::Owned;
 use crate::object::{ObjectError, Result};
 use ahead::Ahead;
 use allocator::Allocator;
@@ -67,8 +68,8 @@ use parking_lot::Mutex;
 use space::SpaceBook;
 use std::ops::{Bound, ControlFlow, Deref};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use upkeep::Upkeep;
 
@@ -124,6 +125,8 @@ pub struct Core {
     ahead: Ahead,
     /// See [`BlockStoreOptions`].
     gives_ids: bool,
+    /// Asked before an object is made.
+    owned: OnceLock<Box<Owned>>,
 }
 
 #[derive(Default)]
@@ -287,6 +290,7 @@ impl Core {
             defrag: Defrag::new(options.defrag),
             ahead: Ahead::new(options.read_ahead_bytes),
             gives_ids: options.gives_ids,
+            owned: OnceLock::new(),
         };
         core.recover(scan)?;
         // Also says that the last run did not stop in order, until this one does.
@@ -298,6 +302,12 @@ impl Core {
     /// Directory of the store.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Has `owned` asked before an object is made: what a client sends late must not make that of a file anew which is gone. Only the
+    /// first call counts.
+    pub fn set_owned(&self, owned: Box<Owned>) {
+        let _ = self.owned.set(owned);
     }
 
     /// The device.

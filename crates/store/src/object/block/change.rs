@@ -5,7 +5,7 @@ use super::allocator::Extent;
 use super::objects::{Object, State, map_key};
 use super::{MAPS, OBJECTS};
 use crate::meta::Batch;
-use crate::object::Result;
+use crate::object::{ObjectError, Result};
 use nacre_ondisk::block::{Before, BlockHeadRecord, BlockMapRecord, Inline, MAP_BLOCKS, Place};
 use nacre_types::Timestamp;
 use std::collections::BTreeMap;
@@ -115,6 +115,14 @@ impl Core {
         head: Option<BlockHeadRecord>,
         edits: &Edits,
     ) -> Result<()> {
+        // The object is locked: whoever removes its file has it ended after that.
+        let is_made = state.head.is_none() && head.is_some();
+        if is_made
+            && let Some(owned) = self.owned.get()
+            && !owned(&object.fid)?
+        {
+            return Err(ObjectError::Gone(object.fid));
+        }
         let mut changed: Vec<(u64, BlockMapRecord)> = Vec::with_capacity(edits.places.len());
         for number in edits.places.keys() {
             changed.push((*number, BlockMapRecord::clone(&*self.map(object, *number)?)));
