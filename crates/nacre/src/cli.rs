@@ -97,7 +97,7 @@ Example: nacre frag /srv/fs                all OSTs of a file system here, runni
          nacre frag /srv/fs/ost0001 --json
          nacre frag /home                  files of any local file system")]
 struct FragArgs {
-    /// Directory of a file system, its mount point, directory of an OST, or any file or directory
+    /// Directory of a file system, its mount point, directory of an OST or of an MDT with a device, or any file or directory
     path: PathBuf,
     /// Size of a large transfer, which fragmentation is a hindrance to
     #[arg(long, value_name = "SIZE", default_value = "1M")]
@@ -118,7 +118,7 @@ Example: nacre trim /srv/fs                all OSTs of a file system here; so do
          nacre trim /srv/fs/ost0001
          nacre trim nacre-OST0001 --json")]
 struct TrimArgs {
-    /// Directory of a file system, its mount point, directory of an OST, or name of an OST that runs here
+    /// Directory of a file system, its mount point, directory or name (if it runs here) of an OST or of an MDT with a device
     #[arg(value_name = "TARGET|MOUNT|DIR")]
     what: PathBuf,
     /// Print as JSON
@@ -237,7 +237,7 @@ struct CheckArgs {
     json: bool,
 }
 
-/// Shows what is on the device of a stopped OST, and where an object lies with its checksums, or the log of its cache. Changes nothing.
+/// Shows what is on the device of a stopped target, and where an object lies with its checksums, or the log of an OST's cache. Changes nothing.
 ///
 /// The device is only read, and a copy of the index is looked at. What a cache of small writes holds is not seen, but by --cache.
 #[derive(Debug, clap::Args)]
@@ -248,7 +248,7 @@ Example: nacre inspect /srv/fs/ost0000
          nacre inspect /srv/fs/ost0000 --cache
          nacre inspect /dev/nvme0n1                  the device of a cache")]
 struct InspectArgs {
-    /// Directory of an OST that keeps its objects on a device, or the device of a cache of small writes
+    /// Directory of an OST that keeps its objects on a device, or of an MDT that keeps data of files on one, or the device of a cache of small writes
     dir: PathBuf,
     /// Show the log of the cache of the OST, which may be one of files
     #[arg(long, conflicts_with_all = ["object", "objects"])]
@@ -359,6 +359,8 @@ Example: a second MDT for a file system that 'nacre up' started
   nacre target add /srv/fs mdt
 Example: an OST on a device of its own, with a cache of small writes on flash
   nacre target add /srv/fs ost --ost-backend block:/dev/sdx --ost-cache /dev/nvme0n1
+Example: an MDT that keeps data of files on a device of its own
+  nacre target add /srv/fs mdt --mdt-backend block:/dev/sdy
 Example: on a host of its own, for a file system that is served elsewhere
   nacre target add /srv/mdt mdt --mgs 10.0.0.1@tcp --fsname nacre --listen 10.0.0.3@tcp")]
 struct TargetAddArgs {
