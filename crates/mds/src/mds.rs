@@ -156,6 +156,17 @@ pub(crate) fn read_record(store: &MetaStore, dir: &Path) -> Result<MdtRecord, Md
     }
 }
 
+/// Notes durably that a run has begun. Gives whether the last one was stopped in order, and then the number of inodes.
+fn begin_run(store: &MetaStore, record: &mut MdtRecord) -> Result<(bool, Option<u64>), MdsError> {
+    record.boot_count += 1;
+    let was_clean = std::mem::take(&mut record.clean);
+    let inodes = record.inodes.take().filter(|_| was_clean);
+    let mut tx = Tx::new(store.last_transno().0 + 1);
+    tx.batch().put(META, META_KEY, &record.encode());
+    store.sync(store.commit(tx.batch())?)?;
+    Ok((was_clean, inodes))
+}
+
 impl Mds {
     /// What was asked so far.
     pub fn stats(&self) -> &MdsStats {
@@ -250,12 +261,7 @@ impl Mds {
             None => DataPart::in_records(store.clone(), dir, &record, &config)?,
         };
         let boot_transno = store.last_transno();
-        record.boot_count += 1;
-        let was_clean = std::mem::take(&mut record.clean);
-        let inodes = record.inodes.take().filter(|_| was_clean);
-        let mut tx = Tx::new(boot_transno.0 + 1);
-        tx.batch().put(META, META_KEY, &record.encode());
-        store.sync(store.commit(tx.batch())?)?;
+        let (was_clean, inodes) = begin_run(&store, &mut record)?;
         if !was_clean && record.data_apart {
             destroy_unowned(&store, &*data.store)?;
         }
@@ -303,18 +309,24 @@ impl Mds {
         });
         mds.begin_data();
         mds.set_osts(osts)?;
-        match inodes.and_then(|inodes| i64::try_from(inodes).ok()) {
-            Some(inodes) => {
-                mds.space.count_inodes(inodes);
-                mds.counted.store(true, Ordering::Release);
-            }
-            None => mds.count_inodes_later()?,
-        }
+        mds.know_inodes(inodes)?;
         mds.begin_recovery(&ended);
         let owner: Weak<dyn LockOwner> = Arc::downgrade(&(mds.clone() as Arc<dyn LockOwner>));
         *mds.lock_timer.lock() = Some(Timer::start(mds.mdlocks.clone(), owner).map_err(MdsError::Thread)?);
         mds.start_ticking()?;
         Ok(mds)
+    }
+
+    /// Begins with the number of inodes that the last run has left, or counts them.
+    fn know_inodes(self: &Arc<Mds>, inodes: Option<u64>) -> Result<(), MdsError> {
+        match inodes.and_then(|inodes| i64::try_from(inodes).ok()) {
+            Some(inodes) => {
+                self.space.count_inodes(inodes);
+                self.counted.store(true, Ordering::Release);
+                Ok(())
+            }
+            None => self.count_inodes_later(),
+        }
     }
 
     fn start_ticking(self: &Arc<Mds>) -> Result<(), MdsError> {
