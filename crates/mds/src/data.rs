@@ -158,13 +158,22 @@ impl DataPart {
         self.records.as_ref().map_or(Ok(()), |records| records.destroy_left(object))
     }
 
-    /// Makes an empty object, if it does not exist, by a transaction of the caller's, so that nobody has to look whose it is. A store of its
-    /// own is not part of that: there whoever writes it first looks.
+    /// Makes an empty object, if it does not exist, by a transaction of the caller's: its name is to tell no more whose it is. A store of its
+    /// own is not part of that: there it is durable before.
     ///
     /// # Errors
     /// Those of the store.
     pub fn stage_empty(&self, object: Fid, tx: &mut Tx) -> Result<(), ObjectError> {
-        self.records.as_ref().map_or(Ok(()), |records| records.stage_empty(object, tx.batch()))
+        if let Some(records) = &self.records {
+            return records.stage_empty(object, tx.batch());
+        }
+        if self.store.attr(object)?.mtime.is_none() {
+            // Making it shorter makes none.
+            self.store.truncate(object, 1)?;
+            self.store.truncate(object, 0)?;
+            self.store.sync(object)?;
+        }
+        Ok(())
     }
 
     /// Makes an object durable that no transaction of the metadata does.

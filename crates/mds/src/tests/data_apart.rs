@@ -238,6 +238,26 @@ fn what_comes_late_for_a_file_that_is_gone_makes_no_data() {
 }
 
 #[test]
+fn an_empty_file_that_has_taken_the_layout_of_another_one_can_be_written_when_that_is_gone() {
+    let f = Fixture::with_data_apart();
+    let dir = directory(&f);
+    let files = ["a", "b"].map(|name| {
+        let (attr, handle, _) = create(&f, dir, name, OpenFlags::WRITE);
+        f.close(attr.fid, handle).expect("closed");
+        attr.fid
+    });
+    let (versions, keep_times, lease) = ((None, None), true, None);
+    let swap = MdsRequest::SwapLayouts { first: files[0], second: files[1], versions, keep_times, lease };
+    f.run(&swap).expect("swapped");
+    f.unlink(dir, "b").expect("removed");
+    f.mds.data_store().write(files[1], 0, b"data").expect("it is the other one's now");
+    let f = f.crash();
+    f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
+    assert_eq!(content(&f, files[1]), b"data");
+    assert_eq!(objects_after(f), [files[1]]);
+}
+
+#[test]
 fn the_store_is_neither_left_out_nor_put_beside_another_mdt() {
     let f = Fixture::with_data_apart();
     f.mds.stop().expect("stops");
