@@ -54,6 +54,23 @@ pub(crate) struct DataPart {
 }
 
 impl DataPart {
+    /// The data part of the MDT in `dir`: in `data`, or in the metadata store.
+    ///
+    /// # Errors
+    /// As [`DataPart::in_records`] and [`DataPart::apart`].
+    pub fn open(
+        data: Option<Arc<dyn ObjectStore>>,
+        meta: &Arc<MetaStore>,
+        dir: &Path,
+        mdt: &MdtRecord,
+        config: &MdsConfig,
+    ) -> Result<DataPart, MdsError> {
+        match data {
+            Some(data) => DataPart::apart(data, mdt, config),
+            None => DataPart::in_records(meta.clone(), dir, mdt, config),
+        }
+    }
+
     /// The data part of the MDT in `dir`, in the metadata store.
     ///
     /// # Errors
@@ -78,11 +95,7 @@ impl DataPart {
     ///
     /// # Errors
     /// [`MdsError::DataPlace`] if the MDT was not made so.
-    pub fn apart(
-        store: Arc<dyn ObjectStore>,
-        mdt: &MdtRecord,
-        config: &MdsConfig,
-    ) -> Result<DataPart, MdsError> {
+    fn apart(store: Arc<dyn ObjectStore>, mdt: &MdtRecord, config: &MdsConfig) -> Result<DataPart, MdsError> {
         match mdt.data_apart {
             true => Ok(DataPart::new(store, None, config)),
             false => Err(MdsError::DataPlace("there is a store for data of files that it was not made with")),

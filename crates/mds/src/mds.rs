@@ -256,10 +256,7 @@ impl Mds {
         if record.index != config.index {
             return Err(MdsError::WrongIndex { found: record.index, expected: config.index });
         }
-        let data = match data {
-            Some(data) => DataPart::apart(data, &record, &config)?,
-            None => DataPart::in_records(store.clone(), dir, &record, &config)?,
-        };
+        let data = DataPart::open(data, &store, dir, &record, &config)?;
         let boot_transno = store.last_transno();
         let (was_clean, inodes) = begin_run(&store, &mut record)?;
         if !was_clean && record.data_apart {
