@@ -35,7 +35,7 @@ use std::ops::{Bound, ControlFlow};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 use stream::{BLOCK, Growth, Parts};
 
@@ -85,18 +85,21 @@ struct Shared {
     books: Mutex<Vec<Weak<Book>>>,
 }
 
-/// By the number of the file system's device.
-static SHARED: LazyLock<Mutex<HashMap<u64, Weak<Shared>>>> = LazyLock::new(Mutex::default);
+/// By the number of the file system's device. Tests beside each other in one process stand for processes: each has its own.
+type Place = (u64, Option<ThreadId>);
+
+static SHARED: LazyLock<Mutex<HashMap<Place, Weak<Shared>>>> = LazyLock::new(Mutex::default);
 
 fn shared(fd: BorrowedFd<'_>) -> Arc<Shared> {
     // Without a number it is for this store alone.
     let Ok(stat) = fs::fstat(fd) else { return Arc::default() };
+    let place = (stat.st_dev, cfg!(test).then(|| thread::current().id()));
     let mut all = SHARED.lock();
     all.retain(|_, shared| shared.strong_count() > 0);
-    let known = all.get(&stat.st_dev).and_then(Weak::upgrade);
+    let known = all.get(&place).and_then(Weak::upgrade);
     known.unwrap_or_else(|| {
         let new = Arc::new(Shared::default());
-        all.insert(stat.st_dev, Arc::downgrade(&new));
+        all.insert(place, Arc::downgrade(&new));
         new
     })
 }
@@ -172,7 +175,7 @@ impl Book {
     /// Starts the thread that gives back what rests.
     pub(super) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let book = self.clone();
-        std::thread::Builder::new().name("ost-ahead".into()).spawn(move || book.run())
+        thread::Builder::new().name("ost-ahead".into()).spawn(move || book.run())
     }
 
     /// Ends the thread.
