@@ -22,7 +22,6 @@ use crate::tables::OrphanKind;
 use collect::Inventory;
 use nacre_ondisk::InodeRecord;
 use nacre_store::MetaStore;
-
 use nacre_types::{AttrFlags, Fid};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -24,11 +24,12 @@ pub struct MdsConfig {
     pub recovery_window: Duration,
     /// Inode records kept in memory, at about 300 bytes each.
     pub cached_inodes: usize,
-    /// Creates are refused when the MDT's file system has less than this many bytes left. `None`: 64 MiB, or a 24th of a small
-    /// file system. Guess: leaves room for the log and one move to the base.
+    /// Creates are refused when the MDT's file system has less than this many bytes left. `None`: 64 MiB; of a small file system
+    /// a 24th, but at least 16 MiB where that is no more than a 16th. Guess: leaves room for the log and one move to the base.
     pub reserve_bytes: Option<u64>,
-    /// Writes of data to this MDT are refused when its file system has less than this many bytes left. `None`: 128 MiB, or a 12th.
-    /// Guess: twice what creates leave, so that a file system that is full of data still takes names.
+    /// Writes of data to this MDT are refused when its file system has less than this many bytes left. `None`: twice what creates
+    /// leave.
+    /// Guess: so that a file system that is full of data still takes names.
     pub data_reserve_bytes: Option<u64>,
     /// Largest size in bytes of components on the MDT in new layouts (`lod.*.dom_stripesize`); 0 for none.
     pub dom_stripe_bytes: u64,

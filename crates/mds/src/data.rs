@@ -16,7 +16,7 @@ use nacre_layout::{Component, Extent, Layout, Pattern, StripeObject};
 use nacre_ondisk::MdtRecord;
 use nacre_store::MetaStore;
 use nacre_store::object::records::Owned;
-use nacre_store::object::{ObjectError, ObjectStore, RecordStore};
+use nacre_store::object::{Fallocate, ObjectError, ObjectStore, RecordStore};
 use nacre_types::Fid;
 use nacre_types::limits::STRIPE_SIZE_MIN;
 use nacre_wire::mds::Statfs;
@@ -182,11 +182,22 @@ impl DataPart {
         }
         if self.store.attr(object)?.mtime.is_none() {
             // Making it shorter makes none.
-            self.store.truncate(object, 1)?;
-            self.store.truncate(object, 0)?;
-            self.store.sync(object)?;
+            self.store.fallocate(object, Fallocate::Zero { keep_size: true }, 0, 1)?;
         }
-        Ok(())
+        // Also one that was there: after a power cut nobody but its own file could make it anew.
+        self.store.sync(object)
+    }
+
+    /// Has data end that was brought for a file which does not come. The same file may be brought again at once, so what is apart goes at once, too:
+    /// the log of objects to destroy would take what came then.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn drop_brought(&self, tx: &mut Tx, fid: Fid) -> Result<(), ObjectError> {
+        match self.records {
+            Some(_) => self.destroy(tx, &StripeObject::on_mdt(fid)),
+            None => self.store.destroy(&[fid]).map(drop),
+        }
     }
 
     /// Makes an object durable that no transaction of the metadata does.

@@ -7,19 +7,19 @@
 
 use crate::error::MdsError;
 use crate::operations::decode_prepared;
-use crate::tables::{DESTROYS, INODES, PREPARED, PRESENT, destroy_key};
-use nacre_layout::{StripeObject, user};
+use crate::tables::{INODES, PREPARED};
+use nacre_layout::user;
 use nacre_ondisk::InodeRecord;
 use nacre_store::object::{ORPHANS_MAX, ObjectStore};
-use nacre_store::{Batch, MetaError, MetaStore};
+use nacre_store::{MetaError, MetaStore};
 use nacre_types::{AttrFlags, Fid};
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 
-/// Objects that one transaction sends to the destroy log.
+/// Objects that are destroyed by one call.
 const AT_ONCE: usize = 1000;
 
-/// Sends objects of `data` that no file of the MDT in `store` names to the destroy log, and says how many. Nothing else may change either.
+/// Destroys objects of `data` that no file of the MDT in `store` names, and says how many. Nothing else may change either, and what is in `store` is durable.
 ///
 /// None go if there are more than can be of files that were just made, or if a record of a file cannot be read, which may name
 /// some.
@@ -34,14 +34,9 @@ pub(crate) fn destroy_unowned(store: &MetaStore, data: &dyn ObjectStore) -> Resu
         return Ok(0);
     }
     let unowned: Vec<Fid> = unowned.into_iter().collect();
+    // At once, and not by the log of objects to destroy: a file that was lost may come back, or be named so anew.
     for some in unowned.chunks(AT_ONCE) {
-        let mut batch = Batch::new();
-        batch.set_releasing(true);
-        for object in some {
-            let key = destroy_key(StripeObject::on_mdt(*object).ost_index, object);
-            batch.put(DESTROYS, key.as_slice(), &PRESENT);
-        }
-        store.commit(&batch)?;
+        data.destroy(some)?;
     }
     if count > 0 {
         log::info!("{count} objects with data of files that were lost are destroyed");

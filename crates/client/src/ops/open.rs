@@ -46,12 +46,12 @@ impl Client {
         let unopened = self.nodes.file(node).is_none().then(|| self.data_changes.load(Ordering::Acquire));
         let (reserved, changes) = (self.reserve_layout_lock(fid), Some(self.relayouts.count(fid)));
         let opened = self.call(caller, fid, &MdsRequest::Open { fid, handle, flags, lock: reserved });
-        let answer = opened.inspect_err(|_| {
+        let answer = opened.inspect_err(|status| {
             self.forget_layout_lock(fid, reserved);
-            self.was_refused(&asking);
+            self.was_refused(&asking, *status);
         })?;
         let MdsReply::Opened { attr, layout, data, lock } = answer.reply else {
-            self.was_refused(&asking);
+            self.was_refused(&asking, Status::EPROTO);
             return Err(Status::EPROTO);
         };
         self.was_granted(&asking, fid)?;
@@ -115,15 +115,16 @@ impl Client {
         };
         let watch = self.watch_names(parent);
         let _putting = self.absences.putting(parent, name);
-        let answer = self.call(caller, parent, &request).inspect_err(|_| self.was_refused(&asking))?;
+        let answer = self.call(caller, parent, &request);
+        let answer = answer.inspect_err(|status| self.was_refused(&asking, *status))?;
         let lease = answer.lease;
         let MdsReply::Created { attr, created, layout, parent } = answer.reply else {
-            self.was_refused(&asking);
+            self.was_refused(&asking, Status::EPROTO);
             return Err(Status::EPROTO);
         };
         self.was_granted(&asking, attr.fid)?;
         self.nodes.note(parent.fid.inode_number(), &parent, lease.into());
-        let node = node_of(attr.fid)?;
+        let node = node_of(attr.fid).inspect_err(|_| self.close_unused(attr.fid, handle))?;
         let changes = Some(changes).filter(|_| attr.fid == fid);
         let lock = (LockHandle(0), LockHandle(0));
         let opening = Opening { handle, flags, sync, lease, changes, lock, created, data: None };
@@ -381,11 +382,21 @@ impl Client {
         asking
     }
 
-    fn was_refused(&self, asking: &Asking) {
-        match self.recoveries(asking.fid) == asking.recoveries {
-            true => self.handles.remove_pending(asking.handle),
-            // A recovery may have opened it all the same.
-            false => self.close_unused(asking.fid, asking.handle),
+    /// An open was answered with an error, or not at all.
+    fn was_refused(&self, asking: &Asking, status: Status) {
+        match status {
+            // Nobody has waited for the outcome.
+            Status::EINTR | Status::ETIMEDOUT => self.close_unused(asking.fid, asking.handle),
+            _ => self.let_go(asking.fid, asking.handle, asking.recoveries),
+        }
+    }
+
+    /// The MDT has no file open by a handle, as far as it was heard since there were so many recoveries: one since may have opened it all the
+    /// same. Whichever found the handle in the table has counted before.
+    fn let_go(&self, fid: Fid, handle: OpenHandle, recoveries: u64) {
+        self.handles.remove_pending(handle);
+        if self.recoveries(fid) != recoveries {
+            self.close_unused(fid, handle);
         }
     }
 
@@ -430,10 +441,7 @@ impl Client {
 
     /// A close that was waited for has been answered. If that was the answer of before a restart, a recovery has opened the file again since.
     pub(crate) fn was_closed(&self, open: &OpenFile, recoveries: u64) {
-        match self.recoveries(open.file.fid) == recoveries {
-            true => self.handles.remove_pending(open.handle),
-            false => self.close_unused(open.file.fid, open.handle),
-        }
+        self.let_go(open.file.fid, open.handle, recoveries);
     }
 
     /// Has what an open wrote arrive, before it is closed.

@@ -6,7 +6,6 @@ use crate::locks::{Reach, unless_interrupted};
 use crate::mds::Mds;
 use crate::tables::{OPERATIONS, PREPARED, op_key};
 use crate::tx::Tx;
-use nacre_layout::StripeObject;
 use nacre_rpc::Export;
 use nacre_types::{Fid, FileKind, Status, StatusResult, TransNo};
 use nacre_wire::Encode;
@@ -224,10 +223,10 @@ impl Mds {
                 self.commit(&mut tx)?;
                 drop(edit);
             }
-            None if store.write(fid, offset, bytes).map_err(failed)? != bytes.len() => {
-                return Err(Status::ENOSPC);
-            }
             None => {
+                if store.write(fid, offset, bytes).map_err(failed)? != bytes.len() {
+                    return Err(Status::ENOSPC);
+                }
                 size.map_or(Ok(()), |size| store.truncate(fid, size).map(drop)).map_err(failed)?;
             }
         }
@@ -252,7 +251,7 @@ impl Mds {
             if self.find_inode(&fid)?.is_none() {
                 let has_data = self.data.store.attr(fid).map(|attr| attr.mtime.is_some());
                 if has_data.map_err(|error| self.data_failed(&error))? {
-                    let dropped = self.data.destroy(tx, &StripeObject::on_mdt(fid));
+                    let dropped = self.data.drop_brought(tx, fid);
                     dropped.map_err(|error| self.data_failed(&error))?;
                 }
             }

@@ -2,7 +2,6 @@
 
 use super::{Bug, Open, encode_record};
 use crate::mds::{Mds, StopSignal};
-
 use crate::tables::{FINISHED, OPERATIONS, op_key};
 use nacre_types::{Fid, Status, StatusResult, TransNo};
 use nacre_wire::peer::{OPERATIONS_MAX, OpId, Operation, PeerReply, PeerRequest};

@@ -1,13 +1,18 @@
 //! An MDT that keeps data of files in an object store of its own.
 
 use super::data::{closing, content, create, directory, wrote};
-use super::{DATA_DIR, Fixture, attr_of, check_dir, config, data_store, eventually};
+use super::{DATA_DIR, Fixture, Noted, attr_of, check_dir, config, data_store, eventually};
+use crate::tables::DESTROYS;
 use crate::{Mds, MdsConfig, MdsError};
+use nacre_rpc::Export;
 use nacre_store::MetaStore;
 use nacre_store::object::ObjectStore;
-use nacre_types::{AttrFlags, Fid, SizeSource, Status, TransNo};
+use nacre_types::{AttrFlags, ClientUuid, Fid, Nid, SizeSource, Status, TransNo};
 use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
+use nacre_wire::peer::{OpId, PeerRequest, RecordBytes};
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
+use std::sync::Arc;
 
 fn is_there(f: &Fixture, object: Fid) -> bool {
     f.mds.data_store().attr(object).expect("readable").mtime.is_some()
@@ -117,7 +122,7 @@ fn data_of_files_that_were_lost_goes_when_the_server_starts_and_no_other() {
         store.write(lost, 0, b"of a file that was lost").expect("written");
         store.write(version, 0, b"of a swap that was lost").expect("written");
     });
-    eventually("lost data goes", || !is_there(&f, lost) && !is_there(&f, version));
+    assert!(!is_there(&f, lost) && !is_there(&f, version), "before anybody is served");
     assert_eq!(content(&f, mine), b"mine");
     // A stop in order loses nothing, so nothing is looked for.
     let stray = Fid { ver: 4, ..mine };
@@ -169,7 +174,7 @@ fn after_a_power_cut_that_lost(part: &str) -> (Fixture, [Fid; 2]) {
 fn a_power_cut_that_loses_metadata_leaves_no_data_behind() {
     let (f, [first, second]) = after_a_power_cut_that_lost("meta");
     assert_eq!(f.stat(second).err(), Some(Status::ENOENT));
-    eventually("data of the lost file goes", || !is_there(&f, second));
+    assert!(!is_there(&f, second), "before anybody can make the file anew");
     assert_eq!(content(&f, first), [7; 100]);
     assert_eq!(objects_after(f), [first]);
 }
@@ -249,6 +254,9 @@ fn an_empty_file_that_has_taken_the_layout_of_another_one_can_be_written_when_th
     let (versions, keep_times, lease) = ((None, None), true, None);
     let swap = MdsRequest::SwapLayouts { first: files[0], second: files[1], versions, keep_times, lease };
     f.run(&swap).expect("swapped");
+    for object in files {
+        assert_eq!(f.mds.data_store().attr(object).expect("readable").size, 0);
+    }
     f.unlink(dir, "b").expect("removed");
     f.mds.data_store().write(files[1], 0, b"data").expect("it is the other one's now");
     let f = f.crash();
@@ -271,4 +279,53 @@ fn the_store_is_neither_left_out_nor_put_beside_another_mdt() {
     let refused = Mds::open_with(plain.path(), config(), Vec::new(), Some(store)).err().expect("it has none");
     assert!(matches!(refused, MdsError::DataPlace(_)), "{refused}");
     assert!(dir.path().join(DATA_DIR).exists());
+}
+
+/// After a power cut nobody but its own file could make an object anew.
+#[test]
+fn objects_are_durable_before_they_change_their_files() {
+    let f = Fixture::with_data_apart();
+    let dir = directory(&f);
+    let files = ["a", "b"].map(|name| {
+        let (attr, handle, _) = create(&f, dir, name, OpenFlags::WRITE);
+        f.mds.data_store().write(attr.fid, 0, &[7; 5000]).expect("written");
+        f.close(attr.fid, handle).expect("closed");
+        attr.fid
+    });
+    let syncs = || f.mds.data_store().device_store().expect("on a device").index_syncs();
+    let before = syncs();
+    let (versions, keep_times, lease) = ((None, None), true, None);
+    let swap = MdsRequest::SwapLayouts { first: files[0], second: files[1], versions, keep_times, lease };
+    f.run(&swap).expect("swapped");
+    assert!(syncs() > before);
+}
+
+/// The same file is brought again as soon as the first try was called off: its data must not go with that of the first.
+#[test]
+fn data_that_was_brought_for_nothing_goes_at_once() {
+    let f = Fixture::with_data_apart();
+    let server = Export::new(ClientUuid([9; 16]), Nid::Lo, None, Arc::new(Noted::default())).of_server();
+    let ask = |request: PeerRequest| f.mds.serve_peer(&server, &request).expect("done");
+    let fid = f.fid();
+    let op = |number: u64| OpId { mdt: 1, boot: 1, number };
+    let bring = |op: OpId, bytes: &[u8]| {
+        ask(PeerRequest::Prepare { op, fids: vec![fid], names: Vec::new() });
+        let bytes = RecordBytes(bytes.to_vec());
+        ask(PeerRequest::PutData { op, fid, offset: 0, size: Some(bytes.0.len() as u64), bytes });
+    };
+    bring(op(1), &[1; 100_000]);
+    ask(PeerRequest::Abort { op: op(1) });
+    assert!(!is_there(&f, fid));
+    let mut waiting = 0;
+    let count = &mut |_: &[u8], _: &[u8]| {
+        waiting += 1;
+        ControlFlow::Continue(())
+    };
+    f.mds.store.scan(DESTROYS, &[], Bound::Unbounded, count).expect("readable");
+    assert_eq!(waiting, 0, "nothing is left that would take what comes");
+    bring(op(2), &[2; 5000]);
+    f.run(&MdsRequest::Commit { upto: TransNo(u64::MAX) }).expect("durable");
+    let mut bytes = [0; 5000];
+    assert_eq!(f.mds.data_store().read(fid, 0, &mut bytes, 0).expect("readable"), 5000);
+    assert_eq!(bytes, [2; 5000]);
 }
