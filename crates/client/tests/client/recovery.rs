@@ -108,6 +108,20 @@ fn an_open_that_is_refused_after_a_restart_leaves_nothing_open() {
     assert_eq!(world.mds.opens(fid), 0);
 }
 
+/// Whether the MDT has opened it is not known then.
+#[test]
+fn an_open_that_was_interrupted_is_closed_at_the_mdt() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, made) = create(&client, "file");
+    client.release(made).expect("open");
+    *world.mds.held_closes.lock().expect("no panic") = Some(Vec::new());
+    *world.mds.at_open.lock().expect("no panic") = Some(Box::new(|| Err(Status::EINTR)));
+    assert_eq!(client.open(&root(), fid, READ_WRITE, false).map(drop), Err(Status::EINTR));
+    let told = world.mds.held_closes.lock().expect("no panic").take().expect("a list");
+    assert_eq!(told.iter().map(|(_, closed, ..)| *closed).collect::<Vec<Fid>>(), [fid]);
+}
+
 #[test]
 fn a_file_stays_open_at_an_mdt_that_restarts_until_what_was_written_has_arrived() {
     let world = World::new(65536, 1);
