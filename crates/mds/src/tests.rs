@@ -5,6 +5,7 @@ mod concurrency;
 mod crash;
 mod data;
 mod data_apart;
+mod data_to_come;
 mod dir_defaults;
 mod distributed;
 mod eviction;

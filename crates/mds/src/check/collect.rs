@@ -2,10 +2,11 @@
 
 use super::Problem;
 use crate::error::MdsError;
+use crate::operations::{decode_prepared, decode_record};
 use crate::shards::{named_in, shards_of};
 use crate::tables::{
-    DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, ORPHANS, OST_MARKS, OrphanKind, XATTRS,
-    split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
+    DATA, DESTROYS, DIRENTS, INODES, LINKS, META, META_KEY, OPERATIONS, ORPHANS, OST_MARKS, OrphanKind,
+    PREPARED, XATTRS, decode_op_key, split_destroy_key, split_dirent_key, split_link_key, split_xattr_key,
 };
 use nacre_layout::DirDefault;
 use nacre_layout::user;
@@ -14,6 +15,7 @@ use nacre_store::{MetaStore, Table};
 use nacre_types::acl::Acl;
 use nacre_types::name::name_hash;
 use nacre_types::{AttrFlags, Fid, FileKind, SizeSource};
+use nacre_wire::peer::Operation;
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 
@@ -61,10 +63,12 @@ pub struct Inventory {
     /// Largest id used by OST index, where it is beyond the mark.
     pub marks: HashMap<u16, OstMarkRecord>,
     pub problems: Vec<Problem>,
-    /// Objects on this MDT that layouts name.
+    /// Objects on this MDT that layouts name, or whose files prepared operations may bring.
     pub data_used: HashSet<Fid>,
     /// Records of objects on this MDT that no layout names: their keys.
     pub data_unused: Vec<Vec<u8>>,
+    /// A record that may name objects on this MDT cannot be read.
+    data_unsure: bool,
     /// MDTs that were read.
     covered: HashSet<u16>,
     /// The last one.
@@ -97,6 +101,7 @@ impl Inventory {
         all.mdt_index = mdt_index;
         // Marks are of one MDT each.
         all.marks.clear();
+        all.data_unsure = false;
         let seed = store.get(META, META_KEY, |value| value.and_then(|v| MdtRecord::decode(v).ok()))?;
         let seed = seed.map_or(0, |record| record.hash_seed);
         all.each(store, OST_MARKS, progress, &mut |all, key, value| all.take_mark(key, value))?;
@@ -105,6 +110,8 @@ impl Inventory {
         all.each(store, LINKS, progress, &mut |all, key, value| all.take_link(key, value))?;
         all.each(store, XATTRS, progress, &mut |all, key, value| all.take_xattr(key, value))?;
         all.each(store, ORPHANS, progress, &mut |all, key, value| all.take_orphan(key, value))?;
+        all.each(store, PREPARED, progress, &mut |all, key, value| all.take_prepared(key, value))?;
+        all.each(store, OPERATIONS, progress, &mut |all, key, value| all.take_operation(key, value))?;
         all.each(store, DATA, progress, &mut |all, key, _| all.take_data(key))?;
         all.each(store, DESTROYS, progress, &mut |all, key, _| all.take_destroy(key))?;
         progress(all.read);
@@ -135,6 +142,7 @@ impl Inventory {
 
     fn take_inode(&mut self, key: &[u8], value: &[u8]) {
         let Ok(key) = <[u8; 16]>::try_from(key) else {
+            self.data_unsure = true;
             return self.damaged(Fid::ZERO, "an inode has an impossible key".to_owned());
         };
         let fid = Fid::from_key(&key);
@@ -145,7 +153,10 @@ impl Inventory {
                     Inode { record, names: Vec::new(), extra_links: Vec::new(), entries: 0, subdirs: 0 };
                 self.inodes.insert(fid, inode);
             }
-            Err(error) => self.damaged(fid, format!("its record is damaged: {error}")),
+            Err(error) => {
+                self.data_unsure = true;
+                self.damaged(fid, format!("its record is damaged: {error}"));
+            }
         }
     }
 
@@ -189,7 +200,10 @@ impl Inventory {
                     self.check_mark(fid, object.ost_index, &object.object);
                 }
             }
-            Err(error) => self.damaged(*fid, format!("its layout is damaged: {error}")),
+            Err(error) => {
+                self.data_unsure = true;
+                self.damaged(*fid, format!("its layout is damaged: {error}"));
+            }
         }
     }
 
@@ -261,13 +275,34 @@ impl Inventory {
         };
         if !self.data_used.contains(&object) {
             if key.len() == 16 {
-                self.problems.push(Problem {
-                    fid: object,
-                    text: "is an object with data that belongs to no file".to_owned(),
-                    repairable: true,
-                });
+                let text = match self.data_unsure {
+                    true => "is an object with data that no record names which can be read: it stays",
+                    false => "is an object with data that belongs to no file",
+                };
+                let repairable = !self.data_unsure;
+                self.problems.push(Problem { fid: object, text: text.to_owned(), repairable });
             }
-            self.data_unused.push(key.to_vec());
+            if !self.data_unsure {
+                self.data_unused.push(key.to_vec());
+            }
+        }
+    }
+
+    /// Data comes before its file, which is locked until then, does.
+    fn take_prepared(&mut self, key: &[u8], value: &[u8]) {
+        match decode_op_key(key).and_then(|_| decode_prepared(value)) {
+            Some((fids, _)) => self.data_used.extend(fids),
+            None => {
+                self.data_unsure = true;
+                self.damaged(Fid::ZERO, "the record of a prepared operation is damaged".to_owned());
+            }
+        }
+    }
+
+    /// What one brings here needs no look: it is prepared until it has come.
+    fn take_operation(&mut self, key: &[u8], value: &[u8]) {
+        if decode_op_key(key).and_then(|_| decode_record::<Operation>(value)).is_none() {
+            self.damaged(Fid::ZERO, "the record of an operation over several MDTs is damaged".to_owned());
         }
     }
 

@@ -4,6 +4,9 @@
 //! lie, holds space that nobody can reach any more: repair destroys it. An object that a layout names and the OST does not have
 //! is in order, since objects are made by their first write. The same holds for an MDT that keeps data of files in a store of its own;
 //! ids are not given out there.
+//!
+//! While an operation over several MDTs is not finished, objects of the file that it moves may be named by no inode. They stay, as MDTs that
+//! start finish it. Nothing is destroyed if a record cannot be read that may name objects.
 
 use super::TargetReport;
 use crate::failure::{Failure, Result};
@@ -79,20 +82,23 @@ fn compare_ost(
     let mut unused: Vec<Fid> = Vec::new();
     store.for_each_object(&mut |object| {
         let name = (index, object);
-        let is_known = known.used.contains_key(&name) || known.destroying.contains(&name);
         let mark = known.marks.get(&(index, object.mdt_index()));
         let may_be_new = target.kind == TargetKind::Ost
             && mark.is_none_or(|(seq, last)| object.seq == *seq && object.oid > *last);
-        if !is_known && !may_be_new {
+        if !known.knows(&name) && !may_be_new {
             unused.push(object);
         }
     })?;
     for object in &unused {
         let attr = store.attr(*object)?;
         let (size, space) = (attr.size, attr.blocks * 512);
-        report.add(format!("object {object} of {size} bytes ({space} on disk) belongs to no file"));
+        let finding = match known.is_partial {
+            true => "is named by no record that can be read: it stays",
+            false => "belongs to no file",
+        };
+        report.add(format!("object {object} of {size} bytes ({space} on disk) {finding}"));
     }
-    if repair {
+    if repair && !known.is_partial {
         for some in unused.chunks(DESTROYED_AT_ONCE) {
             store.destroy(some)?;
             report.repaired += some.len() as u64;
@@ -160,5 +166,33 @@ mod tests {
         known.used.insert((3, Fid::ost_object(4, 1)), file);
         let report = check(&known, true);
         assert_eq!((report.problem_count, report.repaired), (2, 0), "{:?}", report.problems);
+    }
+    /// Data that has come to an MDT before its file: no inode names it.
+    #[test]
+    fn objects_of_files_that_are_to_come_stay_and_all_do_while_records_cannot_be_read() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let options = FileStoreOptions { reserve_bytes: Some(0), ..FileStoreOptions::create() };
+        let store = FileStore::open(scratch.path(), options).expect("opens");
+        let target = TargetId::mdt(2);
+        let object = |oid| Fid::new(Fid::first_sequence_of_mdt(2), oid, 0);
+        store.reserve(object(1).seq, 8).expect("reserved");
+        for oid in 1..=2 {
+            store.write(object(oid), 0, b"data").expect("written");
+        }
+        let is_there = |oid| store.attr(object(oid)).expect("readable").mtime.is_some();
+        let check = |known: &ObjectReferences| {
+            let mut report = TargetReport::default();
+            compare_ost(&store, target, known, true, &mut report).expect("readable");
+            (report.problem_count, report.repaired)
+        };
+        let index = TargetId::mdt_data(2).expect("it has data").index;
+        let awaited =
+            ObjectReferences { awaited: [(index, object(1))].into(), ..ObjectReferences::default() };
+        let mut known = ObjectReferences { is_partial: true, ..ObjectReferences::default() };
+        known.merge(awaited.clone());
+        assert_eq!(check(&known), (1, 0), "it may belong to what cannot be read");
+        assert!(is_there(1) && is_there(2));
+        assert_eq!(check(&awaited), (1, 1));
+        assert!(is_there(1) && !is_there(2));
     }
 }
