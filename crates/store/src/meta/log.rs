@@ -23,8 +23,8 @@ use crate::together::Together;
 
 /// Segment files of a store.
 pub(crate) const SEGMENTS: usize = 2;
-/// With less than this between flushes records are written by system calls. A flush write-protects the pages of a mapping, which interrupts all CPUs, and
-/// each page faults again: 150 us for each flush of one record on a virtual machine (November 2026), while calls cost 1 us for each record.
+/// With less than this between flushes records are written by system calls: with a flush after each, 6,548 records per second against 2,713 through the
+/// mapping (`docs/performance.md`, OSTs on devices). Decision 0001 names a likely cause.
 const BY_CALL_BYTES: usize = 256 << 10;
 
 /// The log of an open store.

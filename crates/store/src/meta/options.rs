@@ -13,8 +13,9 @@ pub struct MetaStoreOptions {
     /// Bytes of one log segment; there are two. A multiple of 4096 from 64 KiB to 2 GiB. Fixed when the store is made, where
     /// a small disk makes it less; the value on disk wins afterwards, and `overlay_bytes` and `reserve_bytes` follow it.
     pub wal_segment_bytes: u64,
-    /// Whether the log is written through a shared mapping (cheap) or by system calls (safe on file systems that do not
-    /// overwrite in place, where a mapped write could find no space and end the process). `None` chooses by file system.
+    /// Whether the log is written through a shared mapping where it is not flushed often (cheap), or always by system calls
+    /// (safe on file systems that do not overwrite in place, where a mapped write could find no space and end the process).
+    /// `None` chooses by file system.
     pub wal_mapped: Option<bool>,
     /// Longest time in milliseconds that an acknowledged change stays without durability if nobody asks for it;
     /// 0 switches the periodic sync off.
