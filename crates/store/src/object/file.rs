@@ -54,7 +54,7 @@ use rustix::io::Errno;
 use slots::Slots;
 use space::Reserve;
 use std::collections::HashSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -121,6 +121,15 @@ impl FileStore {
     /// [`ObjectError::Header`] for another format, [`ObjectError::OtherTarget`], [`ObjectError::OtherIndex`],
     /// [`ObjectError::Damaged`] if the index contradicts itself.
     pub fn open(dir: &Path, options: FileStoreOptions) -> Result<FileStore> {
+        FileStore::open_beside(dir, options, ahead::Shared::of)
+    }
+
+    /// As [`FileStore::open`]; `shared` gives what it shares with other stores on the file system on which its objects lie.
+    fn open_beside(
+        dir: &Path,
+        options: FileStoreOptions,
+        shared: fn(BorrowedFd<'_>) -> Arc<ahead::Shared>,
+    ) -> Result<FileStore> {
         if !directory::is_label(&options.label) {
             return Err(ObjectError::Index(MetaError::Option {
                 option: "label",
@@ -128,7 +137,7 @@ impl FileStore {
             }));
         }
         let directory = Directory::open(dir, &options)?;
-        let (mut store, was_clean) = FileStore::assemble(dir, options, directory)?;
+        let (mut store, was_clean) = FileStore::assemble(dir, options, directory, shared)?;
         store.load()?;
         store.recover_ahead()?;
         if !was_clean {
@@ -147,6 +156,7 @@ impl FileStore {
         dir: &Path,
         options: FileStoreOptions,
         mut directory: Directory,
+        shared: fn(BorrowedFd<'_>) -> Arc<ahead::Shared>,
     ) -> Result<(FileStore, bool)> {
         let is_new = directory.header.is_none();
         let slots = Arc::new(Slots::open(dir)?);
@@ -176,6 +186,7 @@ impl FileStore {
             reserve.clone(),
             options.ahead_max_bytes,
             options.ahead_everywhere,
+            shared(slots.objects_fd()),
         );
         let store = FileStore {
             dir: dir.to_owned(),

@@ -35,7 +35,7 @@ use std::ops::{Bound, ControlFlow};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
-use std::thread::{self, JoinHandle, ThreadId};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use stream::{BLOCK, Growth, Parts};
 
@@ -80,28 +80,28 @@ impl Ahead {
 
 /// What all stores of this process on one file system have reserved.
 #[derive(Default)]
-struct Shared {
+pub(super) struct Shared {
     bytes: AtomicU64,
     books: Mutex<Vec<Weak<Book>>>,
 }
 
-/// By the number of the file system's device. Tests beside each other in one process stand for processes: each has its own.
-type Place = (u64, Option<ThreadId>);
+/// By the number of the file system's device.
+static SHARED: LazyLock<Mutex<HashMap<u64, Weak<Shared>>>> = LazyLock::new(Mutex::default);
 
-static SHARED: LazyLock<Mutex<HashMap<Place, Weak<Shared>>>> = LazyLock::new(Mutex::default);
-
-fn shared(fd: BorrowedFd<'_>) -> Arc<Shared> {
-    // Without a number it is for this store alone.
-    let Ok(stat) = fs::fstat(fd) else { return Arc::default() };
-    let place = (stat.st_dev, cfg!(test).then(|| thread::current().id()));
-    let mut all = SHARED.lock();
-    all.retain(|_, shared| shared.strong_count() > 0);
-    let known = all.get(&place).and_then(Weak::upgrade);
-    known.unwrap_or_else(|| {
-        let new = Arc::new(Shared::default());
-        all.insert(place, Arc::downgrade(&new));
-        new
-    })
+impl Shared {
+    /// That of the file system on which something open lies.
+    pub(super) fn of(fd: BorrowedFd<'_>) -> Arc<Shared> {
+        // Without a number it is for this store alone.
+        let Ok(stat) = fs::fstat(fd) else { return Arc::default() };
+        let mut all = SHARED.lock();
+        all.retain(|_, shared| shared.strong_count() > 0);
+        let known = all.get(&stat.st_dev).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let new = Arc::new(Shared::default());
+            all.insert(stat.st_dev, Arc::downgrade(&new));
+            new
+        })
+    }
 }
 
 /// File systems whose space for a file is worth reserving, by their magic numbers: ext4, xfs, btrfs. Source: linux/magic.h. One in memory
@@ -125,17 +125,17 @@ pub(super) struct Book {
 }
 
 impl Book {
-    /// Of a store whose streams get up to `max_bytes` each; `everywhere`: whatever the file system is.
+    /// Of a store whose streams get up to `max_bytes` each; `everywhere`: whatever the file system is. `shared` with others there.
     pub(super) fn new(
         slots: Arc<Slots>,
         index: Arc<MetaStore>,
         reserve: Arc<Reserve>,
         max_bytes: u64,
         everywhere: bool,
+        shared: Arc<Shared>,
     ) -> Arc<Book> {
         let kind = fs::fstatfs(slots.objects_fd()).map_or(0, |stat| stat.f_type);
         let is_worth_it = everywhere || WORTH_IT.contains(&kind);
-        let shared = shared(slots.objects_fd());
         let book = Arc::new(Book {
             index,
             slots,
@@ -175,7 +175,7 @@ impl Book {
     /// Starts the thread that gives back what rests.
     pub(super) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let book = self.clone();
-        thread::Builder::new().name("ost-ahead".into()).spawn(move || book.run())
+        std::thread::Builder::new().name("ost-ahead".into()).spawn(move || book.run())
     }
 
     /// Ends the thread.

@@ -14,6 +14,11 @@ fn everywhere() -> FileStoreOptions {
     FileStoreOptions { ahead_everywhere: true, ..FileStoreOptions::create() }
 }
 
+/// A store that shares nothing with those of tests beside it in this process.
+fn alone(dir: &Path, options: FileStoreOptions) -> FileStore {
+    FileStore::open_beside(dir, options, |_| Arc::default()).unwrap()
+}
+
 /// Bytes that no two objects share.
 fn pattern(object: Fid) -> Vec<u8> {
     (0..MIB as u32).map(|place| (place.wrapping_mul(object.oid * 2 + 1) >> 7) as u8).collect()
@@ -38,7 +43,7 @@ const MAPS: u64 = 128 << 10;
 #[test]
 fn what_is_reserved_is_counted_neither_as_the_objects_nor_as_used() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let store = alone(dir.path(), everywhere());
     let before = store.space().unwrap();
     stream(&store, fid(1), 0, 9);
     let reserved = store.ahead.reserved_bytes();
@@ -57,7 +62,7 @@ fn what_is_reserved_is_counted_neither_as_the_objects_nor_as_used() {
 #[test]
 fn a_stream_that_rests_gives_back_what_it_has_and_nothing_else_of_it_changes() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let store = alone(dir.path(), everywhere());
     stream(&store, fid(1), 0, 6);
     store.write(fid(1), 6 * MIB as u64, b"the end").unwrap();
     let attr = store.attr(fid(1)).unwrap();
@@ -77,7 +82,7 @@ fn a_stream_that_rests_gives_back_what_it_has_and_nothing_else_of_it_changes() {
 #[test]
 fn reserving_is_switched_off_and_on_and_bounded_while_streams_go_on() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let store = alone(dir.path(), everywhere());
     assert_eq!(store.ahead_max_bytes(), Some(64 << 20));
     stream(&store, fid(1), 0, 9);
     assert!(store.ahead.holding() > 0);
@@ -96,7 +101,7 @@ fn reserving_is_switched_off_and_on_and_bounded_while_streams_go_on() {
 #[test]
 fn gaps_that_a_stream_has_left_are_holes_again() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let store = alone(dir.path(), everywhere());
     stream(&store, fid(1), 0, 4);
     // Of what was reserved behind 4 MiB one MiB is left out for good.
     stream(&store, fid(1), 5, 2);
@@ -109,7 +114,7 @@ fn gaps_that_a_stream_has_left_are_holes_again() {
 #[test]
 fn scattered_writes_small_objects_and_other_changes_reserve_and_keep_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let store = alone(dir.path(), everywhere());
     store.reserve(SEQUENCE, 10).unwrap();
     store.write(fid(1), 0, &[1; MIB / 2]).unwrap();
     for place in 0..8u64 {
@@ -137,7 +142,7 @@ fn scattered_writes_small_objects_and_other_changes_reserve_and_keep_nothing() {
     assert_eq!(store.ahead.reserved_bytes(), 0);
     store.close().unwrap();
     drop(store);
-    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let store = alone(dir.path(), everywhere());
     let report = store.verify(false, &mut |_| {}).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
@@ -146,7 +151,7 @@ fn scattered_writes_small_objects_and_other_changes_reserve_and_keep_nothing() {
 fn streams_find_all_the_space_there_is() {
     let Some(disk) = super::full::SmallDisk::mount("96m") else { return };
     let fill = |options: FileStoreOptions, name: &str| {
-        let store = FileStore::open(&disk.dir.path().join(name), options).unwrap();
+        let store = alone(&disk.dir.path().join(name), options);
         let data = vec![1; MIB];
         let (mut mib, mut most) = (0, 0);
         // Two streams beside each other until neither gets a byte.
@@ -185,7 +190,7 @@ fn stores_on_one_file_system_give_back_for_each_other() {
 fn a_stream_keeps_every_byte_while_files_are_closed_and_space_is_given_back_around_it() {
     let dir = tempfile::tempdir().unwrap();
     let options = FileStoreOptions { open_files_max: 64, spare_files: 0, ..everywhere() };
-    let store = FileStore::open(dir.path(), options).unwrap();
+    let store = alone(dir.path(), options);
     let stop = AtomicBool::new(false);
     let pieces = 300;
     std::thread::scope(|scope| {
@@ -236,7 +241,7 @@ fn a_stream_keeps_every_byte_while_files_are_closed_and_space_is_given_back_arou
 fn a_file_with_space_ahead_of_it_is_not_closed_before_that_is_given_back() {
     let dir = tempfile::tempdir().unwrap();
     let options = FileStoreOptions { open_files_max: 64, spare_files: 0, ..everywhere() };
-    let store = FileStore::open(dir.path(), options).unwrap();
+    let store = alone(dir.path(), options);
     stream(&store, fid(1), 0, 4);
     let handle = Arc::downgrade(&store.find(fid(1)).unwrap().unwrap());
     let open_others =
@@ -251,7 +256,7 @@ fn a_file_with_space_ahead_of_it_is_not_closed_before_that_is_given_back() {
 #[test]
 fn what_a_run_could_not_give_back_the_next_start_does() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let store = alone(dir.path(), everywhere());
     store.write(fid(1), 0, &[7; 100_000]).unwrap();
     let handle = store.find(fid(1)).unwrap().unwrap();
     let behind = rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -261,7 +266,7 @@ fn what_a_run_could_not_give_back_the_next_start_does() {
     let attr = store.attr(fid(1)).unwrap();
     store.close().unwrap();
     drop(store);
-    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let store = alone(dir.path(), everywhere());
     assert!(taken(&store, fid(1)) <= MIB as u64);
     let after = store.attr(fid(1)).unwrap();
     assert_eq!((after.size, after.mtime), (attr.size, attr.mtime));
@@ -274,7 +279,7 @@ const VICTIM_DIR: &str = "NACRE_TEST_AHEAD";
 #[test]
 fn victim() {
     let Some(dir) = std::env::var_os(VICTIM_DIR) else { return };
-    let store = FileStore::open(Path::new(&dir), everywhere()).unwrap();
+    let store = alone(Path::new(&dir), everywhere());
     stream(&store, fid(1), 0, 9);
     stream(&store, fid(2), 0, 3);
     println!("reserved {}", store.ahead.reserved_bytes());
@@ -295,7 +300,7 @@ fn the_start_after_a_kill_gives_back_what_was_reserved() {
     assert!(reserved.is_some_and(|bytes| bytes > 0), "{reserved:?}");
     victim.kill().unwrap();
     victim.wait().unwrap();
-    let store = FileStore::open(dir.path(), everywhere()).unwrap();
+    let store = alone(dir.path(), everywhere());
     for (object, mib) in [(fid(1), 9), (fid(2), 3)] {
         assert_eq!(store.attr(object).unwrap().size, (mib * MIB) as u64);
         assert!(taken(&store, object).abs_diff((mib * MIB) as u64) <= MAPS);
@@ -313,8 +318,7 @@ fn the_start_after_a_kill_gives_back_what_was_reserved() {
 
 /// Pieces that eight objects lie in, which are written by a thread each.
 fn pieces_of_streams(dir: &Path, ahead_max_bytes: u64) -> usize {
-    let store =
-        FileStore::open(dir, FileStoreOptions { ahead_max_bytes, ..FileStoreOptions::create() }).unwrap();
+    let store = alone(dir, FileStoreOptions { ahead_max_bytes, ..FileStoreOptions::create() });
     std::thread::scope(|scope| {
         for oid in 1..9 {
             let store = &store;
