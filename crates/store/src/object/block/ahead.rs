@@ -175,7 +175,7 @@ impl Ahead {
         }
         table.made += 1;
         drop(table);
-        let made = device.fetcher();
+        let made = nacre_env::blocking(|| device.fetcher());
         if made.is_none() {
             self.table.lock().made -= 1;
         }
@@ -336,7 +336,12 @@ impl Core {
             let Some(window) = self.plan_window(&stream.object, state, stream.planned, blocks) else {
                 return;
             };
-            stream.fetch.begin(part, &window.ranges);
+            let fetch = &mut *stream.fetch;
+            match fetch.is_there(part) {
+                true => fetch.begin(part, &window.ranges),
+                // A window that was forgotten is still under way.
+                false => nacre_env::blocking(|| fetch.begin(part, &window.ranges)),
+            }
             self.ahead.begun.fetch_add(1, Ordering::Relaxed);
             stream.windows[part] = Some(window);
             stream.planned += blocks;

@@ -40,6 +40,7 @@ struct State {
     flushes: u64,
     stats: DeviceStats,
     is_off: bool,
+    untold_waits: u64,
 }
 
 /// See the [module documentation](self).
@@ -101,6 +102,15 @@ struct MemoryFetch {
     state: Arc<Mutex<State>>,
     memory: Vec<u8>,
     parts: [io::Result<usize>; FETCH_PARTS],
+    /// Begun and not waited for: as slow as a device may be.
+    is_under_way: [bool; FETCH_PARTS],
+}
+
+impl State {
+    /// A device would make its caller wait.
+    fn waits(&mut self) {
+        self.untold_waits += u64::from(!nacre_env::blocking::is_blocking());
+    }
 }
 
 impl Fetch for MemoryFetch {
@@ -113,14 +123,21 @@ impl Fetch for MemoryFetch {
             rest = behind;
         }
         let len = ranges.iter().map(|(_, len)| len).sum();
-        self.parts[part] = self.state.lock().read(self.size, &mut batch).map(|()| len);
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut self.is_under_way[part], true) {
+            state.waits();
+        }
+        self.parts[part] = state.read(self.size, &mut batch).map(|()| len);
     }
 
-    fn is_there(&mut self, _part: usize) -> bool {
-        true
+    fn is_there(&mut self, part: usize) -> bool {
+        !self.is_under_way[part]
     }
 
     fn finish(&mut self, part: usize) -> io::Result<&[u8]> {
+        if std::mem::take(&mut self.is_under_way[part]) {
+            self.state.lock().waits();
+        }
         let len = std::mem::replace(&mut self.parts[part], Ok(0))?;
         Ok(&self.memory[part * FETCH_BYTES..][..len])
     }
@@ -177,6 +194,11 @@ impl MemoryDevice {
         self.state.lock().current.len() as u64 * SECTOR as u64
     }
 
+    /// Waits for fetches, and for their memory, of threads that had not said that they wait ([`nacre_env::blocking`]).
+    pub fn untold_waits(&self) -> u64 {
+        self.state.lock().untold_waits
+    }
+
     /// Writes and flushes so far.
     pub fn operations(&self) -> u64 {
         let state = self.state.lock();
@@ -190,12 +212,14 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn fetcher(&self) -> Option<Box<dyn Fetch>> {
+        self.state.lock().waits();
         let memory = vec![0; FETCH_PARTS * FETCH_BYTES];
         Some(Box::new(MemoryFetch {
             size: self.size,
             state: self.state.clone(),
             memory,
             parts: [const { Ok(0) }; FETCH_PARTS],
+            is_under_way: [false; FETCH_PARTS],
         }))
     }
 

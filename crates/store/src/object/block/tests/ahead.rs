@@ -159,6 +159,20 @@ fn whatever_changes_an_object_makes_what_was_read_ahead_of_it_forgotten() {
 }
 
 #[test]
+fn who_waits_for_memory_or_what_is_under_way_in_it_says_so_before() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let (store, mut data) = store_with(&device, dir.path(), 12);
+    read_on(&store, &data, 0..6);
+    // Two windows are under way, and of no use any more: their memory is needed for others.
+    data[..4].copy_from_slice(b"fish");
+    store.write(fid(1), 0, b"fish").expect("written");
+    read_on(&store, &data, 6..12);
+    assert_eq!(store.read_ahead_stats().used, 4 + 5);
+    assert_eq!(device.untold_waits(), 0);
+}
+
+#[test]
 fn damage_in_what_was_read_ahead_is_an_error_that_names_the_place() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -269,6 +283,9 @@ fn a_stream_beside_changes_gets_nothing_older_than_what_was_there_when_it_asked(
         latest[number].store(write, Ordering::SeqCst);
     };
     (0..READS).for_each(|number| write(number, 1));
+    (0..READS).for_each(|number| drop(read(&store, number * READ, READ).expect("read")));
+    let alone = store.read_ahead_stats();
+    assert_eq!((alone.begun, alone.used), (READS as u64 - 2, READS as u64 - 2));
     let start = Barrier::new(2);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -297,6 +314,7 @@ fn a_stream_beside_changes_gets_nothing_older_than_what_was_there_when_it_asked(
             }
         }
     });
+    assert!(store.read_ahead_stats().begun > alone.begun, "beside changes too");
     assert_clean(&store, "beside changes");
 }
 
