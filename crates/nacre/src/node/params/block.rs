@@ -5,7 +5,7 @@ use nacre_bench::frag::{self, Unit};
 use nacre_oss::ObjectServer;
 use nacre_params::{Tree, value};
 use nacre_store::object::ObjectStoreStats;
-use nacre_store::object::block::device::{BlockDevice, Engine};
+use nacre_store::object::block::device::{BlockDevice, Engine, FETCH_BYTES, FETCH_PARTS};
 use nacre_store::object::block::{Core, DefragSettings, DefragStats};
 use nacre_types::{Status, StatusResult};
 use std::sync::Arc;
@@ -54,6 +54,18 @@ const SETTINGS: [Setting; 5] = [
         set: |settings, text| number(text).map(|ms| settings.idle_ms = ms),
     },
 ];
+
+/// Least memory for what is read ahead, if it is not none: that of one stream.
+const READ_AHEAD_MIN: u64 = (FETCH_PARTS * FETCH_BYTES) as u64;
+/// Most of it: the kernel keeps it in memory, and cannot give it to others.
+const READ_AHEAD_MAX: u64 = 1 << 30;
+
+fn read_ahead_bytes(text: &str) -> StatusResult<u64> {
+    match value::bytes(text, 1)? {
+        bytes @ (0 | READ_AHEAD_MIN..=READ_AHEAD_MAX) => Ok(bytes),
+        _ => Err(Status::ERANGE),
+    }
+}
 
 /// Counters as `name value` lines.
 fn lines(rows: &[(&str, u64)]) -> String {
@@ -176,12 +188,12 @@ pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
             },
         );
     }
-    type Size = (&'static str, fn(&Core) -> u64, fn(&Core, u64));
+    type Size = (&'static str, fn(&str) -> StatusResult<u64>, fn(&Core) -> u64, fn(&Core, u64));
     let sizes: [Size; 2] = [
-        ("scrub_bytes_per_second", Core::scrub_rate, Core::set_scrub_rate),
-        ("read_ahead_bytes", Core::read_ahead, Core::set_read_ahead),
+        ("scrub_bytes_per_second", |text| value::bytes(text, 1), Core::scrub_rate, Core::set_scrub_rate),
+        ("read_ahead_bytes", read_ahead_bytes, Core::read_ahead, Core::set_read_ahead),
     ];
-    for (leaf, show, set) in sizes {
+    for (leaf, parse, show, set) in sizes {
         let (get, change) = (server.clone(), server.clone());
         tree.add_both(
             &format!("{below}.{leaf}"),
@@ -191,7 +203,7 @@ pub fn enter(tree: &Tree, name: &str, below: &str, server: &Arc<ObjectServer>) {
             },
             move |text| {
                 let store = change.store().device_store().ok_or(Status::ENODEV)?;
-                set(store, value::bytes(text, 1)?);
+                set(store, parse(text)?);
                 Ok(())
             },
         );
@@ -225,5 +237,16 @@ mod tests {
         assert_eq!(set("defrag_rest_seconds", "0").as_deref(), Ok("0"));
         assert_eq!(set("defrag_idle_ms", "-1"), Err(Status::EINVAL));
         assert!(!settings.is_on);
+    }
+
+    #[test]
+    fn memory_for_reading_ahead_is_none_or_enough_for_a_stream_and_bounded() {
+        assert_eq!(read_ahead_bytes("0"), Ok(0));
+        assert_eq!(read_ahead_bytes("2M"), Ok(2 << 20));
+        assert_eq!(read_ahead_bytes("1G"), Ok(1 << 30));
+        for outside in ["1", "2097151", "1073741825", "1T"] {
+            assert_eq!(read_ahead_bytes(outside), Err(Status::ERANGE), "{outside}");
+        }
+        assert_eq!(read_ahead_bytes("much"), Err(Status::EINVAL));
     }
 }
