@@ -434,6 +434,8 @@ impl Log {
             }
             state.tail
         };
+        // What took the place of batches before the new tail must be as durable as they were.
+        self.flush()?;
         self.change_superblock(|superblock| superblock.tail = next)?;
         Ok(Some(next))
     }
