@@ -141,11 +141,14 @@ impl CacheReport {
         let Some(survey) = survey else { return CacheReport::default() };
         let is_copy = |damage: &&LogDamage| matches!(damage, LogDamage::Superblock { .. });
         let is_refused = survey.is_refused();
-        let problems = survey.damage.iter().map(ToString::to_string).chain(survey.hidden_text());
+        // If the store opens it names itself what is damaged and not covered by anything newer.
+        let counts = |damage: &&LogDamage| is_refused || !matches!(damage, LogDamage::Data { .. });
+        let named = survey.damage.iter().filter(counts).map(ToString::to_string);
+        let problems = named.chain(survey.hidden_text());
         CacheReport {
             checked: format!(", {} batches of the cache", survey.batches),
             problems: problems.collect(),
-            count: survey.damage_count,
+            count: survey.damage_count - if is_refused { 0 } else { survey.damaged_data },
             // Opening the store writes them anew.
             repaired: if is_refused { 0 } else { survey.damage.iter().filter(is_copy).count() as u64 },
             is_refused,

@@ -1,11 +1,14 @@
 //! Writing back: in the order of the disk, by how full the log is and by idleness.
 
 use super::pieces::Piece;
-use super::{Core, NxdMode, NxdSettings};
+use super::{CacheProblem, Core, NxdMode, NxdSettings};
 use crate::object::block::device::BLOCK;
 use crate::object::{ObjectError, Result};
+use ::log::warn;
 use nacre_types::Fid;
 use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -14,6 +17,8 @@ use std::time::{Duration, Instant};
 /// Bytes and pieces of an object that are written back under one lock.
 const GROUP_BYTES: u64 = 1 << 20;
 const GROUP_PIECES: usize = 64;
+/// After so many pieces that the device of the log refuses to read a round ends: it may be gone as a whole.
+const UNREADABLE_MAX: u32 = 64;
 /// How often the thread looks without being called.
 const TICK: Duration = Duration::from_millis(100);
 /// How long it waits after a failure.
@@ -99,7 +104,9 @@ impl Core {
     fn run(&self) {
         let (mut is_above, mut seen) = (false, 0);
         while let Some(is_rung) = self.alarm.wait(TICK, true) {
-            self.note_durable(&mut seen);
+            if self.note_durable(&mut seen).is_err() && self.alarm.wait(AFTER_FAILURE, false).is_none() {
+                return;
+            }
             let Some(pace) = self.wanted(is_rung, &mut is_above) else {
                 self.look_whether_clean();
                 continue;
@@ -118,13 +125,14 @@ impl Core {
     }
 
     /// While nothing is written to the log, nothing in it says that its last batches are durable: the superblock does then.
-    fn note_durable(&self, seen: &mut u64) {
+    fn note_durable(&self, seen: &mut u64) -> io::Result<()> {
         let (_, end, _) = self.log.extent();
-        if end == std::mem::replace(seen, end)
-            && let Err(error) = self.log.note_durable()
-        {
-            self.note_flush_failure(&self.io_error(error));
+        if end != std::mem::replace(seen, end) {
+            return Ok(());
         }
+        self.log.note_durable().inspect_err(|error| {
+            warn!("{}: could not write what is durable into the superblock of the log: {error}", self.name);
+        })
     }
 
     /// An empty log of a cache that is idle or not used any more is not needed.
@@ -173,8 +181,35 @@ impl Core {
         self.mark_clean()
     }
 
+    /// The same, but goes on behind all that cannot be written back, whatever the reason, and tells `failed` of it.
+    ///
+    /// # Errors
+    /// The first of those that `failed` was told of, or one that concerns all.
+    pub fn flush_what_can_be(&self, failed: &mut dyn FnMut(Fid, Range<u64>, &ObjectError)) -> Result<()> {
+        let mut go_on = |object, piece: &Piece, error: &ObjectError| {
+            failed(object, piece.start..piece.end, error);
+            true
+        };
+        while self.round_with(&Pace::Fast, &mut go_on)? {}
+        self.mark_clean()
+    }
+
     /// Writes back what only the log has, makes it durable, and moves the tail of the log. Says whether anything was done.
+    /// What is damaged in the log stays there, and all behind it is written back nevertheless.
     pub(super) fn round(&self, pace: &Pace) -> Result<bool> {
+        let mut unreadable = 0;
+        self.round_with(pace, &mut |_, _, error| match error {
+            ObjectError::Cache { problem: CacheProblem::Damaged, .. } => true,
+            ObjectError::Cache { .. } => {
+                unreadable += 1;
+                unreadable < UNREADABLE_MAX
+            }
+            _ => false,
+        })
+    }
+
+    /// `go_on` is told of each piece that cannot be written back.
+    fn round_with(&self, pace: &Pace, go_on: GoOn<'_>) -> Result<bool> {
         let _one_at_a_time = self.rounds.lock();
         let (start, end, _) = self.log.extent();
         if start == end {
@@ -185,32 +220,25 @@ impl Core {
         self.log.flush().map_err(|error| self.io_error(error))?;
         let mut dirty = self.dirty_pieces(end * BLOCK);
         dirty.sort_unstable_by_key(|(object, piece)| (*object, piece.start));
-        let (mut written, mut bytes, mut failure) = (Vec::new(), 0, None);
+        let mut done = Done::default();
         let mut rest = dirty.as_slice();
         while !rest.is_empty() && !self.alarm.is_stopping() {
             let (group, after) = rest.split_at(group_len(rest));
-            match self.write_group_back(group) {
-                Ok(pieces) => {
-                    bytes += pieces.iter().map(Piece::len).sum::<u64>();
-                    written.push((group[0].0, pieces));
-                }
-                Err(error) => {
-                    failure = Some(error);
-                    break;
-                }
+            if !self.try_group(group, &mut done, go_on) {
+                break;
             }
             rest = after;
             if let Pace::Rate(rate) = pace {
-                let due = Duration::from_secs_f64(bytes as f64 / *rate as f64);
+                let due = Duration::from_secs_f64(done.bytes as f64 / *rate as f64);
                 self.alarm.wait(due.saturating_sub(begun.elapsed()), false);
             }
         }
-        if !written.is_empty() {
+        if !done.written.is_empty() {
             self.sync_below()?;
-            for (object, pieces) in &written {
+            for (object, pieces) in &done.written {
                 self.clean(self.stripe(*object), *object, pieces);
             }
-            let rate = bytes as f64 / begun.elapsed().as_secs_f64().max(1e-6);
+            let rate = done.bytes as f64 / begun.elapsed().as_secs_f64().max(1e-6);
             self.counters.flush_rate.store(rate as u64, Ordering::Relaxed);
         }
         let moved = self.log.move_tail().map_err(|error| self.io_error(error))?;
@@ -218,10 +246,28 @@ impl Core {
             self.sweep(tail);
             self.log.release(tail);
         }
-        match failure {
+        match done.failure {
             Some(error) => Err(error),
-            None => Ok(moved.is_some() || bytes > 0),
+            None => Ok(moved.is_some() || done.bytes > 0),
         }
+    }
+
+    /// Writes a group back; where that fails each piece of it alone. False if the round is to end.
+    fn try_group(&self, group: &[(Fid, Piece)], done: &mut Done, go_on: GoOn<'_>) -> bool {
+        let error = match self.write_group_back(group) {
+            Ok(pieces) => {
+                done.bytes += pieces.iter().map(Piece::len).sum::<u64>();
+                done.written.push((group[0].0, pieces));
+                return true;
+            }
+            Err(error) => error,
+        };
+        if let [(object, piece)] = group {
+            let goes_on = go_on(*object, piece, &error);
+            done.failure.get_or_insert(error);
+            return goes_on;
+        }
+        group.chunks(1).all(|piece| self.try_group(piece, done, go_on))
     }
 
     fn dirty_pieces(&self, limit: u64) -> Vec<(Fid, Piece)> {
@@ -266,6 +312,18 @@ impl Core {
         }
     }
 }
+
+/// What a round has done so far.
+#[derive(Default)]
+struct Done {
+    written: Vec<(Fid, Vec<Piece>)>,
+    bytes: u64,
+    /// The first.
+    failure: Option<ObjectError>,
+}
+
+/// Is told of a piece that cannot be written back, and says whether to go on with the next.
+type GoOn<'a> = &'a mut dyn FnMut(Fid, &Piece, &ObjectError) -> bool;
 
 /// How many pieces go into the next group: of one object, and not too many.
 fn group_len(pieces: &[(Fid, Piece)]) -> usize {

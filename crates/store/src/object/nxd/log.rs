@@ -7,7 +7,9 @@
 use super::pieces::{Lost, Record};
 use super::walk::{BATCH_BLOCKS, End, Found, MARK_EVERY, on_device, walk};
 use crate::object::block::device::{AlignedBuffer, BLOCK, BlockDevice, ReadOp, WriteOp};
-use nacre_ondisk::nxd::{NXD_ENTRIES_MAX, NXD_SUPERBLOCK_LEN, NxdBatch, NxdEntry, NxdSuperblock, data_crc};
+use nacre_ondisk::nxd::{
+    NXD_ENTRIES_MAX, NXD_SUPERBLOCK_LEN, NxdBatch, NxdEntry, NxdError, NxdSuperblock, data_crc,
+};
 use nacre_types::{Fid, Timestamp};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -133,16 +135,24 @@ fn take_group(waiting: &mut VecDeque<(u64, Vec<Item>)>) -> Vec<(u64, Vec<Item>)>
     group
 }
 
-type FoundSuperblock = Result<NxdSuperblock, nacre_ondisk::nxd::NxdError>;
+type FoundSuperblock = Result<NxdSuperblock, NxdError>;
 
-/// Reads both copies of the superblock.
+/// Reads both copies of the superblock. One that the device refuses to read is damaged if the other is there.
+///
+/// # Errors
+/// Those of the device, if it leaves no copy.
 pub(super) fn superblock_copies(device: &dyn BlockDevice) -> io::Result<[FoundSuperblock; 2]> {
     let decode = |offset| -> io::Result<_> {
         let mut block = AlignedBuffer::zeroed(BLOCK as usize);
         device.read(&mut [ReadOp { offset, buffer: &mut block }])?;
         Ok(NxdSuperblock::decode(&block))
     };
-    Ok([decode(0)?, decode(device.size() - BLOCK)?])
+    match (decode(0), decode(device.size() - BLOCK)) {
+        (Ok(first), Ok(last)) => Ok([first, last]),
+        (Ok(Ok(first)), Err(_)) => Ok([Ok(first), Err(NxdError::Damaged)]),
+        (Err(_), Ok(Ok(last))) => Ok([Err(NxdError::Damaged), Ok(last)]),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
 }
 
 /// Reads a superblock of either copy: the newer one that is whole.

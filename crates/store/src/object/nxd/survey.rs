@@ -120,6 +120,8 @@ pub struct LogSurvey {
     pub damage: Vec<LogDamage>,
     /// How many there are.
     pub damage_count: u64,
+    /// How many of them are [`LogDamage::Data`]: a store that opens finds those that still count by itself.
+    pub damaged_data: u64,
     /// Blocks that cannot be told apart.
     pub lost_blocks: u64,
     /// Objects with data behind the first of them, with the bytes that the log has for them.
@@ -137,6 +139,7 @@ impl LogSurvey {
             behind: 0,
             damage: Vec::new(),
             damage_count: 0,
+            damaged_data: 0,
             lost_blocks: 0,
             hidden: BTreeMap::new(),
         }
@@ -178,6 +181,7 @@ impl LogSurvey {
 
     fn add(&mut self, damage: LogDamage) {
         self.damage_count += 1;
+        self.damaged_data += u64::from(matches!(damage, LogDamage::Data { .. }));
         if self.damage.len() < NAMED_MAX {
             self.damage.push(damage);
         }

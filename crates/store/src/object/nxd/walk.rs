@@ -4,6 +4,7 @@
 //! durable beyond that place, it is damage: the superblock, or a batch behind it, which were written after the flush. `docs/formats/nxd.md`
 //! has the rules.
 
+use super::log::superblock_copies;
 use crate::object::block::device::{BLOCK, BlockDevice, ReadOp};
 use nacre_ondisk::nxd::{NxdBatch, NxdEntry, NxdSuperblock, data_crc};
 use std::io;
@@ -55,6 +56,25 @@ pub(super) fn read_range(device: &dyn BlockDevice, ring: u64, at: u64, buffer: &
     device.read(&mut ops)
 }
 
+/// The same block by block: those that the device refuses to read are zeros, as damaged as any other that is not what was written.
+/// `error` if it reads nothing at all, no superblock either.
+fn read_each(
+    device: &dyn BlockDevice,
+    ring: u64,
+    at: u64,
+    buffer: &mut [u8],
+    error: io::Error,
+) -> io::Result<()> {
+    let mut is_any_read = false;
+    for (at, block) in (at..).step_by(BLOCK as usize).zip(buffer.chunks_mut(BLOCK as usize)) {
+        match read_range(device, ring, at, block) {
+            Ok(()) => is_any_read = true,
+            Err(_) => block.fill(0),
+        }
+    }
+    if is_any_read || superblock_copies(device).is_ok() { Ok(()) } else { Err(error) }
+}
+
 /// What lies behind a place where no whole batch is.
 struct Behind {
     /// Up to here the log was durable.
@@ -102,7 +122,7 @@ pub(super) fn walk(
         if durable <= position {
             break;
         }
-        let range = position..walker.next_header(position, epoch).unwrap_or(durable);
+        let range = position..walker.next_header(position, epoch).map_or(durable, |at| at.min(durable));
         position = range.end;
         let entries = walker.guess(&range)?;
         found(Found::Gap { range, entries });
@@ -199,7 +219,9 @@ impl Walker<'_> {
         if position < *start || position + blocks > *start + have {
             bytes.resize((WINDOW.max(blocks).min(left) * BLOCK) as usize, 0);
             *start = position;
-            read_range(self.device, self.ring, position * BLOCK, bytes)?;
+            if let Err(error) = read_range(self.device, self.ring, position * BLOCK, bytes) {
+                read_each(self.device, self.ring, position * BLOCK, bytes, error)?;
+            }
         }
         let at = ((position - *start) * BLOCK) as usize;
         Ok(&bytes[at..at + (blocks * BLOCK) as usize])

@@ -270,3 +270,125 @@ fn any_bit_of_a_log_may_flip_and_nothing_wrong_is_read_in_silence() {
         device.flip_bit(at, bit);
     }
 }
+
+#[test]
+fn a_batch_behind_a_damaged_one_that_was_not_durable_either_is_not_counted_as_lost() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = Arc::new(MemoryDevice::new(4 << 20));
+    let store = with_batches(dir.path(), &device, 2);
+    store.sync(fid(1)).expect("synced");
+    store.write(fid(3), 0, &[3; BLOCK_LEN]).expect("written");
+    store.write(fid(4), 0, &[4; BLOCK_LEN]).expect("written");
+    drop(store);
+    device.flip_bit(batch_of(2) + 10, 0);
+    device.flip_bit(batch_of(3) + 10, 0);
+    let found = survey(&device);
+    assert_eq!((found.batches, found.lost_blocks, found.end), (1, 2, 4), "{found:?}");
+}
+
+#[test]
+fn blocks_that_cannot_be_read_behind_the_log_are_no_hindrance() {
+    let (dir, device) = closed(2);
+    for object in 3..6 {
+        device.order(Fault::UnreadableBlock(batch_of(object) / BLOCK));
+    }
+    // The last one of the ring alone, too.
+    device.order(Fault::UnreadableBlock((4 << 20) / BLOCK - 2));
+    assert_eq!(survey(&device).damage, []);
+    let store = open(dir.path(), &device, quiet()).expect("opens");
+    store.write(fid(3), 0, &[3; BLOCK_LEN]).expect("written over it");
+    for object in 1..=3u8 {
+        assert_eq!(contents(&store, fid(object.into())), [object; BLOCK_LEN]);
+    }
+}
+
+#[test]
+fn a_block_of_the_log_that_cannot_be_read_is_damage_of_its_batch_alone() {
+    let (dir, device) = closed(3);
+    device.order(Fault::UnreadableBlock(batch_of(2) / BLOCK + 1));
+    let found = survey(&device);
+    let damage = LogDamage::Data { at_device: batch_of(2), bytes: bytes_of(2) };
+    assert_eq!((found.damage, found.damaged_data), (vec![damage], 1));
+    let store = open(dir.path(), &device, quiet()).expect("opens");
+    assert_eq!(contents(&store, fid(3)), [3; BLOCK_LEN]);
+    let error = store.read(fid(2), 0, &mut [0; BLOCK_LEN], 0).expect_err("unreadable");
+    assert_eq!(error.status(), Status::EIO);
+    store.flush_now().expect_err("not all can be written back");
+    assert_eq!(contents(store.store(), fid(3)), [3; BLOCK_LEN]);
+    store.close().expect("closed");
+    drop(store);
+    // A header.
+    let (dir, device) = closed(3);
+    device.order(Fault::UnreadableBlock(batch_of(2) / BLOCK));
+    let found = survey(&device);
+    assert_eq!((found.batches, found.lost_blocks, found.damage_count), (2, 2, 1), "{found:?}");
+    assert!(open(dir.path(), &device, quiet()).is_err());
+    let store = open(dir.path(), &device, NxdOptions { salvage: true, ..quiet() }).expect("opens");
+    store.flush_now().expect("written back");
+    for (object, byte) in [(1, 1), (2, 0), (3, 3)] {
+        assert_eq!(contents(store.store(), fid(object)), [byte; BLOCK_LEN], "object {object}");
+    }
+}
+
+#[test]
+fn a_copy_of_the_superblock_that_cannot_be_read_is_damaged_and_a_dead_device_an_error() {
+    let (dir, device) = closed(2);
+    for at_device in [0, (4 << 20) - BLOCK] {
+        device.order(Fault::UnreadableBlock(at_device / BLOCK));
+        let damage = LogDamage::Superblock { at_device, error: nacre_ondisk::nxd::NxdError::Damaged };
+        assert_eq!(survey(&device).damage, [damage]);
+        let store = open(dir.path(), &device, quiet()).expect("opens");
+        assert_eq!(contents(&store, fid(2)), [2; BLOCK_LEN]);
+        store.close().expect("closed");
+        drop(store);
+        assert_eq!(survey(&device).damage, [], "it was written anew");
+    }
+    for block in 0..(4 << 20) / BLOCK {
+        device.order(Fault::UnreadableBlock(block));
+    }
+    LogSurvey::of(&*device).expect_err("nothing can be read");
+}
+
+#[test]
+fn all_but_what_is_damaged_is_written_back() {
+    let (dir, device) = closed(3);
+    let store = open(dir.path(), &device, quiet()).expect("opens");
+    // Neighbours of what is damaged, which go to the disk with it.
+    for at in 1..5u64 {
+        store.write(fid(1), at * 2 * BLOCK, &[9; BLOCK_LEN]).expect("written");
+    }
+    device.flip_bit(batch_of(1) + BLOCK + 77, 1);
+    assert_eq!(store.flush_now().expect_err("damaged").status(), Status::EIO);
+    let below = contents(store.store(), fid(1));
+    for at in 1..5 {
+        assert_eq!(below[at * 2 * BLOCK_LEN..][..BLOCK_LEN], [9; BLOCK_LEN], "piece {at}");
+    }
+    assert_eq!(below[..BLOCK_LEN], [0; BLOCK_LEN]);
+    for object in 2..=3u8 {
+        assert_eq!(contents(store.store(), fid(object.into())), [object; BLOCK_LEN]);
+    }
+    assert_eq!(store.cache_stats().dirty, BLOCK, "only the damaged bytes are left");
+    // What took their place lets the tail go on.
+    store.write(fid(1), 0, &[7; BLOCK_LEN]).expect("written over it");
+    store.flush_now().expect("written back");
+    assert!(!store.cache_stats().is_needed);
+    assert_eq!(contents(store.store(), fid(1))[..BLOCK_LEN], [7; BLOCK_LEN]);
+}
+
+#[test]
+fn what_cannot_be_written_back_is_named_and_all_else_is_written_when_that_is_ordered() {
+    let (dir, device) = closed(200);
+    let store = open(dir.path(), &device, quiet()).expect("opens");
+    // More than a round puts up with.
+    for object in 1..=150u64 {
+        device.order(Fault::UnreadableBlock(batch_of(object) / BLOCK + 1));
+    }
+    store.flush_now().expect_err("unreadable");
+    let mut failed = Vec::new();
+    store.flush_what_can_be(&mut |object, bytes, _| failed.push((object, bytes))).expect_err("unreadable");
+    assert_eq!(failed, (1..=150).map(|object| (fid(object), 0..BLOCK)).collect::<Vec<_>>());
+    assert_eq!(store.cache_stats().dirty, 150 * BLOCK);
+    for object in 151..=200u8 {
+        assert_eq!(contents(store.store(), fid(object.into())), [object; BLOCK_LEN]);
+    }
+}
