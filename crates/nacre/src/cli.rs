@@ -412,7 +412,8 @@ struct TargetDrainArgs {
 
 /// Takes the cache of small writes away from an OST that does not run.
 ///
-/// It starts without the device from then on, and the device belongs to nobody. A cache that still holds data which the OST lacks is
+/// It starts without the device from then on, and the device belongs to nobody, or is left as it is and named if it cannot be
+/// opened or is another store's. A cache that still holds data which the OST lacks is
 /// kept, unless that is written back (--drain) or given up (--force).
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -91,7 +91,7 @@ impl OstCache {
         if is_same_path && !self.words.force {
             return Ok(None);
         }
-        let Err(needed) = check_without(dir, false) else { return Ok(None) };
+        let Err(needed) = check_without(dir) else { return Ok(None) };
         let opened = match open_device(&path, None) {
             // Without force: so it is the one that belongs to the target, or an error.
             Ok(device) => Nxd::open(dir, store.clone(), Arc::new(device), &NxdOptions::default()),
@@ -182,7 +182,7 @@ pub fn with_cache(
             Ok(Box::new(Nxd::open(dir, Arc::new(store), device, &NxdOptions::default())?))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            check_without(dir, false)?;
+            check_without(dir)?;
             log::warn!("{}: its cache {} is not there; all data is", dir.display(), path.display());
             Ok(Box::new(store))
         }

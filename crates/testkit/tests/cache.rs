@@ -345,6 +345,7 @@ fn a_damaged_log_is_told_of_and_the_ost_does_not_start_until_what_is_lost_is_giv
     flip(&cluster, third + 100);
     let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--force"]).success();
     assert!(outcome.stderr.contains("given up as ordered"), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("belongs to nobody"), "{}", outcome.stdout);
     fs::remove_file(&cache).expect("removed");
     up(&cluster, &[]).success();
     let found = fs::read(&path).expect("read");
@@ -366,6 +367,7 @@ fn damaged_data_in_a_log_is_an_error_where_it_is_and_the_ost_starts() {
     assert!(shown.contains(&format!("the batch at {second} of the cache: the data of object")), "{shown}");
     let checked = cluster.nacre(&["check", &data]).fails_with(1).stdout;
     assert!(checked.contains("the cache holds data at offset"), "{checked}");
+    assert!(checked.contains("batches of the cache, 1 problems"), "it counts once: {checked}");
     up(&cluster, &[]).success();
     let file = File::open(&path).expect("opened");
     let mut damaged = 0;
@@ -459,6 +461,7 @@ fn a_cache_is_written_back_and_taken_away_at_once_and_its_device_is_anybodys() {
     let outcome = cluster.nacre(&["target", "uncache", &data, "OST0000", "--force"]).success();
     assert!(outcome.stderr.contains("given up as ordered"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("without it they are lost"), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("was left as it is"), "{}", outcome.stdout);
     up(&cluster, &[]).success();
     check(&path, &bytes);
     cluster.stop_and_check();

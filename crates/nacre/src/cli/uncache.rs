@@ -10,8 +10,12 @@ use nacre_store::object::block::device::DirectDevice;
 use nacre_store::object::nxd::{Nxd, NxdOptions, cache_of, check_without, remove, survey_in};
 use nacre_store::object::{ObjectError, ObjectStore};
 use nacre_types::TargetId;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Pieces that cannot be written back and are named.
+const NAMED_MAX: u64 = 100;
 
 /// Runs the command.
 pub fn run(args: &TargetUncacheArgs) -> Result<()> {
@@ -24,7 +28,7 @@ pub fn run(args: &TargetUncacheArgs) -> Result<()> {
     let dir = instance.target_dir(target);
     let found = cache_of(&dir).map_err(failed(target))?;
     let path = found.ok_or_else(|| Failure::new(format!("{target} has no cache of small writes")))?;
-    let needed = check_without(&dir, false).err();
+    let needed = check_without(&dir).err();
     if let Some(needed) = needed.as_ref().filter(|_| !args.drain && !args.force) {
         return Err(Failure::new(format!(
             "{target} keeps its cache: {needed}; let it be written back first, with 'lctl set_param nxd.{}-{target}.mode=drain' while it runs or with --drain now, or give it up with --force",
@@ -41,8 +45,10 @@ pub fn run(args: &TargetUncacheArgs) -> Result<()> {
         None => store.close().map_err(failed(target))?,
     }
     drop(store);
-    remove(&dir, cache.device.as_deref().map(|device| device as _)).map_err(failed(target))?;
-    println!("{target} has no cache any more; {} belongs to nobody", path.display());
+    let device = cache.device.as_deref().map(|device| device as _);
+    let is_wiped = remove(&dir, device, args.force).map_err(failed(target))?;
+    let now = if is_wiped { "belongs to nobody" } else { "was left as it is" };
+    println!("{target} has no cache any more; {} {now}", path.display());
     Ok(())
 }
 
@@ -103,8 +109,7 @@ impl Cache<'_> {
         match result {
             Err(error) if force => {
                 eprintln!("nacre: {}: given up as ordered: {needed} ({})", self.target, error.message);
-                let closed = store.close();
-                check_without(self.dir, true).and(closed).map_err(failed(self.target))
+                store.close().map_err(failed(self.target))
             }
             result => result,
         }
@@ -132,8 +137,24 @@ impl Cache<'_> {
         // A device that is not the cache of this store is refused: it gets no force.
         let options = NxdOptions { salvage: force, ..NxdOptions::default() };
         let cache = Nxd::open(self.dir, store.clone(), device.clone(), &options).map_err(failed(target))?;
-        cache.flush_now().map_err(failed(target))?;
+        let flushed = if force { self.write_what_can_be(&cache) } else { cache.flush_now() };
+        flushed.map_err(failed(target))?;
         cache.close().map_err(failed(target))
+    }
+
+    fn write_what_can_be(&self, cache: &Nxd) -> nacre_store::object::Result<()> {
+        let mut failures = 0;
+        let result = cache.flush_what_can_be(&mut |object, bytes, error| {
+            failures += 1;
+            if failures <= NAMED_MAX {
+                let (target, Range { start, end }) = (self.target, bytes);
+                eprintln!("nacre: {target}: given up as ordered: object {object} {start}..{end}: {error}");
+            }
+        });
+        if failures > NAMED_MAX {
+            eprintln!("nacre: {}: given up as ordered: {} more pieces", self.target, failures - NAMED_MAX);
+        }
+        result
     }
 }
 

@@ -142,21 +142,15 @@ pub fn cache_of(dir: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// Checks that the store in a directory may be used without its cache: there is none, or it holds nothing that the store does
-/// not hold. With `force` its loss is written into the log, and the store is used.
+/// not hold.
 ///
 /// # Errors
 /// [`ObjectError::Cache`] with [`CacheProblem::Needed`].
-pub fn check_without(dir: &Path, force: bool) -> Result<()> {
-    let Some(mark) = read_mark(dir)? else { return Ok(()) };
-    if !mark.is_dirty {
-        return Ok(());
+pub fn check_without(dir: &Path) -> Result<()> {
+    match read_mark(dir)? {
+        Some(mark) if mark.is_dirty => Err(needed(&mark)),
+        _ => Ok(()),
     }
-    let needed = needed(&mark);
-    if !force {
-        return Err(needed);
-    }
-    log::error!("{}: used without its cache as ordered: {needed}", dir.display());
-    write_mark(dir, &NxdMark { is_dirty: false, changed: now(), ..mark })
 }
 
 /// Checks that a device may become a cache: it is large enough, and holds nobody's data.
@@ -198,19 +192,24 @@ fn superblock_of(device: &dyn BlockDevice) -> Result<std::result::Result<NxdSupe
 }
 
 /// Takes the cache away from the store in a directory, which the caller has for himself: durable on return. If its device is given
-/// it is made one that belongs to nobody.
+/// it is made one that belongs to nobody; says whether it was. With `give_up` also one that holds what the store does not hold:
+/// until it is taken away the mark says so.
 ///
 /// # Errors
 /// [`ObjectError::Cache`] with [`CacheProblem::Needed`] if the store is not whole without it; nothing was changed then.
-pub fn remove(dir: &Path, device: Option<&dyn BlockDevice>) -> Result<()> {
-    let Some(mark) = read_mark(dir)? else { return Ok(()) };
+pub fn remove(dir: &Path, device: Option<&dyn BlockDevice>, give_up: bool) -> Result<bool> {
+    let Some(mark) = read_mark(dir)? else { return Ok(false) };
     if mark.is_dirty {
-        return Err(needed(&mark));
+        let needed = needed(&mark);
+        if !give_up {
+            return Err(needed);
+        }
+        log::error!("{}: used without its cache as ordered: {needed}", dir.display());
     }
-    // The device first: with the mark and without its superblock it is made an empty cache again, and nobody loses anything.
-    if let Some(device) = device
-        && matches!(superblock_of(device)?, Ok(found) if (found.cache, found.store) == (mark.cache, mark.store))
-    {
+    // The device first: with the mark and without its superblock nothing in it is ever taken for newer than the store.
+    let is_own = |found: NxdSuperblock| (found.cache, found.store) == (mark.cache, mark.store);
+    let own = device.filter(|device| superblock_of(*device).is_ok_and(|found| found.is_ok_and(is_own)));
+    if let Some(device) = own {
         wipe(device).map_err(|error| problem(&device.info().name, CacheProblem::Io(error)))?;
     }
     let take = || {
@@ -219,7 +218,8 @@ pub fn remove(dir: &Path, device: Option<&dyn BlockDevice>) -> Result<()> {
         fs::unlinkat(&fd, MARK, fs::AtFlags::empty())?;
         fs::fsync(&fd)
     };
-    nacre_env::blocking(take).map_err(|error| path_error("take the mark of the cache from", dir, error))
+    nacre_env::blocking(take).map_err(|error| path_error("take the mark of the cache from", dir, error))?;
+    Ok(own.is_some())
 }
 
 pub(super) fn now() -> Timestamp {
@@ -250,14 +250,12 @@ pub(super) fn pair(
         }
         return Ok((*found, mark.clone()));
     }
-    if let Some(mark) = &mark {
-        check_without(dir, options.force).map_err(|error| match &found {
-            Ok(_) => problem(&name, CacheProblem::OtherStore),
-            Err(_) => match error {
-                ObjectError::Cache { .. } => needed(mark),
-                other => other,
-            },
-        })?;
+    if let Some(mark) = mark.as_ref().filter(|mark| mark.is_dirty) {
+        if !options.force {
+            let is_other = found.is_ok();
+            return Err(if is_other { problem(&name, CacheProblem::OtherStore) } else { needed(mark) });
+        }
+        log::error!("{}: used without its cache as ordered: {}", dir.display(), needed(mark));
     }
     if !options.force {
         check_unused(device)?;

@@ -98,7 +98,7 @@ fn a_cache_is_switched_off_and_drained_while_it_is_used() {
     store.close().expect("closed");
     drop(store);
     // Its device may be lost now.
-    check_without(dir.path(), false).expect("not needed");
+    check_without(dir.path()).expect("not needed");
     let store = in_memory(dir.path(), &flash(2), &options);
     assert!(contents(&store, fid(1)) == expected);
     store.write(fid(1), 0, &[4; 512]).expect("written");
@@ -114,7 +114,7 @@ fn a_cache_that_holds_nothing_is_taken_away_for_good_and_no_other() {
     store.close().expect("closed");
     drop(store);
     let writes = device.stats().writes;
-    let text = remove(&path, Some(&*device)).expect_err("it holds data").to_string();
+    let text = remove(&path, Some(&*device), false).expect_err("it holds data").to_string();
     assert!(text.contains("without it they are lost"), "{text}");
     assert_eq!(device.stats().writes, writes);
     let store = in_memory(&path, &device, &quiet());
@@ -128,15 +128,15 @@ fn a_cache_that_holds_nothing_is_taken_away_for_good_and_no_other() {
     store.flush_now().expect("written back");
     drop(store);
     let writes = other.stats().writes;
-    remove(&path, Some(&*other)).expect("taken away");
+    assert!(!remove(&path, Some(&*other), false).expect("taken away"));
     assert_eq!(other.stats().writes, writes);
     assert_eq!(cache_of(&path).expect("readable"), None);
-    remove(&path, Some(&*device)).expect("there is none");
+    assert!(!remove(&path, Some(&*device), false).expect("there is none"));
     assert_eq!(contents(&*block_store(&path), fid(1)), [1; 4096]);
     // With its own device that is anybody's afterwards.
     let dir = dir.path().join("other");
     assert!(check_unused(&*other).is_err());
-    remove(&dir, Some(&*other)).expect("taken away");
+    assert!(remove(&dir, Some(&*other), false).expect("taken away"));
     check_unused(&*other).expect("nobody's");
     assert_clean(&*block_store(&dir), "without its cache");
 }
@@ -149,7 +149,7 @@ fn a_store_whose_cache_holds_data_is_not_used_without_it_unless_it_is_forced() {
     store.write(fid(1), 0, &[1; 4096]).expect("written");
     store.close().expect("closed");
     drop(store);
-    let text = check_without(&path, false).expect_err("needed").to_string();
+    let text = check_without(&path).expect_err("needed").to_string();
     assert!(text.contains("only there, not in the store") && text.contains("4194304 bytes"), "{text}");
     let open = |device: &Arc<MemoryDevice>, force| {
         Nxd::open(&path, block_store(&path), device.clone(), &NxdOptions { force, ..quiet() })
@@ -160,8 +160,14 @@ fn a_store_whose_cache_holds_data_is_not_used_without_it_unless_it_is_forced() {
     let store = open(&device, false).expect("opens");
     assert_eq!(contents(&store, fid(1)), [1; 4096]);
     drop(store);
-    check_without(&path, true).expect("given up");
-    check_without(&path, false).expect("nothing more to lose");
+    // It is not said to be whole before its cache is taken away.
+    device.order(Fault::PowerAfter(0));
+    remove(&path, Some(&*device), true).expect_err("the device cannot be wiped");
+    check_without(&path).expect_err("still needed");
+    device.repair();
+    assert!(remove(&path, Some(&*device), true).expect("given up"));
+    check_without(&path).expect("nothing more to lose");
+    check_unused(&*device).expect("nobody's");
     let inner = block_store(&path);
     assert_eq!(contents(&*inner, fid(1)), [0; 4096]);
 }
@@ -226,6 +232,25 @@ fn damaged_data_in_the_log_is_an_error_and_is_found() {
     device.flip_bit(2 * BLOCK + 50, 3);
     store.flush_now().expect("whole again");
     assert_eq!(below(&store, fid(1)), [1; 4096]);
+}
+
+#[test]
+fn a_superblock_that_cannot_be_written_is_no_failure_of_writing_back_and_is_tried_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = flash(4);
+    let store = in_memory(dir.path(), &device, &quiet());
+    store.write(fid(1), 0, &[1; 4096]).expect("written");
+    let before = device.operations();
+    // The next write of the device is that of the superblock, when the log is quiet.
+    device.order(Fault::TornWrite(0));
+    store.sync(fid(1)).expect("synced");
+    let end = Instant::now() + Duration::from_secs(30);
+    let flush_and_refused_write = 2;
+    while device.operations() <= before + flush_and_refused_write {
+        assert!(Instant::now() < end);
+        std::thread::yield_now();
+    }
+    assert_eq!(store.cache_stats().flush_failures, 0);
 }
 
 #[test]
