@@ -95,7 +95,7 @@ fn space_goes_back_by_order(shape: Shape, fsname: &str) {
     let line = cluster.nacre(&["trim", &name]).success().stdout;
     assert!(line.starts_with(&name) && line.contains("block  0B in 0 extents, "), "{line}");
     let missing = cluster.nacre(&["trim", &format!("{fsname}-OST0007")]).fails_with(1);
-    assert!(missing.stderr.contains("no OST that runs here"), "{missing}");
+    assert!(missing.stderr.contains("no target with objects that runs here"), "{missing}");
     let inside = cluster.nacre(&["trim", text(&kept)]).fails_with(1);
     assert!(inside.stderr.contains("is on the mount"), "{inside}");
     // One that runs no more is trimmed as well, whole.
