@@ -378,11 +378,18 @@ fn an_mdt_in_a_directory_of_its_own_registers_and_comes_back_where_it_was() {
         });
         let status = run(&["status", "DIR"]).success().stdout;
         assert!(status.contains("MDT0001"), "{status}");
+        // It keeps the objects that the first MDT has given out.
+        let moved = first.join("moved");
+        cluster.lfs(&["setstripe", "-c", "1", "-i", "0", text(&moved)]).success();
+        fs::write(&moved, vec![7; 3 << 20]).expect("written");
+        cluster.lfs(&["migrate", "-m", "1", text(&moved)]).success();
         cluster.nacre(&["umount", text(&second)]).success();
         assert!(mounts::at(&second).is_none());
         cluster.nacre(&["down", text(cluster.data())]).success();
         run(&["down", "DIR"]).success();
         run(&["check", "DIR"]).success();
+        let checked = cluster.nacre(&["check", "--repair", text(cluster.data())]).success().stdout;
+        assert!(checked.contains("OST0000  1 objects") && checked.contains("no damage"), "{checked}");
         cluster.forget_mounts();
     });
 }

@@ -7,6 +7,9 @@
 //!
 //! While an operation over several MDTs is not finished, objects of the file that it moves may be named by no inode. They stay, as MDTs that
 //! start finish it. Nothing is destroyed if a record cannot be read that may name objects.
+//!
+//! A file that has moved to another MDT keeps its objects. So what no layout here names may be named by one of an MDT elsewhere: where there are
+//! such, nothing is said of it.
 
 use super::TargetReport;
 use crate::failure::{Failure, Result};
@@ -16,6 +19,7 @@ use nacre_mds::check::{ObjectReferences, object_references};
 use nacre_store::object::ObjectStore;
 use nacre_store::object::block::is_block_store;
 use nacre_types::{Fid, TargetId, TargetKind};
+use nacre_wire::mgs::TargetConfig;
 
 /// Problems of one kind that are written out for one OST.
 const SHOWN_MAX: usize = 100;
@@ -31,6 +35,7 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
             .map_err(Failure::because(format!("read the layouts of {target}")))?;
         known.merge(found);
     }
+    let all_mdts = has_all_mdts(instance);
     for ((ost, object), file) in &known.shared {
         if let Some(report) = report_of(reports, TargetId::mdt(file.mdt_index())) {
             report.add(format!("{file}: its object {object} on OST{ost:04x} is also another file's"));
@@ -47,11 +52,19 @@ pub fn compare(instance: &Instance, repair: bool, reports: &mut [TargetReport]) 
         }
         let Some(report) = report_of(reports, target).filter(|report| !report.is_closed) else { continue };
         let store = node::open_objects(instance, target)?;
-        compare_ost(&*store, target, &known, repair, report)
+        compare_ost(&*store, target, &known, (repair, all_mdts), report)
             .map_err(Failure::because(format!("compare the objects of {target}")))?;
         store.close().map_err(Failure::because(format!("close {target}")))?;
     }
     Ok(())
+}
+
+/// Whether all MDTs of the file system are in this directory, as far as its management server says.
+fn has_all_mdts(instance: &Instance) -> bool {
+    let here = instance.targets();
+    let config = nacre_mgs::service::load(&instance.target_dir(TargetId::mgt()));
+    let is_mdt = |target: &&TargetConfig| target.target.kind == TargetKind::Mdt;
+    config.is_ok_and(|config| config.targets.iter().filter(is_mdt).all(|mdt| here.contains(&mdt.target)))
 }
 
 fn report_of(reports: &mut [TargetReport], target: TargetId) -> Option<&mut TargetReport> {
@@ -72,7 +85,7 @@ fn compare_ost(
     store: &dyn ObjectStore,
     target: TargetId,
     known: &ObjectReferences,
-    repair: bool,
+    (repair, all_mdts): (bool, bool),
     report: &mut TargetReport,
 ) -> nacre_store::object::Result<()> {
     let index = match target.kind {
@@ -89,6 +102,10 @@ fn compare_ost(
             unused.push(object);
         }
     })?;
+    if target.kind == TargetKind::Ost && !all_mdts && !unused.is_empty() {
+        report.checked += &format!(", {} named by no MDT that is here", unused.len());
+        unused.clear();
+    }
     for object in &unused {
         let attr = store.attr(*object)?;
         let (size, space) = (attr.size, attr.blocks * 512);
@@ -108,7 +125,9 @@ fn compare_ost(
         return Ok(());
     }
     for ((ost, object), file) in known.used.iter().filter(|((ost, _), _)| *ost == index) {
-        let own = known.marks.get(&(*ost, object.mdt_index())).is_some_and(|(seq, _)| object.seq == *seq);
+        // What an MDT elsewhere has given out is known there.
+        let own =
+            known.marks.get(&(*ost, object.mdt_index())).map_or(!all_mdts, |(seq, _)| object.seq == *seq);
         if !own {
             report.add(format!("{file}: its object {object} is none of this OST"));
         } else if object.oid > store.last_reserved(object.seq)? {
@@ -142,9 +161,13 @@ mod tests {
         known.destroying.insert((3, object(2)));
         let check = |known: &ObjectReferences, repair| {
             let mut report = TargetReport::default();
-            compare_ost(&store, TargetId::ost(3), known, repair, &mut report).expect("readable");
+            compare_ost(&store, TargetId::ost(3), known, (repair, true), &mut report).expect("readable");
             report
         };
+        let mut report = TargetReport::default();
+        compare_ost(&store, TargetId::ost(3), &known, (true, false), &mut report).expect("readable");
+        assert_eq!((report.problem_count, report.repaired), (0, 0), "files may be on MDTs elsewhere");
+        assert_eq!(report.checked, ", 2 named by no MDT that is here");
         let report = check(&known, true);
         assert_eq!((report.problem_count, report.repaired), (2, 2), "{:?}", report.problems);
         assert!(report.problems[0].contains("of 5000 bytes"), "{:?}", report.problems);
@@ -182,7 +205,7 @@ mod tests {
         let is_there = |oid| store.attr(object(oid)).expect("readable").mtime.is_some();
         let check = |known: &ObjectReferences| {
             let mut report = TargetReport::default();
-            compare_ost(&store, target, known, true, &mut report).expect("readable");
+            compare_ost(&store, target, known, (true, true), &mut report).expect("readable");
             (report.problem_count, report.repaired)
         };
         let index = TargetId::mdt_data(2).expect("it has data").index;
