@@ -3,10 +3,17 @@
 //!
 //! `cargo run --release -p nacre-store --example block_survey -- DIR [SIZE_MIB] [SECONDS] [ROUNDS] [OBJECTS]`
 
+#[path = "common/create.rs"]
+mod create;
+#[path = "common/reads.rs"]
+mod reads;
+
+use create::create_and_sync;
 use nacre_store::object::{
     BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore, ReadRequest,
 };
 use nacre_types::Fid;
+use reads::{Random, thread_cpu};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -15,11 +22,6 @@ use std::time::{Duration, Instant};
 const MIB: usize = 1 << 20;
 /// Reads of one call.
 const BATCH: usize = 1024;
-
-fn thread_cpu() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
 
 /// Runs fio; operations and KiB per second.
 fn fio(file: &Path, arguments: &[&str]) -> (f64, f64) {
@@ -37,17 +39,6 @@ fn fio(file: &Path, arguments: &[&str]) -> (f64, f64) {
     let at = if arguments.iter().any(|argument| argument.contains("rw=write")) { 46 } else { 5 };
     let number = |at: usize| fields[at].parse::<f64>().expect("a number");
     (number(at + 2), number(at + 1))
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
 }
 
 /// Memory at the beginning of a page.
@@ -108,23 +99,6 @@ fn mib_per_second(mib: usize, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     mib as f64 / start.elapsed().as_secs_f64()
-}
-
-/// Makes objects, writes 4 KiB into each and syncs it: objects per second.
-fn create_and_sync(store: &dyn ObjectStore, first: u32, objects: u32, threads: u32) -> f64 {
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            scope.spawn(move || {
-                for number in (thread..objects).step_by(threads as usize) {
-                    let object = Fid::ost_object(0, first + number);
-                    store.write(object, 0, &[7; 4096]).expect("written");
-                    store.sync(object).expect("synced");
-                }
-            });
-        }
-    });
-    f64::from(objects) / start.elapsed().as_secs_f64()
 }
 
 /// Writes and reads 1 MiB after the other, beside fio.

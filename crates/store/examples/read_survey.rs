@@ -5,15 +5,18 @@
 //! `cargo run --release -p nacre-store --example read_survey -- DIR [SIZE_MIB] [ROUNDS] [MIB_OF_A_RUN]`
 
 mod common;
+#[path = "common/reads.rs"]
+mod reads;
 
 use common::{number, spread};
 use io_uring::{IoUring, opcode, types};
 use nacre_store::object::{BlockStore, BlockStoreOptions, ObjectStore, ReadRequest};
 use nacre_types::Fid;
+use reads::{Random, thread_cpu};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
@@ -56,22 +59,6 @@ const BARES: [Bare; 5] = [
         ..AS_FIO
     },
 ];
-
-fn thread_cpu() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 /// Memory at the beginning of a page, small or large.
 fn aligned(len: usize, is_huge: bool) -> &'static mut [u8] {

@@ -5,10 +5,12 @@
 //! `cargo run --release -p nacre-store --example sync_survey -- DIR [ROUNDS] [OBJECTS_OF_A_RUN] [THREADS]`
 
 mod common;
+#[path = "common/create.rs"]
+mod create;
 
 use common::{number, spread};
-use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
-use nacre_types::Fid;
+use create::create_and_sync;
+use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -89,23 +91,6 @@ impl Log {
         }
         self.file.sync_data().expect("synced");
     }
-}
-
-/// Makes objects, writes 4 KiB into each and syncs it: objects per second.
-fn create_and_sync(store: &dyn ObjectStore, first: u32, objects: u32, threads: u32) -> f64 {
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            scope.spawn(move || {
-                for number in (thread..objects).step_by(threads as usize) {
-                    let object = Fid::ost_object(0, first + number);
-                    store.write(object, 0, &[7; 4096]).expect("written");
-                    store.sync(object).expect("synced");
-                }
-            });
-        }
-    });
-    f64::from(objects) / start.elapsed().as_secs_f64()
 }
 
 fn main() {
