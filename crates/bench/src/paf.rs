@@ -8,6 +8,7 @@
 //! the talk on fragmentation of 2017.
 
 mod ageing;
+mod control;
 mod engine;
 mod ground;
 mod ranges;
@@ -73,6 +74,10 @@ pub struct RunArguments {
     /// throttle:... as osd-file.*.simulated_medium takes them
     #[arg(long, value_name = "SPEC", value_parser = medium::parse)]
     simulated_medium: Option<AnyMedium>,
+    /// Directory on the target's disk, for a file that is written and read by turns with the measured one: the table then has ratios to
+    /// it, from which what others do to the disk meanwhile is taken out
+    #[arg(long, value_name = "DIR")]
+    control: Option<PathBuf>,
     /// Leave the kernel's caches as they are, instead of emptying them before each read (which only root can)
     #[arg(long)]
     keep_caches: bool,
@@ -178,8 +183,10 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
     if let Some(bytes) = wrong {
         return Err(Error::Usage(format!("--file-size {bytes} is no multiple of {} bytes", ranges::UNIT)));
     }
+    let control = control(arguments, &target)?;
     Ok(Settings {
         target,
+        control,
         capacity: arguments.capacity.0.clone(),
         fragment: arguments.fragment.0.clone(),
         xfer: arguments.xfer.0.clone(),
@@ -191,6 +198,26 @@ fn settings(arguments: &RunArguments) -> Result<Settings, Error> {
         keep_caches: arguments.keep_caches,
         simulated_medium: medium::some(arguments.simulated_medium).map(|medium| medium.to_string()),
     })
+}
+
+/// Where the control is, if there is one.
+fn control(arguments: &RunArguments, target: &Path) -> Result<Option<PathBuf>, Error> {
+    let Some(directory) = &arguments.control else { return Ok(None) };
+    if medium::some(arguments.simulated_medium).is_some() {
+        let message = "--control is a file on a real disk, which says nothing of a simulated one: leave one of the two out";
+        return Err(Error::Usage(message.to_owned()));
+    }
+    let control = std::fs::canonicalize(directory).map_err(Error::io("find", directory))?;
+    if !control.is_dir() {
+        return Err(Error::Usage(format!("--control {} is no directory: name one", control.display())));
+    }
+    if control.starts_with(target) {
+        let shown = control.display();
+        return Err(Error::Usage(format!(
+            "--control {shown} is in the target: name a directory elsewhere on its disk"
+        )));
+    }
+    Ok(Some(control))
 }
 
 /// A path that may not be there yet, without links in what is there of it.

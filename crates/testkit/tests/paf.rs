@@ -109,6 +109,38 @@ fn a_run_measures_every_pair_of_every_state_and_leaves_nothing_on_the_disk() {
     assert!(ended.stderr.contains("has ended"), "{ended}");
 }
 
+#[test]
+fn a_control_is_measured_by_turns_and_taken_away() {
+    let Some(disk) = Disk::new() else { return };
+    let beside = disk.run.directory().join("beside");
+    fs::create_dir(&beside).expect("made");
+    let letters = |control: &Path, more: &str| {
+        let control = text(control);
+        format!(
+            "--capacity 0 --fragment 0 --xfer 1M,2M --iterations 2 --file-size 16M --control {control} {more}"
+        )
+    };
+    let refuse = |control: &Path, more: &str, says: &str| {
+        let refused = disk.paf(&letters(control, more)).fails_with(1);
+        assert!(refused.stderr.contains(says) && refused.stderr.lines().count() == 1, "{says} in {refused}");
+        assert_eq!((disk.names().len(), disk.output.exists()), (0, false), "{more}");
+    };
+    refuse(&disk.mount, "", "is in the target");
+    refuse(&beside.join("none"), "", "No such file");
+    refuse(&beside, "--simulated-medium disk", "says nothing of a simulated one");
+    let other = Run::new();
+    let small = other.small_disk(10);
+    refuse(&small, "", "has no room for a file as large");
+    assert_eq!(names(&small), ["lost+found"]);
+    let table = disk.paf(&letters(&beside, "")).success().stdout;
+    for row in &rows(&table, "PaF:00.00")[..2] {
+        let rates: Vec<f64> = row[2..].iter().map(|cell| cell.parse().expect("a number")).collect();
+        assert!(rates.len() == 8 && rates.iter().all(|rate| *rate > 0.0), "{row:?}");
+    }
+    assert!(table.contains("of control") && table.contains(text(&beside)), "{table}");
+    assert_eq!(names(&beside), [] as [&str; 0]);
+}
+
 /// What was measured before stays.
 fn assert_same(kept: &[String], known: &[String]) {
     assert!(kept.len() >= known.len());

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ageing::{Population, level_of};
+use super::control::Control;
 use super::ground::{self, Ground, Owner};
 use super::ranges::STEP;
-use super::state::{Cell, Level, Output, Paf, Shape, State};
+use super::state::{Cell, Level, Output, Paf, Rates, Shape, State};
 use crate::bar::Bar;
 use crate::buffer::Buffer;
 use crate::error::Error;
@@ -29,6 +30,8 @@ pub(super) struct Engine {
     output: Output,
     /// The files as they should be; `None` until they were compared.
     population: Option<Population>,
+    /// What is measured by turns with the target while it runs, if that was wished for.
+    control: Option<Control>,
 }
 
 impl Engine {
@@ -42,22 +45,26 @@ impl Engine {
     ) -> Result<Engine, Error> {
         let owner = Owner { id: state.id.clone(), output: output.directory.display().to_string() };
         let medium = state.settings.medium()?;
+        let is_new = state.capacity == 0;
         let opened = ground::open(&state.settings.target, &owner, below, medium).and_then(|ground| {
-            if state.capacity == 0 {
-                let sized = give_size(&mut state, ground.room()?);
-                if sized.is_err() {
-                    ground.leave()?;
+            let room = ground.room()?;
+            let sized = if is_new { give_size(&mut state, room) } else { Ok(()) };
+            match sized.and_then(|()| control_of(&state)) {
+                Ok(control) => Ok((ground, control)),
+                Err(error) => {
+                    if is_new {
+                        ground.leave()?;
+                    }
+                    Err(error)
                 }
-                sized?;
             }
-            Ok(ground)
         });
-        let ground = opened.inspect_err(|_| output.withdraw())?;
+        let (ground, control) = opened.inspect_err(|_| output.withdraw())?;
         state.label = ground.label();
         if repopulate {
             state.level = None;
         }
-        Ok(Engine { ground, state, output, population: None })
+        Ok(Engine { ground, state, output, population: None, control })
     }
 
     /// Measures what is not measured yet, and takes the files away.
@@ -245,15 +252,21 @@ impl Engine {
         let bytes = self.state.file_bytes / xfer * xfer;
         let mut buffer = Buffer::new(xfer as usize);
         crate::pattern::fill(buffer.slice(), self.state.settings.seed, 0, 0);
+        let control = self.control.as_ref().map(|control| -> Result<(f64, f64), Error> {
+            Ok((control.write(bytes, &mut buffer)?, control.read(bytes, &mut buffer)?))
+        });
+        let control = control.transpose()?;
         let pass = self.pass(bytes, &mut buffer);
         // Whatever happened: the next write is to find the same room.
         let removed = self.ground.remove_measured().and_then(|()| self.ground.settle());
         let (write, read) = pass?;
         removed?;
         // Whole bytes, which JSON gives back as they were.
-        let rate = |timed: ground::Timed| (bytes as f64 / timed.seconds.max(1e-9)).round();
+        let rate = |seconds: f64| (bytes as f64 / seconds.max(1e-9)).round();
+        let control = control.map(|(write, read)| Rates { write: rate(write), read: rate(read) });
         let direct = write.direct && read.direct;
-        self.state.cells.push(Cell { paf, xfer, iteration, write: rate(write), read: rate(read), direct });
+        let (write, read) = (rate(write.seconds), rate(read.seconds));
+        self.state.cells.push(Cell { paf, xfer, iteration, write, read, direct, control });
         self.output.save(&self.state)
     }
 
@@ -265,6 +278,12 @@ impl Engine {
         }
         Ok((write, self.ground.measure_read(bytes, buffer)?))
     }
+}
+
+/// The file that is measured by turns with the target, if that was wished for.
+fn control_of(state: &State) -> Result<Option<Control>, Error> {
+    let make = |directory: &PathBuf| Control::make(directory, &state.id, state.file_bytes);
+    state.settings.control.as_ref().map(make).transpose()
 }
 
 /// Decides what percents are taken of, and how large the measured file is.

@@ -116,12 +116,12 @@ fn not_empty(target: &Path, what: &str) -> Error {
 }
 
 /// Writes where a transfer belongs into its first bytes, so that a reader can tell.
-fn stamp(block: &mut [u8], offset: u64) {
+pub(super) fn stamp(block: &mut [u8], offset: u64) {
     block[..8].copy_from_slice(&(offset ^ STAMP).to_le_bytes());
 }
 
 /// Whether a transfer is the one that was written there.
-fn check(block: &[u8], offset: u64, label: &str) -> Result<(), Error> {
+pub(super) fn check(block: &[u8], offset: u64, label: &str) -> Result<(), Error> {
     if block[..8] == (offset ^ STAMP).to_le_bytes() {
         return Ok(());
     }

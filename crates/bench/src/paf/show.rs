@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::state::{Cell, Paf, REPORTS, Settings, Shape, State};
+use super::state::{Cell, Paf, REPORTS, Rates, Settings, Shape, State};
 use crate::error::Error;
 use crate::heat::{self, HeatMap};
 use crate::machine::Machine;
@@ -27,6 +27,43 @@ struct Line {
     read_mean: f64,
     /// Every transfer went around the page cache.
     direct: bool,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    control: Option<Beside>,
+}
+
+/// What the control had beside the iterations of a line.
+#[derive(Debug, Clone, Serialize)]
+struct Beside {
+    /// Bytes per second of each iteration.
+    control_write: Vec<f64>,
+    control_read: Vec<f64>,
+    /// Medians of the ratios of each iteration to the control right before it: one that the disk was disturbed in weighs no more than others.
+    write_to_control: f64,
+    read_to_control: f64,
+}
+
+impl Beside {
+    /// `None` unless all have one.
+    fn of(cells: &[&Cell]) -> Option<Beside> {
+        let rates: Vec<Rates> = cells.iter().map(|cell| cell.control).collect::<Option<_>>()?;
+        let ratios = |of: fn(&Cell, &Rates) -> f64| {
+            median(cells.iter().zip(&rates).map(|(cell, control)| of(cell, control)).collect())
+        };
+        Some(Beside {
+            control_write: rates.iter().map(|control| control.write).collect(),
+            control_read: rates.iter().map(|control| control.read).collect(),
+            write_to_control: ratios(|cell, control| cell.write / control.write.max(1.0)),
+            read_to_control: ratios(|cell, control| cell.read / control.read.max(1.0)),
+        })
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count => f64::midpoint(values[(count - 1) / 2], values[count / 2]),
+    }
 }
 
 #[derive(Serialize)]
@@ -67,6 +104,7 @@ fn lines(state: &State) -> Vec<Line> {
                 write,
                 read,
                 direct: cells.iter().all(|cell| cell.direct),
+                control: Beside::of(&cells),
             });
         }
     }
@@ -109,6 +147,12 @@ fn notes(state: &State) -> Vec<String> {
         (false, true) => "the kernel's caches were emptied before each read".to_owned(),
         (false, false) => "the kernel's caches could not be emptied before reads: only root can".to_owned(),
     });
+    if let Some(directory) = &settings.control {
+        notes.push(format!(
+            "of control: median of the ratios to a file in {} that was written and read in the same way right before each pair",
+            directory.display()
+        ));
+    }
     if let Some(size) = settings.size {
         notes.push(format!(
             "--size {}: the file system is larger, and has free space beside what was filled",
@@ -134,14 +178,22 @@ pub(super) fn table(state: &State) -> String {
     for what in ["write", "read"] {
         head.extend((1..=iterations).map(|iteration| format!("{what} {iteration}")));
         head.push("mean".to_owned());
+        if state.settings.control.is_some() {
+            head.push("of control".to_owned());
+        }
     }
     for line in &lines {
         let mut row = vec![line.paf.clone(), size::show(line.xfer)];
-        for (values, mean) in [(&line.write, line.write_mean), (&line.read, line.read_mean)] {
+        let beside = |of: fn(&Beside) -> f64| line.control.as_ref().map(of);
+        for (values, mean, ratio) in [
+            (&line.write, line.write_mean, beside(|control| control.write_to_control)),
+            (&line.read, line.read_mean, beside(|control| control.read_to_control)),
+        ] {
             row.extend(values.iter().map(|value| megabytes(*value)));
             // Of an unfinished run.
             row.extend((values.len()..iterations as usize).map(|_| String::new()));
             row.push(megabytes(mean));
+            row.extend(ratio.map(|ratio| format!("{ratio:.2}")));
         }
         rows.push(row);
     }
@@ -242,13 +294,19 @@ fn maps(state: &State, writes: bool) -> (Vec<HeatMap>, String) {
     fragments.sort_unstable();
     fragments.dedup();
     let value = |line: &Line| if writes { line.write_mean } else { line.read_mean };
+    // What is compared with the first state: ratios to the control where there is one.
+    let compared = |line: &Line| match &line.control {
+        Some(control) if writes => control.write_to_control,
+        Some(control) => control.read_to_control,
+        None => value(line),
+    };
     let base = settings.states().first().copied();
     let of = |&xfer: &u64| {
-        let find = |paf: Paf| lines.iter().find(|line| line.state == paf && line.xfer == xfer).map(value);
-        let one = base.and_then(find).unwrap_or(0.0);
+        let find = |paf: Paf| lines.iter().find(|line| line.state == paf && line.xfer == xfer);
+        let one = base.and_then(find).map(compared).filter(|&one| one > 0.0).unwrap_or(1.0);
         let row = |&capacity: &u8| {
             let cell = |&fragment: &u8| {
-                find(Paf { capacity, fragment }).map(|rate| (megabytes(rate), rate / one.max(1.0)))
+                find(Paf { capacity, fragment }).map(|line| (megabytes(value(line)), compared(line) / one))
             };
             fragments.iter().map(cell).collect()
         };
@@ -266,7 +324,9 @@ fn maps(state: &State, writes: bool) -> (Vec<HeatMap>, String) {
     };
     let simulated =
         settings.simulated_medium.as_ref().map_or_else(String::new, |medium| format!(", simulated {medium}"));
-    let base = base.map_or_else(String::new, |paf| format!("MB/s (mean), and its ratio to {paf}{simulated}"));
+    let control = if settings.control.is_some() { ", both as ratios to the control" } else { "" };
+    let base = base
+        .map_or_else(String::new, |paf| format!("MB/s (mean), and its ratio to {paf}{control}{simulated}"));
     (settings.xfer.iter().map(of).collect(), base)
 }
 
@@ -300,7 +360,7 @@ mod tests {
         for paf in state.settings.states() {
             for (xfer, iteration) in state.settings.cells() {
                 let write = 1e9 - f64::from(paf.fragment) * 1e7 + f64::from(iteration) * 1e6;
-                let cell = Cell { paf, xfer, iteration, write, read: 2e9, direct: true };
+                let cell = Cell { paf, xfer, iteration, write, read: 2e9, direct: true, control: None };
                 state.cells.push(cell);
             }
         }
@@ -344,6 +404,33 @@ mod tests {
         assert_eq!(json["results"].as_array().expect("an array").len(), 10);
         assert_eq!(json["results"][3]["write"].as_array().expect("an array").len(), 2);
         assert_eq!(json["results"][9]["paf"], "PaF:80.70");
+    }
+
+    #[test]
+    fn what_the_disk_did_meanwhile_is_taken_out_by_the_control() {
+        let mut state = measured();
+        state.settings.control = Some("/srv/beside".into());
+        for cell in &mut state.cells {
+            // A disk whose writes get slower in the same way: the target has not changed.
+            cell.control = Some(Rates { write: cell.write * 2.0, read: 4e9 });
+        }
+        state.cells[0].control = Some(Rates { write: 1.0, read: 4e9 });
+        let (maps, base) = maps(&state, true);
+        let ratios: Vec<f64> = maps[1].cells.iter().flatten().flatten().map(|(_, ratio)| *ratio).collect();
+        assert_eq!(ratios.len(), 5);
+        assert!(
+            ratios.iter().all(|ratio| (ratio - 1.0).abs() < 1e-9) && base.contains("control"),
+            "{ratios:?} {base}"
+        );
+        let table = table(&state);
+        let row = table.lines().find(|line| line.contains("PaF:10.70") && line.contains("4 MiB"));
+        let cells: Vec<&str> = row.expect("a row").split('|').map(str::trim).collect();
+        assert_eq!(cells[5..11], ["302", "0.50", "2000", "2000", "2000", "0.50"], "{table}");
+        assert!(table.contains("a file in /srv/beside"));
+        let json: serde_json::Value = serde_json::from_str(&json(&state)).expect("own output is JSON");
+        assert_eq!(json["results"][3]["write_to_control"], 0.5);
+        assert_eq!(json["results"][3]["control_read"].as_array().expect("an array").len(), 2);
+        assert_eq!(median(vec![3.0, 1.0, 9.0]), 3.0);
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub(super) struct Settings {
     /// What is simulated below the store, if something is. Runs of before this was possible have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) simulated_medium: Option<String>,
+    /// Directory of a file that is measured by turns with the other one, absolute, if that was wished for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) control: Option<PathBuf>,
 }
 
 /// One of the states that are measured.
@@ -97,6 +100,16 @@ pub(super) struct Cell {
     pub(super) read: f64,
     /// Both went around the page cache.
     pub(super) direct: bool,
+    /// What the control had right before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) control: Option<Rates>,
+}
+
+/// Bytes per second.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Rates {
+    pub(super) write: f64,
+    pub(super) read: f64,
 }
 
 /// What a state looks like on the device, as far as it can be told.
@@ -270,16 +283,13 @@ pub(super) fn read(directory: &Path) -> Result<Option<State>, Error> {
 fn difference(old: &Settings, new: &Settings) -> String {
     let value = |settings: &Settings| serde_json::to_value(settings).expect("no keys other than strings");
     let (old, new) = (value(old), value(new));
-    let keys = old.as_object().into_iter().flatten();
-    let differs = keys.into_iter().find(|(key, value)| new.get(key.as_str()) != Some(value));
-    // What is left out where it is not wished for.
-    let simulated = new.get("simulated_medium").filter(|_| old.get("simulated_medium").is_none());
-    if let (None, Some(now)) = (differs, simulated) {
-        return format!("simulated-medium was not given and is now {now}");
-    }
-    differs.map_or_else(String::new, |(key, value)| {
-        let now = new.get(key).map(ToString::to_string).unwrap_or_default();
-        format!("{} was {value} and is now {now}", key.replace('_', "-"))
+    let keys = old.as_object().into_iter().chain(new.as_object()).flat_map(|object| object.keys());
+    // What was not wished for may be left out.
+    let show = |value: Option<&serde_json::Value>| value.map_or("not given".to_owned(), ToString::to_string);
+    let mut differing = keys.filter(|key| old.get(key.as_str()) != new.get(key.as_str()));
+    differing.next().map_or_else(String::new, |key| {
+        let (before, now) = (show(old.get(key)), show(new.get(key)));
+        format!("{} was {before} and is now {now}", key.replace('_', "-"))
     })
 }
 
@@ -300,6 +310,7 @@ pub(super) mod tests {
             file_size: None,
             keep_caches: true,
             simulated_medium: None,
+            control: None,
         }
     }
 
@@ -319,7 +330,15 @@ pub(super) mod tests {
         let directory = scratch.path().join("out");
         let (output, mut state) = Output::open(&directory, &settings()).expect("new");
         let paf = Paf { capacity: 10, fragment: 0 };
-        state.cells.push(Cell { paf, xfer: 4096, iteration: 1, write: 2.0, read: 3.0, direct: true });
+        state.cells.push(Cell {
+            paf,
+            xfer: 4096,
+            iteration: 1,
+            write: 2.0,
+            read: 3.0,
+            direct: true,
+            control: None,
+        });
         output.save(&state).expect("saved");
         let said = |result: Result<(Output, State), Error>| result.err().expect("refused").to_string();
         assert!(said(Output::open(&directory, &settings())).contains("another process"));

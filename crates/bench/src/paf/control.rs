@@ -1,0 +1,141 @@
+//! A file beside the target that is written and read by turns with the measured one: what the disk itself gives at that moment.
+//!
+//! Disks that others share, virtual ones above all, give another bandwidth from minute to minute, and the states of a run lie minutes
+//! or hours apart. The ratio of two figures that were taken within a second of each other says what the target has become.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::ground::{check, stamp};
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::{place, stop};
+
+/// Begin of the name of the file.
+const NAME: &str = "nacre-paf-control-";
+/// Bytes of one write while it is made.
+const CHUNK: usize = 1 << 20;
+
+/// The file, written from its start to its end before anything is measured, so that no write has to allocate. Removed when dropped.
+#[derive(Debug)]
+pub(super) struct Control {
+    path: PathBuf,
+    file: File,
+}
+
+impl Control {
+    /// Makes the file of the run `id` in `directory`, as large as the measured one.
+    ///
+    /// # Errors
+    ///
+    /// The directory is not there, has no room, or its file system has no O_DIRECT.
+    pub(super) fn make(directory: &Path, id: &str, bytes: u64) -> Result<Control, Error> {
+        let path = directory.join(format!("{NAME}{id}"));
+        let mut options = OpenOptions::new();
+        // An earlier process of the same run may have left it.
+        options.read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
+        let file = options.open(&path).map_err(|error| {
+            // A file system without O_DIRECT makes the file before it refuses.
+            let _ = fs::remove_file(&path);
+            refused(directory, &path, error)
+        })?;
+        let control = Control { path, file };
+        let mut buffer = Buffer::new(CHUNK);
+        control.write_all(bytes, buffer.slice()).map_err(|error| match error {
+            Error::Io { source, .. } => refused(directory, &control.path, source),
+            other => other,
+        })?;
+        Ok(control)
+    }
+
+    /// Writes it in transfers of the buffer's size until it is durable, and returns the seconds that took.
+    pub(super) fn write(&self, bytes: u64, buffer: &mut Buffer) -> Result<f64, Error> {
+        let start = Instant::now();
+        self.write_all(bytes, buffer.slice())?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Reads it likewise, and checks that it is what was written.
+    pub(super) fn read(&self, bytes: u64, buffer: &mut Buffer) -> Result<f64, Error> {
+        let start = Instant::now();
+        let block = buffer.slice();
+        for offset in (0..bytes).step_by(block.len()) {
+            if stop::asked() {
+                return Err(Error::Interrupted);
+            }
+            self.file.read_exact_at(block, offset).map_err(Error::io("read", &self.path))?;
+            check(block, offset, &self.path.display().to_string())?;
+        }
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn write_all(&self, bytes: u64, block: &mut [u8]) -> Result<(), Error> {
+        for offset in (0..bytes).step_by(block.len()) {
+            if stop::asked() {
+                return Err(Error::Interrupted);
+            }
+            // The size of the file need not be a whole number of chunks while it is made.
+            let part = (bytes - offset).min(block.len() as u64) as usize;
+            stamp(block, offset);
+            self.file.write_all_at(&block[..part], offset).map_err(Error::io("write", &self.path))?;
+        }
+        self.file.sync_data().map_err(Error::io("sync", &self.path))
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            eprintln!("paf: remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+fn refused(directory: &Path, path: &Path, error: std::io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) => {
+            let kind = place::file_system(directory).unwrap_or_else(|_| "unknown".to_owned());
+            Error::Usage(format!(
+                "--control {} is on a file system without O_DIRECT ({kind}): name a directory on the target's disk",
+                directory.display()
+            ))
+        }
+        Some(libc::ENOSPC) => Error::Usage(format!(
+            "--control {} has no room for a file as large as the measured one: name another directory on the target's disk",
+            directory.display()
+        )),
+        _ => Error::io("write", path)(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_there_while_it_is_measured_and_holds_what_was_written() {
+        let scratch = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory on a disk");
+        let names = || fs::read_dir(scratch.path()).expect("there").count();
+        let bytes = 3 << 19;
+        let control = Control::make(scratch.path(), "7", bytes).expect("made");
+        assert_eq!(fs::metadata(&control.path).expect("there").len(), bytes);
+        let mut buffer = Buffer::new(512 << 10);
+        assert!(control.write(bytes, &mut buffer).expect("written") > 0.0);
+        buffer.slice().fill(0);
+        assert!(control.read(bytes, &mut buffer).expect("what was written") > 0.0);
+        control.file.write_all_at(&vec![9; 8], 512 << 10).expect_err("not a whole block");
+        fs::write(&control.path, vec![9; bytes as usize]).expect("by somebody else");
+        let read = control.read(bytes, &mut buffer).expect_err("other data").to_string();
+        assert!(read.contains("other data at offset 0"), "{read}");
+        drop(control);
+        assert_eq!(names(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let refused = Control::make(Path::new("/nonexistent"), "7", 4096).expect_err("refused").to_string();
+        assert!(refused.contains("/nonexistent"), "{refused}");
+    }
+}
