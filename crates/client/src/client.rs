@@ -20,6 +20,7 @@ use crate::ops::striped::ShardLists;
 use crate::targets::{MdtTable, OstTable};
 use crate::tasks::Tasks;
 use crate::tunables::Tunables;
+use nacre_layout::dir_hash::DirHash;
 use nacre_lock::LockHandle;
 use nacre_rpc::{MdsEndpoint, OssEndpoint};
 use nacre_types::fid::OIDS_PER_SEQUENCE;
@@ -28,7 +29,7 @@ use nacre_wire::mds::{MdsReply, MdsRequest, OpenFlags};
 use nacre_wire::mgs::PoolConfig;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Instant, SystemTime};
 
@@ -63,6 +64,8 @@ pub struct Client {
     pub(crate) tasks: Arc<Tasks>,
     /// For work that goes on on other threads than the caller's.
     pub(crate) me: OnceLock<Weak<Client>>,
+    /// How names are spread over MDTs where nobody says how, a [`DirHash`]'s number.
+    pub(crate) default_hash: AtomicU16,
     /// Pools of the file system, for those who ask.
     pub(crate) pools: RwLock<Vec<PoolConfig>>,
     /// Written data that has not reached its objects.
@@ -191,6 +194,7 @@ impl Client {
             read_pace: Pace::default(),
             tasks: Tasks::of_process(),
             me: OnceLock::new(),
+            default_hash: AtomicU16::new(DirHash::default().number()),
             pools: RwLock::default(),
             dirty,
         });

@@ -8,14 +8,16 @@ const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x100_0000_01b3;
 
 /// How names are spread over shards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u16)]
 pub enum DirHash {
     /// The sum of all bytes; names that are alike lie together. For tests.
     AllChar = 1,
     /// FNV-1a with 64 bits. Another count of shards moves almost every name.
     Fnv1a64 = 2,
-    /// Few names move when shards are added or taken away, and names of temporary and backup files lie with the file.
+    /// Few names move when shards are added or taken away, and names of temporary and backup files lie with the file. Some numbered names
+    /// count as temporary, too, and all lie on one MDT. Used where nobody says how.
+    #[default]
     Crush = 3,
     /// The same with a stricter rule for what is temporary.
     Crush2 = 4,

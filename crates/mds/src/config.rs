@@ -1,6 +1,7 @@
 //! Settings of a metadata server.
 
 use crate::osts::Qos;
+use nacre_layout::dir_hash::DirHash;
 use nacre_layout::{ComponentFlags, ComponentSpec, Extent, LayoutSpec, PoolName, Wish};
 use nacre_store::MetaStoreOptions;
 use std::time::Duration;
@@ -15,6 +16,8 @@ pub struct MdsConfig {
     pub index: u16,
     /// Striping of files where neither they nor their directories nor the root say anything.
     pub default_layout: LayoutSpec,
+    /// How names are spread over MDTs where nobody says how.
+    pub default_hash: DirHash,
     /// Default of the root that [`crate::Mds::format`] gives a new file system: what is asked for nothing else gets it. Empty for none.
     pub root_layout: Wish,
     /// How long a client has to drop its caches when it is called back; can be changed later (`ldlm_timeout`). Guess: enough
@@ -89,6 +92,7 @@ impl Default for MdsConfig {
         MdsConfig {
             index: 0,
             default_layout: LayoutSpec::default(),
+            default_hash: DirHash::default(),
             root_layout: Wish::default(),
             release_timeout: Duration::from_secs(10),
             recovery_window: Duration::from_secs(30),

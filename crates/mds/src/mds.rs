@@ -20,6 +20,7 @@ use crate::tables::{CLIENTS, DIRENTS, INODES, META, META_KEY, ORPHANS, dirent_ke
 use crate::tx::Tx;
 use crate::unowned::destroy_unowned;
 use nacre_dlm::{LockOwner, LockService, Timer};
+use nacre_layout::dir_hash::DirHash;
 use nacre_layout::{DirDefault, LayoutSpec, Wish, user};
 use nacre_lock::server::ServerConfig;
 use nacre_ondisk::{ClientRecord, DirentRecord, InodeRecord, MdtRecord};
@@ -37,7 +38,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
@@ -114,6 +115,8 @@ pub struct Mds {
     pub(crate) next_sequence: AtomicU64,
     /// Striping where neither a file nor its directories say anything; the configuration may change it at any time.
     default_layout: RwLock<LayoutSpec>,
+    /// How names are spread where nobody says how, a [`DirHash`]'s number; the configuration may change it at any time.
+    default_hash: AtomicU16,
     append_layout: Mutex<AppendLayout>,
     pub(crate) hash_seed: AtomicU64,
     /// Names are hashed with the seed from now on, so it stays.
@@ -287,6 +290,7 @@ impl Mds {
             moving: Moving::new(),
             next_sequence: AtomicU64::new(record.next_sequence),
             default_layout: RwLock::new(config.default_layout.clone()),
+            default_hash: AtomicU16::new(config.default_hash.number()),
             hash_seed: AtomicU64::new(record.hash_seed),
             has_names: Mutex::new(false),
             stats: MdsStats::new(),
@@ -421,6 +425,16 @@ impl Mds {
     /// Striping where neither a file nor its directories say anything.
     pub(crate) fn default_layout(&self) -> LayoutSpec {
         self.default_layout.read().clone()
+    }
+
+    /// Spreads names of directories that get shards in this way from now on where nobody says how (`lod.*.mdt_hash`).
+    pub fn set_default_hash(&self, hash: DirHash) {
+        self.default_hash.store(hash.number(), Ordering::Relaxed);
+    }
+
+    /// How names are spread where nobody says how.
+    pub(crate) fn default_hash(&self) -> DirHash {
+        DirHash::from_number(self.default_hash.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
     /// Requests that a test wants held.

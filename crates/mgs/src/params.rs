@@ -3,6 +3,7 @@
 //! Names are Lustre's without the instance: `lov.stripesize` is what Lustre calls `lov.FS-clilov-*.stripesize` on a
 //! client and `lod.FS-MDT0000-mdtlov.stripesize` on a server.
 
+use nacre_layout::dir_hash::DirHash;
 use nacre_types::limits::{STRIPE_COUNT_MAX, STRIPE_SIZE_DEFAULT, STRIPE_SIZE_MIN, TARGET_INDEX_MAX};
 
 /// A parameter: its name, what it means, its default and its rule.
@@ -22,6 +23,12 @@ const _: () = assert!(STRIPE_SIZE_DEFAULT == 4_194_304, "STRIPE_SIZE_DEFAULT_TEX
 
 /// All parameters, ordered by name.
 pub const PARAMS: &[Param] = &[
+    Param {
+        name: "lov.mdt_hash",
+        help: "how names are spread over the MDTs of directories that are made or split without saying how",
+        default: "crush",
+        normal_form: mdt_hash,
+    },
     Param {
         name: "lov.stripecount",
         help: "stripes of a file whose directories say nothing; -1 for one on every OST",
@@ -52,6 +59,14 @@ impl Param {
     pub fn normal_form(&self, value: &str) -> Option<String> {
         (self.normal_form)(value.trim())
     }
+}
+
+fn mdt_hash(value: &str) -> Option<String> {
+    let hash = match value.parse() {
+        Ok(number) => DirHash::from_number(number),
+        Err(_) => DirHash::from_name(value),
+    };
+    hash.map(|hash| hash.name().to_owned())
 }
 
 fn stripe_count(value: &str) -> Option<String> {
@@ -99,6 +114,11 @@ mod tests {
         assert_eq!(form("lov.stripecount", "0"), None);
         assert_eq!(form("lov.stripecount", "2001"), None);
         assert_eq!(form("lov.stripeoffset", "3").as_deref(), Some("3"));
+        assert_eq!(form("lov.mdt_hash", "crush2").as_deref(), Some("crush2"));
+        assert_eq!(form("lov.mdt_hash", "2").as_deref(), Some("fnv_1a_64"));
+        for bad in ["", "0", "5", "CRUSH", "65536"] {
+            assert_eq!(form("lov.mdt_hash", bad), None, "{bad}");
+        }
         assert!(Param::find("lov.nosuch").is_none());
     }
 

@@ -137,6 +137,46 @@ fn a_directorys_default_is_followed_and_handed_down_for_as_many_levels_as_it_say
 }
 
 #[test]
+fn what_is_made_without_a_hash_has_the_one_of_the_file_system() {
+    on_each_shape_with_mdts("dirh", 2, |cluster, fs| {
+        let top = cluster.directory("hashes");
+        let hash = |path: &Path| lfs(cluster, &["getdirstripe", "-H", text(path)]);
+        let make = |name: &str, options: &[&str]| {
+            let path = top.join(name);
+            cluster.lfs(&[&["mkdir", "-c", "2"], options, &[text(&path)]].concat()).success();
+            path
+        };
+        assert_eq!(hash(&make("as it comes", &[])), "crush");
+        let name = format!("lod.{fs}-MDT0001-mdtlov.mdt_hash");
+        cluster.lctl(&["set_param", &format!("{name}=fnv")]).fails_with(libc::EINVAL);
+        cluster.lctl(&["set_param", &format!("{name}=crush2")]).success();
+        let shown =
+            cluster.lctl(&["get_param", "-n", &format!("lod.{fs}-MDT*-mdtlov.mdt_hash")]).success().stdout;
+        assert_eq!(shown.lines().collect::<Vec<_>>(), ["crush2"; 2]);
+        let mut count = 0;
+        let strict = wait::until(wait::SOON, "the mount hears of it", || {
+            count += 1;
+            Some(make(&format!("strict{count}"), &[])).filter(|path| hash(path) == "crush2")
+        });
+        // Names with which crush takes everything behind the second dot for what marks a temporary file.
+        for number in 100..140 {
+            fs::write(strict.join(format!("file.mdtest.12.2.{number}")), "").expect("written");
+        }
+        let entries = fs::read_dir(&strict).expect("listed");
+        let others = entries.filter(|entry| mdt_of(&entry.as_ref().expect("an entry").path()) == 1).count();
+        assert!((8..=32).contains(&others), "{others} of 40");
+        assert_eq!(hash(&make("said", &["-H", "fnv_1a_64"])), "fnv_1a_64");
+        set_default(cluster, &["-c", "2"], &strict);
+        let below = strict.join("below");
+        fs::create_dir(&below).expect("made");
+        assert_eq!(hash(&below), "crush2");
+        let whole = cluster.directory("whole");
+        cluster.lfs(&["setdirstripe", "-c", "2", text(&whole)]).success();
+        assert_eq!(hash(&whole).split(',').next(), Some("crush2"));
+    });
+}
+
+#[test]
 fn a_default_can_spread_names_over_mdts() {
     on_each_shape_with_mdts("dirn", 3, |cluster, _| {
         let top = cluster.directory("spread");

@@ -77,7 +77,8 @@ fn run(setup: &Setup, order: &Order, barrier: &mut Barrier) -> Result<Span, Erro
             .map_err(|errno| Error::io("open", &path)(errno.into()))?;
     let names: Vec<CString> = (0..order.files)
         .map(|number| {
-            let name = format!("file.mdtest.{owner}.{}.{number}", order.round);
+            // Not with dots: crush takes some for what marks a temporary file, and all those lie on one MDT.
+            let name = format!("file.mdtest-{owner}-{}-{number}", order.round);
             CString::new(name.into_bytes()).map_err(|_| Error::Usage("a name has a zero byte".to_owned()))
         })
         .collect::<Result<_, _>>()?;

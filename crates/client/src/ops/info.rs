@@ -3,11 +3,13 @@
 use crate::caller::Caller;
 use crate::client::Client;
 use crate::ops::patience::ask_all;
+use nacre_layout::dir_hash::DirHash;
 use nacre_types::limits::TARGET_INDEX_MAX;
 use nacre_types::{Fid, Status, StatusResult, TargetId, TargetKind};
 use nacre_wire::mds::{MdsReply, MdsRequest, Statfs};
 use nacre_wire::mgs::PoolConfig;
 use nacre_wire::oss::{Bulk, OssReply, OssRequest};
+use std::sync::atomic::Ordering;
 
 /// Parts of a path that lie on different MDTs one after the other, at most.
 const MDTS_ON_A_PATH_MAX: usize = 2048;
@@ -47,6 +49,15 @@ impl Client {
     /// Uses these pools from now on, which only tell people what there is: files are placed by MDTs.
     pub fn set_pools(&self, pools: &[PoolConfig]) {
         *self.pools.write() = pools.to_vec();
+    }
+
+    /// Spreads names of directories over MDTs in this way from now on where nobody says how.
+    pub fn set_default_hash(&self, hash: DirHash) {
+        self.default_hash.store(hash.number(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn default_hash(&self) -> DirHash {
+        DirHash::from_number(self.default_hash.load(Ordering::Relaxed)).unwrap_or_default()
     }
 
     /// OST pools of the file system, in the order of names.

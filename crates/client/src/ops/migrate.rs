@@ -62,7 +62,8 @@ impl Client {
                 let shards =
                     mdts.iter().map(|mdt| self.fresh_fid(*mdt)).collect::<StatusResult<Vec<Fid>>>()?;
                 let old = list.as_ref().and_then(|list| DirHash::from_number(list.hash));
-                let mut next = DirLayout::new(wish.hash.or(old).unwrap_or(DirHash::Crush), first, shards);
+                let mut next =
+                    DirLayout::new(wish.hash.or(old).unwrap_or_else(|| self.default_hash()), first, shards);
                 let fixed = list.as_ref().is_some_and(|list| list.flags.contains(DirFlags::FIXED));
                 next.flags.set(DirFlags::FIXED, fixed && !wish.flags.contains(DirFlags::FIXED));
                 let mut sorted = mdts.to_vec();

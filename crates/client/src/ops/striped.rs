@@ -294,7 +294,7 @@ impl Client {
         let shards =
             striping.mdts.iter().map(|mdt| self.fresh_fid(*mdt)).collect::<StatusResult<Vec<Fid>>>()?;
         let hash = match striping.hash {
-            0 => DirHash::Crush,
+            0 => self.default_hash(),
             number => u16::try_from(number).ok().and_then(DirHash::from_number).ok_or(Status::EINVAL)?,
         };
         let mut layout = DirLayout::new(hash, first, shards);

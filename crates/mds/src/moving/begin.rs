@@ -105,8 +105,8 @@ impl Mds {
         if list.as_ref().is_some_and(|list| list.change().is_some()) {
             return Err(Status::EBUSY);
         }
-        let hash =
-            wanted.hash.or_else(|| DirHash::from_number(list.as_ref()?.hash)).unwrap_or(DirHash::Crush);
+        let of_list = || DirHash::from_number(list.as_ref()?.hash);
+        let hash = wanted.hash.or_else(of_list).unwrap_or_else(|| self.default_hash());
         let new = |count: usize, beside: &[Fid]| self.new_shards(count, beside, wanted);
         let (list, fresh) = match (list, wanted.count) {
             (None, 0 | 1) => return Err(Status::EALREADY),

@@ -3,7 +3,7 @@
 use super::links::{Links, remote_nids};
 use super::newcomers::{Newcomers, Ways};
 use super::params::Params;
-use super::targets::Services;
+use super::targets::{Services, default_hash};
 use super::{Plan, mount_record};
 use crate::cli::MountOptions;
 use crate::control::MountStatus;
@@ -117,6 +117,7 @@ impl Mounted {
         let client = Client::new(client_config, lease, mdts, osts)
             .map_err(|status| Failure::new(format!("the client could not start: {status}")))?;
         client.set_pools(&config.pools);
+        client.set_default_hash(default_hash(config));
         for listener in events {
             listener.attach(&client);
         }
@@ -138,6 +139,7 @@ impl Mounted {
     /// Uses targets that have joined, and pools as they are now.
     pub fn use_configuration(&self, config: &FsConfig) {
         self.client.set_pools(&config.pools);
+        self.client.set_default_hash(default_hash(config));
         self.newcomers.bring_osts(config);
         self.newcomers.bring_mdts(config);
     }

@@ -9,6 +9,7 @@ use crate::instance::{Instance, random_uuid};
 use crate::ost_cache::{OstCaches, with_cache};
 use crate::ost_class;
 use nacre_layout::LayoutSpec;
+use nacre_layout::dir_hash::DirHash;
 use nacre_layout::layout::STRIPE_COUNT_ALL;
 use nacre_mds::{Mds, MdsConfig};
 use nacre_mgs::Mgs;
@@ -246,7 +247,18 @@ pub fn attach_caches(instance: &Instance, caches: &OstCaches) -> Result<()> {
 
 /// Settings of an MDT under the shared parameters.
 fn config_of_mdt(index: u16, config: &FsConfig) -> MdsConfig {
-    MdsConfig { index, default_layout: default_layout(config), ..MdsConfig::default() }
+    MdsConfig {
+        index,
+        default_layout: default_layout(config),
+        default_hash: default_hash(config),
+        ..MdsConfig::default()
+    }
+}
+
+/// How names are spread over MDTs where nothing else is said, from `lov.mdt_hash`.
+pub fn default_hash(config: &FsConfig) -> DirHash {
+    let name = config.params.iter().find(|(known, _)| known == "lov.mdt_hash").map(|(_, name)| name);
+    name.and_then(|name| DirHash::from_name(name)).unwrap_or_default()
 }
 
 /// Striping where nothing else is said, from `lov.stripe*`. Values were checked when they were set.
@@ -593,6 +605,7 @@ impl Services {
     pub fn use_configuration(&self, config: &FsConfig, links: &Links) -> Result<()> {
         for (index, mds) in self.mds_here() {
             mds.set_default_layout(default_layout(config));
+            mds.set_default_hash(default_hash(config));
             mds.set_pools(&config.pools);
             mds.set_osts(self.ways_to_osts(links, config)?)
                 .map_err(Failure::because(format!("tell MDT{index:04x} of new OSTs")))?;
