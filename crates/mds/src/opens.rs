@@ -6,8 +6,13 @@ use crate::cache::{FidMap, shard_of};
 use nacre_types::{ClientUuid, Fid, OpenHandle, Status, StatusResult};
 use nacre_wire::mds::{LeaseKind, OpenFlags};
 use parking_lot::Mutex;
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 64;
+/// Closes without an open that are remembered: those of requests that were called off while they were on their way, of which a client
+/// has 512 at most.
+const EARLY_MAX: usize = 4096;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -79,24 +84,47 @@ pub struct Closed {
     pub ended: Option<WriteSession>,
 }
 
+/// Handles that were closed before they were opened. Numbers of handles are never used again.
+#[derive(Default)]
+struct EarlyCloses {
+    known: HashSet<(ClientUuid, OpenHandle)>,
+    /// The same, the oldest first.
+    order: VecDeque<(ClientUuid, OpenHandle)>,
+}
+
 /// See the [module documentation](self).
 pub struct OpenTable {
     shards: Box<[Mutex<FidMap<OpenFile>>]>,
+    early: Mutex<EarlyCloses>,
+    /// How many those are: there are none on most days.
+    early_count: AtomicUsize,
 }
 
 impl OpenTable {
     /// A table without handles.
     pub fn new() -> OpenTable {
-        OpenTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        OpenTable { shards, early: Mutex::default(), early_count: AtomicUsize::new(0) }
     }
 
     fn shard(&self, fid: &Fid) -> &Mutex<FidMap<OpenFile>> {
         &self.shards[shard_of(fid, SHARDS)]
     }
 
-    /// Notes a handle; the same one again replaces itself (a resend). `exact`: the stored size is exact now.
-    pub fn add(&self, fid: Fid, client: ClientUuid, handle: OpenHandle, flags: OpenFlags, exact: bool) {
+    /// Notes a handle; the same one again replaces itself (a resend). `exact`: the stored size is exact now. False if it has been
+    /// closed already, and is not open.
+    pub fn add(
+        &self,
+        fid: Fid,
+        client: ClientUuid,
+        handle: OpenHandle,
+        flags: OpenFlags,
+        exact: bool,
+    ) -> bool {
         let mut shard = self.shard(&fid).lock();
+        if self.was_closed_early(&client, handle) {
+            return false;
+        }
         let file = shard.entry(fid).or_default();
         file.entries.retain(|e| !(e.client == client && e.handle == handle));
         for entry in file.entries.iter_mut().filter(|entry| entry.is_broken_by(flags)) {
@@ -113,6 +141,35 @@ impl OpenTable {
             });
             session.shared |= session.client != client;
         }
+        true
+    }
+
+    /// A handle is closed that is not open by the FID that its client knows: the request that opens it was overtaken, and finds it
+    /// closed, or it has found another file under a name, which is the result.
+    pub fn close_early(&self, client: &ClientUuid, handle: OpenHandle) -> Option<Fid> {
+        {
+            let mut early = self.early.lock();
+            if early.known.insert((*client, handle)) {
+                early.order.push_back((*client, handle));
+            }
+            if early.order.len() > EARLY_MAX
+                && let Some(oldest) = early.order.pop_front()
+            {
+                early.known.remove(&oldest);
+            }
+            self.early_count.store(early.order.len(), Ordering::Release);
+        }
+        // Whoever opens it from now on sees the above, with the lock of the shard.
+        let is_it = |entry: &Entry| entry.client == *client && entry.handle == handle;
+        self.shards.iter().find_map(|shard| {
+            let shard = shard.lock();
+            shard.iter().find(|(_, file)| file.entries.iter().any(is_it)).map(|(fid, _)| *fid)
+        })
+    }
+
+    /// True if [`OpenTable::close_early`] was told of this handle.
+    pub fn was_closed_early(&self, client: &ClientUuid, handle: OpenHandle) -> bool {
+        self.early_count.load(Ordering::Acquire) > 0 && self.early.lock().known.contains(&(*client, handle))
     }
 
     /// The file was made by the open that was just noted.
@@ -267,6 +324,22 @@ mod tests {
         assert!(session.shared && session.began_exact && session.reported == 7 && !closed.last);
         assert!(table.remove(&FILE, &a, OpenHandle(1)).is_some_and(|c| c.last && c.last_of_client));
         assert!(!table.is_open(&FILE));
+    }
+
+    #[test]
+    fn closes_that_come_before_their_opens_are_remembered_and_the_oldest_forgotten() {
+        let table = OpenTable::new();
+        let (a, b) = (ClientUuid([1; 16]), ClientUuid([2; 16]));
+        table.add(FILE, a, OpenHandle(1), OpenFlags::READ, true);
+        assert_eq!(table.close_early(&a, OpenHandle(1)), Some(FILE), "by another name");
+        assert_eq!(table.close_early(&b, OpenHandle(2)), None);
+        assert_eq!(table.close_early(&b, OpenHandle(2)), None);
+        assert!(!table.add(FILE, b, OpenHandle(2), OpenFlags::READ, true));
+        assert!(table.add(FILE, a, OpenHandle(2), OpenFlags::READ, true), "a handle of somebody else");
+        for number in 0..EARLY_MAX as u64 {
+            assert_eq!(table.close_early(&b, OpenHandle(10 + number)), None);
+        }
+        assert!(!table.was_closed_early(&b, OpenHandle(2)) && table.was_closed_early(&b, OpenHandle(10)));
     }
 
     #[test]

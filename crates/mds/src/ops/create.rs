@@ -44,6 +44,9 @@ impl Mds {
         let MdsRequest::Create { parent, name, fid, new, mode, umask, open, exclusive } = request else {
             return Err(Status::EPROTO);
         };
+        if let Some((handle, _)) = open {
+            self.check_not_closed(caller, *handle)?;
+        }
         let wanted = self.check_wanted(caller, fid, new, *mode, *umask)?;
         let named = *new != NewFile::Unnamed;
         if named {
@@ -286,9 +289,13 @@ impl Mds {
         }
         let answer = self.finish(caller, tx, reply)?;
         if let Some((handle, flags)) = open {
-            self.opens.add(wanted.fid, caller.client, handle, flags, true);
-            if writes {
+            let is_open = self.opens.add(wanted.fid, caller.client, handle, flags, true);
+            if is_open && writes {
                 self.opens.note_made(&wanted.fid);
+            }
+            if !is_open && place.is_none() {
+                // Without a name nobody could find it.
+                self.destroy_orphan_locked(&wanted.fid)?;
             }
         }
         Ok(answer)

@@ -36,6 +36,7 @@ impl Mds {
         lock: LockHandle,
     ) -> StatusResult<MdsAnswer> {
         let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        self.check_not_closed(caller, handle)?;
         let record = self.inode(fid)?;
         match record.attr.kind() {
             FileKind::Regular => {}
@@ -137,9 +138,12 @@ impl Mds {
         handle: OpenHandle,
         update: &DataUpdate,
     ) -> StatusResult<MdsAnswer> {
-        let _locked = self.locks.lock(&[Want::Whole(*fid)])?;
+        let locked = self.locks.lock(&[Want::Whole(*fid)])?;
         let session = self.opens.session(fid);
-        let closed = self.opens.remove(fid, &caller.client, handle).ok_or(Status::EBADF)?;
+        let Some(closed) = self.opens.remove(fid, &caller.client, handle) else {
+            drop(locked);
+            return self.close_unknown(caller, handle);
+        };
         if closed.last_of_client {
             self.flocks.release_file(fid, &caller.client);
         }
@@ -176,6 +180,22 @@ impl Mds {
         }
         let record = tx.put_inode(changed);
         self.finish(caller, tx, MdsReply::Attr(record.shown()))
+    }
+
+    /// A client gives back what it has not been told of: it was interrupted when it opened a file. That request may not have run yet, or
+    /// have found another file under its name.
+    fn close_unknown(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<MdsAnswer> {
+        let fid = self.opens.close_early(&caller.client, handle).ok_or(Status::EBADF)?;
+        self.close_abandoned(&caller.client, &fid, handle)?;
+        Ok(self.answer(MdsReply::Done))
+    }
+
+    /// Whether a handle may still be opened.
+    ///
+    /// # Errors
+    /// `EBADF` if its client has given it back meanwhile, so that nobody waits for it.
+    pub(super) fn check_not_closed(&self, caller: &Caller<'_>, handle: OpenHandle) -> StatusResult<()> {
+        if self.opens.was_closed_early(&caller.client, handle) { Err(Status::EBADF) } else { Ok(()) }
     }
 
     /// Opens what a request of an earlier run opened, as its client is about to learn of it.

@@ -304,3 +304,47 @@ fn inodes_are_counted_and_counted_again_after_a_crash() {
     assert_eq!(shown(&f), 22);
     f.check();
 }
+
+/// A client that is interrupted gives a handle back without knowing whether its open has run, by the FID that it knows.
+#[test]
+fn a_handle_that_is_given_back_before_its_open_runs_is_never_open() {
+    let f = Fixture::new();
+    let fid = f.file(Fid::ROOT, "a").expect("made").fid;
+    let flags = OpenFlags::READ | OpenFlags::WRITE;
+    let handle = f.handle();
+    assert_eq!(f.close(fid, handle), Err(Status::EBADF));
+    let open = MdsRequest::Open { fid, handle, flags, lock: LockHandle(0) };
+    assert_eq!(f.run(&open).err(), Some(Status::EBADF));
+    f.unlink(Fid::ROOT, "a").expect("removed");
+    assert_eq!(f.stat(fid), Err(Status::ENOENT), "nobody has it open");
+
+    let create = |name: &'static str, fid, handle, new| MdsRequest::Create {
+        parent: Fid::ROOT,
+        name: name.as_bytes(),
+        fid,
+        new,
+        mode: FileKind::Regular.mode_bits() | 0o600,
+        umask: 0,
+        open: Some((handle, flags | OpenFlags::CREATED)),
+        exclusive: false,
+    };
+    let file = NewFile::Node { rdev: 0 };
+    for (name, new) in [("b", file), ("", NewFile::Unnamed)] {
+        let (fresh, handle) = (f.fid(), f.handle());
+        assert_eq!(f.close(fresh, handle), Err(Status::EBADF));
+        assert_eq!(f.run(&create(name, fresh, handle, new)).err(), Some(Status::EBADF));
+    }
+    assert_eq!(f.lookup(Fid::ROOT, "b"), Ok(None));
+    // The name was there: the file that was opened is another one than the client knows.
+    let (there, fresh, handle) = (f.file(Fid::ROOT, "c").expect("made").fid, f.fid(), f.handle());
+    assert!(f.run(&create("c", fresh, handle, file)).is_ok());
+    f.unlink(Fid::ROOT, "c").expect("removed");
+    assert!(f.stat(there).is_ok(), "open");
+    assert_eq!(f.close(fresh, handle), Ok(MdsReply::Done));
+    assert_eq!(f.stat(there), Err(Status::ENOENT));
+    // Other handles are as always.
+    let fid = f.file(Fid::ROOT, "d").expect("made").fid;
+    let handle = f.open(fid, flags).expect("opens");
+    assert!(f.close(fid, handle).is_ok());
+    f.check();
+}

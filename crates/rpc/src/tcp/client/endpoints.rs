@@ -100,11 +100,13 @@ impl MdsEndpoint for MdsCalls {
 
     fn post(&self, cred: &Cred, request: &MdsRequest<'_>) {
         let body = encode_call(cred, request);
+        // Who was interrupted gives back what it was not told of: that must not get lost, and must not wait.
+        let can_wait = !nacre_env::interrupted();
         let ticket = match self.peer.flights.begin(true) {
             Ok(ticket) => ticket,
             Err(status) => return log::warn!("request without waiting for its answer not sent: {status}"),
         };
-        if self.peer.flights.add_post(ticket, body.as_body()) {
+        if self.peer.flights.add_post(ticket, body.as_body(), can_wait) {
             // Without a connection it stays in the list, which the next one takes up.
             if let Ok(conn) = self.peer.conn(None) {
                 self.peer.send_posts(&conn);

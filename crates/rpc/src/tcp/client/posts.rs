@@ -126,10 +126,11 @@ impl Flights {
         self.requests.lock().len()
     }
 
-    /// Keeps a posted request; `false` if there are too many.
-    pub(crate) fn add_post(&self, ticket: Ticket, body: Body<'_>) -> bool {
+    /// Keeps a posted request; `false` if there are too many, and its caller can wait.
+    pub(crate) fn add_post(&self, ticket: Ticket, body: Body<'_>, can_wait: bool) -> bool {
         let mut posts = self.posts.lock();
-        if posts.len() >= POSTS_MAX {
+        // There are never more than tags.
+        if can_wait && posts.len() >= POSTS_MAX {
             return false;
         }
         posts.insert(
@@ -156,7 +157,10 @@ impl Flights {
         self.posts.lock().remove(&xid);
         self.post_ended.notify_all();
         self.finish(xid);
-        if status != Status::OK {
+        if status == Status::EBADF {
+            // A file that was not opened after all was given back.
+            log::debug!("a request whose answer nobody waits for was not needed");
+        } else if status != Status::OK {
             log::warn!("a request whose answer nobody waits for failed: {status}");
         }
     }
