@@ -87,8 +87,11 @@ struct Entry {
 pub enum Reach {
     /// On this MDT: until its commit everything is as it was.
     Here,
-    /// On several: it may be half done as long as something of it is kept.
+    /// On several, and this MDT decides it: from its commit here on it happens, elsewhere it may be half done as long as something of it
+    /// is kept.
     Several,
+    /// On several, and another MDT decides it: what is kept here may have happened there.
+    Part,
 }
 
 impl Entry {
@@ -167,13 +170,20 @@ pub struct Kept {
     reach: Reach,
 }
 
+impl Kept {
+    /// Its turn.
+    pub fn turn(&self) -> u64 {
+        self.ticket
+    }
+}
+
 impl Drop for Kept {
     fn drop(&mut self) {
         for &slot in &self.slots {
             let mut latched = self.table.latch_slots(vec![slot]);
             latched.entries(slot).retain(|entry| entry.ticket != self.ticket);
         }
-        if self.reach == Reach::Several {
+        if self.reach != Reach::Here {
             self.table.over_several.fetch_sub(1, Ordering::SeqCst);
         }
         for &slot in &self.slots {
@@ -240,7 +250,7 @@ impl LockTable {
         }
         let locked = self.latch(&[*of]);
         let entries = locked.entries(slot_of(of.fid()));
-        if !entries.iter().any(|entry| entry.reach == Reach::Several && entry.want().excludes(of)) {
+        if !entries.iter().any(|entry| entry.reach != Reach::Here && entry.want().excludes(of)) {
             return Ok(());
         }
         drop(locked);
@@ -409,7 +419,7 @@ impl LockTable {
             };
             latched.entries(slot_of(want.fid())).push(Entry { ticket, fid: *want.fid(), name, reach });
         }
-        if reach == Reach::Several {
+        if reach != Reach::Here {
             self.over_several.fetch_add(1, Ordering::SeqCst);
         }
         let slots = latched.held.clone();
@@ -417,9 +427,43 @@ impl LockTable {
         Kept { table: self.clone(), ticket, slots, reach }
     }
 
-    /// Keeps for an operation over several MDTs what was kept before a restart: there is nobody else yet.
+    /// Keeps for an operation that another MDT decides what was kept before a restart: there is nobody else yet.
     pub fn keep_again(self: &Arc<Self>, wants: &[Want<'_>]) -> Kept {
-        self.queue(wants, Reach::Several)
+        self.queue(wants, Reach::Part)
+    }
+
+    /// Turns of operations that keep names of a directory, and that other MDTs decide.
+    pub fn parts_on_names(&self, directory: &Fid) -> Vec<u64> {
+        if self.over_several.load(Ordering::SeqCst) == 0 {
+            return Vec::new();
+        }
+        let mut latched = self.latch_all(std::iter::once(directory));
+        let entries = latched.entries(slot_of(directory)).iter();
+        let is_one =
+            |entry: &&Entry| entry.fid == *directory && entry.reach == Reach::Part && entry.name.is_some();
+        let mut turns: Vec<u64> = entries.filter(is_one).map(|entry| entry.ticket).collect();
+        turns.dedup();
+        turns
+    }
+
+    /// Waits a little, or until something of a directory is given back; says whether the operation with this turn keeps nothing of it any more.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub fn rest_for(&self, directory: &Fid, turn: u64) -> StatusResult<bool> {
+        let slot = slot_of(directory);
+        let seen = *self.gate_of(slot).passed.lock();
+        if !self.parts_on_names(directory).contains(&turn) {
+            return Ok(true);
+        }
+        unless_interrupted()?;
+        if self.stopped.load(Ordering::SeqCst) {
+            return Err(Status::ESHUTDOWN);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.pass_gate(slot, seen, POLL);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        Ok(false)
     }
 }
 

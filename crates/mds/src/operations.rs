@@ -51,7 +51,7 @@ pub type Newcomers = dyn Fn(u16) + Send + Sync;
 /// An operation that another MDT is about to decide.
 struct Prepared {
     /// What it locks here.
-    _kept: Kept,
+    kept: Kept,
     since: Instant,
 }
 
@@ -185,7 +185,7 @@ impl Operations {
             match (decode_op_key(key), decode_prepared(value)) {
                 (Some(op), Some((fids, names))) => {
                     let kept = locks.keep_again(&wants_of(&fids, names.iter().map(named)));
-                    let prepared = Prepared { _kept: kept, since: Instant::now() };
+                    let prepared = Prepared { kept, since: Instant::now() };
                     state.prepared.insert(op, prepared);
                 }
                 _ => log::error!("MDT{index:04x}: the record of a prepared operation is damaged"),

@@ -251,6 +251,66 @@ fn a_second_mount_sees_what_moves_between_mdts_at_once() {
     });
 }
 
+/// Raises a flag at its end, also if that is a panic.
+struct Raised<'a>(&'a AtomicBool);
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Files move one by one; who has seen that one has left the first directory finds it in the second one, by a listing and by its name,
+/// and so does everybody when `rename` has returned.
+#[test]
+fn a_listing_does_not_miss_what_moves_between_mdts() {
+    const FILES: usize = 300;
+    on_each_shape_with_mdts("dnej", 2, |cluster, _| {
+        let top = cluster.directory("listed");
+        let (here, there) = (top.join("here"), top.join("there"));
+        mkdir(cluster, &here, 0);
+        mkdir(cluster, &there, 1);
+        let mut mounts = vec![cluster.mount().to_owned()];
+        if cluster.shape() == Shape::Separate {
+            mounts.push(cluster.add_mount());
+        }
+        let first = mounts[0].clone();
+        let of = |mount: &Path, path: &Path| mount.join(path.strip_prefix(&first).expect("below the mount"));
+        for (from, to) in [(&here, &there), (&there, &here)] {
+            let names: Vec<String> = (0..FILES).map(|number| format!("f{number:03}")).collect();
+            names.iter().for_each(|name| fs::write(from.join(name), b"").expect("written"));
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for mount in &mounts {
+                    let (from, to, stop, names) = (of(mount, from), of(mount, to), &stop, &names);
+                    scope.spawn(move || {
+                        while !stop.load(Ordering::Relaxed) {
+                            let left = names_in(&from);
+                            let came = names_in(&to);
+                            let missed: Vec<_> = names
+                                .iter()
+                                .filter(|name| !left.contains(name) && !came.contains(name))
+                                .collect();
+                            assert!(missed.is_empty(), "neither here nor there: {missed:?}");
+                        }
+                    });
+                }
+                let end = Raised(&stop);
+                for name in &names {
+                    fs::rename(from.join(name), to.join(name)).expect("moved");
+                    for mount in &mounts {
+                        let (from, to) = (of(mount, from), of(mount, to));
+                        assert!(!from.join(name).exists() && to.join(name).exists(), "{name}");
+                        assert!(!names_in(&from).contains(name) && names_in(&to).contains(name), "{name}");
+                    }
+                }
+                drop(end);
+            });
+            names.iter().for_each(|name| fs::remove_file(to.join(name)).expect("removed"));
+        }
+    });
+}
+
 /// Renames a file to and fro between two directories until told to stop; gives the number of the last name.
 fn to_and_fro(here: &Path, there: &Path, name: &str, stop: &AtomicBool, moves: &AtomicUsize) {
     let mut way = [here.join(name), there.join(name)];

@@ -233,11 +233,11 @@ impl Mds {
         // Before it is committed, so that nobody takes it for durable in between.
         let transno = TransNo(self.store.last_transno().0 + 1);
         self.operations.note_open(&operation, transno);
-        let committed = self.commit_called_back(&mut tx);
-        drop(latched);
-        let transno = committed.inspect_err(|_| self.operations.retract(&id))?;
+        let transno = self.commit_called_back(&mut tx).inspect_err(|_| self.operations.retract(&id))?;
         gathered.is_decided = true;
+        // Whoever sees here what has happened is after the latches: then others who ask are told of it.
         self.operations.decided(&id);
+        drop(latched);
         self.operations.note_open(&operation, transno);
         if is_durable {
             self.sync_store(transno)?;

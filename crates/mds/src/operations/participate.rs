@@ -113,12 +113,12 @@ impl Mds {
             };
             let kept = {
                 let wants = wants_of(fids, names.iter().map(named));
-                self.locks.keep(&wants, Reach::Several, &goes_on)?
+                self.locks.keep(&wants, Reach::Part, &goes_on)?
             };
             let mut tx = self.begin();
             tx.batch().put(PREPARED, op_key(&op).as_slice(), &encode_prepared(fids, names));
             self.commit(&mut tx)?;
-            let prepared = Prepared { _kept: kept, since: Instant::now() };
+            let prepared = Prepared { kept, since: Instant::now() };
             self.operations.state.lock().prepared.insert(op, prepared);
         }
         let parents: BTreeSet<&Fid> = names.iter().map(|name| &name.parent).collect();
@@ -178,6 +178,51 @@ impl Mds {
                 Err(status)
             }
         }
+    }
+
+    /// Has what other MDTs have decided about names of a directory happen here too, before it is listed: who has seen, or was told, that a name
+    /// has left another directory is to find it here.
+    ///
+    /// # Errors
+    /// `EINTR`, `ESHUTDOWN`.
+    pub(crate) fn await_names(&self, directory: &Fid) -> StatusResult<()> {
+        for turn in self.locks.parts_on_names(directory) {
+            loop {
+                let prepared = {
+                    let state = self.operations.state.lock();
+                    let mut prepared = state.prepared.iter();
+                    prepared.find(|(_, prepared)| prepared.kept.turn() == turn).map(|(op, _)| *op)
+                };
+                // Otherwise somebody is about to do it, or to give it up.
+                if let Some(op) = prepared {
+                    match self.learn_outcome(op) {
+                        // What is not decided now comes after this listing.
+                        Ok(()) | Err(Status::EAGAIN) => break,
+                        Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
+                        Err(status) => log::debug!("MDT{:04x}: {op} is not decided: {status}", self.index),
+                    }
+                }
+                if self.locks.rest_for(directory, turn)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks what became of an operation that is prepared here, and does it or gives it up.
+    ///
+    /// # Errors
+    /// `EAGAIN` while it is not decided; what its coordinator, or the store, says.
+    pub(super) fn learn_outcome(&self, op: OpId) -> StatusResult<()> {
+        let PeerReply::Operations(found) = self.operations.ask(op.mdt, PeerRequest::Outcome { op })? else {
+            return Err(Status::EPROTO);
+        };
+        match found.first() {
+            Some(operation) => self.apply(operation),
+            None => self.abort(&op),
+        }
+        .map(drop)
     }
 
     /// An operation does not happen.

@@ -157,16 +157,7 @@ impl Mds {
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
-            let reply = self.operations.ask(op.mdt, PeerRequest::Outcome { op });
-            let outcome = match reply {
-                Ok(PeerReply::Operations(found)) => match found.first() {
-                    Some(operation) => self.apply(operation),
-                    None => self.abort(&op),
-                },
-                Ok(_) => Err(Status::EPROTO),
-                Err(status) => Err(status),
-            };
-            if let Err(status) = outcome {
+            if let Err(status) = self.learn_outcome(op) {
                 log::debug!("MDT{:04x}: {op} is still not decided: {status}", self.index);
             }
         }

@@ -83,6 +83,7 @@ impl Mds {
             // Names that have come to it according to the shard that they have left.
             self.await_decision(&Want::Still(*fid))?;
         }
+        self.await_names(fid)?;
         let public = perm::searchable_by_all(&directory.attr);
         if cookie == 0 {
             self.touch_directory(&directory)?;

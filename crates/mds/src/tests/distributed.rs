@@ -61,6 +61,8 @@ struct Net {
     one_in: AtomicU64,
     /// Something has happened to a message.
     disturbed: AtomicBool,
+    /// No MDT hears what another one has decided, but when it asks.
+    loses_decisions: AtomicBool,
     messages: AtomicU64,
     /// Of these, those to which something might have happened. How many there are of the others depends on what stores have synced by
     /// themselves.
@@ -115,6 +117,11 @@ impl MdsEndpoint for Way {
         };
         if self.net.get(self.from).is_none() {
             return Err(Status::ESHUTDOWN);
+        }
+        let decides =
+            matches!(request, MdsRequest::Peer(PeerRequest::Apply { .. } | PeerRequest::Abort { .. }));
+        if decides && self.net.loses_decisions.load(Ordering::Relaxed) {
+            return Err(Status::ETIMEDOUT);
         }
         match self.net.fate() {
             Fate::Arrives => deliver(),
@@ -189,6 +196,7 @@ impl World {
             dice: Mutex::new(Dice(seed)),
             one_in: AtomicU64::new(0),
             disturbed: AtomicBool::new(false),
+            loses_decisions: AtomicBool::new(false),
             messages: AtomicU64::new(0),
             endangered: AtomicU64::new(0),
         });

@@ -434,6 +434,44 @@ fn nothing_is_forgotten_before_it_was_asked_what_is_to_be_done_again() {
     world.check();
 }
 
+/// A rename was answered, and one of the MDTs was away when it should have heard that it happens: whoever lists the directories finds the
+/// name in one of them. What is not decided is waited for by nobody.
+#[test]
+fn a_listing_shows_what_another_mdt_has_decided() {
+    let world = World::new(2, 12);
+    let (here, there) = (world.fid(0), world.fid(1));
+    world.make(Fid::ROOT, "here", here, true).expect("made");
+    world.make(Fid::ROOT, "there", there, true).expect("made");
+    for (name, parent) in [("a", here), ("b", there), ("c", here)] {
+        world.make(parent, name, world.fid(parent.mdt_index()), false).expect("made");
+    }
+    let listed = |directory: Fid| {
+        let request = MdsRequest::ReadDir { fid: directory, cookie: 0, max_bytes: 1 << 16, plus: false };
+        let Ok(MdsReply::Directory(page)) = world.run(directory.mdt_index(), &request) else {
+            panic!("a page")
+        };
+        let mut names: Vec<String> =
+            page.entries().map(|entry| String::from_utf8_lossy(entry.name).into_owned()).collect();
+        names.sort();
+        names
+    };
+    let coordinator = world.net.get(0).expect("alive");
+    world.net.loses_decisions.store(true, Ordering::Relaxed);
+    world.run(0, &rename((here, "a"), (there, "a"))).expect("moved");
+    world.run(1, &rename((there, "b"), (here, "b"))).expect("moved");
+    let gathered = coordinator.gather(&[], &[(here, b"c"), (there, b"c")]).expect("nobody has them");
+    assert_eq!((listed(here), listed(there)), (vec!["b".to_owned(), "c".to_owned()], vec!["a".to_owned()]));
+    drop(gathered);
+    // What does not happen is found out, too.
+    assert_eq!(listed(there), ["a"]);
+    world.net.loses_decisions.store(false, Ordering::Relaxed);
+    world.run(0, &rename((here, "c"), (there, "c"))).expect("nobody has the names any more");
+    assert_eq!(listed(there), ["a", "c"]);
+    drop(coordinator);
+    world.recover();
+    world.check();
+}
+
 /// A directory on MDT 0 with names.
 fn with_names(world: &World, name: &str) -> Fid {
     let dir = world.fid(0);
