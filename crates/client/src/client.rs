@@ -15,6 +15,7 @@ use crate::locks::inodes::RETRY;
 use crate::node::{self, NodeTable};
 use crate::ops::absent::Absences;
 use crate::ops::mkdir::Placement;
+use crate::ops::root::Root;
 use crate::ops::statahead::Statahead;
 use crate::ops::striped::ShardLists;
 use crate::targets::{MdtTable, OstTable};
@@ -55,6 +56,7 @@ pub struct Client {
     pub(crate) jobs: Jobs,
     /// Where new directories go.
     pub(crate) placement: Placement,
+    pub(crate) root: Root,
     pub(crate) ahead: Ahead,
     pub(crate) statahead: Statahead,
     pub(crate) absences: Absences,
@@ -187,6 +189,7 @@ impl Client {
             tunables: Tunables::of_host(),
             jobs: Jobs::default(),
             placement: Placement::new(),
+            root: Root::default(),
             ahead: Ahead::default(),
             statahead: Statahead::default(),
             absences: Absences::default(),

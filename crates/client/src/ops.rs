@@ -15,6 +15,7 @@ pub mod open;
 pub(crate) mod patience;
 pub mod relayout;
 pub(crate) mod removed;
+pub(crate) mod root;
 pub(crate) mod statahead;
 pub(crate) mod striped;
 pub(crate) mod xattr;

@@ -8,12 +8,14 @@
 //! - a system call inside [`crate::blocking`] ends with `EINTR`, because the thread gets a signal. The signal may hit
 //!   the gap between the check and the system call, therefore it is sent again every few milliseconds until the
 //!   thread has asked [`interrupted`] (and got `true`), or the request has ended.
+//!
+//! Who does not want to wait for long limits its own waits with [`until`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -25,6 +27,8 @@ const KICK_SIGNAL: libc::c_int = libc::SIGURG;
 
 thread_local! {
     static TARGET: RefCell<Option<Arc<InterruptTarget>>> = const { RefCell::new(None) };
+    /// From when on waits of this thread end as if interrupted.
+    static LIMIT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// Where interrupts for one thread are left.
@@ -164,9 +168,28 @@ impl InterruptTarget {
 /// Was the request that the current thread serves interrupted?
 ///
 /// `false` on threads that are no targets. A wait that sees `true` should give up with `EINTR`; the answer stays
-/// `true` until the request ends.
+/// `true` until the request ends. Within [`until`] also `true` when the time is over.
 pub fn interrupted() -> bool {
-    TARGET.with(|slot| slot.borrow().as_ref().is_some_and(|target| target.check()))
+    TARGET.with(|slot| slot.borrow().as_ref().is_some_and(|target| target.check())) || is_late()
+}
+
+/// True within [`until`] when the time is over: nobody asked for an end, and nobody is to be waited for.
+pub fn is_late() -> bool {
+    LIMIT.get().is_some_and(|at| Instant::now() >= at)
+}
+
+/// Does `work`, in which [`interrupted`] is `true` from `at` on: what it waits for is given up then. Nobody sends the thread a
+/// signal: a single long system call is not ended. A limit that is set already and comes earlier counts.
+pub fn until<R>(at: Instant, work: impl FnOnce() -> R) -> R {
+    struct Before(Option<Instant>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            LIMIT.set(self.0);
+        }
+    }
+    let before = Before(LIMIT.get());
+    LIMIT.set(Some(before.0.map_or(at, |earlier| earlier.min(at))));
+    work()
 }
 
 /// Where interrupts for the current thread are left, if it is a target: for those that hand its work to other threads.

@@ -19,6 +19,6 @@ pub mod process;
 
 pub use blocking::{BlockingHook, HookGuard, blocking, install_hook};
 pub use cpu::{cpu_count, current_cpu, online_cpus, pin_to_cpu, possible_cpu_count};
-pub use interrupt::{InterruptTarget, interrupt_target, interrupted};
+pub use interrupt::{InterruptTarget, interrupt_target, interrupted, is_late, until};
 pub use job::{JobGuard, current_job, enter_job};
 pub use process::{has_ended, own_process};

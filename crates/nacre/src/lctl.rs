@@ -13,6 +13,7 @@ use nacre_types::{ClientUuid, Nid};
 use nacre_wire::mgs::MgsRequest;
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
@@ -135,18 +136,23 @@ fn find_names(pattern: &str) -> Vec<(std::path::PathBuf, String)> {
     params::names_of(pattern)
 }
 
-fn processes() -> Vec<(std::path::PathBuf, ProcessStatus)> {
-    let status = |run: &RunDir, name: &str| {
-        let socket = run.socket(name);
-        match control::ask(&socket, &Request::Status) {
-            Ok(Answer::Status(status)) => Some((socket, status)),
-            _ => None,
+/// Control sockets of all processes of this host.
+fn sockets() -> Vec<PathBuf> {
+    let of = |run: &RunDir| run.running().into_iter().map(|name| run.socket(&name)).collect::<Vec<_>>();
+    registry::running().iter().flat_map(of).collect()
+}
+
+/// All processes of this host that answer; who does not is told of.
+fn processes() -> Vec<(PathBuf, ProcessStatus)> {
+    let status = |(socket, answer): (PathBuf, io::Result<Answer>)| match answer {
+        Ok(Answer::Status(status)) => Some((socket, status)),
+        Err(error) if control::is_silence(&error) => {
+            eprintln!("lctl: the process of {} does not answer", socket.display());
+            None
         }
+        _ => None,
     };
-    registry::running()
-        .iter()
-        .flat_map(|run| run.running().into_iter().filter_map(|name| status(run, &name)).collect::<Vec<_>>())
-        .collect()
+    control::ask_each(&sockets(), &Request::Status).into_iter().filter_map(status).collect()
 }
 
 /// Rows as Lustre prints them: number, state (`IN` if it is out of use), type, name, UUID, references.
@@ -198,7 +204,7 @@ fn list_nids() -> Outcome {
 }
 
 /// Control socket of the process with the management server: of file system `fsname`, or of the first one.
-fn management(fsname: Option<&str>) -> Result<std::path::PathBuf, (i32, String)> {
+fn management(fsname: Option<&str>) -> Result<PathBuf, (i32, String)> {
     for run in registry::running() {
         for name in run.running() {
             let socket = run.socket(&name);

@@ -1,13 +1,21 @@
 //! The kernel's mount table: which NacreFS file systems are mounted, and where.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// File system type of our mounts.
 pub const FS_TYPE: &str = "fuse.nacre";
+
+/// How long the servers of a mount are waited for to follow symbolic links in it.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Symbolic links on a path, as the kernel follows at most.
+const LINKS_MAX: usize = 40;
 
 /// One mount of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +53,82 @@ pub fn nacre_mounts() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&fs::read("/proc/self/mountinfo")?))
 }
 
+/// The NacreFS mount that a path lies in, all symbolic links followed; `None` if it is in none, or on something that is mounted
+/// below. Of a mount nothing is asked to find the mount itself. What lies deeper is looked for in it; while that is waited for in vain,
+/// the path counts as it is written.
+///
+/// # Errors
+/// Those of looking at what is not there or may not be looked at; of reading the mount table.
+pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
+    let table = parse_all(&fs::read("/proc/self/mountinfo")?);
+    if path.as_os_str().is_empty() {
+        return Err(io::Error::from_raw_os_error(libc::ENOENT));
+    }
+    let written = std::path::absolute(path)?;
+    let plain = without_links(&written, |path| is_ours(&table, path))?;
+    let Some(mount) = innermost(&table, &plain).and_then(|mount| mount.entry.clone()) else {
+        return Ok(None);
+    };
+    if plain == mount.mount_point {
+        return Ok(Some(mount));
+    }
+    let (sender, found) = mpsc::channel();
+    // It ends with this process, as it may never get an answer.
+    std::thread::Builder::new().spawn(move || sender.send(written.canonicalize()))?;
+    let real = match found.recv_timeout(PATIENCE) {
+        Ok(real) => real?,
+        Err(_) => plain,
+    };
+    Ok(innermost(&table, &real).and_then(|mount| mount.entry.clone()))
+}
+
+fn is_ours(table: &[AnyMount], path: &Path) -> bool {
+    innermost(table, path).is_some_and(|mount| mount.entry.is_some())
+}
+
+/// What is mounted where a path (absolute, no symbolic links) lies.
+fn innermost<'a>(table: &'a [AnyMount], path: &Path) -> Option<&'a AnyMount> {
+    let around = table.iter().filter(|mount| path.starts_with(&mount.mount_point));
+    around.max_by_key(|mount| mount.mount_point.as_os_str().len())
+}
+
+/// A path (absolute) with symbolic links replaced by where they lead, but for what lies in places that are not to be asked.
+fn without_links(path: &Path, is_left: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
+    let parts = |path: &Path| -> Vec<OsString> {
+        let wanted = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
+        path.components().filter(wanted).map(|part| part.as_os_str().to_owned()).collect()
+    };
+    let (mut plain, mut links) = (PathBuf::from("/"), 0);
+    let mut rest = VecDeque::from(parts(path));
+    while let Some(part) = rest.pop_front() {
+        if part == ".." {
+            plain.pop();
+            continue;
+        }
+        let next = plain.join(&part);
+        if is_left(&next) {
+            plain = next;
+            continue;
+        }
+        match fs::read_link(&next) {
+            Ok(target) => {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
+                }
+                if target.is_absolute() {
+                    plain = PathBuf::from("/");
+                }
+                parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
+            }
+            // It is no link.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => plain = next,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(plain)
+}
+
 /// The NacreFS mount that `path` (absolute, no symbolic links) lies in.
 pub fn mount_of(path: &Path) -> io::Result<Option<MountEntry>> {
     let mounts = nacre_mounts()?;
@@ -64,6 +148,23 @@ pub fn is_mount_point(path: &Path) -> io::Result<bool> {
     let table = fs::read("/proc/self/mountinfo")?;
     let mut points = table.split(|&b| b == b'\n').filter_map(|line| line.split(|&b| b == b' ').nth(4));
     Ok(points.any(|point| Path::new(&unescape(point)) == path))
+}
+
+/// A mount of any kind.
+#[derive(Debug)]
+struct AnyMount {
+    mount_point: PathBuf,
+    /// If it is ours.
+    entry: Option<MountEntry>,
+}
+
+/// All lines, in order.
+fn parse_all(table: &[u8]) -> Vec<AnyMount> {
+    let line = |line: &[u8]| {
+        let mount_point = line.split(|&b| b == b' ').nth(4)?;
+        Some(AnyMount { mount_point: PathBuf::from(unescape(mount_point)), entry: parse_line(line) })
+    };
+    table.split(|&b| b == b'\n').filter_map(line).collect()
 }
 
 /// Lines of `mountinfo`: fields, a lone dash, then type, source and options. Source: proc_pid_mountinfo(5).
@@ -119,6 +220,51 @@ mod tests {
         assert_eq!(mounts.len(), 1);
         assert_eq!(mounts[0].mount_point, Path::new("/mnt/a b"));
         assert_eq!(mounts[0].fsname(), "nacre");
+    }
+
+    #[test]
+    fn links_are_followed_up_to_our_mounts_and_not_in_them() {
+        let directory = std::env::temp_dir().join(format!("nacre-mounts-{}", std::process::id()));
+        let real = directory.join("real");
+        fs::create_dir_all(real.join("mnt")).expect("made");
+        let link = |target: &Path, name: &str| {
+            std::os::unix::fs::symlink(target, directory.join(name)).expect("linked");
+        };
+        link(Path::new("real"), "link");
+        link(&real.join("mnt"), "absolute");
+        link(Path::new("loop"), "loop");
+        let top = directory.canonicalize().expect("there");
+        let mount = top.join("real/mnt");
+        let plain = |path: &str| without_links(&top.join(path), |path| path.starts_with(&mount));
+        for (path, expected) in [
+            ("link/mnt", "real/mnt"),
+            ("link/../link/./mnt/no/such", "real/mnt/no/such"),
+            ("absolute/a/../..", "real"),
+            ("real", "real"),
+        ] {
+            assert_eq!(plain(path).expect(path), top.join(expected), "{path}");
+        }
+        assert_eq!(plain("loop/x").expect_err("a loop").raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(plain("nothing/mnt").expect_err("not there").raw_os_error(), Some(libc::ENOENT));
+        fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn what_is_mounted_below_a_mount_of_ours_is_not_ours() {
+        let table = parse_all(
+            b"25 1 0:22 / / rw - ext4 /dev/vda rw\n\
+            40 25 0:39 / /mnt rw - fuse.nacre 127.0.0.1:7990@tcp:/nacre rw\n\
+            41 40 0:40 / /mnt/c rw - tmpfs x rw\n\
+            42 41 0:41 / /mnt/c/d rw - fuse.nacre 127.0.0.1:7990@tcp:/other rw\n",
+        );
+        let found = |path: &str| {
+            innermost(&table, Path::new(path)).and_then(|mount| mount.entry.as_ref()).map(MountEntry::fsname)
+        };
+        assert_eq!(
+            ["/mnt", "/mnt/cc/x", "/mnt/c/d/e"].map(found),
+            [Some("nacre"), Some("nacre"), Some("other")]
+        );
+        assert_eq!(["/", "/mnt/c", "/mnt/c/x", "/other"].map(found), [None; 4]);
     }
 
     #[test]

@@ -26,6 +26,11 @@ impl Client {
     /// # Errors
     /// As for [`Client::getattr`].
     pub fn stat(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
+        let ask = || self.ask_for_attributes(fid);
+        if fid == Fid::ROOT { self.stat_root(ask) } else { ask() }
+    }
+
+    fn ask_for_attributes(&self, fid: Fid) -> StatusResult<(Attr, bool)> {
         if let Some(attr) = virtual_attr(fid) {
             return Ok((attr, false));
         }

@@ -15,6 +15,7 @@ use nacre_types::{Attr, AttrFlags, Fid, FileKind, SizeSource, Status, StatusResu
 use nacre_wire::mds::{DirEntry, DirPage, MdsReply, MdsRequest};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Position behind `.`.
 const AFTER_DOT: u64 = 1;
@@ -29,11 +30,22 @@ pub(crate) struct OpenDir {
     ahead: PageAhead,
     /// Of a directory with shards.
     merge: Mutex<Option<Merge>>,
+    /// Nobody knows yet whether it may be listed.
+    unchecked: AtomicBool,
 }
 
 impl OpenDir {
     fn new(fid: Fid, version: Option<u32>) -> OpenDir {
-        OpenDir { fid, version, ahead: PageAhead::default(), merge: Mutex::new(None) }
+        let (ahead, merge) = (PageAhead::default(), Mutex::new(None));
+        OpenDir { fid, version, ahead, merge, unchecked: AtomicBool::new(false) }
+    }
+
+    pub fn is_unchecked(&self) -> bool {
+        self.unchecked.load(Ordering::Acquire)
+    }
+
+    pub fn was_checked(&self) {
+        self.unchecked.store(false, Ordering::Release);
     }
 }
 
@@ -65,7 +77,8 @@ pub struct ListedEntry<'a> {
 }
 
 impl Client {
-    /// Opens a directory for listing.
+    /// Opens a directory for listing. The root is also opened while its MDT is away: what is asked about the file system goes that
+    /// way. Whether it may be listed is then found out by [`Client::check_listing`].
     ///
     /// # Errors
     /// `EACCES` without read permission; `ENOTDIR`.
@@ -76,12 +89,18 @@ impl Client {
         if let Some(verdict) = self.access_virtual(caller, fid, perm::READ) {
             return verdict.map(|()| self.insert_dir(fid));
         }
-        let attr = match self.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ }) {
+        let ask = || self.call(caller, fid, &MdsRequest::Access { fid, mask: perm::READ });
+        let attr = match if fid == Fid::ROOT { self.soon(ask) } else { ask() } {
             Ok(answer) => {
                 let lease = answer.lease;
                 let attr = answer.attr()?;
                 self.note(&attr, lease);
                 attr
+            }
+            Err(Status::ETIMEDOUT) if fid == Fid::ROOT => {
+                let dir = OpenDir::new(fid, None);
+                dir.unchecked.store(true, Ordering::Release);
+                return Ok(self.insert_open_dir(dir));
             }
             Err(status) => self.access_removed(caller, fid, perm::READ, status)?,
         };
@@ -92,8 +111,12 @@ impl Client {
     }
 
     fn insert_dir(&self, fid: Fid) -> u64 {
+        self.insert_open_dir(OpenDir::new(fid, None))
+    }
+
+    fn insert_open_dir(&self, dir: OpenDir) -> u64 {
         let handle = self.handles.fresh().0;
-        self.handles.insert_dir(handle, Arc::new(OpenDir::new(fid, None)));
+        self.handles.insert_dir(handle, Arc::new(dir));
         handle
     }
 

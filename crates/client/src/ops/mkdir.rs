@@ -196,7 +196,9 @@ impl Client {
                 _ => self.make_striped(making, &plan),
             };
             match result {
-                Err(Status::ENOSPC) if plan.is_balanced && !self.has_room_now(plan.mdts[0])? => {}
+                // It is full, or has gone away just now.
+                Err(Status::ENOSPC | Status::ETIMEDOUT)
+                    if plan.is_balanced && !self.has_room_now(plan.mdts[0])? => {}
                 result => return result,
             }
         }
@@ -246,15 +248,33 @@ impl Client {
             Some(default) => Ok(Some(DirDefault::clone(&default))),
             None if parent == Fid::ROOT => Ok(None),
             None => {
-                let Some(default) = self.default_of(Fid::ROOT)? else { return Ok(None) };
+                let Some(default) = self.default_of_root()? else { return Ok(None) };
                 Ok(default.inherited_by(self.depth_of(parent)?))
             }
         }
     }
 
+    /// The root's default for what is made elsewhere: that last heard while the root's MDT is away.
+    fn default_of_root(&self) -> StatusResult<Option<Arc<DirDefault>>> {
+        let heard = self.placement.kept(Fid::ROOT);
+        if let Some(heard) = &heard
+            && !self.is_connected(Fid::ROOT.mdt_index())
+        {
+            return Ok(heard.default.clone());
+        }
+        match self.soon(|| self.default_of(Fid::ROOT)) {
+            Err(Status::ETIMEDOUT) => match heard.filter(|_| !self.all_show_life()) {
+                Some(heard) => Ok(heard.default),
+                // It takes its time.
+                None => self.default_of(Fid::ROOT),
+            },
+            result => result,
+        }
+    }
+
     /// The default of a directory itself. Costs nothing while what is known of its attributes is in force, and it has none or the
     /// same as before.
-    fn default_of(&self, fid: Fid) -> StatusResult<Option<Arc<DirDefault>>> {
+    pub(super) fn default_of(&self, fid: Fid) -> StatusResult<Option<Arc<DirDefault>>> {
         let kept = self.placement.kept(fid);
         if let Some(kept) = kept
             && (self.is_in_force(kept.warrant, fid) || fid == Fid::ROOT && kept.at.elapsed() < ROOT_AGE_MAX)
@@ -309,10 +329,10 @@ impl Client {
         if let Some(depth) = self.nodes.depth(node) {
             return Ok(depth);
         }
-        let depth = match self.path_of(fid, 0) {
+        let depth = match self.soon(|| self.path_of(fid, 0)) {
             Ok(path) => path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count() as u32,
             Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
-            // It has no name any more, or a path that is too long.
+            // It has no name any more, a path that is too long, or one over an MDT that is away.
             Err(_) => return Ok(u32::MAX),
         };
         self.nodes.note_depth(node, depth);
@@ -371,7 +391,7 @@ impl Client {
     }
 
     /// False while an MDT has to be waited for.
-    fn is_connected(&self, mdt: u16) -> bool {
+    pub(super) fn is_connected(&self, mdt: u16) -> bool {
         let import = self.mdts.get(usize::from(mdt)).and_then(|mdt| mdt.endpoint.import());
         import.is_none_or(|import| matches!(import.state, LinkState::New | LinkState::Full | LinkState::Idle))
     }

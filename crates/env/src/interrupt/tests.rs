@@ -79,3 +79,24 @@ fn a_kick_reaches_a_thread_outside_of_a_request() {
 fn a_thread_that_is_no_target_is_never_interrupted() {
     assert!(!std::thread::spawn(interrupted).join().expect("thread"));
 }
+
+#[test]
+fn a_wait_with_a_limit_ends_as_if_interrupted_and_nothing_else_does() {
+    let far = Instant::now() + Duration::from_secs(1000);
+    until(far, || {
+        assert!(!interrupted() && !is_late());
+        let ended = until(Instant::now() + Duration::from_millis(5), || {
+            while !interrupted() {
+                std::thread::yield_now();
+            }
+            // A later limit within does not put the end off.
+            until(far, interrupted)
+        });
+        assert!(ended && !interrupted() && !is_late());
+    });
+    let guard = InterruptTarget::install();
+    guard.target().begin(7);
+    until(Instant::now(), || assert!(interrupted() && !guard.target().is_raised()));
+    assert!(!interrupted(), "the request itself was not interrupted");
+    guard.target().end();
+}

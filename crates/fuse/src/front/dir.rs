@@ -15,8 +15,14 @@ impl Front {
                 let fh = self.client.opendir(&caller(request), fid).map_err(gone)?;
                 reply.opened(&Opened { fh, ..Opened::default() });
             }
-            Operation::ReadDir { fh, offset, size } => self.readdir(fh, offset, size, false, reply)?,
-            Operation::ReadDirPlus { fh, offset, size } => self.readdir(fh, offset, size, true, reply)?,
+            Operation::ReadDir { fh, offset, size } => {
+                self.client.check_listing(&caller(request), fh)?;
+                self.readdir(fh, offset, size, false, reply)?;
+            }
+            Operation::ReadDirPlus { fh, offset, size } => {
+                self.client.check_listing(&caller(request), fh)?;
+                self.readdir(fh, offset, size, true, reply)?;
+            }
             Operation::ReleaseDir { fh, .. } => {
                 self.client.releasedir(fh);
                 reply.ok();

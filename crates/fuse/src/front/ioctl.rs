@@ -163,6 +163,7 @@ impl Front {
             ScanDirectory::COMMAND => {
                 let mut ask: ScanDirectory = question(call)?;
                 let fid = self.fid(request.node_id)?;
+                self.client.check_listing(&caller(request), call.fh)?;
                 let page = self.client.scan(&caller(request), fid, ask.cookie, SCAN_BYTES_MAX, ask.wanted)?;
                 (ask.end, ask.entries) = (page.end, page.bytes);
                 answer(&ask, call, reply)

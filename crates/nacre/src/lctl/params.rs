@@ -9,7 +9,6 @@ pub use set::{activate, conf, llog_print, set};
 
 use super::Outcome;
 use crate::control::{self, Answer, ParamName, Request};
-use crate::registry;
 use nacre_params::Pattern;
 use nacre_params::pattern::path_of;
 use options::Options;
@@ -90,18 +89,20 @@ fn find(command: &str, pattern: &str, recursive: bool) -> Result<Vec<Found>, (i3
 
 /// What a pattern stands for in all processes of this host, in the order of names.
 fn ask_all(pattern: &str, recursive: bool) -> Vec<Found> {
+    ask_in(&super::sockets(), pattern, recursive)
+}
+
+/// The same in the processes with these control sockets.
+fn ask_in(sockets: &[PathBuf], pattern: &str, recursive: bool) -> Vec<Found> {
     let request = Request::FindParams { pattern: pattern.to_owned(), recursive };
     let mut found = Vec::new();
-    for run in registry::running() {
-        for name in run.running() {
-            let socket = run.socket(&name);
-            match control::ask(&socket, &request) {
-                Ok(Answer::Params { params }) => {
-                    found.extend(params.into_iter().map(|param| Found { socket: socket.clone(), param }));
-                }
-                // It is just ending, or of a version that knows of no such question.
-                other => log::debug!("{} has no parameters: {other:?}", socket.display()),
+    for (socket, answer) in control::ask_each(sockets, &request) {
+        match answer {
+            Ok(Answer::Params { params }) => {
+                found.extend(params.into_iter().map(|param| Found { socket: socket.clone(), param }));
             }
+            // It is just ending, stopped, or of a version that knows of no such question.
+            other => log::debug!("{} has no parameters: {other:?}", socket.display()),
         }
     }
     found.sort_by(|a, b| a.param.name.cmp(&b.param.name));
@@ -115,7 +116,7 @@ pub fn names_of(pattern: &str) -> Vec<(PathBuf, String)> {
 
 /// Names and values of what a pattern stands for in one process.
 pub fn values_in(socket: &Path, pattern: &str) -> Vec<(String, String)> {
-    let names = names_of(pattern).into_iter().filter(|(at, _)| at == socket).map(|(_, name)| name);
+    let names = ask_in(&[socket.to_path_buf()], pattern, false).into_iter().map(|found| found.param.name);
     let value = |name: String| match control::ask(socket, &Request::ReadParam { name: name.clone() }) {
         Ok(Answer::Value { value }) => Some((name, value.trim().to_owned())),
         _ => None,

@@ -265,7 +265,7 @@ impl Mounted {
     /// # Errors
     /// Those of reading the mount table.
     pub fn root(&self) -> io::Result<PathBuf> {
-        let mount = crate::mounts::mount_of(&self.path.canonicalize()?)?;
+        let mount = crate::mounts::find_mount(&self.path)?;
         Ok(mount.map_or_else(|| self.path.clone(), |mount| mount.mount_point))
     }
 

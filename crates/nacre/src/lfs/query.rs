@@ -168,7 +168,8 @@ pub fn check(args: &[OsString]) -> Outcome {
                 errno => {
                     let text = super::error_text(errno);
                     let message = format!("lfs check: error: check '{name}': {text} ({errno})");
-                    outcome = Err(Failure::new(errno, message));
+                    Failure::new(errno, message).report();
+                    outcome = Err(Failure::new(errno, String::new()));
                 }
             }
         }
@@ -242,20 +243,9 @@ fn chosen(
         }
         return Ok(mounts);
     };
-    let real = path.canonicalize().map_err(|error| failed(command, path, &error))?;
-    match mounts::mount_of(&real).map_err(|error| failed(command, path, &error))? {
-        Some(mount) if !on_a_mount_below(&real, &mount) => Ok(vec![mount]),
-        _ => Err(not_ours(path)),
-    }
-}
-
-/// True if something else is mounted between our mount point and `path`.
-fn on_a_mount_below(path: &Path, mount: &MountEntry) -> bool {
-    // Not statx(2): it asks for the time of creation, which the kernel does not keep, so a metadata server that is away
-    // would be waited for.
-    match (rustix::fs::stat(path), rustix::fs::stat(&mount.mount_point)) {
-        (Ok(path), Ok(mount)) => path.st_dev != mount.st_dev,
-        _ => false,
+    match mounts::find_mount(path).map_err(|error| failed(command, path, &error))? {
+        Some(mount) => Ok(vec![mount]),
+        None => Err(not_ours(path)),
     }
 }
 

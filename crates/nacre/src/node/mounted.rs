@@ -121,6 +121,9 @@ impl Mounted {
         for listener in events {
             listener.attach(&client);
         }
+        if let Err(status) = client.learn_root() {
+            log::warn!("the root of {} does not show its attributes: {status}", plan.fsname);
+        }
         let front = front(mount, plan.lock_scope(), &client);
         let session = Arc::new(mount_session(mount, &front)?);
         let record = mount_record(&plan.run);

@@ -21,10 +21,10 @@ impl InFlight {
 
     /// Waits for the reply, reading the connection if nobody does.
     ///
-    /// An interrupt tells the server to end the request and waits a little for what became of it; the deadline gives up at once
-    /// as if interrupted.
+    /// An interrupt tells the server to end the request and waits a little for what became of it; the deadline, and that of
+    /// [`nacre_env::until`], gives up at once as if interrupted.
     pub(crate) fn wait_until(mut self, deadline: Option<Instant>) -> Result<Reply, NoReply> {
-        let late = || deadline.is_some_and(|at| Instant::now() >= at);
+        let late = || deadline.is_some_and(|at| Instant::now() >= at) || nacre_env::is_late();
         let (conn, waiter) = (self.conn.clone(), self.waiter.clone());
         let mut give_up_at = None;
         loop {

@@ -1,0 +1,97 @@
+//! The root while an MDT that knows of it is away. Who only wants to know something about the file system opens its root and looks at
+//! it first (`df`, `lfs df`): that is answered soon, so that it can be told what is away.
+
+use crate::caller::Caller;
+use crate::client::Client;
+use nacre_types::{Attr, Cred, Fid, Status, StatusResult, perm};
+use nacre_wire::mds::MdsRequest;
+use parking_lot::Mutex;
+use std::time::{Duration, Instant};
+
+/// How long an MDT may take for an answer before it is asked whether it is there.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it may take to say so: it waits for nobody.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
+
+/// What was last heard of the root.
+#[derive(Default)]
+pub(crate) struct Root {
+    attr: Mutex<Option<Attr>>,
+}
+
+impl Client {
+    /// Does `work`, and gives up soon.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` if it was given up; those of `work`.
+    pub(crate) fn soon<R>(&self, work: impl FnOnce() -> StatusResult<R>) -> StatusResult<R> {
+        nacre_env::until(Instant::now() + PATIENCE, work).map_err(timed_out)
+    }
+
+    /// Attributes of the root and whether they may be cached, with `ask` for both. Those last heard while an MDT that has to be
+    /// asked is away, which are not cached.
+    ///
+    /// # Errors
+    /// Those of `ask`.
+    pub(crate) fn stat_root(
+        &self,
+        ask: impl Fn() -> StatusResult<(Attr, bool)>,
+    ) -> StatusResult<(Attr, bool)> {
+        let answer = match self.soon(&ask) {
+            Err(Status::ETIMEDOUT) => {
+                let heard = *self.root.attr.lock();
+                match heard.filter(|_| !self.all_show_life()) {
+                    Some(attr) => return Ok((attr, false)),
+                    // It takes its time.
+                    None => ask(),
+                }
+            }
+            answer => answer,
+        };
+        if let Ok((attr, _)) = &answer {
+            *self.root.attr.lock() = Some(*attr);
+        }
+        answer
+    }
+
+    /// Learns what the root is like and says of new directories, for later.
+    ///
+    /// # Errors
+    /// What servers answer.
+    pub fn learn_root(&self) -> StatusResult<()> {
+        self.stat(Fid::ROOT)?;
+        if self.mdts.len() > 1 { self.default_of(Fid::ROOT).map(drop) } else { Ok(()) }
+    }
+
+    /// True if each MDT that has a part in the root answers a question that waits for nothing.
+    pub(super) fn all_show_life(&self) -> bool {
+        std::iter::once(Fid::ROOT).chain(self.parts_of(Fid::ROOT)).all(|part| {
+            let index = part.mdt_index();
+            self.is_connected(index)
+                && self.mdts.get(usize::from(index)).is_some_and(|mdt| {
+                    let ping = || mdt.endpoint.call(&Cred::system(), &MdsRequest::Ping);
+                    nacre_env::until(Instant::now() + SIGN_OF_LIFE, ping).is_ok()
+                })
+        })
+    }
+
+    /// Checks whether a directory may be listed that was opened while its MDT was away. To be called before names of it are handed
+    /// out, for who wants them.
+    ///
+    /// # Errors
+    /// `EACCES` without read permission; what the MDT answers.
+    pub fn check_listing(&self, caller: &Caller, handle: u64) -> StatusResult<()> {
+        if let Ok(dir) = self.handles.dir(handle)
+            && dir.is_unchecked()
+        {
+            self.call(caller, dir.fid, &MdsRequest::Access { fid: dir.fid, mask: perm::READ })?;
+            dir.was_checked();
+        }
+        Ok(())
+    }
+}
+
+/// Nobody has interrupted the request, so it was the time that was over.
+fn timed_out(status: Status) -> Status {
+    if status == Status::EINTR && !nacre_env::interrupted() { Status::ETIMEDOUT } else { status }
+}

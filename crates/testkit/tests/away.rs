@@ -1,0 +1,383 @@
+//! A metadata server that is away: what is asked about the file system is answered, what others have goes on, and what has to wait
+//! can be interrupted and goes on in the end.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nacre_testkit::cluster::Options;
+use nacre_testkit::program::Outcome;
+use nacre_testkit::requirements::{have, have_root};
+use nacre_testkit::{Cluster, Shape, Stopped, program, text, wait};
+use rustix::fs::{Mode, OFlags};
+
+/// What nobody may have to wait for. On an idle machine it takes 1 to 4 s with a server that is stopped.
+const SOON: Duration = Duration::from_secs(20);
+/// What is back may take time to let clients in.
+const LIMIT: Duration = Duration::from_secs(90);
+/// Time for a request to get to where it waits: the condition is the passing of time itself.
+const A_WHILE: Duration = Duration::from_millis(1500);
+
+/// How a server goes away.
+#[derive(Clone, Copy, Debug)]
+enum Away {
+    Killed,
+    Stopped,
+}
+
+const WAYS: [(&str, u32, Away); 4] = [
+    ("mdt0000", 0, Away::Killed),
+    ("mdt0000", 0, Away::Stopped),
+    ("mdt0001", 1, Away::Killed),
+    ("mdt0001", 1, Away::Stopped),
+];
+
+fn start(shape: Shape, fsname: &str) -> Option<Cluster> {
+    if !have(&["/dev/fuse", "fusermount3"]) || !have_root() {
+        return None;
+    }
+    let options = Options { mdts: 2, osts: 2, listen: true, fsname: fsname.into(), ..Options::default() };
+    Some(Cluster::start_with(shape, &options)).filter(|cluster| !cluster.is_foreign())
+}
+
+fn leave(cluster: &Cluster, role: &str, how: Away) -> Option<Stopped> {
+    match how {
+        Away::Killed => {
+            cluster.kill(role);
+            None
+        }
+        Away::Stopped => Some(Stopped::begin(cluster, cluster.pid(role))),
+    }
+}
+
+/// Has it come back, and waits until every mount works in all of these directories.
+fn come_back(cluster: &mut Cluster, stopped: Option<Stopped>, directories: &[PathBuf]) {
+    drop(stopped);
+    cluster.start_all();
+    for directory in directories {
+        let probe = directory.join("probe");
+        wait::deadline(LIMIT, "everything is back", move || {
+            fs::write(&probe, "probe").expect("written");
+            fs::remove_file(&probe).expect("removed");
+        });
+    }
+}
+
+/// A directory for each of the two MDTs in a new directory.
+fn two(cluster: &Cluster, name: &str) -> [PathBuf; 2] {
+    let top = cluster.directory(name);
+    [0, 1].map(|mdt| {
+        let path = top.join(format!("d{mdt}"));
+        cluster.lfs(&["mkdir", "-i", &mdt.to_string(), text(&path)]).success();
+        path
+    })
+}
+
+/// The same path through another mount.
+fn through(other: &Path, cluster: &Cluster, path: &Path) -> PathBuf {
+    other.join(path.strip_prefix(cluster.mount()).expect("below the mount"))
+}
+
+const ALL: [&str; 4] = ["MDT0000", "MDT0001", "OST0000", "OST0001"];
+
+/// Each target is shown, with figures or as one that is away.
+fn check_figures(found: &Outcome, fsname: &str, away: &[&str]) {
+    assert_eq!(found.code(), 0, "{found}");
+    for target in ALL {
+        let gone = found.stdout.lines().any(|line| line == format!("{target:<20}: inactive device"));
+        let there = found.stdout.lines().any(|line| line.starts_with(&format!("{fsname}-{target}_UUID ")));
+        assert_eq!((gone, there), (away.contains(&target), !away.contains(&target)), "{target}: {found}");
+    }
+}
+
+/// Each target is said to be active, or not to answer.
+fn check_states(found: &Outcome, fsname: &str, away: &[&str]) {
+    assert_ne!(found.code(), 0, "{found}");
+    for target in ALL {
+        let name = format!("{fsname}-{target}-");
+        let says =
+            |text: &str, word: &str| text.lines().any(|line| line.contains(&name) && line.contains(word));
+        let (bad, good) = (says(&found.stderr, "error: check"), says(&found.stdout, ": active."));
+        assert_eq!((bad, good), (away.contains(&target), !away.contains(&target)), "{target}: {found}");
+    }
+}
+
+fn contains(found: &Outcome, text: &str, count: usize) {
+    assert_eq!((found.code(), found.stdout.matches(text).count()), (0, count), "{found}");
+}
+
+/// Asks a mount, all at once, what has to be answered while targets are away: these.
+fn ask_about(cluster: &Cluster, mount: &Path, below: &[PathBuf], away: &[&str]) {
+    type Check<'a> = Box<dyn Fn(&Outcome) + Send + 'a>;
+    let fsname = cluster.fsname();
+    let ours = |words: &[&str]| {
+        let mut command = cluster.command();
+        command.args(words);
+        command
+    };
+    let mount = text(mount);
+    let plain = |program: &str| {
+        let mut command = cluster.run().command(program);
+        command.arg(mount);
+        command
+    };
+    let figures = || -> Check<'_> { Box::new(|found| check_figures(found, fsname, away)) };
+    let mut asked: Vec<(Command, Check<'_>)> = vec![
+        (ours(&["lfs", "df", mount]), figures()),
+        (ours(&["lfs", "df", "-i", mount]), figures()),
+        (ours(&["lfs", "mdts", mount]), Box::new(|found| contains(found, fsname, 2))),
+        (ours(&["lfs", "osts", mount]), Box::new(|found| contains(found, fsname, 2))),
+        (ours(&["lfs", "check", "all", mount]), Box::new(|found| check_states(found, fsname, away))),
+        (ours(&["lfs", "getname", mount]), Box::new(|found| contains(found, fsname, 1))),
+        (ours(&["lfs", "path2fid", mount]), Box::new(|found| contains(found, "[0x200000007:0x1:0x0]", 1))),
+        (ours(&["lctl", "dl"]), Box::new(|found| assert_eq!(found.code(), 0, "{found}"))),
+        (plain("stat"), Box::new(|found| contains(found, "directory", 1))),
+        (plain("df"), Box::new(|found| assert_eq!(found.code() == 0, away.len() < ALL.len(), "{found}"))),
+    ];
+    asked.extend(below.iter().map(|path| (ours(&["lfs", "df", text(path)]), figures())));
+    std::thread::scope(|scope| {
+        for (command, check) in asked {
+            scope.spawn(move || {
+                let began = Instant::now();
+                let found = program::run_command(command, program::LIMIT);
+                let took = began.elapsed();
+                println!("{took:?}: {}", found.command);
+                check(&found);
+                assert!(took < SOON, "{} took {took:?} with {away:?} away", found.command);
+            });
+        }
+    });
+}
+
+#[test]
+fn what_is_asked_about_the_file_system_is_answered_while_an_mdt_is_away() {
+    let Some(mut cluster) = start(Shape::Separate, "awaya") else { return };
+    let dirs = two(&cluster, "top");
+    dirs.iter().for_each(|dir| fs::create_dir(dir.join("sub")).expect("made"));
+    // Whether it may be listed has to be asked.
+    fs::set_permissions(cluster.mount(), fs::Permissions::from_mode(0o711)).expect("changed");
+    for mounts in [1, 2] {
+        let other = (mounts == 2).then(|| cluster.add_mount());
+        for (role, index, how) in WAYS {
+            if let Some(other) = &other {
+                // From now on the first mount knows nothing of the root for sure.
+                fs::create_dir(other.join(format!("{role}{how:?}"))).expect("made");
+            }
+            let stopped = leave(&cluster, role, how);
+            let target = role.to_uppercase();
+            let first = cluster.mount().to_owned();
+            for mount in [Some(&first), other.as_ref()].into_iter().flatten() {
+                let below = dirs.each_ref().map(|dir| through(mount, &cluster, dir).join("sub"));
+                println!("{mounts} mounts, {role} {how:?}");
+                ask_about(&cluster, mount, &below, &[&target]);
+            }
+            assert!(index < 2);
+            come_back(&mut cluster, stopped, &dirs);
+        }
+    }
+    cluster.stop_and_check();
+}
+
+/// The servers and a mount in one process, and another mount.
+#[test]
+fn what_is_asked_about_the_file_system_is_answered_while_all_of_it_is_away() {
+    for how in [Away::Killed, Away::Stopped] {
+        let Some(mut cluster) = start(Shape::Embedded, "awayb") else { return };
+        let dirs = two(&cluster, "top");
+        let other = cluster.add_mount();
+        fs::create_dir(cluster.mount().join("changed")).expect("made");
+        let stopped = leave(&cluster, "node", how);
+        ask_about(&cluster, &other, &[], &["MDT0000", "MDT0001", "OST0000", "OST0001"]);
+        drop(stopped);
+        cluster.start_all();
+        let probe = through(&other, &cluster, &dirs[1]).join("probe");
+        wait::deadline(LIMIT, "everything is back", move || fs::write(probe, "probe").expect("written"));
+        cluster.stop_and_check();
+    }
+}
+
+/// Programs that need the MDT of a directory. `other` is the directory through another mount, by which their names come to be, so that
+/// nothing is known of them where they are used; `elsewhere` is one of another MDT.
+fn programs(other: &Path, directory: &Path, elsewhere: &Path, series: &str) -> Vec<Vec<String>> {
+    let name = |what: &str| {
+        fs::write(other.join(format!("{what}{series}")), "text").expect("written");
+        text(&directory.join(format!("{what}{series}"))).to_owned()
+    };
+    let new = |path: &Path, what: &str| text(&path.join(format!("{what}{series}"))).to_owned();
+    vec![
+        vec!["stat".into(), name("stat")],
+        vec!["cat".into(), name("cat")],
+        vec!["ls".into(), text(directory).into()],
+        vec!["rm".into(), "-f".into(), name("rm")],
+        vec!["mv".into(), name("mv"), new(directory, "moved")],
+        vec!["mv".into(), name("far"), new(elsewhere, "far")],
+        vec!["mkdir".into(), new(directory, "mkdir")],
+        vec!["touch".into(), new(directory, "touch")],
+    ]
+}
+
+fn spawn(cluster: &Cluster, words: &[String]) -> (String, Child) {
+    // Whoever started this may have had it ignore signals.
+    let mut command = cluster.run().command("env");
+    command.arg("--default-signal=INT,TERM").args(words).stdin(Stdio::null()).stdout(Stdio::null());
+    (words.join(" "), command.spawn().expect("it starts"))
+}
+
+fn wait_for(children: &mut [(String, Child)], limit: Duration) -> Vec<std::process::ExitStatus> {
+    let began = Instant::now();
+    let mut ends = Vec::new();
+    for (words, child) in children {
+        let left = limit.saturating_sub(began.elapsed());
+        let end = wait::within(left, || child.try_wait().expect("our child"));
+        ends.push(end.unwrap_or_else(|| panic!("{words}: not over after {limit:?}")));
+    }
+    ends
+}
+
+#[test]
+fn what_waits_for_an_mdt_can_be_interrupted_and_goes_on_when_it_is_back() {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(mut cluster) = start(Shape::Separate, "awayc") else { return };
+    let dirs = two(&cluster, "top");
+    let other = cluster.add_mount();
+    for (role, index, how) in WAYS {
+        let (here, there) = (&dirs[index as usize], &dirs[1 - index as usize]);
+        let beyond = through(&other, &cluster, here);
+        let series = |what: &str| programs(&beyond, here, there, &format!("-{role}-{how:?}-{what}"));
+        let [ended, killed, patient] = ["int", "kill", "patient"].map(series);
+        let stopped = leave(&cluster, role, how);
+        let begin = |programs: &[Vec<String>]| -> Vec<(String, Child)> {
+            programs.iter().map(|words| spawn(&cluster, words)).collect()
+        };
+        let all_wait = |children: &mut [(String, Child)]| {
+            let early = wait::within(A_WHILE, || {
+                children.iter_mut().find_map(|(words, child)| {
+                    child.try_wait().expect("our child").map(|end| format!("{words}: {end}"))
+                })
+            });
+            assert_eq!(early, None, "all wait for {role} ({how:?})");
+        };
+        let (mut ended, mut killed) = (begin(&ended), begin(&killed));
+        all_wait(&mut ended);
+        all_wait(&mut killed);
+        // All at once: in the kernel those that change a directory wait for each other, which no signal ends.
+        ended.iter().for_each(|(_, child)| cluster.signal(child.id(), libc::SIGINT));
+        killed.iter().for_each(|(_, child)| cluster.signal(child.id(), libc::SIGKILL));
+        for (mut children, signal) in [(ended, libc::SIGINT), (killed, libc::SIGKILL)] {
+            let ends = wait_for(&mut children, SOON);
+            assert!(ends.iter().all(|end| end.signal() == Some(signal)), "{ends:?}");
+        }
+        let limited = spawn(&cluster, &["timeout", "2", "ls", text(here)].map(String::from));
+        assert_eq!(wait_for(&mut [limited], SOON)[0].code(), Some(124), "{role} {how:?}");
+        let mut patient = begin(&patient);
+        all_wait(&mut patient);
+        drop(stopped);
+        cluster.start_all();
+        let ends = wait_for(&mut patient, LIMIT);
+        assert!(ends.iter().all(|end| end.success()), "{role} {how:?}: {ends:?}");
+        come_back(&mut cluster, None, &dirs);
+        let names = nacre_testkit::names_in(here);
+        let series = format!("-{role}-{how:?}-patient");
+        for (name, is_there) in
+            [("stat", true), ("rm", false), ("mv", false), ("moved", true), ("far", false), ("mkdir", true)]
+        {
+            assert_eq!(names.contains(&format!("{name}{series}")), is_there, "{name}: {names:?}");
+        }
+        assert!(there.join(format!("far{series}")).exists());
+    }
+    cluster.stop_and_check();
+}
+
+/// What a user does in the working directory, when told to.
+const WORK: &str = "read -r go
+    test \"$(pwd -P)\" = \"$1\"
+    echo data > new; test \"$(cat new)\" = data; test -z \"$(cat empty)\"
+    mkdir sub; mv new sub/moved; ln sub/moved link; chmod 600 link; touch -d @5 link
+    test \"$(stat -c '%h %Y' sub/moved)\" = '2 5'; test \"$(ls -A sub)\" = moved; ls -lA > /dev/null
+    rm sub/moved link; rmdir sub; test \"$(ls -A)\" = empty";
+
+/// A program that works in a directory, when it gets a line.
+fn worker(cluster: &Cluster, directory: &Path) -> Child {
+    let mut command = cluster.run().command("bash");
+    command.args(["-euo", "pipefail", "-c", WORK, "bash"]).arg(directory).current_dir(directory);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("bash starts")
+}
+
+#[test]
+fn what_lies_on_other_mdts_is_used_while_one_is_away() {
+    let Some(mut cluster) = start(Shape::Separate, "awayd") else { return };
+    let chosen = two(&cluster, "top");
+    // Those that are placed in turn have no default of their own.
+    let top = cluster.directory("turns");
+    let mut in_turn: [Option<PathBuf>; 2] = [None, None];
+    for number in 0..8 {
+        let path = top.join(format!("t{number}"));
+        fs::create_dir(&path).expect("made");
+        let mdt = cluster.lfs(&["getdirstripe", "-i", text(&path)]).success().stdout;
+        let mdt: usize = mdt.trim().parse().expect("a number");
+        in_turn[mdt] = Some(path);
+    }
+    let in_turn = in_turn.map(|path| path.expect("each has its turn"));
+    let all: Vec<PathBuf> = chosen.iter().chain(&in_turn).cloned().collect();
+    all.iter().for_each(|path| fs::write(path.join("empty"), "").expect("written"));
+    for (role, index, how) in WAYS {
+        let there = 1 - index as usize;
+        let mut used = Vec::new();
+        for directory in [&chosen[there], &in_turn[there]] {
+            // Its names, those on the way to it included, are known, and stay so whatever memory the kernel needs.
+            program::shell(directory, "stat . .. empty", [""; 0]).success();
+            let path = directory.join("empty");
+            let pinned = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+            used.push((worker(&cluster, directory), path, pinned.expect("opened")));
+        }
+        let stopped = leave(&cluster, role, how);
+        for (mut worker, path, _pinned) in used {
+            let began = Instant::now();
+            worker.stdin.take().expect("a pipe").write_all(b"go\n").expect("it listens");
+            let name = text(&path).to_owned();
+            let ends = wait_for(&mut [(name, worker)], SOON * 3);
+            println!("{role} {how:?}: {:?}", began.elapsed());
+            assert!(ends[0].success(), "{role} {how:?}: {}", path.display());
+            let read = move || fs::read(path).expect("read");
+            assert!(wait::deadline(SOON, "reading by the whole path", read).is_empty());
+        }
+        come_back(&mut cluster, stopped, &all);
+    }
+    cluster.stop_and_check();
+}
+
+/// The answer to an open, and what gives the file back, may pass each other where nobody waits for either.
+#[test]
+fn opens_that_were_interrupted_do_not_stay_open() {
+    let Some(mut cluster) = start(Shape::Separate, "awaye") else { return };
+    let dirs = two(&cluster, "top");
+    let other = cluster.add_mount();
+    let is_open = |cluster: &Cluster, fid: &str| {
+        let text = cluster.lctl(&["get_param", "-n", "mdt.awaye-*.exports.*.open_files"]).success().stdout;
+        text.contains(fid)
+    };
+    for (role, index, how) in WAYS {
+        let (here, beyond) = (&dirs[index as usize], through(&other, &cluster, &dirs[index as usize]));
+        let path = here.join(format!("{role}{how:?}"));
+        fs::write(through(&other, &cluster, &path), "text").expect("written");
+        let fid = cluster.lfs(&["path2fid", text(&path)]).success().stdout.trim().to_owned();
+        wait::until(wait::SOON, "it is closed", || (!is_open(&cluster, &fid)).then_some(()));
+        let stopped = leave(&cluster, role, how);
+        // The name is known, so that it is the open that waits.
+        let words = ["cat", text(&path)].map(String::from);
+        let mut children: Vec<_> = (0..16).map(|_| spawn(&cluster, &words)).collect();
+        let early = wait::within(A_WHILE, || {
+            children.iter_mut().find_map(|(_, child)| child.try_wait().expect("ours"))
+        });
+        assert_eq!(early, None, "they wait for {role} ({how:?})");
+        children.iter().for_each(|(_, child)| cluster.signal(child.id(), libc::SIGKILL));
+        wait_for(&mut children, SOON);
+        come_back(&mut cluster, stopped, &dirs);
+        wait::until(wait::SOON, "nobody has it open", || (!is_open(&cluster, &fid)).then_some(()));
+        fs::remove_file(beyond.join(path.file_name().expect("a name"))).expect("removed");
+    }
+    cluster.stop_and_check();
+}
