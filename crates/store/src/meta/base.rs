@@ -17,6 +17,7 @@ use heed::{CommitOrAbort, Database, Env, EnvOpenOptions, MdbError, RoTxn, RwTxn,
 use parking_lot::Mutex;
 
 use super::error::{MetaError, Result};
+use super::map::Change;
 use super::report::{VerifyProblem, VerifyReport};
 use super::wal::{FORMAT_VERSION, crc32c};
 
@@ -223,11 +224,15 @@ impl Base {
     /// Writes entries (in key order for speed) and, if given, the new state, in one durable transaction.
     pub(crate) fn write<'a>(
         &self,
-        entries: &mut dyn Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+        entries: &mut dyn Iterator<Item = Change<'a>>,
         state: Option<(&[u8; 16], u64)>,
     ) -> Result<()> {
         let mut txn: RwTxn<'_> = self.env.write_txn().map_err(failed("begin"))?;
+        let mut bytes = Vec::new();
         for (key, value) in entries {
+            bytes.clear();
+            key.append_to(&mut bytes);
+            let key = &bytes[..];
             match value {
                 Some(value) => {
                     let sum = checksum(key, value).to_le_bytes();

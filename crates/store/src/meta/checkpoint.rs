@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::engine::Engine;
 use super::error::{MetaError, Result};
-use super::map::{Change, Head};
+use super::map::Change;
 use super::overlay::ShardSet;
 
 /// Time between two attempts to write a checkpoint that a full disk refused.
@@ -21,9 +21,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Entries per transaction when a full disk refuses all at once: few enough for the copies of their pages to fit into the
 /// space that the previous piece freed.
 const PIECE_ENTRIES: usize = 512;
-
-/// A change on its way to the base.
-type Entry<'a> = (Head, Change<'a>);
 
 /// State shared between commits and the checkpoint thread.
 #[derive(Default)]
@@ -201,13 +198,13 @@ impl Engine {
     /// Writes the frozen maps to the base and drops them.
     fn move_frozen(&self, transno: u64) -> Result<()> {
         let maps = self.overlay.frozen();
-        let mut entries: Vec<Entry<'_>> = Vec::with_capacity(maps.iter().map(|map| map.len()).sum());
+        let mut entries: Vec<Change<'_>> = Vec::with_capacity(maps.iter().map(|map| map.len()).sum());
         maps.iter().for_each(|map| entries.extend(map.iter()));
         // Neighbours in the tree are written together, whatever shards they came from.
-        // Stable, since that finds that each shard's are in order already. Heads lie here, keys all over memory.
-        entries.sort_by(|(a_head, a), (b_head, b)| a_head.cmp(b_head).then_with(|| a.0.cmp(b.0)));
+        // Stable, since that finds that each shard's are in order already. Heads lie here, what is behind them all over memory.
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
         let target = Some((&self.uuid, transno));
-        match self.base.write(&mut entries.iter().map(|(_, change)| *change), target) {
+        match self.base.write(&mut entries.iter().copied(), target) {
             Err(MetaError::NoSpace) => self.move_in_pieces(&entries, transno)?,
             result => result?,
         }
@@ -220,13 +217,13 @@ impl Engine {
     }
 
     /// Many small transactions need little new space: each reuses the pages that the one before set free.
-    fn move_in_pieces(&self, entries: &[Entry<'_>], transno: u64) -> Result<()> {
+    fn move_in_pieces(&self, entries: &[Change<'_>], transno: u64) -> Result<()> {
         self.reserve.release();
         // The base will for a while hold part of what the log says, which is sound only if the log cannot lose it.
         self.log.sync(transno)?;
         for piece in entries.chunks(PIECE_ENTRIES) {
             self.base.retire_readers();
-            self.base.write(&mut piece.iter().map(|(_, change)| *change), None)?;
+            self.base.write(&mut piece.iter().copied(), None)?;
         }
         self.base.write(&mut std::iter::empty(), Some((&self.uuid, transno)))
     }

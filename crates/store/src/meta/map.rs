@@ -1,21 +1,23 @@
-//! An ordered map of recent changes whose keys and values lie in a few large blocks instead of an allocation each.
+//! An ordered map of recent changes: short ones in the nodes of a tree, long ones in a few large blocks, none with an allocation of its own.
 //!
 //! The tree's nodes hold the first bytes of each key as numbers, so that a search follows no pointers and calls no comparison of
 //! bytes: behind table, FID and hash (25 bytes) hardly two keys are alike. Those that are, links of one file in one directory, are
-//! told apart in a map of their own.
+//! told apart in a map of their own. What is left of a name, and what it stands for, lies in the node too, so that listing a directory reads nodes one
+//! after the other and nothing else: names are made in no order of their hashes, so what lies outside is somewhere else for each.
 //!
 //! Grows only: a value replaced by a longer one leaves its old place unused until the whole map is dropped after its
 //! checkpoint. [`Map::bytes`] counts such places too.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 
 /// Size of a map's first block; each next one doubles up to the maximum.
 const BLOCK_BYTES_FIRST: usize = 1 << 8;
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Memory of an entry beside its key and value: its part of a tree node that is two thirds full, and of the filter.
-const ENTRY_BYTES: u64 = 100;
+/// Memory of an entry beside what lies in blocks: its part of a tree node that is two thirds full, and of the filter.
+const ENTRY_BYTES: u64 = 124;
 /// Memory of an entry among keys with the same head: a tree node's part, and the key outside the node.
 const ALIKE_BYTES: u64 = 64;
 
@@ -29,20 +31,107 @@ pub(crate) struct Map {
 }
 
 /// The first bytes of a key, with zeros behind a shorter one. Ordered as keys are, but for keys that are equal this far.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Head(u128, u128);
 
 const HEAD_LEN: usize = 32;
 
 impl Head {
     fn of(key: &[u8]) -> Head {
-        let mut bytes = [0; HEAD_LEN];
+        Head::padded(key, 0)
+    }
+
+    /// With bytes `pad` behind a shorter key.
+    fn padded(key: &[u8], pad: u8) -> Head {
+        let mut bytes = [pad; HEAD_LEN];
         match key.first_chunk() {
             Some(first) => bytes = *first,
             None => bytes[..key.len()].copy_from_slice(key),
         }
         let half = |at: usize| u128::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
         Head(half(0), half(HEAD_LEN / 2))
+    }
+
+    fn bytes(self) -> [u8; HEAD_LEN] {
+        let mut bytes = [0; HEAD_LEN];
+        bytes[..HEAD_LEN / 2].copy_from_slice(&self.0.to_be_bytes());
+        bytes[HEAD_LEN / 2..].copy_from_slice(&self.1.to_be_bytes());
+        bytes
+    }
+}
+
+/// A key as it lies in memory: the first bytes, and those behind them if there are more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key<'a> {
+    head: Head,
+    len: u16,
+    /// Mostly empty. Two that are empty are not compared: the C library's `memcmp` loads through a mask, and where nothing of an address
+    /// that is not mapped is to be loaded, the processor takes a hundred cycles to find that out.
+    rest: &'a [u8],
+}
+
+impl<'a> Key<'a> {
+    fn of(key: &'a [u8]) -> Key<'a> {
+        Key { head: Head::of(key), len: key.len() as u16, rest: key.get(HEAD_LEN..).unwrap_or_default() }
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Appends its bytes to `out`.
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
+        let end = out.len() + self.len().min(HEAD_LEN);
+        out.extend_from_slice(&self.head.bytes());
+        out.truncate(end);
+        out.extend_from_slice(self.rest);
+    }
+
+    fn starts_with(&self, prefix: &Prefix<'_>) -> bool {
+        prefix.heads.contains(&self.head)
+            && self.len() >= prefix.len
+            && (prefix.rest.is_empty() || self.rest.starts_with(prefix.rest))
+    }
+}
+
+impl PartialEq for Key<'_> {
+    fn eq(&self, other: &Key<'_>) -> bool {
+        self.head == other.head && self.len == other.len && (self.rest.is_empty() || self.rest == other.rest)
+    }
+}
+
+impl Eq for Key<'_> {}
+
+impl Ord for Key<'_> {
+    /// As bytes are ordered: of keys with one head the shorter one ends in the zeros that the longer one goes on with.
+    fn cmp(&self, other: &Key<'_>) -> Ordering {
+        let by_rest = || match self.rest.is_empty() || other.rest.is_empty() {
+            true => self.len.cmp(&other.len),
+            false => self.rest.cmp(other.rest),
+        };
+        self.head.cmp(&other.head).then_with(by_rest)
+    }
+}
+
+impl PartialOrd for Key<'_> {
+    fn partial_cmp(&self, other: &Key<'_>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// What keys begin with.
+struct Prefix<'a> {
+    len: usize,
+    /// Heads that begin so.
+    heads: RangeInclusive<Head>,
+    rest: &'a [u8],
+}
+
+impl<'a> Prefix<'a> {
+    fn of(prefix: &'a [u8]) -> Prefix<'a> {
+        let rest = prefix.get(HEAD_LEN..).unwrap_or_default();
+        let heads = Head::padded(prefix, 0)..=Head::padded(prefix, u8::MAX);
+        Prefix { len: prefix.len(), heads, rest }
     }
 }
 
@@ -89,8 +178,61 @@ impl Filter {
 
 /// The keys with one head.
 enum Leaf {
-    One { key: Place, value: Place },
+    Short(Short),
+    One { key_len: u16, rest: Place, value: Place },
     Many(BTreeMap<Box<[u8]>, Place>),
+}
+
+/// Bytes of a key's rest and its value in a node: a name of 32 bytes, and what it stands for.
+const SHORT_LEN: usize = 45;
+
+/// A key and its value, if they are short.
+struct Short {
+    key_len: u8,
+    /// Length of the value, or [`Short::DELETED`].
+    value_len: u8,
+    /// What is left of the key behind its head, and the value.
+    bytes: [u8; SHORT_LEN],
+}
+
+impl Short {
+    const DELETED: u8 = u8::MAX;
+
+    /// `None` if they do not fit.
+    fn new(key: Key<'_>, value: Option<&[u8]>) -> Option<Short> {
+        let mut short = Short { key_len: key.len.try_into().ok()?, value_len: 0, bytes: [0; SHORT_LEN] };
+        short.bytes.get_mut(..key.rest.len())?.copy_from_slice(key.rest);
+        short.set(value).then_some(short)
+    }
+
+    fn rest_len(&self) -> usize {
+        usize::from(self.key_len).saturating_sub(HEAD_LEN)
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[..self.rest_len()]
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        let start = self.rest_len();
+        (self.value_len != Self::DELETED).then(|| &self.bytes[start..start + usize::from(self.value_len)])
+    }
+
+    /// Puts another value in; false if it does not fit.
+    fn set(&mut self, value: Option<&[u8]>) -> bool {
+        let start = self.rest_len();
+        self.value_len = match value {
+            None => Self::DELETED,
+            Some(value) => match self.bytes.get_mut(start..start + value.len()) {
+                None => return false,
+                Some(place) => {
+                    place.copy_from_slice(value);
+                    value.len() as u8
+                }
+            },
+        };
+        true
+    }
 }
 
 /// Where bytes lie. A deleted key has no value's place but keeps its entry, which hides what the base holds.
@@ -103,9 +245,10 @@ struct Place {
 }
 
 const DELETED: Place = Place { block: 0, offset: 0, len: u32::MAX };
+const NOTHING: Place = Place { block: 0, offset: 0, len: 0 };
 
 /// A change: key, and new value or `None` for a delete.
-pub(crate) type Change<'a> = (&'a [u8], Option<&'a [u8]>);
+pub(crate) type Change<'a> = (Key<'a>, Option<&'a [u8]>);
 
 /// Keys and values, one after the other.
 #[derive(Default)]
@@ -117,6 +260,9 @@ struct Blocks {
 
 impl Blocks {
     fn get(&self, place: Place) -> &[u8] {
+        if place.len == 0 {
+            return &[];
+        }
         let (start, end) = (place.offset as usize, place.offset as usize + place.len as usize);
         &self.blocks[place.block as usize][start..end]
     }
@@ -127,6 +273,9 @@ impl Blocks {
 
     /// Puts bytes at the end of the last block, or of a new one.
     fn store(&mut self, bytes: &[u8]) -> Place {
+        if bytes.is_empty() {
+            return NOTHING;
+        }
         let has_room = self.blocks.last().is_some_and(|block| block.capacity() - block.len() >= bytes.len());
         if !has_room {
             let size = (BLOCK_BYTES_FIRST << self.blocks.len().min(8)).min(BLOCK_BYTES_MAX).max(bytes.len());
@@ -148,7 +297,7 @@ impl Blocks {
     fn replace(&mut self, old: &mut Place, value: Option<&[u8]>) {
         match value {
             // Most values are rewritten with the same length: inodes.
-            Some(value) if value.len() <= old.len as usize && old.len != DELETED.len => {
+            Some(value) if value.len() <= old.len as usize && old.len != DELETED.len && !value.is_empty() => {
                 let start = old.offset as usize;
                 self.blocks[old.block as usize][start..start + value.len()].copy_from_slice(value);
                 old.len = value.len() as u32;
@@ -157,14 +306,34 @@ impl Blocks {
         }
     }
 
-    /// Whether `key`, whose head is that of the key at `place`, is that key.
-    fn is_same(&self, place: Place, key: &[u8]) -> bool {
-        // Heads say all of short keys but how many zeros are at the end.
-        place.len as usize == key.len() && (key.len() <= HEAD_LEN || self.get(place) == key)
+    /// A new leaf.
+    fn leaf(&mut self, key: Key<'_>, value: Option<&[u8]>) -> Leaf {
+        match Short::new(key, value) {
+            Some(short) => Leaf::Short(short),
+            None => {
+                Leaf::One { key_len: key.len, rest: self.store(key.rest), value: self.store_value(value) }
+            }
+        }
+    }
+}
+
+impl Leaf {
+    /// The key, if there is one.
+    fn key<'a>(&'a self, head: Head, blocks: &'a Blocks) -> Option<Key<'a>> {
+        match self {
+            Leaf::Short(short) => Some(Key { head, len: u16::from(short.key_len), rest: short.rest() }),
+            Leaf::One { key_len, rest, .. } => Some(Key { head, len: *key_len, rest: blocks.get(*rest) }),
+            Leaf::Many(_) => None,
+        }
     }
 
-    fn change<'a>(&'a self, (key, value): (&'a [u8], Place)) -> Change<'a> {
-        (key, self.value(value))
+    /// The value of the key, if there is one key.
+    fn value<'a>(&'a self, blocks: &'a Blocks) -> Option<&'a [u8]> {
+        match self {
+            Leaf::Short(short) => short.value(),
+            Leaf::One { value, .. } => blocks.value(*value),
+            Leaf::Many(_) => None,
+        }
     }
 }
 
@@ -184,36 +353,55 @@ impl Map {
 
     /// `None` if the map does not know the key; `Some(None)` if it knows it as deleted.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
-        let head = Head::of(key);
-        if !self.filter.may_have(head) {
+        let wanted = Key::of(key);
+        if !self.filter.may_have(wanted.head) {
             return None;
         }
-        let place = match self.tree.get(&head)? {
-            Leaf::One { key: found, value } => self.blocks.is_same(*found, key).then_some(*value)?,
-            Leaf::Many(all) => *all.get(key)?,
-        };
-        Some(self.blocks.value(place))
+        let leaf = self.tree.get(&wanted.head)?;
+        match leaf {
+            Leaf::Many(all) => all.get(key).map(|place| self.blocks.value(*place)),
+            one => {
+                let is_it = one.key(wanted.head, &self.blocks).is_some_and(|found| found == wanted);
+                is_it.then(|| one.value(&self.blocks))
+            }
+        }
     }
 
     /// Records a change.
     pub(crate) fn apply(&mut self, key: &[u8], value: Option<&[u8]>) {
-        let (head, blocks) = (Head::of(key), &mut self.blocks);
-        let leaf = match self.tree.entry(head) {
+        let (wanted, blocks) = (Key::of(key), &mut self.blocks);
+        let leaf = match self.tree.entry(wanted.head) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 self.len += 1;
                 blocks.bytes += ENTRY_BYTES;
-                let key = blocks.store(key);
-                entry.insert(Leaf::One { key, value: blocks.store_value(value) });
-                return self.note(head);
+                entry.insert(blocks.leaf(wanted, value));
+                return self.note(wanted.head);
             }
         };
-        if let Leaf::One { key: found, value: old } = leaf {
-            if blocks.is_same(*found, key) {
-                return blocks.replace(old, value);
+        if leaf.key(wanted.head, blocks) == Some(wanted) {
+            let is_set = match leaf {
+                Leaf::Short(short) => short.set(value),
+                Leaf::One { value: old, .. } => {
+                    blocks.replace(old, value);
+                    true
+                }
+                Leaf::Many(_) => unreachable!("there is one key"),
+            };
+            if !is_set {
+                *leaf = blocks.leaf(wanted, value);
             }
-            let first = (Box::from(blocks.get(*found)), *old);
-            *leaf = Leaf::Many(BTreeMap::from([first]));
+            return;
+        }
+        if let Some(found) = leaf.key(wanted.head, blocks) {
+            let mut first = Vec::with_capacity(found.len());
+            found.append_to(&mut first);
+            let place = match leaf {
+                Leaf::Short(short) => blocks.store_value(short.value()),
+                Leaf::One { value, .. } => *value,
+                Leaf::Many(_) => unreachable!("there is one key"),
+            };
+            *leaf = Leaf::Many(BTreeMap::from([(first.into_boxed_slice(), place)]));
         }
         let Leaf::Many(all) = leaf else { unreachable!("there are two keys") };
         match all.get_mut(key) {
@@ -235,17 +423,19 @@ impl Map {
         self.tree.keys().for_each(|head| self.filter.add(*head));
     }
 
-    fn changes<'a>(&'a self, leaf: &'a Leaf) -> impl Iterator<Item = Change<'a>> {
-        let (one, many) = match leaf {
-            Leaf::One { key, value } => (Some((self.blocks.get(*key), *value)), None),
-            Leaf::Many(all) => (None, Some(all.iter().map(|(key, &place)| (&**key, place)))),
+    fn changes<'a>(&'a self, head: Head, leaf: &'a Leaf) -> impl Iterator<Item = Change<'a>> {
+        let one = leaf.key(head, &self.blocks).map(|key| (key, leaf.value(&self.blocks)));
+        let many = match leaf {
+            Leaf::Many(all) => Some(all),
+            _ => None,
         };
-        one.into_iter().chain(many.into_iter().flatten()).map(|entry| self.blocks.change(entry))
+        let change = |(key, place): (&'a Box<[u8]>, &Place)| (Key::of(key), self.blocks.value(*place));
+        one.into_iter().chain(many.into_iter().flatten().map(change))
     }
 
-    /// All changes in order of keys, each with the head of its key.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Head, Change<'_>)> {
-        self.tree.iter().flat_map(|(head, leaf)| self.changes(leaf).map(|change| (*head, change)))
+    /// All changes in order of keys.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
+        self.tree.iter().flat_map(|(head, leaf)| self.changes(*head, leaf))
     }
 
     /// Calls `visit` with the changes from `from` on whose keys begin with `prefix`, in order of keys, until it returns false.
@@ -253,30 +443,31 @@ impl Map {
         &self,
         from: Bound<&[u8]>,
         prefix: &[u8],
-        mut visit: impl FnMut(&[u8], Option<&[u8]>) -> bool,
+        mut visit: impl FnMut(Key<'_>, Option<&[u8]>) -> bool,
     ) {
+        let (from, prefix) = (from.map(Key::of), Prefix::of(prefix));
         let first = match from {
-            Bound::Included(key) | Bound::Excluded(key) => Bound::Included(Head::of(key)),
+            Bound::Included(key) | Bound::Excluded(key) => Bound::Included(key.head),
             Bound::Unbounded => Bound::Unbounded,
         };
         // Keys with the head of `from` may lie before it.
-        let is_before = |key: &[u8]| match from {
-            Bound::Included(from) => key < from,
-            Bound::Excluded(from) => key <= from,
+        let is_before = |key: &Key<'_>| match from {
+            Bound::Included(from) => *key < from,
+            Bound::Excluded(from) => *key <= from,
             Bound::Unbounded => false,
         };
         let mut has_begun = false;
-        let mut each = |key: &[u8], value: Place| {
-            if !has_begun && is_before(key) {
+        let mut each = |key: Key<'_>, value: Option<&[u8]>| {
+            if !has_begun && is_before(&key) {
                 return true;
             }
             has_begun = true;
-            key.starts_with(prefix) && visit(key, self.blocks.value(value))
+            key.starts_with(&prefix) && visit(key, value)
         };
-        for (_, leaf) in self.tree.range((first, Bound::Unbounded)) {
+        for (head, leaf) in self.tree.range((first, Bound::Unbounded)) {
             let goes_on = match leaf {
-                Leaf::One { key, value } => each(self.blocks.get(*key), *value),
-                Leaf::Many(all) => all.iter().all(|(key, &value)| each(key, value)),
+                Leaf::Many(_) => self.changes(*head, leaf).all(|(key, value)| each(key, value)),
+                one => one.key(*head, &self.blocks).is_none_or(|key| each(key, one.value(&self.blocks))),
             };
             if !goes_on {
                 return;
@@ -302,20 +493,46 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_does_not_fit_into_its_node_any_more_moves_out_and_shorter_ones_stay_there() {
+        let key = [&[3; 25][..], b"a name of some length"].concat();
+        let mut map = Map::default();
+        for len in [20, 31, 0, 30, 200, 20, 0] {
+            let value = vec![len as u8; len];
+            map.apply(&key, Some(&value));
+            assert_eq!(map.get(&key), Some(Some(&value[..])));
+            assert_eq!(map.get(&key[..45]), None);
+            map.apply(&key, None);
+            assert_eq!(map.get(&key), Some(None));
+        }
+        assert_eq!(map.len(), 1);
+        // What a name stands for takes no more than its entry.
+        let (mut map, name) = (Map::default(), [&[3; 25][..], &[b'x'; 32]].concat());
+        map.apply(&name, Some(&[1; 20]));
+        assert_eq!(map.bytes(), ENTRY_BYTES);
+        map.apply(&name, Some(&[1; 21]));
+        assert!(map.bytes() > ENTRY_BYTES);
+    }
+
+    #[test]
     fn keys_with_equal_heads_are_told_apart_and_kept_in_order() {
         let (mut map, mut model) = (Map::default(), BTreeMap::new());
         let mut number = 1u64;
         for step in 0..3000u64 {
             number = number.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let key = key(number >> 33);
-            let value = (step % 5 != 0).then(|| vec![step as u8; (step % 40) as usize]);
+            // Some fit into nodes, and some of those do not any more when they are replaced.
+            let value = (step % 5 != 0).then(|| vec![step as u8; (step % 61) as usize]);
             map.apply(&key, value.as_deref());
             model.insert(key, value);
         }
         assert_eq!(map.len(), model.len());
-        let expected: Vec<Change<'_>> =
-            model.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
-        assert_eq!(map.iter().map(|(_, change)| change).collect::<Vec<_>>(), expected);
+        let whole = |key: Key<'_>| {
+            let mut bytes = vec![1];
+            key.append_to(&mut bytes);
+            bytes.split_off(1)
+        };
+        let expected: Vec<_> = model.iter().map(|(key, value)| (key.clone(), value.as_deref())).collect();
+        assert_eq!(map.iter().map(|(key, value)| (whole(key), value)).collect::<Vec<_>>(), expected);
         for number in 0..300 {
             let key = key(number);
             assert_eq!(map.get(&key), model.get(&key).map(Option::as_deref));
@@ -328,8 +545,9 @@ mod tests {
                     .collect();
                 let mut found = Vec::new();
                 map.visit(from, &[7, 7], |key, value| {
-                    assert_eq!(Some(&value.map(<[u8]>::to_vec)), model.get(key));
-                    found.push(key.to_vec());
+                    let key = whole(key);
+                    assert_eq!(Some(&value.map(<[u8]>::to_vec)), model.get(&key));
+                    found.push(key);
                     found.len() < 50
                 });
                 let expected: Vec<&[u8]> = expected.into_iter().take(50).collect();

@@ -53,7 +53,9 @@ impl Chunk {
         let (first_entry, first_byte) = (self.entries.len(), self.bytes.len());
         let mut is_full = false;
         map.visit(from, prefix, |key, value| {
-            let key = self.append(key);
+            let start = self.bytes.len();
+            key.append_to(&mut self.bytes);
+            let key = start..self.bytes.len();
             let value = value.map(|value| self.append(value));
             self.entries.push(Copied { key, value, age });
             is_full = self.entries.len() - first_entry >= CHUNK_ENTRIES
