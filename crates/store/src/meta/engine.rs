@@ -18,8 +18,9 @@ use super::report::{MetaStoreStats, VerifyProblem, VerifyReport};
 use super::reserve::Reserve;
 use super::{Table, TransNo};
 
-/// Bytes of log between two looks at the overlay's size: rare enough to cost nothing, often enough to keep the bound.
-const SIZE_CHECK_BYTES: u64 = 128 << 10;
+/// Bytes of log between two looks at the overlay's size, which take a cache line of each shard from whoever has changed it: rare enough to cost
+/// nothing, often enough to keep the bound.
+const SIZE_CHECK_BYTES: u64 = 512 << 10;
 
 /// Everything the threads of a store share.
 pub(crate) struct Engine {
@@ -97,7 +98,7 @@ impl Engine {
     }
 
     fn freeze_if_large(&self, end: u64, len: u64) {
-        let step = SIZE_CHECK_BYTES.min(self.options.overlay_bytes / 4);
+        let step = SIZE_CHECK_BYTES.min(self.options.overlay_bytes / 16);
         if end / step != (end - len) / step && self.overlay.active_bytes() > self.options.overlay_bytes {
             self.try_freeze();
         }

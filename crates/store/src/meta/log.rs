@@ -31,9 +31,7 @@ const BY_CALL_BYTES: usize = 256 << 10;
 pub(crate) struct Log {
     segments: [Segment; SEGMENTS],
     uuid: [u8; 16],
-    state: Mutex<LogState>,
-    /// A copy of the newest transaction's number, for those who need no more than that.
-    last: AtomicU64,
+    front: Front,
     /// Newest durable transaction.
     durable: AtomicU64,
     together: Together,
@@ -41,17 +39,35 @@ pub(crate) struct Log {
     pub(crate) syncs: AtomicU64,
 }
 
+/// What every commit changes, on cache lines of its own: two that CPUs fetch together, and nothing on them that others only read.
+#[repr(C, align(128))]
+struct Front {
+    /// A copy of the newest transaction's number, for those who need no more than that.
+    last: AtomicU64,
+    state: Mutex<LogState>,
+}
+
+/// What an append looks at or changes comes first.
+#[repr(C)]
 struct LogState {
-    slots: [Slot; SEGMENTS],
     /// Slot appended to; none after a recovery until the base holds what was replayed.
     active: Option<usize>,
-    header: SegmentHeader,
-    salt: u32,
     last_transno: u64,
     commits: u64,
-    appended_bytes: u64,
+    slots: [Slot; SEGMENTS],
     /// Bytes of the segment that the last flush made durable.
     flushed_bytes: usize,
+    /// Bytes of records in segments that were active before.
+    earlier_bytes: u64,
+    salt: u32,
+    header: SegmentHeader,
+}
+
+impl LogState {
+    /// Bytes appended since the store was opened.
+    fn appended_bytes(&self) -> u64 {
+        self.earlier_bytes + self.active.map_or(0, |slot| self.slots[slot].record_bytes())
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -64,6 +80,12 @@ struct Slot {
     is_pending: bool,
     /// Sequence of its present use.
     sequence: u64,
+}
+
+impl Slot {
+    fn record_bytes(&self) -> u64 {
+        (self.end - SEGMENT_HEADER_LEN) as u64
+    }
 }
 
 /// Where a batch went.
@@ -126,18 +148,20 @@ impl Log {
         Log {
             segments,
             uuid,
-            state: Mutex::new(LogState {
-                slots,
-                active: None,
-                header,
-                salt: 0,
-                last_transno: recovered.last_transno,
-                commits: 0,
-                appended_bytes: 0,
-                // Nothing is known of flushes yet.
-                flushed_bytes: usize::MAX,
-            }),
-            last: AtomicU64::new(recovered.last_transno),
+            front: Front {
+                last: AtomicU64::new(recovered.last_transno),
+                state: Mutex::new(LogState {
+                    active: None,
+                    last_transno: recovered.last_transno,
+                    commits: 0,
+                    slots,
+                    // Nothing is known of flushes yet.
+                    flushed_bytes: usize::MAX,
+                    earlier_bytes: 0,
+                    salt: 0,
+                    header,
+                }),
+            },
             durable: AtomicU64::new(recovered.durable_transno),
             together: Together::default(),
             latch: Latch::default(),
@@ -155,7 +179,7 @@ impl Log {
     }
 
     pub(crate) fn last_transno(&self) -> u64 {
-        self.last.load(Ordering::Acquire)
+        self.front.last.load(Ordering::Acquire)
     }
 
     pub(crate) fn durable_transno(&self) -> u64 {
@@ -164,8 +188,8 @@ impl Log {
 
     /// Batches and bytes appended since the store was opened.
     pub(crate) fn totals(&self) -> (u64, u64) {
-        let state = self.state.lock();
-        (state.commits, state.appended_bytes)
+        let state = self.front.state.lock();
+        (state.commits, state.appended_bytes())
     }
 
     /// Appends a batch, or returns `None`, with nothing changed, if it does not fit into the active segment.
@@ -174,7 +198,7 @@ impl Log {
     /// [`MetaError::NoSpace`] changes nothing; any other failure sets the latch.
     pub(crate) fn append(&self, batch: &Batch, body_crc: u32, floor: u64) -> Result<Option<Appended>> {
         let len = record_len(batch.bytes.len());
-        let mut state = patiently(|| self.state.try_lock(), || self.state.lock());
+        let mut state = patiently(|| self.front.state.try_lock(), || self.front.state.lock());
         let Some(slot) = state.active else { return Ok(None) };
         let offset = state.slots[slot].end;
         if len > self.segments[slot].len() - offset {
@@ -196,9 +220,8 @@ impl Log {
         written.map_err(|source| self.write_failed(slot, source))?;
         state.slots[slot].end = offset + len;
         state.last_transno = transno;
-        self.last.store(transno, Ordering::Release);
+        self.front.last.store(transno, Ordering::Release);
         state.commits += 1;
-        state.appended_bytes += len as u64;
         Ok(Some(Appended { transno, end: offset + len, len }))
     }
 
@@ -216,17 +239,17 @@ impl Log {
 
     /// Whether there is a segment to append to.
     pub(crate) fn has_active(&self) -> bool {
-        self.state.lock().active.is_some()
+        self.front.state.lock().active.is_some()
     }
 
     /// Newest transaction before the active segment.
     pub(crate) fn base_transno(&self) -> u64 {
-        self.state.lock().header.base_transno
+        self.front.state.lock().header.base_transno
     }
 
     /// Whether the active segment holds no record.
     pub(crate) fn is_active_empty(&self) -> bool {
-        let state = self.state.lock();
+        let state = self.front.state.lock();
         state.active.is_none_or(|slot| state.slots[slot].end == SEGMENT_HEADER_LEN)
     }
 
@@ -238,7 +261,7 @@ impl Log {
     /// # Panics
     /// If no segment is free.
     pub(crate) fn activate(&self) -> Result<()> {
-        let mut state = self.state.lock();
+        let mut state = self.front.state.lock();
         let old = state.active;
         let next = match old {
             Some(slot) => (slot + 1) % SEGMENTS,
@@ -256,6 +279,7 @@ impl Log {
         written.map_err(|source| self.write_failed(next, source))?;
         if let Some(slot) = old {
             state.slots[slot].is_pending = true;
+            state.earlier_bytes += state.slots[slot].record_bytes();
         }
         state.header = header;
         state.salt = header.salt();
@@ -267,7 +291,7 @@ impl Log {
 
     /// The base durably holds everything up to `transno`, which ends the pending segments.
     pub(crate) fn release_pending(&self, transno: u64) {
-        for slot in &mut self.state.lock().slots {
+        for slot in &mut self.front.state.lock().slots {
             slot.is_pending = false;
         }
         self.durable.fetch_max(transno, Ordering::AcqRel);
@@ -289,7 +313,7 @@ impl Log {
     /// Flushes old segments before newer ones, so that what is durable is a prefix whenever this returns.
     fn flush_all(&self) -> Result<u64> {
         let (target, mut slots) = {
-            let state = self.state.lock();
+            let state = self.front.state.lock();
             let slots: [(usize, Slot); SEGMENTS] = std::array::from_fn(|i| (i, state.slots[i]));
             (state.last_transno, slots)
         };
@@ -302,7 +326,7 @@ impl Log {
                 let path = self.segments[i].path().to_owned();
                 return Err(self.latch.set(&MetaError::Io { action: "sync", path, source }));
             }
-            let mut state = self.state.lock();
+            let mut state = self.front.state.lock();
             if state.slots[i].sequence == seen.sequence {
                 state.slots[i].synced = seen.end;
                 state.flushed_bytes = seen.end - seen.synced;
@@ -318,7 +342,7 @@ impl Log {
     /// # Errors
     /// Only if reading fails.
     pub(crate) fn verify_active(&self) -> Result<(u64, Option<(u32, u64)>)> {
-        let state = self.state.lock();
+        let state = self.front.state.lock();
         let Some(slot) = state.active else { return Ok((0, None)) };
         // The lock keeps the segment from being reused for another sequence meanwhile.
         let bytes = self.segments[slot].read()?;

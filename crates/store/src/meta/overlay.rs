@@ -41,15 +41,29 @@ impl ShardSet {
 
 /// Bytes at the start of a key that choose its shard: a FID, so that a directory's entries share one shard.
 pub(crate) const SHARD_PREFIX_LEN: usize = 16;
+/// Shards that the FIDs of a run are dealt out to, a power of two. Whoever makes files has FIDs one after the other: his go to these few
+/// shards for a while, whose ends stay in his CPU's cache, and another thread with FIDs of its own mostly has other ones. Directories that were made one
+/// after the other lie in different ones of them.
+const LANES: usize = 32;
+/// FIDs of a run. Small against what is in memory, so that no shard gets much more than others.
+const RUN: u32 = 512;
+
 /// The shard of a key. Only memory depends on it, so it may change between versions.
 pub(crate) fn shard_of(table: Table, key: &[u8]) -> u16 {
     let mut words = [0u8; SHARD_PREFIX_LEN];
     let len = key.len().min(SHARD_PREFIX_LEN);
     words[..len].copy_from_slice(&key[..len]);
-    let both = u128::from_le_bytes(words);
-    let mixed = (both as u64 ^ (u64::from(table.0) << 56)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        ^ ((both >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SHARDS.ilog2())) as u16
+    // Of a FID: the sequence; the number in it, and the version.
+    let both = u128::from_be_bytes(words);
+    let (sequence, rest) = ((both >> 64) as u64, both as u64);
+    let run = rest & !(u64::from(RUN - 1) << 32);
+    let mixed = (sequence ^ (u64::from(table.0) << 56)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ run.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    let mixed = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let group = (mixed >> (u64::BITS - (SHARDS / LANES).ilog2())) as usize;
+    // Keys that are no FIDs may have the same bytes there.
+    let lane = ((rest >> 32) ^ (mixed >> 16)) as usize & (LANES - 1);
+    (group * LANES + lane) as u16
 }
 
 /// Longest full key that is put together without an allocation: a name of 71 bytes in a directory, or a link of one of 63.
@@ -206,5 +220,48 @@ impl<'a> Locked<'a> {
             count += 1;
         }
         assert_eq!(count, SHARDS, "freezing locks all shards");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{HashMap, HashSet};
+
+    fn fid(sequence: u64, number: u32) -> [u8; 16] {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&sequence.to_be_bytes());
+        key[8..12].copy_from_slice(&number.to_be_bytes());
+        key
+    }
+
+    #[test]
+    fn fids_of_a_run_share_few_shards_and_neighbours_none() {
+        for (sequence, first) in [(0x2_0000_0401, 0), (0x2_0000_0402, 3 * RUN), (0x2_4000_0404, 9 * RUN)] {
+            let shards: Vec<u16> =
+                (first..first + RUN).map(|number| shard_of(Table(2), &fid(sequence, number))).collect();
+            assert!(shards.windows(LANES).all(|next| next.iter().collect::<HashSet<_>>().len() == LANES));
+            assert_eq!(shards.iter().collect::<HashSet<_>>().len(), LANES);
+        }
+    }
+
+    #[test]
+    fn all_shards_get_about_as_many_fids_and_other_keys() {
+        let mut counts: HashMap<u16, usize> = HashMap::new();
+        for sequence in 0..8 {
+            for number in (0..0x20000).step_by(8) {
+                // Not all in the same lanes, as directories may be made between files.
+                let key = fid(0x2_0000_0401 + sequence, number + number / 64 % 8);
+                *counts.entry(shard_of(Table(2), &key)).or_default() += 1;
+            }
+        }
+        let mean = 8 * (0x20000 / 8) / SHARDS;
+        assert_eq!(counts.len(), SHARDS);
+        assert!(counts.values().all(|&count| count > mean / 2 && count < mean * 2), "{counts:?}");
+        // Behind the number of a target, as those of objects to be destroyed.
+        let shards: HashSet<u16> = (0..100 * SHARDS as u32)
+            .map(|number| shard_of(Table(9), &[&[0, 1], &fid(0x1_0000_0000, number)[..]].concat()))
+            .collect();
+        assert!(shards.len() > SHARDS * 9 / 10, "{}", shards.len());
     }
 }
