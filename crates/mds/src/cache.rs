@@ -11,7 +11,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-const SHARDS: usize = 64;
+const SHARDS: usize = 256;
+/// Shards that the FIDs of a run are dealt out to, a power of two. Whoever makes files has FIDs one after the other, so he stays with these for
+/// a while, and another thread with FIDs of its own mostly has other ones.
+const LANES: usize = 16;
+/// FIDs of a run, few against what is kept.
+const RUN: u32 = 256;
 
 /// Hashes FIDs by multiplication: they are numbers we gave out, nobody can gain by choosing them.
 #[derive(Default)]
@@ -48,8 +53,14 @@ pub fn shard_of(fid: &Fid, count: usize) -> usize {
     (hasher.finish() >> 48) as usize & (count - 1)
 }
 
+/// The shard of a record.
+fn cache_shard_of(fid: &Fid) -> usize {
+    let run = Fid { oid: fid.oid & !(RUN - 1), ..*fid };
+    shard_of(&run, SHARDS / LANES) * LANES + (fid.oid as usize & (LANES - 1))
+}
+
 #[derive(Default)]
-#[repr(align(64))]
+#[repr(align(128))]
 struct Shard(Mutex<Generations>);
 
 #[derive(Default)]
@@ -80,7 +91,7 @@ impl InodeCache {
     }
 
     fn shard(&self, fid: &Fid) -> &Mutex<Generations> {
-        &self.shards[shard_of(fid, SHARDS)].0
+        &self.shards[cache_shard_of(fid)].0
     }
 
     /// The record, or a ticket for [`InodeCache::fill`].
@@ -165,7 +176,7 @@ mod tests {
         let fid = Fid::new(1, 2, 0);
         let neighbours: Vec<Fid> = (3..2000)
             .map(|oid| Fid::new(1, oid, 0))
-            .filter(|other| shard_of(other, SHARDS) == shard_of(&fid, SHARDS))
+            .filter(|other| cache_shard_of(other) == cache_shard_of(&fid))
             .collect();
         for removes in [true, false] {
             let (Err(first), Err(second)) = (cache.get(&fid), cache.get(&fid)) else { panic!("empty") };
@@ -181,6 +192,22 @@ mod tests {
             cache.replace(&fid, None);
             neighbours.iter().for_each(|other| cache.replace(other, None));
         }
+    }
+
+    #[test]
+    fn records_of_a_run_share_few_shards_and_runs_take_all_of_them() {
+        let shards_of =
+            |run: u32| (run * RUN..(run + 1) * RUN).map(|oid| cache_shard_of(&Fid::new(7, oid, 0)));
+        let mut counts = [0; SHARDS];
+        for run in 0..512 {
+            let mut shards: Vec<usize> = shards_of(run).collect();
+            shards.iter().for_each(|&shard| counts[shard] += 1);
+            shards.sort_unstable();
+            shards.dedup();
+            assert_eq!(shards.len(), LANES);
+        }
+        let mean = 512 * RUN as usize / SHARDS;
+        assert!(counts.iter().all(|&count| count > mean / 2 && count < mean * 2), "{counts:?}");
     }
 
     #[test]

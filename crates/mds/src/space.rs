@@ -1,5 +1,6 @@
 //! Room on the MDT's own file system: statfs for clients, and the refusal of creates while there is still room to remove.
 
+use nacre_params::thread_number;
 use nacre_wire::mds::Statfs;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,9 @@ const LOCAL_FILES_MIN: u64 = 16;
 const STATE_NO_CREATE: u32 = 4;
 const STATE_NO_SPACE: u32 = 0x20;
 const STATE_NONROTATIONAL: u32 = 0x200;
+
+/// Places to count inodes in.
+const COUNTS: usize = 8;
 
 /// What is kept back at most.
 const RESERVE_MOST_BYTES: u64 = 64 << 20;
@@ -38,9 +42,14 @@ pub struct SpaceGuard {
     /// No new directories are to be placed here.
     no_create: AtomicBool,
     last: Mutex<Statfs>,
-    /// Inodes in the store. Below 0 only for moments, when a removal is counted before the creation.
-    inodes: AtomicI64,
+    /// Inodes in the store, which threads count in places of their own: what one has removed another may have made.
+    inodes: [InodeCount; COUNTS],
 }
+
+/// Alone on the cache lines that CPUs fetch together.
+#[derive(Default)]
+#[repr(align(128))]
+struct InodeCount(AtomicI64);
 
 impl SpaceGuard {
     /// Looks at the file system that holds `path`; creates are refused below `reserve_bytes`.
@@ -52,7 +61,7 @@ impl SpaceGuard {
             nonrotational: AtomicBool::new(false),
             no_create: AtomicBool::new(false),
             last: Mutex::new(Statfs::default()),
-            inodes: AtomicI64::new(0),
+            inodes: Default::default(),
         };
         guard.refresh();
         guard
@@ -121,13 +130,14 @@ impl SpaceGuard {
 
     /// Inodes in the store.
     pub fn inodes(&self) -> u64 {
-        self.inodes.load(Ordering::Relaxed).try_into().unwrap_or(0)
+        // Below 0 only for moments, when a removal is counted before the creation.
+        self.inodes.iter().map(|count| count.0.load(Ordering::Relaxed)).sum::<i64>().try_into().unwrap_or(0)
     }
 
     /// There are so many inodes more, or fewer.
     pub fn count_inodes(&self, change: i64) {
         if change != 0 {
-            self.inodes.fetch_add(change, Ordering::Relaxed);
+            self.inodes[thread_number() % COUNTS].0.fetch_add(change, Ordering::Relaxed);
         }
     }
 }

@@ -14,5 +14,5 @@ pub mod value;
 
 pub use jobs::JobStats;
 pub use pattern::Pattern;
-pub use stats::{Event, EventStats};
+pub use stats::{Event, EventStats, thread_number};
 pub use tree::{Access, Family, Found, Kind, Tree};
