@@ -202,7 +202,7 @@ impl Engine {
         maps.iter().for_each(|map| entries.extend(map.iter()));
         // Neighbours in the tree are written together, whatever shards they came from.
         // Stable, since that finds that each shard's are in order already. Heads lie here, what is behind them all over memory.
-        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        entries.sort_by_key(|(key, _)| *key);
         let target = Some((&self.uuid, transno));
         match self.base.write(&mut entries.iter().copied(), target) {
             Err(MetaError::NoSpace) => self.move_in_pieces(&entries, transno)?,

@@ -425,11 +425,11 @@ impl Map {
     fn changes<'a>(&'a self, head: Head, leaf: &'a Leaf) -> impl Iterator<Item = Change<'a>> {
         let one = leaf.key(head, &self.blocks).map(|key| (key, leaf.value(&self.blocks)));
         let many = match leaf {
-            Leaf::Many(all) => Some(all),
+            Leaf::Many(all) => Some(all.iter()),
             _ => None,
         };
-        let change = |(key, place): (&'a Box<[u8]>, &Place)| (Key::of(key), self.blocks.value(*place));
-        one.into_iter().chain(many.into_iter().flatten().map(change))
+        let many = many.into_iter().flatten().map(|(key, place)| (Key::of(key), self.blocks.value(*place)));
+        one.into_iter().chain(many)
     }
 
     /// All changes in order of keys.
