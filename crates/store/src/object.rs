@@ -20,6 +20,7 @@ mod cache_policy;
 mod error;
 pub mod fiemap;
 pub mod file;
+mod in_memory;
 pub mod null;
 pub mod nxd;
 pub mod records;

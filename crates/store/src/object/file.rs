@@ -41,6 +41,7 @@ pub use trim::trim_range;
 
 use crate::meta::{Batch, MetaError, MetaStore, MetaStoreOptions, Table, TransNo};
 use crate::object::cache_policy::PolicyCell;
+use crate::object::in_memory::is_in_memory;
 use crate::object::{ObjectError, Result};
 use directory::Directory;
 use fetch::Fetcher;
@@ -92,6 +93,8 @@ pub struct FileStore {
     counters: Counters,
     policy: PolicyCell,
     freed: trim::FreedBook,
+    /// The files lie in memory: reads of them are copies.
+    is_memory: bool,
     /// The file system answers reads that must not wait.
     can_read_nowait: AtomicBool,
     /// Time ([`ops::coarse_ms`]) until which writes are expected to wait, because one did lately.
@@ -188,8 +191,10 @@ impl FileStore {
             options.ahead_everywhere,
             shared(slots.objects_fd()),
         );
+        let is_memory = is_in_memory(slots.objects_fd());
         let store = FileStore {
             dir: dir.to_owned(),
+            is_memory,
             handles: Handles::new(handle::open_files_allowed(options.open_files_max)),
             policy: PolicyCell::new(options.cache_policy()),
             freed: trim::FreedBook::default(),

@@ -46,7 +46,8 @@ pub struct WriteOp<'a> {
 pub enum Engine {
     /// Batches through `io_uring`.
     IoUring,
-    /// One system call after the other, because the kernel refused rings.
+    /// One system call after the other, because the kernel refused rings, or a file lies in memory, where each transfer of a ring would
+    /// be done by another thread of the kernel.
     SystemCalls,
     /// It is only memory.
     Memory,
@@ -94,7 +95,8 @@ pub struct DeviceStats {
     pub short: u64,
 }
 
-/// A device. Calls block and may come from any thread; transfers that overlap in time and place leave either data.
+/// A device. Calls may come from any thread. Transfers say by [`nacre_env::blocking`] when they wait; everything else blocks. Transfers that
+/// overlap in time and place leave either data.
 pub trait BlockDevice: Send + Sync {
     /// Reads all operations of a batch, in any order.
     ///

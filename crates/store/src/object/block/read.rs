@@ -137,7 +137,7 @@ impl Core {
                     damage.borrow_mut().get_or_insert(found);
                 }
             };
-            let read = nacre_env::blocking(|| self.device.read_each(&mut next, &mut done));
+            let read = self.device.read_each(&mut next, &mut done);
             let expected = &plan.borrow().expected;
             transfers::note_reads(expected.iter().map(range_of));
             if let Err(source) = read {

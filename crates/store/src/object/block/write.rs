@@ -289,7 +289,7 @@ impl Core {
     /// Writes to blocks that the caller has taken for an object.
     pub(super) fn to_device(&self, object: Fid, ops: &[WriteOp<'_>]) -> Result<()> {
         transfers::note_writes(ops.iter().map(|op| (op.offset, op.data.len())));
-        let written = nacre_env::blocking(|| self.device.write(ops));
+        let written = self.device.write(ops);
         self.durable.note_written();
         written.map_err(|source| match source.raw_os_error() {
             // A sparse file whose file system is full.

@@ -12,6 +12,7 @@
 
 use super::handle::Handle;
 use super::{FileStore, ops};
+use crate::object::in_memory::Patience;
 use crate::object::{ObjectError, Result};
 use nacre_types::{Fid, TransNo};
 use rustix::fs;
@@ -94,9 +95,10 @@ impl FileStore {
         ahead: u32,
     ) -> Result<usize> {
         let fail = |error| ObjectError::io("read", handle.object, error);
+        let mut patience = Patience::new(self.is_memory);
         if let Some(direct) = self.direct_for(handle, offset, buffer, false) {
             self.counters.reads_waited.fetch_add(1, Ordering::Relaxed);
-            match nacre_env::blocking(|| read_direct(direct, offset, buffer)) {
+            match patience.transfer(buffer.len(), || read_direct(direct, offset, buffer)) {
                 Err(Errno::INVAL) => {}
                 other => {
                     self.counters.reads_direct.fetch_add(1, Ordering::Relaxed);
@@ -119,8 +121,9 @@ impl FileStore {
             return Ok(cached);
         }
         self.counters.reads_waited.fetch_add(1, Ordering::Relaxed);
-        let waited = nacre_env::blocking(|| ops::read_full(handle.fd.as_fd(), rest, &mut buffer[cached..]));
-        Ok(cached + waited.map_err(fail)?)
+        let missing = &mut buffer[cached..];
+        let read = patience.transfer(missing.len(), || ops::read_full(handle.fd.as_fd(), rest, missing));
+        Ok(cached + read.map_err(fail)?)
     }
 
     /// Makes one object durable.

@@ -4,6 +4,7 @@ use super::aligned::AlignedBuffer;
 use super::fetch::RingFetch;
 use super::ring::{Ring, Transfer, Way};
 use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, Fetch, ReadOp, WriteOp, check_range};
+use crate::object::in_memory::{Patience, is_in_memory};
 use parking_lot::Mutex;
 use rustix::fs::{self, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -44,6 +45,7 @@ pub struct DirectDevice {
     is_raw: bool,
     is_flash: bool,
     is_allocated: bool,
+    is_memory: bool,
     engine: Engine,
     counters: Arc<Counters>,
 }
@@ -92,7 +94,9 @@ impl DirectDevice {
             return Err(Errno::INVAL.into());
         }
         let align = memory_alignment(&fd)?;
-        let first = if options.system_calls_only { None } else { Ring::new(fd.as_raw_fd(), align).ok() };
+        let is_memory = !is_raw && is_in_memory(&fd);
+        let by_calls = options.system_calls_only || is_memory;
+        let first = if by_calls { None } else { Ring::new(fd.as_raw_fd(), align).ok() };
         let engine = if first.is_some() { Engine::IoUring } else { Engine::SystemCalls };
         let max = match options.rings_max {
             0 => (nacre_env::cpu_count() * 4).clamp(8, 64),
@@ -108,6 +112,7 @@ impl DirectDevice {
             is_flash: is_flash(if is_raw { stat.st_rdev } else { stat.st_dev }),
             // Blocks of 512 bytes, whatever the file system's are.
             is_allocated: !is_raw && stat.st_blocks.unsigned_abs().saturating_mul(512) >= size,
+            is_memory,
             engine,
             counters: Arc::default(),
             fd,
@@ -135,7 +140,7 @@ impl DirectDevice {
         ring
     }
 
-    /// Does a batch of transfers.
+    /// Does a batch of transfers, and says where it waits.
     ///
     /// # Safety
     /// As [`Ring::run`].
@@ -147,7 +152,7 @@ impl DirectDevice {
     ) -> io::Result<()> {
         if let Some(mut ring) = self.take_ring() {
             // SAFETY: passed on.
-            let result = unsafe { ring.run(way, next, done) };
+            let result = nacre_env::blocking(|| unsafe { ring.run(way, next, done) });
             self.rings.lock().idle.push(ring);
             add(&self.counters.ring_batches, 1);
             return result.map(|cost| {
@@ -158,20 +163,22 @@ impl DirectDevice {
         }
         add(&self.counters.call_batches, 1);
         let mut copy = None;
+        let mut patience = Patience::new(self.is_memory);
         while let Some(transfer) = next() {
-            match way {
+            patience.transfer(transfer.len, || match way {
                 Way::Read => {
                     // SAFETY: the caller says that the memory may be written.
                     let buffer = unsafe { std::slice::from_raw_parts_mut(transfer.memory, transfer.len) };
                     self.read_by_calls(transfer.offset, buffer, &mut copy)?;
                     done(transfer.op, 0, buffer);
+                    Ok(())
                 }
                 Way::Write => {
                     // SAFETY: the caller says that the memory is valid.
                     let data = unsafe { std::slice::from_raw_parts(transfer.memory, transfer.len) };
-                    self.write_by_calls(transfer.offset, data, &mut copy)?;
+                    self.write_by_calls(transfer.offset, data, &mut copy)
                 }
-            }
+            })?;
         }
         Ok(())
     }
