@@ -73,9 +73,12 @@ pub struct ServeOstArguments {
     /// What objects are kept in
     #[arg(long)]
     kept: Kept,
+    /// How many reads a store wants together that keeps nothing
+    #[arg(long, default_value = "1")]
+    reads_at_once: usize,
 }
 
-/// Serves one OST on a loopback port, which it prints, until standard input ends.
+/// Serves one OST on a loopback port until standard input ends. Prints its address, and how many reads its store wants together.
 ///
 /// # Errors
 ///
@@ -84,14 +87,15 @@ pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
     let store: Arc<dyn ObjectStore> = match arguments.kept {
         Kept::File => Arc::from(open_store(&arguments.dir, Backend::File)?),
         Kept::Block => Arc::from(open_store(&arguments.dir, Backend::Block)?),
-        Kept::Null => Arc::new(NullStore::new()),
+        Kept::Null => Arc::new(NullStore::in_place_of(arguments.reads_at_once)),
     };
+    let reads_at_once = store.reads_at_once();
     let service = Arc::new(ObjectServer::new(store, 0));
     let targets = Targets::new().with_ost(0, service.clone());
     let local = "127.0.0.1:0".parse().expect("an address");
     let server = Server::bind(&[local], targets, ServerConfig::default())
         .map_err(Error::io("listen on", "127.0.0.1"))?;
-    println!("{}@tcp", server.addrs()[0]);
+    println!("{}@tcp {reads_at_once}", server.addrs()[0]);
     // Whoever started this process is gone when its input ends.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     server.stop();
@@ -102,6 +106,7 @@ pub fn serve_ost(arguments: &ServeOstArguments) -> Result<(), Error> {
 /// An OST in a process of its own.
 struct Ost {
     kept: Kept,
+    reads_at_once: usize,
     // Before the process, which it says goodbye to.
     objects: OstObjects,
     process: Process,
@@ -119,13 +124,18 @@ impl Drop for Process {
 }
 
 impl Ost {
-    fn start(myself: &Myself, dir: &Path, kept: Kept) -> Result<Ost, Error> {
+    fn start(myself: &Myself, dir: &Path, kept: Kept, reads_at_once: usize) -> Result<Ost, Error> {
         let mut command = myself.command("survey-ost");
         command.arg("--dir").arg(dir.join(kept.name())).args(["--kept", kept.name()]);
+        command.args(["--reads-at-once", &reads_at_once.to_string()]);
         let mut process = Process(Piped::start(&mut command)?);
-        let address = process.0.line()?;
-        let objects = OstObjects::at(&address)?;
-        Ok(Ost { kept, objects, process })
+        let line = process.0.line()?;
+        let said = line.split_once(' ').and_then(|(address, count)| Some((address, count.parse().ok()?)));
+        let Some((address, reads_at_once)) = said else {
+            return Err(Error::Server { what: "OST0000".to_owned(), reason: format!("it said '{line}'") });
+        };
+        let objects = OstObjects::at(address)?;
+        Ok(Ost { kept, reads_at_once, objects, process })
     }
 
     /// Makes the objects of a case and fills them.
@@ -222,8 +232,9 @@ pub(super) fn measure(
     let common = &arguments.common;
     let time = Duration::try_from_secs_f64(common.seconds)
         .map_err(|_| Error::Usage(format!("{} is no number of seconds", common.seconds)))?;
-    let mut real = Ost::start(myself, &directory.0, Kept::of(arguments.backend))?;
-    let mut fake = Ost::start(myself, &directory.0, Kept::Null)?;
+    let mut real = Ost::start(myself, &directory.0, Kept::of(arguments.backend), 1)?;
+    // Requests are to go the same way in both.
+    let mut fake = Ost::start(myself, &directory.0, Kept::Null, real.reads_at_once)?;
     let (dir, bytes) = (arguments.dir.display(), size::show(arguments.size));
     let mut report = Report::new(format!("An OST on {dir} beside one with FAKE I/O, objects of {bytes}"));
     let mut cold = true;

@@ -32,12 +32,18 @@ pub struct NullStore {
     created: AtomicU64,
     destroyed: AtomicU64,
     is_closed: AtomicBool,
+    reads_at_once: usize,
 }
 
 impl NullStore {
     /// One without objects.
     pub fn new() -> NullStore {
-        NullStore::default()
+        NullStore::in_place_of(1)
+    }
+
+    /// One without objects that wants so many reads together as the store whose place it takes, so that requests go the same way.
+    pub fn in_place_of(reads_at_once: usize) -> NullStore {
+        NullStore { reads_at_once, ..NullStore::default() }
     }
 
     fn check_open(&self) -> Result<()> {
@@ -92,6 +98,10 @@ impl ObjectStore for NullStore {
         let len = size.saturating_sub(offset).min(buffer.len() as u64) as usize;
         buffer[..len].fill(0);
         Ok(len)
+    }
+
+    fn reads_at_once(&self) -> usize {
+        self.reads_at_once.max(1)
     }
 
     fn advise(&self, _object: Fid, offset: u64, len: u64, _advice: super::Advice) -> Result<()> {
@@ -239,6 +249,7 @@ mod tests {
         assert_eq!((store.seek(object, 3, Seek::Hole).expect("the end")), 10);
         assert!(matches!(store.write(object, u64::MAX, &[1]), Err(ObjectError::TooLarge)));
         assert_eq!(store.stats().objects, 1);
+        assert_eq!((store.reads_at_once(), NullStore::in_place_of(32).reads_at_once()), (1, 32));
     }
 
     #[test]

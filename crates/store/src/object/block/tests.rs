@@ -12,6 +12,7 @@ mod opening;
 use super::device::MemoryDevice;
 use super::*;
 use crate::object::ReadRequest;
+use crate::object::in_memory::tests::{memory_dir, waits_told};
 use crate::object::testing::{Random, block_options as options, copy_dir};
 use crate::object::{ObjectStore, conformance};
 use nacre_types::Fid;
@@ -44,6 +45,45 @@ fn contents(store: &BlockStore, object: Fid) -> Vec<u8> {
 fn a_store_on_a_file_passes_the_conformance_suite() {
     let dir = tempfile::tempdir().expect("a directory");
     conformance::run(dir.path(), &|dir| Box::new(BlockStore::open(dir, options()).expect("opens")));
+}
+
+#[test]
+fn a_store_on_a_file_in_memory_passes_the_conformance_suite() {
+    let Some(dir) = memory_dir() else { return };
+    conformance::run(dir.path(), &|dir| Box::new(BlockStore::open(dir, options()).expect("opens")));
+}
+
+#[test]
+fn reads_of_a_file_in_memory_are_no_waits_unless_they_are_long_and_others_are() {
+    let told = |dir: &Path| {
+        let store = BlockStore::open(dir, options()).expect("opens");
+        store.write(fid(1), 0, &vec![7; 2 << 20]).expect("written");
+        let mut buffer = vec![0; 1 << 20];
+        let alone = waits_told(|| {
+            assert_eq!(store.read(fid(1), 4096, &mut buffer[..4096], 0).expect("read"), 4096);
+        });
+        let many = waits_told(|| {
+            let mut requests: Vec<ReadRequest<'_>> = buffer
+                .chunks_mut(4096)
+                .enumerate()
+                .map(|(at, buffer)| ReadRequest::new(fid(1), at as u64 * 8192, buffer))
+                .take(32)
+                .collect();
+            store.read_many(&mut requests).expect("read");
+        });
+        let long = waits_told(|| {
+            assert_eq!(store.read(fid(1), 0, &mut buffer, 0).expect("read"), 1 << 20);
+        });
+        assert!(buffer.iter().all(|byte| *byte == 7));
+        (alone, many, long > 0)
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let on_disk = memory_dir().is_none_or(|memory| memory.path().parent() != dir.path().parent());
+    if on_disk {
+        assert_eq!(told(dir.path()), (1, 1, true));
+    }
+    let Some(dir) = memory_dir() else { return };
+    assert_eq!(told(dir.path()), (0, 0, true));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests of the file store as a whole.
 
 use super::*;
+use crate::object::in_memory::tests::{memory_dir, waits_told};
 use crate::object::{ObjectStore, conformance};
 
 fn options(direct: DirectIo) -> FileStoreOptions {
@@ -11,6 +12,22 @@ fn options(direct: DirectIo) -> FileStoreOptions {
 fn store_in_the_page_cache_conforms() {
     let dir = tempfile::tempdir().unwrap();
     conformance::run(dir.path(), &|dir| Box::new(FileStore::open(dir, options(DirectIo::Never)).unwrap()));
+}
+
+#[test]
+fn store_in_memory_conforms_and_its_short_reads_are_no_waits() {
+    let Some(dir) = memory_dir() else { return };
+    for direct in [DirectIo::Never, DirectIo::Always] {
+        let dir = tempfile::tempdir_in(dir.path()).unwrap();
+        conformance::run(dir.path(), &|dir| Box::new(FileStore::open(dir, options(direct)).unwrap()));
+        let dir = tempfile::tempdir_in(dir.path()).unwrap();
+        let store = FileStore::open(dir.path(), options(direct)).unwrap();
+        store.write(fid(1), 0, &vec![7; 1 << 20]).unwrap();
+        let mut buffer = vec![0; 1 << 20];
+        let read = |buffer: &mut [u8]| assert_eq!(store.read(fid(1), 0, buffer, 0).unwrap(), buffer.len());
+        assert_eq!(waits_told(|| (0..20).for_each(|_| read(&mut buffer[..4096]))), 0);
+        assert_eq!(waits_told(|| read(&mut buffer)), 1);
+    }
 }
 
 #[test]
