@@ -2,7 +2,7 @@
 //!
 //! A transfer of theirs is a copy, so there is nothing to wait for and nobody has to be told of a wait: on a connection of an OST that
 //! brings in another thread, which costs more than the copy. tmpfs cannot be asked not to wait (`RWF_NOWAIT` gives `EOPNOTSUPP`, Linux
-//! 6.18), and for such files `io_uring` has a thread of the kernel do each transfer. So they are read and written by calls.
+//! 6.18), and for such files `io_uring` has a thread of the kernel do each transfer. So short reads are calls.
 
 use rustix::fs;
 use std::os::fd::AsFd;

@@ -46,8 +46,7 @@ pub struct WriteOp<'a> {
 pub enum Engine {
     /// Batches through `io_uring`.
     IoUring,
-    /// One system call after the other, because the kernel refused rings, or a file lies in memory, where each transfer of a ring would
-    /// be done by another thread of the kernel.
+    /// One system call after the other, because the kernel refused rings.
     SystemCalls,
     /// It is only memory.
     Memory,

@@ -4,7 +4,7 @@ use super::aligned::AlignedBuffer;
 use super::fetch::RingFetch;
 use super::ring::{Ring, Transfer, Way};
 use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, Fetch, ReadOp, WriteOp, check_range};
-use crate::object::in_memory::{Patience, is_in_memory};
+use crate::object::in_memory::{AT_ONCE, is_in_memory};
 use parking_lot::Mutex;
 use rustix::fs::{self, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -95,8 +95,7 @@ impl DirectDevice {
         }
         let align = memory_alignment(&fd)?;
         let is_memory = !is_raw && is_in_memory(&fd);
-        let by_calls = options.system_calls_only || is_memory;
-        let first = if by_calls { None } else { Ring::new(fd.as_raw_fd(), align).ok() };
+        let first = if options.system_calls_only { None } else { Ring::new(fd.as_raw_fd(), align).ok() };
         let engine = if first.is_some() { Engine::IoUring } else { Engine::SystemCalls };
         let max = match options.rings_max {
             0 => (nacre_env::cpu_count() * 4).clamp(8, 64),
@@ -150,9 +149,57 @@ impl DirectDevice {
         next: &mut dyn FnMut() -> Option<Transfer>,
         done: &mut dyn FnMut(usize, usize, &[u8]),
     ) -> io::Result<()> {
+        let mut first = next();
+        if self.is_memory && way == Way::Read {
+            // SAFETY: passed on.
+            first = unsafe { self.copy_short(first, next, done) }?;
+        }
+        if first.is_none() {
+            return Ok(());
+        }
+        let mut next = || first.take().or_else(&mut *next);
+        // SAFETY: passed on.
+        nacre_env::blocking(|| unsafe { self.run_waiting(way, &mut next, done) })
+    }
+
+    /// Reads what lies in memory and is short, beginning with `transfer`. Gives back the first that is not done: the thread has to say
+    /// that it is busy.
+    ///
+    /// # Safety
+    /// As [`Ring::run`].
+    unsafe fn copy_short(
+        &self,
+        mut transfer: Option<Transfer>,
+        next: &mut dyn FnMut() -> Option<Transfer>,
+        done: &mut dyn FnMut(usize, usize, &[u8]),
+    ) -> io::Result<Option<Transfer>> {
+        let (mut left, mut copy, mut is_used) = (AT_ONCE, None, false);
+        while let Some(Transfer { op, offset, memory, len, .. }) = transfer {
+            let Some(rest) = left.checked_sub(len) else { break };
+            (left, is_used) = (rest, true);
+            // SAFETY: the caller says that the memory may be written.
+            let buffer = unsafe { std::slice::from_raw_parts_mut(memory, len) };
+            self.read_by_calls(offset, buffer, &mut copy)?;
+            done(op, 0, buffer);
+            transfer = next();
+        }
+        add(&self.counters.call_batches, u64::from(is_used));
+        Ok(transfer)
+    }
+
+    /// [`DirectDevice::run`] by a thread that has said that it waits.
+    ///
+    /// # Safety
+    /// As [`Ring::run`].
+    unsafe fn run_waiting(
+        &self,
+        way: Way,
+        next: &mut dyn FnMut() -> Option<Transfer>,
+        done: &mut dyn FnMut(usize, usize, &[u8]),
+    ) -> io::Result<()> {
         if let Some(mut ring) = self.take_ring() {
             // SAFETY: passed on.
-            let result = nacre_env::blocking(|| unsafe { ring.run(way, next, done) });
+            let result = unsafe { ring.run(way, next, done) };
             self.rings.lock().idle.push(ring);
             add(&self.counters.ring_batches, 1);
             return result.map(|cost| {
@@ -163,22 +210,20 @@ impl DirectDevice {
         }
         add(&self.counters.call_batches, 1);
         let mut copy = None;
-        let mut patience = Patience::new(self.is_memory);
         while let Some(transfer) = next() {
-            patience.transfer(transfer.len, || match way {
+            match way {
                 Way::Read => {
                     // SAFETY: the caller says that the memory may be written.
                     let buffer = unsafe { std::slice::from_raw_parts_mut(transfer.memory, transfer.len) };
                     self.read_by_calls(transfer.offset, buffer, &mut copy)?;
                     done(transfer.op, 0, buffer);
-                    Ok(())
                 }
                 Way::Write => {
                     // SAFETY: the caller says that the memory is valid.
                     let data = unsafe { std::slice::from_raw_parts(transfer.memory, transfer.len) };
-                    self.write_by_calls(transfer.offset, data, &mut copy)
+                    self.write_by_calls(transfer.offset, data, &mut copy)?;
                 }
-            })?;
+            }
         }
         Ok(())
     }
