@@ -53,6 +53,23 @@ on_every_shape! {
         assert_eq!(fs::read(cluster.mount().join("file")).expect("read"), b"text");
     }
 
+    fn up_mounts_what_was_unmounted_a_moment_ago(cluster) {
+        if cluster.is_foreign() {
+            return;
+        }
+        let (data, mount) = (text(cluster.data()).to_owned(), text(cluster.mount()).to_owned());
+        for round in 0..5 {
+            let file = cluster.mount().join(format!("file-{round}"));
+            fs::write(&file, "text").expect("write");
+            shell(Path::new("/"), "umount \"$1\"", [cluster.mount()]).success();
+            cluster.nacre(&["up", &data, "--mount", &mount]).success();
+            assert_eq!(fs::read(&file).expect("read"), b"text", "round {round}");
+        }
+        let elsewhere = cluster.run().make("elsewhere");
+        let refused = cluster.nacre(&["up", &data, "--mount", text(&elsewhere)]).fails_with(1);
+        assert!(refused.stderr.contains("mounted on"), "{refused}");
+    }
+
     fn a_busy_mount_is_not_taken_down(cluster) {
         if cluster.is_foreign() {
             return;
@@ -143,6 +160,16 @@ fn mount_and_umount_take_the_type_nacre() {
         if echo no 2>/dev/null > "$2/other"; then exit 7; fi
         mount -o remount,rw "$2"
         umount "$2"
+        # What is not named stays: also what is allowed, for which the table of mounts has no word.
+        for options in dev,nosuid nodev,noexec; do
+            mount -t nacre -o "$options" "$1" "$2"
+            before=$(findmnt -no OPTIONS "$2")
+            mount -o remount,ro "$2"
+            test "$(findmnt -no OPTIONS "$2")" = "ro${before#rw}"
+            mount -o remount,rw "$2"
+            test "$(findmnt -no OPTIONS "$2")" = "$before"
+            umount "$2"
+        done
     "#;
     let mut command = cluster.run().command_with_mount_helpers("bash");
     command.args(["-euo", "pipefail", "-c", script, "bash"]).arg(cluster.source()).arg(&point);

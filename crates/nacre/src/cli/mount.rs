@@ -53,7 +53,7 @@ impl MountOptions {
     /// # Errors
     /// The first option that is not known.
     pub fn parse(lists: &[String], sloppy: bool) -> Result<MountOptions> {
-        let mut options = MountOptions {
+        let options = MountOptions {
             read_only: false,
             allow_other: None,
             nodev: true,
@@ -65,14 +65,18 @@ impl MountOptions {
             relatime: true,
             simulate: None,
         };
+        options.changed_by(lists, sloppy)
+    }
+
+    fn changed_by(mut self, lists: &[String], sloppy: bool) -> Result<MountOptions> {
         for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
-            if !options.apply(word) && !sloppy {
+            if !self.apply(word) && !sloppy {
                 return Err(Failure::usage(format!(
                     "unknown mount option '{word}': see 'nacre mount --help' for those that exist"
                 )));
             }
         }
-        Ok(options)
+        Ok(self)
     }
 
     fn apply(&mut self, word: &str) -> bool {
@@ -156,6 +160,10 @@ pub fn mount(source: &str, mount_point: &Path, options: &[String], sloppy: bool)
     let mount_point = checked_mount_point(mount_point)?;
     let run = registry::mount_run_dir(&mount_point)?;
     instance::make_dir(&run.path, 0o700)?;
+    // The process behind a mount that was just taken away still tells the servers.
+    if run.pid(MOUNT).is_some() {
+        super::up::ends_by_itself(&run, MOUNT, &mount_point)?;
+    }
     let mut words: Vec<OsString> = ["serve", "--background", "--role", MOUNT].map(OsString::from).to_vec();
     words.extend(["--source".into(), source.to_string().into()]);
     words.extend(["--mount".into(), mount_point.clone().into()]);
@@ -174,6 +182,7 @@ pub fn mount(source: &str, mount_point: &Path, options: &[String], sloppy: bool)
 /// # Errors
 /// If it is not a mount of ours, or files are open for writing that `ro` would cut off.
 pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
+    use rustix::fs::StatVfsMountFlags;
     use rustix::mount::MountFlags;
     let real = instance::absolute(mount_point)?
         .canonicalize()
@@ -181,8 +190,19 @@ pub fn remount(mount_point: &Path, options: &[String]) -> Result<()> {
     if mounts::mounted_on(&real).map_err(Failure::because("read the mount table"))?.is_none() {
         return Err(Failure::new(format!("no NacreFS is mounted on {}", mount_point.display())));
     }
-    // mount(8) adds what it finds in the kernel's table.
-    let options = MountOptions::parse(options, true)?;
+    let now = rustix::fs::statvfs(&real)
+        .map_err(Failure::because(format!("look at {}", mount_point.display())))?
+        .f_flag;
+    let before = MountOptions {
+        read_only: now.contains(StatVfsMountFlags::RDONLY),
+        nodev: now.contains(StatVfsMountFlags::NODEV),
+        nosuid: now.contains(StatVfsMountFlags::NOSUID),
+        noexec: now.contains(StatVfsMountFlags::NOEXEC),
+        relatime: !now.contains(StatVfsMountFlags::NOATIME),
+        ..MountOptions::parse(&[], true)?
+    };
+    // mount(8) adds what it finds in the kernel's table, which has no word for what is allowed.
+    let options = before.changed_by(options, true)?;
     let flags = [
         (options.read_only, MountFlags::RDONLY),
         (options.nodev, MountFlags::NODEV),

@@ -223,13 +223,13 @@ pub fn clear_dead(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// If it runs without a mount for longer than a clean stop takes.
-fn ends_by_itself(run: &RunDir, mount_point: &Path) -> Result<bool> {
+pub(super) fn ends_by_itself(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
     const PATIENCE: Duration = Duration::from_secs(60);
     let start = Instant::now();
     let mut told = false;
-    while run.pid(NODE).is_some() {
+    while run.pid(name).is_some() {
         // Asking is what tells a process that serves another mount point, or that is still starting.
-        let answer = control::ask(&run.socket(NODE), &Request::Status);
+        let answer = control::ask(&run.socket(name), &Request::Status);
         if let Ok(Answer::Status(status)) = &answer
             && let Some(mount) = &status.mount
             && mounts::is_mount_point(&mount.mount_point).map_err(Failure::because("read the mount table"))?
@@ -251,6 +251,27 @@ fn ends_by_itself(run: &RunDir, mount_point: &Path) -> Result<bool> {
     Ok(true)
 }
 
+/// Whether process `name` runs and has its mount on `mount_point`.
+///
+/// # Errors
+/// If it has it elsewhere, or does not end without one.
+fn is_mounted(run: &RunDir, name: &str, mount_point: &Path) -> Result<bool> {
+    if run.pid(name).is_none() || ends_by_itself(run, name, mount_point)? {
+        return Ok(false);
+    }
+    let answer = control::ask(&run.socket(name), &Request::Status);
+    if let Ok(Answer::Status(status)) = answer
+        && let Some(mount) = status.mount
+        && mount.mount_point != real_path(mount_point)
+    {
+        return Err(Failure::new(format!(
+            "it is already running and mounted on {}",
+            mount.mount_point.display()
+        )));
+    }
+    Ok(true)
+}
+
 fn start_node(
     instance: &Instance,
     run: &RunDir,
@@ -258,17 +279,7 @@ fn start_node(
     args: &UpArgs,
     progress: &mut Progress,
 ) -> Result<Vec<String>> {
-    if run.pid(NODE).is_some() && !ends_by_itself(run, mount_point)? {
-        let answer = control::ask(&run.socket(NODE), &Request::Status);
-        if let Ok(Answer::Status(status)) = answer
-            && let Some(mount) = status.mount
-            && mount.mount_point != real_path(mount_point)
-        {
-            return Err(Failure::new(format!(
-                "it is already running and mounted on {}",
-                mount.mount_point.display()
-            )));
-        }
+    if is_mounted(run, NODE, mount_point)? {
         return Ok(Vec::new());
     }
     prepare_mount_point(mount_point)?;
@@ -327,7 +338,7 @@ fn start_separate(
         process::start(&words, &run.log(&name), progress)?;
         started.push(name);
     }
-    if run.pid(MOUNT).is_none() {
+    if !is_mounted(run, MOUNT, mount_point)? {
         prepare_mount_point(mount_point)?;
         let mut words = serve_words(MOUNT, instance);
         words.extend(["--mount".into(), mount_point.into()]);
