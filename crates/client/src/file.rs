@@ -14,7 +14,7 @@ use crate::node::Warrant;
 use nacre_layout::Layout;
 use nacre_layout::object_ranges;
 use nacre_types::{Attr, AttrFlags, Fid, OpenHandle, Status, Timestamp, TransNo, attr};
-use nacre_wire::mds::{DataUpdate, OpenFlags};
+use nacre_wire::mds::{DataUpdate, LockOwner, OpenFlags};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -135,6 +135,8 @@ pub(crate) struct FileInner {
     pub executors: u32,
     /// Opens of which a descriptor was closed; mostly the last one, whose release is on its way.
     pub closing: u32,
+    /// Those of them with `fcntl` locks that may go with their end.
+    pub leaving_locks: u32,
     /// Some open was for the kernel's page cache. Stays so, since what is cached outlives it.
     pub cached: bool,
     /// The MDT has to be told size and space.
@@ -359,8 +361,14 @@ pub(crate) struct OpenFile {
     pub error_seen: AtomicU32,
     /// Reads and writes go through the kernel's page cache.
     pub cached: AtomicBool,
+    /// Reads leave the access time alone.
+    pub keeps_access_time: AtomicBool,
     /// A descriptor was closed.
     pub closing: AtomicBool,
+    /// Who has set `fcntl` locks through it and has not closed it since.
+    pub lockers: Mutex<Vec<LockOwner>>,
+    /// Counted in [`FileInner::leaving_locks`].
+    pub leaves_locks: AtomicBool,
     /// The group that it belongs to; 0: none.
     pub group: AtomicU64,
     /// Counted in [`FileState::unexpanded`].
@@ -390,7 +398,10 @@ impl OpenFile {
             next_write: AtomicU64::new(u64::MAX),
             error_seen: AtomicU32::new(seen),
             cached: AtomicBool::new(false),
+            keeps_access_time: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            lockers: Mutex::default(),
+            leaves_locks: AtomicBool::new(false),
             unexpanded: AtomicBool::new(false),
             group: AtomicU64::new(0),
             leased: AtomicBool::new(false),

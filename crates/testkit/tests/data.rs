@@ -305,6 +305,34 @@ on_every_shape! {
         assert_eq!(attempt(0, 100), 0, "closing lets go of everything");
     }
 
+    fn locks_of_an_open_file_go_with_its_last_descriptor(cluster) {
+        if !nacre_testkit::requirements::have(&["python3"]) {
+            return;
+        }
+        let path = cluster.directory("d").join("file");
+        fs::write(&path, [0; 100]).expect("write");
+        // Neither process nor thread counts, so one process is enough; in one of its own for the reason above.
+        let script = r"
+import fcntl, os, struct, sys
+def lock(file, command, kind):
+    record = struct.pack('hhqqi4x', kind, os.SEEK_SET, 0, 10, 0)
+    return struct.unpack('hhqqi4x', fcntl.fcntl(file, command, record))[0]
+for round in range(10):
+    first, second = (os.open(sys.argv[1], os.O_RDWR) for _ in range(2))
+    lock(first, fcntl.F_OFD_SETLK, fcntl.F_WRLCK)
+    assert lock(second, fcntl.F_OFD_GETLK, fcntl.F_WRLCK) == fcntl.F_WRLCK
+    copy = os.dup(first)
+    os.close(first)
+    assert lock(second, fcntl.F_OFD_GETLK, fcntl.F_RDLCK) == fcntl.F_WRLCK, 'a copy keeps it'
+    os.close(copy)
+    if round % 2:
+        assert lock(second, fcntl.F_OFD_GETLK, fcntl.F_WRLCK) == fcntl.F_UNLCK
+    lock(second, fcntl.F_OFD_SETLK, fcntl.F_WRLCK)
+    os.close(second)
+";
+        program::run("python3", ["-c", script, path.to_str().expect("UTF-8")]).success();
+    }
+
     fn a_blocked_lock_can_be_interrupted(cluster) {
         let root = cluster.directory("d");
         let path = root.join("file");

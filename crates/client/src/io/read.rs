@@ -113,7 +113,7 @@ impl Client {
             return Ok(None);
         }
         let len = self.read_known(open, layout, (offset, size), buffer, (IoLock::Lease, true))?;
-        range.finish(|inner| self.note_read(inner, len));
+        range.finish(|inner| self.note_read(open, inner, len));
         Ok(Some(len))
     }
 
@@ -161,16 +161,16 @@ impl Client {
             }
             let len = len?;
             match range {
-                Some(range) => range.finish(|inner| self.note_read(inner, len)),
-                None => self.note_read(&mut file.lock(), len),
+                Some(range) => range.finish(|inner| self.note_read(open, inner, len)),
+                None => self.note_read(open, &mut file.lock(), len),
             }
             return Ok(len);
         }
         Err(Status::EIO)
     }
 
-    fn note_read(&self, inner: &mut FileInner, len: usize) {
-        if self.config.relatime && len > 0 {
+    fn note_read(&self, open: &OpenFile, inner: &mut FileInner, len: usize) {
+        if self.config.relatime && len > 0 && !open.keeps_access_time.load(Ordering::Relaxed) {
             inner.on_read(|| self.now());
         }
     }

@@ -2,9 +2,9 @@
 
 use crate::caller::Caller;
 use crate::client::Client;
-use crate::file::{FileInner, OpenFile};
+use crate::file::{FileInner, FileState, OpenFile};
 use nacre_types::{Fid, Status, StatusResult};
-use nacre_wire::mds::{FileLock, LockFamily, LockMode, MdsReply, MdsRequest};
+use nacre_wire::mds::{FileLock, LockFamily, LockMode, LockOwner, MdsReply, MdsRequest};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -35,14 +35,58 @@ impl Client {
         let request = MdsRequest::SetLock { fid, lock, wait };
         match self.call(caller, fid, &request) {
             // What is in the way may belong to a descriptor that was closed before.
-            Err(Status::EAGAIN)
-                if lock.family == LockFamily::File
-                    && self.await_closes(fid, &Closes::Told(None), RELEASE_PATIENCE)? =>
-            {
+            Err(Status::EAGAIN) if self.await_unlocks(fid, lock.family)? => {
                 self.call(caller, fid, &request).map(drop)
             }
             outcome => outcome.map(drop),
         }
+    }
+
+    /// Waits until locks that go with the end of an open file are given back, if its descriptors may be closed already; false if
+    /// there are none.
+    fn await_unlocks(&self, fid: Fid, family: LockFamily) -> StatusResult<bool> {
+        let leaves = |file: &FileState| file.lock().leaving_locks > 0;
+        let may_come = family == LockFamily::File
+            || self.nodes.file(fid.inode_number()).is_some_and(|file| leaves(&file));
+        Ok(may_come && self.await_closes(fid, &Closes::Told(None), RELEASE_PATIENCE)?)
+    }
+
+    /// Notes that `owner` is about to set `fcntl` locks through an open file.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn note_locker(&self, handle: u64, owner: LockOwner) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        let mut lockers = open.lockers.lock();
+        if !lockers.contains(&owner) {
+            lockers.push(owner);
+        }
+        Ok(())
+    }
+
+    /// Notes that `owner` has closed a descriptor of an open file, and with it given back all locks that he had on the file.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn forget_locker(&self, handle: u64, owner: LockOwner) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        let mut lockers = open.lockers.lock();
+        lockers.retain(|locker| *locker != owner);
+        if !lockers.is_empty() && !open.leaves_locks.swap(true, Ordering::Relaxed) {
+            open.file.lock().leaving_locks += 1;
+        }
+        Ok(())
+    }
+
+    /// Whose locks go with an open file: those of open file descriptions (`F_OFD_SETLK`), of whose end the kernel says nothing else.
+    /// Processes have given theirs back, each when it closed its descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn lockers(&self, handle: u64) -> StatusResult<Vec<LockOwner>> {
+        let open = self.handles.file(handle)?;
+        let owners = std::mem::take(&mut *open.lockers.lock());
+        Ok(owners)
     }
 
     /// Waits until opens of the file whose descriptors are closed are released, and the MDT has heard of it; false if there are none.
@@ -83,9 +127,13 @@ impl Client {
     /// # Errors
     /// What the MDT answers.
     pub fn get_lock(&self, caller: &Caller, fid: Fid, lock: FileLock) -> StatusResult<Option<FileLock>> {
-        match self.call(caller, fid, &MdsRequest::GetLock { fid, lock })?.reply {
+        let ask = || match self.call(caller, fid, &MdsRequest::GetLock { fid, lock })?.reply {
             MdsReply::Lock(conflict) => Ok(conflict),
             _ => Err(Status::EPROTO),
+        };
+        match ask()? {
+            Some(_) if self.await_unlocks(fid, lock.family)? => ask(),
+            conflict => Ok(conflict),
         }
     }
 

@@ -296,6 +296,15 @@ impl Client {
         Ok(())
     }
 
+    /// Reads of an open do not count as accesses (`O_NOATIME`). To be told before the first of them.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn keep_access_time(&self, handle: u64) -> StatusResult<()> {
+        self.handles.file(handle)?.keeps_access_time.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// The last descriptor of an open is closed: the MDT gets the handle back and, from the last writer, the size.
     ///
     /// # Errors
@@ -472,6 +481,7 @@ impl Drop for Closing<'_> {
         let mut inner = self.0.file.lock();
         inner.opens -= 1;
         inner.closing -= u32::from(self.0.closing.load(Ordering::Relaxed));
+        inner.leaving_locks -= u32::from(self.0.leaves_locks.load(Ordering::Relaxed));
         drop(inner);
         self.0.file.changed.notify_all();
     }

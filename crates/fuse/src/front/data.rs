@@ -1,6 +1,6 @@
 //! Open files and their data. Reads and writes go between the transport's buffer and the client without a copy.
 
-use nacre_client::{FallocateKind, OpenFlags, OpenedFile, SeekKind, WriteOptions};
+use nacre_client::{FallocateKind, LockOwner, OpenFlags, OpenedFile, SeekKind, WriteOptions};
 use nacre_types::{Status, StatusResult};
 
 use super::open_mode::{OpenCase, open_flags};
@@ -50,6 +50,9 @@ impl Front {
                 let buffer = reply.read_buffer(size as usize);
                 // The kernel names an owner when a program reads around the page cache; otherwise it fills pages.
                 let hurried = flags as i32 & libc::O_NONBLOCK != 0;
+                if flags as i32 & libc::O_NOATIME != 0 {
+                    self.client.keep_access_time(fh)?;
+                }
                 let bytes = self.read(fh, offset, buffer, lock_owner.map(|_| hurried))?;
                 reply.read_done(bytes);
             }
@@ -77,14 +80,16 @@ impl Front {
             }
             Operation::Release { fh, lock_owner, flock_unlock, .. } => {
                 let unlocked = if flock_unlock { self.unlock(request, fh, lock_owner, true) } else { Ok(()) };
+                let all_unlocked = self.unlock_all(request, fh);
                 self.client.release(fh)?;
-                unlocked?;
+                unlocked.and(all_unlocked)?;
                 reply.ok();
             }
             Operation::Flush { fh, lock_owner } => {
                 let outcome = self.client.flush(fh);
                 if self.options.locks == LockScope::Cluster && self.client.may_hold_range_locks(fh) {
                     self.unlock(request, fh, lock_owner, false)?;
+                    self.client.forget_locker(fh, LockOwner(lock_owner))?;
                 }
                 outcome?;
                 reply.ok();

@@ -51,13 +51,24 @@ impl Front {
                 let conflict = self.client.get_lock(&caller, fid, to_lock(&lock, owner, flock)?)?;
                 reply.lock(&to_wire(conflict));
             }
-            Operation::SetLk { owner, lock, flock, wait, .. } => {
-                self.client.set_lock(&caller, fid, to_lock(&lock, owner, flock)?, wait)?;
+            Operation::SetLk { fh, owner, lock, flock, wait } => {
+                let lock = to_lock(&lock, owner, flock)?;
+                // Before the request: a lock that was granted although the answer got lost must be given back too.
+                if lock.family == LockFamily::Range && lock.mode != LockMode::Unlock {
+                    self.client.note_locker(fh, lock.owner)?;
+                }
+                self.client.set_lock(&caller, fid, lock, wait)?;
                 reply.ok();
             }
             _ => return Err(Status::ENOSYS),
         }
         Ok(())
+    }
+
+    /// The last descriptor of an open file is closed: locks that belong to it go.
+    pub(super) fn unlock_all(&self, request: &Request<'_>, fh: u64) -> StatusResult<()> {
+        let owners = self.client.lockers(fh)?;
+        owners.into_iter().try_for_each(|owner| self.unlock(request, fh, owner.0, false))
     }
 
     /// A descriptor was closed: locks of its owner go.
