@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -141,6 +141,80 @@ on_every_shape! {
         lchown(root.join("link"), Some(ALICE), Some(ALICE)).expect("lchown");
         assert_eq!(fs::symlink_metadata(root.join("link")).expect("stat").uid(), ALICE);
         assert_eq!(fs::metadata(&path).expect("stat").uid(), BOB);
+    }
+
+    fn a_change_of_owner_that_names_nobody_is_a_change_all_the_same(cluster) {
+        let root = cluster.directory("d");
+        for name in ["file", "socket"] {
+            let path = root.join(name);
+            let kind = if name == "file" { FileType::RegularFile } else { FileType::Socket };
+            mknodat(CWD, &path, kind, Mode::from_raw_mode(0o755), 0).expect("mknod");
+            chown(&path, Some(ALICE), Some(ALICE)).expect("chown");
+            let changed = || fs::symlink_metadata(&path).map(|m| (m.ctime(), m.ctime_nsec())).expect("stat");
+            let before = changed();
+            bob().act(|| chown(&path, None, None).expect("anybody may change nothing"));
+            assert!(changed() > before, "{name}");
+            set_mode(&path, 0o6755);
+            assert_eq!(bob().act(|| errno(chown(&path, None, None))), libc::EPERM, "{name}");
+            assert_eq!(mode(&path), 0o6755, "{name}");
+            alice().act(|| chown(&path, None, None).expect("her own file"));
+            assert_eq!(mode(&path), 0o755, "{name}: it takes set-id bits away");
+        }
+        set_mode(&root, 0o2755);
+        chown(&root, None, None).expect("chown");
+        assert_eq!(mode(&root), 0o2755, "a directory keeps its bits");
+    }
+
+    fn who_cannot_read_and_write_a_file_gives_it_no_names(cluster) {
+        if fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.first() != Some(&b'1')) {
+            return;
+        }
+        let root = cluster.directory("d");
+        set_mode(&root, 0o1777);
+        let path = root.join("file");
+        fs::write(&path, "text").expect("write");
+        chown(&path, Some(ALICE), Some(TEAM)).expect("chown");
+        for (bits, who, allowed) in [
+            (0o600, bob(), false),
+            (0o644, bob(), false),
+            (0o660, bob(), false),
+            (0o660, bob().with_groups(&[TEAM]), true),
+            (0o666, bob(), true),
+            (0o000, alice(), true),
+        ] {
+            set_mode(&path, bits);
+            let name = root.join("another");
+            match who.act(|| fs::hard_link(&path, &name)) {
+                outcome if !allowed => assert_eq!(errno(outcome), libc::EPERM, "{bits:o}"),
+                outcome => {
+                    outcome.unwrap_or_else(|error| panic!("{bits:o}: {error}"));
+                    fs::remove_file(&name).expect("unlink");
+                }
+            }
+            assert_eq!(fs::metadata(&path).expect("stat").nlink(), 1, "{bits:o}");
+        }
+        set_mode(&path, 0o600);
+        fs::hard_link(&path, root.join("another")).expect("root may");
+    }
+
+    fn reads_through_a_descriptor_with_noatime_are_no_accesses(cluster) {
+        let path = cluster.directory("d").join("file");
+        fs::write(&path, "text").expect("write");
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let accessed = || fs::metadata(&path).expect("stat").accessed().expect("a time");
+        let set = || File::open(&path).and_then(|file| file.set_times(fs::FileTimes::new().set_accessed(long_ago)));
+        set().expect("utimensat");
+        let mut text = String::new();
+        let mut quiet = File::options().read(true).custom_flags(libc::O_NOATIME).open(&path).expect("open");
+        quiet.read_to_string(&mut text).expect("read");
+        assert_eq!((text.as_str(), accessed()), ("text", long_ago));
+        drop(quiet);
+        assert_eq!(accessed(), long_ago);
+        // Of those that the kernel serves from its page cache it says nothing: this one has to come here.
+        let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
+        rustix::io::pread(&direct, &mut vec![0u8; 4096][..], 0).expect("read");
+        drop(direct);
+        assert!(accessed() > long_ago, "others count");
     }
 
     fn new_files_take_umask_and_set_gid_directories_pass_their_group_on(cluster) {

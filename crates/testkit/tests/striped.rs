@@ -167,6 +167,32 @@ fn owner_rights_times_and_defaults_hold_in_every_shard() {
 }
 
 #[test]
+fn a_change_of_rights_or_defaults_leaves_the_times_of_the_last_change_of_names() {
+    on_each_shape_with_mdts("strt", 3, |cluster, _| {
+        let dir = striped(cluster, &cluster.directory("times"), "dir");
+        let modified = || fs::metadata(&dir).expect("there").modified().expect("a time");
+        let made = modified();
+        for number in 0..12 {
+            fs::write(dir.join(format!("n{number}")), b"").expect("written");
+        }
+        let last = modified();
+        assert!(last > made);
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).expect("chmod");
+        assert_eq!(modified(), last, "chmod");
+        std::os::unix::fs::chown(&dir, Some(12345), None).expect("chown");
+        assert_eq!(modified(), last, "chown");
+        let mut command = std::process::Command::new("setfacl");
+        command.args(["-m", "u:777:rx", text(&dir)]);
+        program::run_command(command, program::LIMIT).success();
+        assert_eq!(modified(), last, "an ACL");
+        cluster.lfs(&["setstripe", "-c", "1", text(&dir)]).success();
+        assert_eq!(modified(), last, "a layout");
+        cluster.lfs(&["setdirstripe", "-D", "-c", "1", text(&dir)]).success();
+        assert_eq!(modified(), last, "a default");
+    });
+}
+
+#[test]
 fn another_mount_sees_names_and_counts_at_once() {
     on_each_shape_with_mdts("strd", 2, |cluster, _| {
         if cluster.shape() == Shape::Embedded {

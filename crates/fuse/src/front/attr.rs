@@ -93,6 +93,10 @@ fn to_set(change: &request::SetAttr) -> SetAttr {
     set.atime = set_time(&mut set, change.atime, SetAttrValid::ATIME, SetAttrValid::ATIME_NOW);
     set.mtime = set_time(&mut set, change.mtime, SetAttrValid::MTIME, SetAttrValid::MTIME_NOW);
     set.ctime = set_time(&mut set, change.ctime, SetAttrValid::CTIME, SetAttrValid::CTIME);
+    // Only chown(-1, -1) sets nothing. On Linux it counts as a change of owner that lets both be.
+    if set.valid.is_empty() {
+        set.valid |= SetAttrValid::CTIME | SetAttrValid::KILL_PRIV;
+    }
     // For a change of size only; a change of owner is the MDT's own to draw conclusions from.
     if change.kill_suid_gid {
         set.valid |= SetAttrValid::KILL_PRIV;

@@ -1,7 +1,7 @@
 //! Names found, made, moved and removed.
 
-use nacre_client::{Created, NewFile, RenameFlags};
-use nacre_types::{FileKind, Status, StatusResult};
+use nacre_client::{Caller, Created, NewFile, RenameFlags};
+use nacre_types::{Fid, FileKind, Status, StatusResult, perm};
 
 use super::data::to_open;
 use super::{Front, caller, unsupported};
@@ -43,7 +43,9 @@ impl Front {
                 reply.entry(&self.entry(&self.client.create(&caller, fid()?, name, &what)?));
             }
             Operation::Link { node_id, new_name } => {
-                let found = self.client.link(&caller, self.fid(node_id)?, fid()?, new_name)?;
+                let linked = self.fid(node_id)?;
+                self.check_protected(&caller, linked)?;
+                let found = self.client.link(&caller, linked, fid()?, new_name)?;
                 reply.entry(&self.entry(&found));
             }
             Operation::Unlink { name } => {
@@ -68,6 +70,22 @@ impl Front {
         Ok(())
     }
 
+    /// With `fs.protected_hardlinks` only who may read and write a file, or owns it, gives it names. The kernel sees to it
+    /// elsewhere; of a FUSE file it does not know the rights. What is no regular file it refuses itself.
+    fn check_protected(&self, caller: &Caller, fid: Fid) -> StatusResult<()> {
+        if caller.uid == 0 || !hard_links_are_protected() {
+            return Ok(());
+        }
+        let attr = self.client.getattr(fid)?;
+        if attr.uid == caller.uid || !attr.is_regular() {
+            return Ok(());
+        }
+        match self.client.access(caller, fid, perm::READ | perm::WRITE) {
+            Err(Status::EACCES) => Err(Status::EPERM),
+            verdict => verdict,
+        }
+    }
+
     fn lookup(&self, request: &Request<'_>, name: &[u8], reply: &mut Reply<'_>) -> StatusResult<()> {
         let fid = self.fid(request.node_id)?;
         // Asked by those who hold a file handle: the inode need not be a directory.
@@ -87,6 +105,11 @@ impl Front {
         }
         Ok(())
     }
+}
+
+/// What the host says now: administrators change it while it runs.
+fn hard_links_are_protected() -> bool {
+    std::fs::read("/proc/sys/fs/protected_hardlinks").is_ok_and(|text| text.first() == Some(&b'1'))
 }
 
 fn regular(mode: u32) -> u32 {

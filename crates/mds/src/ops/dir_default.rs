@@ -47,6 +47,7 @@ impl Mds {
         }
         perm::owner_or_capable(&record.attr, caller.cred()).or(Status::EPERM)?;
         let mut changed = InodeRecord::clone(&record);
+        held.take_latest_times(&mut changed)?;
         match value {
             [] => put_default(&mut changed, None),
             value => {

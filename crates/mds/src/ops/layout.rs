@@ -334,6 +334,7 @@ impl Mds {
             return Err(Status::EALREADY);
         }
         let mut changed = InodeRecord::clone(&record);
+        held.take_latest_times(&mut changed)?;
         changed.attr.ctime = self.now();
         changed.attr.flags -= AttrFlags::HAS_OBJECTS;
         if wish.is_empty() {

@@ -29,6 +29,7 @@ impl Mds {
         let now = self.now();
         let mut tx = self.begin();
         let mut changed = InodeRecord::clone(&record);
+        held.take_latest_times(&mut changed)?;
         self.apply_set_attr(caller, &mut tx, &mut changed, set, now)?;
         let record = tx.put_inode(changed);
         let answer = self.finish_held(caller, held, tx, MdsReply::Attr(record.shown()))?;
@@ -56,6 +57,11 @@ impl Mds {
             if !valid.contains(SetAttrValid::OPEN_FOR_WRITE) {
                 self.check_access(record, cred, perm::WRITE)?;
             }
+        }
+        // Who changes neither owner nor group needs no right, unless that takes one away. A truncation has had its check.
+        let only_drops = !valid.intersects(SetAttrValid::SIZE | SetAttrValid::OPEN_FOR_WRITE);
+        if valid.contains(SetAttrValid::KILL_PRIV) && only_drops && has_privileges(attr) {
+            perm::owner_or_capable(attr, cred).or(Status::EPERM)?;
         }
         if valid.contains(SetAttrValid::UID) && !(cred.uid == attr.uid && set.uid == attr.uid) {
             perm::capable(cred, Caps::CHOWN).or(Status::EPERM)?;
@@ -101,8 +107,8 @@ impl Mds {
         if valid.contains(SetAttrValid::GID) {
             record.attr.gid = set.gid;
         }
-        let chowned = valid.intersects(SetAttrValid::UID | SetAttrValid::GID) && !record.attr.is_dir();
-        if chowned || valid.contains(SetAttrValid::KILL_PRIV) {
+        let drops = SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::KILL_PRIV;
+        if valid.intersects(drops) && !record.attr.is_dir() {
             drop_privileges(caller, tx, record, old_gid)?;
         }
         if valid.contains(SetAttrValid::MODE) {
@@ -145,6 +151,11 @@ impl Mds {
         }
         Ok(())
     }
+}
+
+/// Whether [`drop_privileges`] may take something away.
+fn has_privileges(attr: &Attr) -> bool {
+    !attr.is_dir() && (attr.mode & (S_ISUID | S_ISGID) != 0 || attr.flags.contains(AttrFlags::HAS_CAPABILITY))
 }
 
 /// A time whose nanoseconds are within a second, whatever the peer sent.

@@ -28,6 +28,23 @@ pub(super) enum Held<'a> {
     Everywhere(Fid, Gathered<'a>),
 }
 
+impl Held<'_> {
+    /// Gives a directory the latest of its and its shards' times: all of them are about to get what it has.
+    ///
+    /// # Errors
+    /// `EUCLEAN` for a list of shards that is damaged.
+    pub(super) fn take_latest_times(&self, record: &mut InodeRecord) -> StatusResult<()> {
+        let Held::Everywhere(_, gathered) = self else { return Ok(()) };
+        let shards = shards_of(record)?.map(|layout| layout.inodes()).unwrap_or_default();
+        // One that is not there any more has no times.
+        for shard in shards.iter().filter_map(|fid| gathered.inode(fid).ok()) {
+            record.attr.atime = record.attr.atime.max(shard.attr.atime);
+            record.attr.mtime = record.attr.mtime.max(shard.attr.mtime);
+        }
+        Ok(())
+    }
+}
+
 /// The record of a shard of a directory, without names.
 pub(crate) fn new_shard(master: &InodeRecord, fid: &Fid, lmv: Vec<u8>) -> RecordBytes {
     let mut shard = InodeRecord { parent: master.attr.fid, name: Vec::new(), lmv, ..master.clone() };

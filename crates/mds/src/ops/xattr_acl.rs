@@ -46,7 +46,11 @@ impl Mds {
         if flags.contains(XattrFlags::REPLACE) && !exists {
             return Err(Status::ENODATA);
         }
+        if value.is_none() && !exists {
+            return Ok(self.answer(MdsReply::Attr(self.told(&record)?)));
+        }
         let mut changed = InodeRecord::clone(&record);
+        held.take_latest_times(&mut changed)?;
         changed.attr.ctime = self.now();
         let mut tx = self.begin();
         if default {

@@ -116,7 +116,10 @@ fn giving_a_file_away_needs_rights_and_drops_set_id_bits() {
     for (cred, kept) in [(user(9, 4, &[]), S_ISGID), (user(9, 9, &[4]), S_ISGID), (user(9, 9, &[]), 0)] {
         f.chown(&f.cred, file, None, Some(4)).expect("set");
         f.chmod(&f.cred, file, 0o2644).expect("set");
-        let killed = f.set_as(&cred, file, set(SetAttrValid::KILL_PRIV)).expect("set");
+        // Who changes owner and group to none takes a right away as well, without having the file open.
+        assert_eq!(f.set_as(&cred, file, set(SetAttrValid::KILL_PRIV)), Err(Status::EPERM));
+        let written = SetAttrValid::KILL_PRIV | SetAttrValid::OPEN_FOR_WRITE;
+        let killed = f.set_as(&cred, file, set(written)).expect("set");
         assert_eq!(killed.mode & S_ISGID, kept);
     }
 }
