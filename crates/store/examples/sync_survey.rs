@@ -1,21 +1,24 @@
 //! Measures objects that are made, written with 4 KiB and synced, in a `block` store, in a `file` store, and what the disk gives to a program that
 //! appends as much to a file that was written before, in four ways. All take turns in short runs; figures are medians over rounds, of rates as
-//! ratios within a round.
+//! ratios within a round; and what each piece of work costs: CPU time, sleeps, transfers of the disk. With ONLY just those whose names
+//! begin with it, for a profiler.
 //!
-//! `cargo run --release -p nacre-store --example sync_survey -- DIR [ROUNDS] [OBJECTS_OF_A_RUN] [THREADS]`
+//! `cargo run --release -p nacre-store --example sync_survey -- DIR [ROUNDS] [OBJECTS_OF_A_RUN] [THREADS] [ONLY]`
 
 mod common;
+#[path = "common/cost.rs"]
+mod cost;
 #[path = "common/create.rs"]
 mod create;
 
 use common::{number, spread};
+use cost::{Cost, Costs};
 use create::create_and_sync;
-use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions};
+use nacre_store::object::{BlockStore, BlockStoreOptions, FileStore, FileStoreOptions, ObjectStore};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 /// Bytes of the file that is appended to.
@@ -93,62 +96,80 @@ impl Log {
     }
 }
 
+/// What each kind of work gave in each round.
+#[derive(Default)]
+struct Found(Vec<(String, Vec<Cost>)>);
+
+impl Found {
+    fn add(&mut self, name: String, cost: Cost) {
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, costs)) => costs.push(cost),
+            None => self.0.push((name, vec![cost])),
+        }
+    }
+
+    /// Rates, their ratios to those of the `file` store with as many threads, and what a piece of work costs.
+    fn tell(&self, threads: u32) {
+        let rates = |name: &str| {
+            let costs = self.0.iter().find(|(known, _)| known == name).map(|(_, costs)| costs);
+            costs.map(|costs| costs.iter().map(|cost| cost.per_second).collect::<Vec<f64>>())
+        };
+        for (name, costs) in &self.0 {
+            let own: Vec<f64> = costs.iter().map(|cost| cost.per_second).collect();
+            spread(&format!("{name}: per second"), &own);
+            // Programs beside the store with one thread.
+            let beside = if name.ends_with(&format!(", {threads} at once")) { threads } else { 1 };
+            if let Some(base) = rates(&format!("file, {beside} at once")) {
+                let ratios: Vec<f64> = own.iter().zip(&base).map(|(one, other)| one / other).collect();
+                spread(&format!("{name}: ratio to the file store"), &ratios);
+            }
+            println!("{name}: {}", Cost::median(costs));
+        }
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let dir = Path::new(arguments.first().expect("a directory on the disk to measure"));
     let (rounds, objects) = (number(&arguments, 1, 9), number(&arguments, 2, 300) as u32);
     let threads = number(&arguments, 3, 8) as u32;
+    let only = arguments.get(4);
+    let is_wanted = |name: &str| only.is_none_or(|only| name.starts_with(only.as_str()));
     std::fs::create_dir_all(dir).expect("make the directory");
     let options = BlockStoreOptions { create: true, size: 2 << 30, ..Default::default() };
     let block = BlockStore::open(&dir.join("block"), options).expect("open the store");
     let file = FileStore::open(&dir.join("file"), FileStoreOptions::create()).expect("open the store");
     let mut log = Log::new(&dir.join("plain"));
-    let mut rates: Vec<(String, Vec<f64>)> = Vec::new();
+    let (costs, mut found) = (Costs::new(dir), Found::default());
     let mut first = 1;
     for round in 0..rounds {
-        let mut found = Vec::new();
         for threads in [1, threads] {
-            found.push((format!("file, {threads} at once"), create_and_sync(&file, first, objects, threads)));
-            let before = (block.index_syncs(), block.device().stats().flushes);
-            found.push((
-                format!("block, {threads} at once"),
-                create_and_sync(&block, first, objects, threads),
-            ));
-            let after = (block.index_syncs(), block.device().stats().flushes);
-            if round == 0 {
-                let syncs = (after.0 - before.0) as f64 / f64::from(objects);
-                println!(
-                    "{threads} at once: {syncs:.2} syncs of the log, {} flushes of the device",
-                    after.1 - before.1
-                );
+            let stores: [(&str, &dyn ObjectStore); 2] = [("file", &file), ("block", &block)];
+            for (kind, store) in stores {
+                let name = format!("{kind}, {threads} at once");
+                if !is_wanted(&name) {
+                    continue;
+                }
+                let before = (block.index_syncs(), block.device().stats().flushes);
+                let work = || _ = create_and_sync(store, first, objects, threads);
+                found.add(name.clone(), costs.of(objects, work));
+                let after = (block.index_syncs(), block.device().stats().flushes);
+                if round == 0 && kind == "block" {
+                    let syncs = (after.0 - before.0) as f64 / f64::from(objects);
+                    println!(
+                        "{name}: {syncs:.2} syncs of the log, {} flushes of the device",
+                        after.1 - before.1
+                    );
+                }
             }
             first += objects;
         }
-        for (name, how) in APPENDS {
-            let start = Instant::now();
-            (0..objects).for_each(|_| log.append(how));
-            found.push((name.to_owned(), f64::from(objects) / start.elapsed().as_secs_f64()));
-        }
-        for (at, (name, rate)) in found.into_iter().enumerate() {
-            if rates.len() == at {
-                rates.push((name, Vec::new()));
-            }
-            rates[at].1.push(rate);
+        for (name, how) in APPENDS.into_iter().filter(|(name, _)| is_wanted(name)) {
+            let work = || (0..objects).for_each(|_| log.append(how));
+            found.add(name.to_owned(), costs.of(objects, work));
         }
     }
-    for (name, of_rounds) in &rates {
-        spread(&format!("{name}: per second"), of_rounds);
-        // Stores against the `file` store with as many threads, programs against it with one.
-        let base = if name.starts_with("block") && !name.contains(", 1 ")
-            || name.starts_with("file") && !name.contains(", 1 ")
-        {
-            2
-        } else {
-            0
-        };
-        let ratios: Vec<f64> = of_rounds.iter().zip(&rates[base].1).map(|(one, other)| one / other).collect();
-        spread(&format!("{name}: ratio to the file store"), &ratios);
-    }
+    found.tell(threads);
     drop((block, file));
     std::fs::remove_dir_all(dir).expect("removed");
 }
