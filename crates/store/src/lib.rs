@@ -3,6 +3,7 @@
 //! A store knows nothing of the network, of clients or of namespace rules; it keeps bytes under keys and says exactly
 //! when they are durable. Formats: `docs/formats/metadata-store.md`.
 
+mod aligned;
 mod exclusive;
 pub mod meta;
 pub mod object;

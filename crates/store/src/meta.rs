@@ -24,7 +24,10 @@ mod reserve;
 mod scan;
 mod segment;
 mod superblock;
+mod tail;
 mod wal;
+#[cfg(test)]
+mod witness;
 
 use std::ops::Bound;
 use std::path::Path;

@@ -2,14 +2,19 @@
 //!
 //! Whoever wants something durable either flushes, or waits for the flush that is under way and then for the next, which covers him. When a
 //! flush ends, those whom it served come back with more work a moment later; a caller who has waited meanwhile would flush for
-//! himself alone, and the many would wait for him: half of all flushes would serve one. So who is about to flush waits for those who were
-//! there last time, for a small part of the time that a flush takes.
+//! himself alone, and the many would wait for him: half of all flushes would serve one. So the next flush waits for those who were
+//! there last time, for a part of the time that a flush takes; the last of them to come begins it.
+//!
+//! Each caller sleeps for himself, and is woken up once, when he is served: who is woken up needs no lock to go on.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// The part of a flush's time that is waited for others, at most: so much longer a caller waits at worst whose companions have left.
-const WAIT_PART: u32 = 8;
+const WAIT_PART: u32 = 4;
 /// Flushes that take less are not waited for: waking up somebody takes as long.
 const LEAST_WAIT: Duration = Duration::from_micros(20);
 
@@ -17,72 +22,137 @@ const LEAST_WAIT: Duration = Duration::from_micros(20);
 #[derive(Default)]
 pub(crate) struct Together {
     state: Mutex<State>,
-    /// A flush has ended.
-    ended: Condvar,
-    /// As many wait as the next flush waits for.
-    gathered: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     is_running: bool,
-    /// Callers who wait for a flush of others.
-    waiting: usize,
+    /// Callers who wait for a flush of others, in the order in which they came.
+    waiting: Vec<Arc<Waiter>>,
     /// Callers who were there when the last flush ended: served by it, or waiting for the next.
     companions: usize,
     /// How long a flush takes, lately.
     takes: Duration,
+    /// Flushes that began.
+    begun: u64,
+    /// One of those who wait begins a flush if the others do not come in time.
+    is_watched: bool,
+}
+
+/// A caller who sleeps.
+struct Waiter {
+    upto: u64,
+    thread: Thread,
+    is_served: AtomicBool,
+}
+
+impl State {
+    /// How long is waited for others.
+    fn patience(&self) -> Duration {
+        let most = self.takes / WAIT_PART;
+        if most < LEAST_WAIT { Duration::ZERO } else { most }
+    }
+
+    /// May one of `present` begin a flush?
+    fn is_gathered(&self, present: usize) -> bool {
+        !self.is_running && (present >= self.companions || self.patience().is_zero())
+    }
+
+    fn remove(&mut self, waiter: &Arc<Waiter>) {
+        self.waiting.retain(|other| !Arc::ptr_eq(other, waiter));
+    }
 }
 
 impl Together {
-    /// Returns when `is_done` says so; flushes for that, or lets others do it. One flush runs at a time.
+    /// Returns when `reached` gives `upto` or more; flushes for that, or lets others do it. One flush runs at a time.
     ///
     /// # Errors
     /// What `flush` gives to this caller; others try for themselves.
     pub(crate) fn until<E>(
         &self,
-        is_done: impl Fn() -> bool,
+        upto: u64,
+        reached: impl Fn() -> u64,
         flush: impl Fn() -> Result<(), E>,
     ) -> Result<(), E> {
         let mut state = self.state.lock();
-        while !is_done() {
-            if state.is_running {
-                state.waiting += 1;
-                if state.waiting + 1 >= state.companions {
-                    self.gathered.notify_one();
-                }
-                self.ended.wait(&mut state);
-                continue;
-            }
-            state.is_running = true;
-            let most = state.takes / WAIT_PART;
-            if most >= LEAST_WAIT {
-                let until = Instant::now() + most;
-                while state.waiting + 1 < state.companions {
-                    if self.gathered.wait_until(&mut state, until).timed_out() {
-                        break;
-                    }
-                }
-            }
-            let began = Instant::now();
-            let result = parking_lot::MutexGuard::unlocked(&mut state, &flush);
-            state.takes = (state.takes * 3 + began.elapsed()) / 4;
-            // Who waits now came before it began, and is served, or since.
-            state.companions = state.waiting + 1;
-            // All are woken up, and count again if they wait again.
-            state.waiting = 0;
-            state.is_running = false;
-            self.ended.notify_all();
-            result?;
+        if reached() >= upto {
+            return Ok(());
         }
-        Ok(())
+        if !state.is_gathered(state.waiting.len() + 1) && self.wait(&mut state, upto, &reached) {
+            return Ok(());
+        }
+        self.lead(state, &reached, &flush)
+    }
+
+    /// Waits until others have flushed (true), or this caller is to do it.
+    fn wait(&self, state: &mut MutexGuard<'_, State>, upto: u64, reached: &impl Fn() -> u64) -> bool {
+        let waiter = Arc::new(Waiter { upto, thread: thread::current(), is_served: AtomicBool::new(false) });
+        state.waiting.push(waiter.clone());
+        // Until when to watch, and before which flush.
+        let mut watch: Option<(Instant, u64)> = None;
+        loop {
+            watch = watch.filter(|(_, before)| *before == state.begun);
+            if reached() >= upto {
+                state.remove(&waiter);
+                if watch.is_some() {
+                    state.is_watched = false;
+                    state.waiting.first().inspect(|next| next.thread.unpark());
+                }
+                return true;
+            }
+            let now = Instant::now();
+            if state.is_gathered(state.waiting.len()) || watch.is_some_and(|(until, _)| until <= now) {
+                state.remove(&waiter);
+                return false;
+            }
+            if !state.is_running && !state.is_watched {
+                state.is_watched = true;
+                watch = Some((now + state.patience(), state.begun));
+            }
+            MutexGuard::unlocked(state, || match watch {
+                Some((until, _)) => thread::park_timeout(until - now),
+                None => thread::park(),
+            });
+            if waiter.is_served.load(Ordering::Acquire) {
+                return true;
+            }
+        }
+    }
+
+    /// Flushes, and wakes up whom that served, or else somebody who goes on.
+    fn lead<E>(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        reached: &impl Fn() -> u64,
+        flush: &impl Fn() -> Result<(), E>,
+    ) -> Result<(), E> {
+        state.is_running = true;
+        state.is_watched = false;
+        state.begun += 1;
+        let began = Instant::now();
+        let result = MutexGuard::unlocked(&mut state, flush);
+        state.takes = (state.takes * 3 + began.elapsed()) / 4;
+        // Who waits now came before it began, and is served, or since.
+        state.companions = state.waiting.len() + usize::from(result.is_ok());
+        state.is_running = false;
+        let reached = reached();
+        let (served, others) =
+            std::mem::take(&mut state.waiting).into_iter().partition(|waiter| waiter.upto <= reached);
+        state.waiting = others;
+        let served: Vec<Arc<Waiter>> = served;
+        served.iter().for_each(|waiter| waiter.is_served.store(true, Ordering::Release));
+        let next = state.waiting.first().cloned();
+        drop(state);
+        // Who goes on first: the disk rests until then.
+        next.iter().chain(&served).for_each(|waiter| waiter.thread.unpark());
+        result
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
     use std::sync::mpsc;
 
     /// Something that is appended to and flushed, with callers who were there last time and a flush that took so long.
@@ -97,7 +167,7 @@ mod tests {
         fn new(companions: usize, takes: Duration) -> Log {
             let state = Mutex::new(State { companions, takes, ..State::default() });
             Log {
-                together: Together { state, ..Together::default() },
+                together: Together { state },
                 appended: AtomicU64::new(0),
                 durable: AtomicU64::new(0),
                 flushes: AtomicU64::new(0),
@@ -111,7 +181,7 @@ mod tests {
                 self.flushes.fetch_add(1, Ordering::SeqCst);
                 Ok::<(), ()>(())
             };
-            self.together.until(|| self.durable.load(Ordering::SeqCst) >= upto, flush).expect("flushed");
+            self.together.until(upto, || self.durable.load(Ordering::SeqCst), flush).expect("flushed");
         }
     }
 
@@ -136,28 +206,55 @@ mod tests {
     }
 
     #[test]
+    fn one_who_is_served_by_others_while_he_watches_leaves_nobody_behind() {
+        let log = Log::new(3, Duration::from_millis(400));
+        let flush = || {
+            log.flushes.fetch_add(1, Ordering::SeqCst);
+            log.durable.store(2, Ordering::SeqCst);
+            Ok::<(), ()>(())
+        };
+        let wait_for = |upto| log.together.until(upto, || log.durable.load(Ordering::SeqCst), flush);
+        let are_waiting = |count| {
+            while log.together.state.lock().waiting.len() < count {
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| wait_for(1));
+            are_waiting(1);
+            let second = scope.spawn(|| wait_for(2));
+            are_waiting(2);
+            // As when a checkpoint makes the first one's transaction durable. The third does not come.
+            log.durable.store(1, Ordering::SeqCst);
+            assert_eq!(first.join().expect("ended"), Ok(()));
+            assert_eq!(second.join().expect("ended"), Ok(()));
+        });
+        assert_eq!(log.flushes.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
     fn an_error_is_told_to_who_flushed_and_others_try_for_themselves() {
         let together = Together::default();
-        let is_done = AtomicBool::new(false);
+        let is_done = AtomicU64::new(0);
         let done = || is_done.load(Ordering::SeqCst);
         let (began, begins) = mpsc::channel();
         std::thread::scope(|scope| {
             let first = scope.spawn(|| {
                 let fail = || {
                     began.send(()).expect("waited for");
-                    while together.state.lock().waiting == 0 {
+                    while together.state.lock().waiting.is_empty() {
                         std::thread::yield_now();
                     }
                     Err("no")
                 };
-                together.until(done, fail)
+                together.until(1, done, fail)
             });
             begins.recv().expect("begun");
             let work = || {
-                is_done.store(true, Ordering::SeqCst);
+                is_done.store(1, Ordering::SeqCst);
                 Ok::<(), &str>(())
             };
-            assert_eq!(together.until(done, work), Ok(()));
+            assert_eq!(together.until(1, done, work), Ok(()));
             assert_eq!(first.join().expect("ended"), Err("no"));
         });
     }

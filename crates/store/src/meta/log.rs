@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -16,6 +17,7 @@ use super::batch::Batch;
 use super::error::{MetaError, Result};
 use super::patience::patiently;
 use super::segment::Segment;
+use super::tail::{LONGEST, Tail};
 use super::wal::{
     RECORD_HEADER_LEN, RecordHeader, Records, SEGMENT_HEADER_LEN, SegmentHeader, crc32c, record_len,
 };
@@ -23,9 +25,13 @@ use crate::together::Together;
 
 /// Segment files of a store.
 pub(crate) const SEGMENTS: usize = 2;
-/// With less than this between flushes records are written by system calls: with a flush after each, 6,548 records per second against 2,713 through the
-/// mapping (`docs/performance.md`, OSTs on devices). Decision 0001 names a likely cause.
+/// With less than this between flushes records are written by system calls: with a flush after each, 6,548 records per second against 2,713 through a
+/// mapping (`docs/performance.md`, OSTs on devices).
 const BY_CALL_BYTES: usize = 256 << 10;
+/// After so many flushes of one record each, right after it, the next is written around the page cache.
+const ALONE_FLUSHES: u32 = 8;
+/// What "right after" means.
+const ALONE_WITHIN: Duration = Duration::from_millis(1);
 
 /// The log of an open store.
 pub(crate) struct Log {
@@ -59,15 +65,16 @@ struct LogState {
     flushed_bytes: usize,
     /// Bytes of records in segments that were active before.
     earlier_bytes: u64,
+    tail: Tail,
+    /// The last record was written then.
+    appended_at: Instant,
+    /// Flushes one after the other that covered one record each, which had just been written: whoever writes them waits for each, and
+    /// nobody else writes.
+    alone: u32,
+    /// Records before the last flush.
+    flushed_commits: u64,
     salt: u32,
     header: SegmentHeader,
-}
-
-impl LogState {
-    /// Bytes appended since the store was opened.
-    fn appended_bytes(&self) -> u64 {
-        self.earlier_bytes + self.active.map_or(0, |slot| self.slots[slot].record_bytes())
-    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -158,6 +165,10 @@ impl Log {
                     // Nothing is known of flushes yet.
                     flushed_bytes: usize::MAX,
                     earlier_bytes: 0,
+                    tail: Tail::default(),
+                    appended_at: Instant::now(),
+                    alone: 0,
+                    flushed_commits: 0,
                     salt: 0,
                     header,
                 }),
@@ -214,9 +225,7 @@ impl Log {
             op_count: batch.shards.len() as u32,
         };
         let parts = [&header.encode(state.salt)[..], &batch.bytes];
-        let by_call = state.flushed_bytes.max(offset - state.slots[slot].synced) < BY_CALL_BYTES;
-        // SAFETY: writes happen only under the state's lock, which is held.
-        let written = unsafe { self.segments[slot].write(offset, &parts, by_call) };
+        let written = state.write(&self.segments[slot], slot, parts);
         written.map_err(|source| self.write_failed(slot, source))?;
         state.slots[slot].end = offset + len;
         state.last_transno = transno;
@@ -274,9 +283,12 @@ impl Log {
             base_transno: state.last_transno,
             durable_transno: self.durable_transno(),
         };
-        // SAFETY: writes happen only under the state's lock, which is held.
-        let written = unsafe { self.segments[next].write(0, &[&header.encode(), &[]], false) };
+        let header_bytes = header.encode();
+        let mut page = [0; SEGMENT_HEADER_LEN];
+        page[..header_bytes.len()].copy_from_slice(&header_bytes);
+        let written = self.segments[next].write(0, [&page, &[]]);
         written.map_err(|source| self.write_failed(next, source))?;
+        state.tail.forget();
         if let Some(slot) = old {
             state.slots[slot].is_pending = true;
             state.earlier_bytes += state.slots[slot].record_bytes();
@@ -307,13 +319,14 @@ impl Log {
             assert!(reached >= upto, "a flush covers everything appended before it");
             Ok(())
         };
-        self.together.until(|| self.durable_transno() >= upto, flush)
+        self.together.until(upto, || self.durable_transno(), flush)
     }
 
     /// Flushes old segments before newer ones, so that what is durable is a prefix whenever this returns.
     fn flush_all(&self) -> Result<u64> {
         let (target, mut slots) = {
-            let state = self.front.state.lock();
+            let mut state = self.front.state.lock();
+            state.note_flush();
             let slots: [(usize, Slot); SEGMENTS] = std::array::from_fn(|i| (i, state.slots[i]));
             (state.last_transno, slots)
         };
@@ -350,6 +363,48 @@ impl Log {
         let count = records.by_ref().count() as u64;
         let bad = (records.offset < state.slots[slot].end).then_some((slot as u32, records.offset as u64));
         Ok((count, bad))
+    }
+}
+
+impl LogState {
+    /// Bytes appended since the store was opened.
+    fn appended_bytes(&self) -> u64 {
+        self.earlier_bytes + self.active.map_or(0, |slot| self.slots[slot].record_bytes())
+    }
+
+    /// Writes a record behind the last one, in the way that costs least.
+    ///
+    /// A flush makes each page of a mapping fault again, so that calls are cheaper where flushes are frequent. Around the page cache a flush has
+    /// nothing to write, but the lock is held until the device has the record; so only for one who is alone and will wait for that anyway.
+    fn write(&mut self, segment: &Segment, slot: usize, parts: [&[u8]; 2]) -> std::io::Result<()> {
+        let Slot { end: offset, synced, .. } = self.slots[slot];
+        let is_often_flushed = self.flushed_bytes.max(offset - synced) < BY_CALL_BYTES;
+        if !is_often_flushed {
+            self.tail.forget();
+            // SAFETY: writes happen only with the state borrowed, which its lock gives to one at a time.
+            if unsafe { segment.copy_in(offset, parts) } {
+                return Ok(());
+            }
+        }
+        if parts[0].len() + parts[1].len() > LONGEST {
+            self.tail.forget();
+            return segment.write(offset, parts);
+        }
+        let is_alone = self.alone >= ALONE_FLUSHES && synced == offset;
+        self.tail.write(segment, offset, parts, is_alone)?;
+        self.appended_at = Instant::now();
+        Ok(())
+    }
+
+    /// A flush begins.
+    fn note_flush(&mut self) {
+        let is_one = self.commits == self.flushed_commits + 1;
+        self.flushed_commits = self.commits;
+        self.alone = if is_one && self.appended_at.elapsed() < ALONE_WITHIN {
+            self.alone.saturating_add(1)
+        } else {
+            0
+        };
     }
 }
 

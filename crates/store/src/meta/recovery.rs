@@ -150,7 +150,7 @@ fn recover(dir: &Path, options: MetaStoreOptions, superblock: &Superblock) -> Re
     let segments = [open(0)?, open(1)?];
     let (base, base_transno) = Base::open(&dir.join(BASE_NAME), options.map_bytes, &superblock.uuid)?;
     let (recovered, maps) = {
-        let bytes = [segments[0].read()?, segments[1].read()?];
+        let bytes = [segments[0].load()?, segments[1].load()?];
         replay(&[&bytes[0], &bytes[1]], &paths, &superblock.uuid, base_transno)?
     };
     let free_inside = base.sizes()?.free_bytes;

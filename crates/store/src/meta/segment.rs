@@ -1,32 +1,45 @@
 //! One segment file of the log: allocated once, reused for ever.
 //!
-//! A record goes into the kernel's page cache and so outlives the process; [`Segment::persist`] makes it durable. Where
-//! the file system overwrites in place, the file is mapped and a record is a copy into the mapping: no system call, and
-//! no SIGBUS, as all blocks were written when the file was made. Elsewhere (a copy-on-write file system may be full at any
-//! write) a record is one `pwritev`, which can say so. Costs of both: decision 0001. A log that is flushed often is written by
-//! calls everywhere ([`super::log`]).
+//! A record is given to the kernel and so outlives the process; [`Segment::persist`] makes it durable. There are three ways, and the log
+//! chooses ([`super::log`]); costs: decision 0001. A mapping and transfers around the page cache are used only where the file system overwrites in place:
+//! there all blocks were written when the file was made, so that neither can find no space, which for a mapping would be a SIGBUS. A
+//! copy-on-write file system may be full at any write, and `pwrite` can say so.
+//!
+//! All ways reach the same file through the same kernel, which keeps page cache and device the same; the log writes by one at a time.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
+use rustix::fs::{Advice, AtFlags, StatxFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::error::{MetaError, Result};
+#[cfg(test)]
+use super::witness::{SegmentWitness, Way};
 
 /// Name of segment file `slot`.
 pub(crate) fn segment_path(dir: &Path, slot: usize) -> PathBuf {
     dir.join(format!("wal.{slot}"))
 }
 
+/// What is written by calls begins and ends at multiples of this: pages that a record shares with the one before are written again.
+/// So the page cache never has to fetch a page that it lacks.
+pub(crate) const PAGE: usize = 4096;
+
 /// An open segment file.
 pub(crate) struct Segment {
     path: PathBuf,
     file: File,
+    /// The same file around the page cache.
+    direct: Option<File>,
     len: usize,
     mapping: Option<Mapping>,
+    #[cfg(test)]
+    witness: Option<SegmentWitness>,
 }
 
 /// A shared, writable mapping of a whole file.
@@ -74,6 +87,16 @@ fn overwrites_in_place(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|fs| IN_PLACE.contains(&(fs.f_type as u64)))
 }
 
+/// The file for transfers around the page cache, if its file system takes them by [`PAGE`].
+fn open_direct(path: &Path) -> Option<File> {
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
+    let stat = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    // Kernels before 6.1 do not tell, and a page satisfies nearly all.
+    let tells = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+    let fits = |align: u32| (1..=PAGE as u32).contains(&align);
+    (!tells || fits(stat.stx_dio_offset_align) && fits(stat.stx_dio_mem_align)).then_some(file)
+}
+
 impl Segment {
     /// Makes the file of `len` bytes, begins it with `header`, and makes it durable (but not its directory entry).
     pub(crate) fn create(path: &Path, len: usize, header: &[u8]) -> io::Result<()> {
@@ -101,7 +124,18 @@ impl Segment {
         }
         let maps = mapped.unwrap_or_else(|| overwrites_in_place(&file));
         let mapping = maps.then(|| Mapping::new(&file, len)).transpose().map_err(io("map"))?;
-        Ok(Segment { path: path.to_owned(), file, len, mapping })
+        let direct = maps.then(|| open_direct(path)).flatten();
+        #[cfg(test)]
+        let witness = SegmentWitness::of_next(path);
+        Ok(Segment {
+            path: path.to_owned(),
+            file,
+            direct,
+            len,
+            mapping,
+            #[cfg(test)]
+            witness,
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -112,52 +146,109 @@ impl Segment {
         &self.path
     }
 
-    /// Writes `parts` one after the other from `offset` on: by a system call where there is no mapping, or if `by_call` is set.
-    /// Which way was taken before does not matter, as both reach the same pages of the kernel.
+    /// Copies `parts` one after the other into the mapping, from `offset` on: no system call, but a flush makes each page fault again. False if
+    /// there is no mapping.
     ///
     /// # Safety
     /// Nobody else writes to the range meanwhile.
     ///
     /// # Panics
     /// If the range is not inside the segment.
-    pub(crate) unsafe fn write(&self, offset: usize, parts: &[&[u8]; 2], by_call: bool) -> io::Result<()> {
-        let total = parts[0].len() + parts[1].len();
-        assert!(offset <= self.len && total <= self.len - offset, "write inside the segment");
-        if let Some(mapping) = self.mapping.as_ref().filter(|_| !by_call) {
-            // SAFETY: the range was checked against the mapping's length, and the caller excludes other writers.
-            unsafe {
-                mapping.copy_in(offset, parts[0]);
-                mapping.copy_in(offset + parts[0].len(), parts[1]);
-            }
-            return Ok(());
+    pub(crate) unsafe fn copy_in(&self, offset: usize, parts: [&[u8]; 2]) -> bool {
+        self.check(offset, parts[0].len() + parts[1].len());
+        let Some(mapping) = &self.mapping else { return false };
+        // SAFETY: the range was checked against the mapping's length, and the caller excludes other writers.
+        unsafe {
+            mapping.copy_in(offset, parts[0]);
+            mapping.copy_in(offset + parts[0].len(), parts[1]);
         }
+        #[cfg(test)]
+        self.tell(Way::Mapping, offset, &parts);
+        true
+    }
+
+    /// Writes `parts` one after the other through the page cache, from `offset` on.
+    ///
+    /// # Panics
+    /// If the range is not inside the segment.
+    pub(crate) fn write(&self, offset: usize, parts: [&[u8]; 2]) -> io::Result<()> {
+        let total = parts[0].len() + parts[1].len();
+        self.check(offset, total);
         let slices = [IoSlice::new(parts[0]), IoSlice::new(parts[1])];
         match rustix::io::pwritev(&self.file, &slices, offset as u64) {
-            Ok(written) if written == total => Ok(()),
-            Err(errno) if errno != rustix::io::Errno::INTR => Err(errno.into()),
+            Ok(written) if written == total => {}
+            Err(errno) if errno != Errno::INTR => return Err(errno.into()),
             // Cut short, which regular files hardly do: write it all again in plain steps.
             _ => {
                 self.file.write_all_at(parts[0], offset as u64)?;
-                self.file.write_all_at(parts[1], (offset + parts[0].len()) as u64)
+                self.file.write_all_at(parts[1], (offset + parts[0].len()) as u64)?;
             }
         }
+        #[cfg(test)]
+        self.tell(Way::Call, offset, &parts);
+        Ok(())
+    }
+
+    /// Writes whole pages around the page cache: the device has them afterwards, and a flush nothing left to write. False if that is not possible here, or was not done in one piece.
+    ///
+    /// # Errors
+    /// What the device says.
+    ///
+    /// # Panics
+    /// If the range is not inside the segment.
+    pub(crate) fn write_direct(&self, offset: usize, pages: &[u8]) -> io::Result<bool> {
+        self.check(offset, pages.len());
+        let Some(direct) = &self.direct else { return Ok(false) };
+        match rustix::io::pwrite(direct, pages, offset as u64) {
+            Ok(written) if written == pages.len() => {}
+            // Also an alignment that the file system did not tell of.
+            Ok(_) | Err(Errno::INTR | Errno::INVAL) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+        #[cfg(test)]
+        self.tell(Way::Direct, offset, &[pages]);
+        Ok(true)
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        assert!(offset <= self.len && len <= self.len - offset, "write inside the segment");
+    }
+
+    #[cfg(test)]
+    fn tell(&self, way: Way, offset: usize, parts: &[&[u8]]) {
+        self.witness.iter().for_each(|witness| witness.wrote(way, offset, parts));
+    }
+
+    /// Reads what was written at `offset`.
+    pub(crate) fn read_at(&self, offset: usize, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset as u64)
+    }
+
+    /// Reads the whole segment, so that the page cache has it in single pages afterwards.
+    ///
+    /// In the order in which it was made, or read ahead, it may be there in pieces of 1 MiB: a record that is copied into a mapping then makes all
+    /// of a piece dirty (1 MiB written for a flush of 4 KiB), and a call looks at each block of it (24 us for 4 KiB instead of 10).
+    pub(crate) fn load(&self) -> Result<Vec<u8>> {
+        let advise = |advice| rustix::fs::fadvise(&self.file, 0, None, advice);
+        // Wishes: what is dirty stays as it is.
+        let _ = advise(Advice::DontNeed).and_then(|()| advise(Advice::Random));
+        self.read()
     }
 
     /// Reads the whole segment.
     pub(crate) fn read(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len];
         let io = |source| MetaError::Io { action: "read", path: self.path.clone(), source };
-        let mut bytes = Vec::with_capacity(self.len);
-        File::open(&self.path)
-            .and_then(|file| file.take(self.len as u64).read_to_end(&mut bytes))
-            .map_err(io)?;
-        if bytes.len() < self.len {
-            return Err(io(io::ErrorKind::UnexpectedEof.into()));
-        }
+        self.file.read_exact_at(&mut bytes, 0).map_err(io)?;
         Ok(bytes)
     }
 
     /// Makes everything written durable.
     pub(crate) fn persist(&self) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(witness) = &self.witness {
+            return witness.flushing(|| self.file.sync_data());
+        }
         self.file.sync_data()
     }
 }

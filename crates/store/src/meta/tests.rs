@@ -3,6 +3,7 @@
 mod crash;
 mod format;
 mod full_disk;
+mod medium;
 mod model;
 mod opening;
 

@@ -3,7 +3,6 @@
 //! [`DirectDevice`] is the real one: a raw device or one large file, around the page cache. [`MemoryDevice`] stands in for it in
 //! tests: it loses, tears and reorders what was not flushed when its power is cut, and fails to order.
 
-mod aligned;
 mod direct;
 mod fetch;
 #[cfg(any(test, feature = "conformance"))]
@@ -13,7 +12,7 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use aligned::AlignedBuffer;
+pub use crate::aligned::AlignedBuffer;
 pub use direct::{DirectDevice, DirectDeviceOptions};
 #[cfg(any(test, feature = "conformance"))]
 pub use memory::{Fault, MemoryDevice};

@@ -75,7 +75,7 @@ impl Core {
             return Ok(());
         }
         nacre_env::blocking(|| {
-            self.durable.together.until(|| self.durable.completed() >= upto, || self.flush())
+            self.durable.together.until(upto, || self.durable.completed(), || self.flush())
         })
     }
 

@@ -1,6 +1,6 @@
 //! A raw device or one large file, around the page cache.
 
-use super::aligned::AlignedBuffer;
+use super::AlignedBuffer;
 use super::fetch::RingFetch;
 use super::ring::{Ring, Transfer, Way};
 use super::{BLOCK, BlockDevice, DeviceInfo, DeviceStats, Engine, Fetch, ReadOp, WriteOp, check_range};

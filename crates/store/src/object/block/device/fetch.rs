@@ -4,7 +4,7 @@
 //! that asked enters the kernel again, which it may not do for long. Its memory is registered, and in large pages where the kernel has some. That
 //! makes up for the copy: `docs/performance.md`, OSTs on devices.
 
-use super::aligned::AlignedBuffer;
+use super::AlignedBuffer;
 use super::direct::Counters;
 use super::{FETCH_BYTES, FETCH_PARTS, Fetch, check_range};
 use io_uring::{IoUring, opcode, squeue, types};

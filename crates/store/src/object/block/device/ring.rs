@@ -5,7 +5,7 @@
 //! copying it (November 2026: CPU time of reads of 4 KiB, 32 at a time, with the copy to that without it 0.98, 1.03, 1.01; one at a time
 //! 1.06, 1.10, 1.01).
 
-use super::aligned::AlignedBuffer;
+use super::AlignedBuffer;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::io;
 use std::os::fd::RawFd;

@@ -33,7 +33,7 @@ impl AlignedBuffer {
     }
 
     /// A buffer of `len` zeros, in large pages if the kernel has some.
-    pub(super) fn large(len: usize) -> AlignedBuffer {
+    pub(crate) fn large(len: usize) -> AlignedBuffer {
         let layout = AlignedBuffer::layout(len, LARGE);
         // SAFETY: the layout has a size that is not zero.
         let start = unsafe { alloc(layout) };
@@ -51,7 +51,7 @@ impl AlignedBuffer {
     }
 
     /// Address of the first byte, through which the kernel may write while nobody looks at the buffer.
-    pub(super) fn address(&self) -> *mut u8 {
+    pub(crate) fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 }

@@ -1,0 +1,152 @@
+//! A medium beside the log's files, for tests: it holds what was flushed, and remembers what was written since.
+//!
+//! It is told of a write when the kernel has it, and of a flush when that begins and when it ends. So it knows what a power cut at any of these
+//! moments can leave, which the files themselves do not show.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::log::SEGMENTS;
+
+/// What is written whole or not at all.
+const SECTOR: usize = 512;
+
+/// How a record gets to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// By a copy into the mapping of the file.
+    Mapping,
+    /// By a call into the page cache.
+    Call,
+    /// By a call around the page cache.
+    Direct,
+}
+
+/// One segment on the medium.
+#[derive(Clone, Default)]
+pub(crate) struct Image {
+    flushed: Vec<u8>,
+    /// Offsets and bytes of the writes that no flush has covered, in order.
+    written: Vec<(usize, Vec<u8>)>,
+}
+
+impl Image {
+    /// What a power cut leaves: each sector is as it was flushed, or as one of the writes since left it. `choose` gets how many versions
+    /// there are of a sector that was written, and gives the number of one.
+    pub(crate) fn after_cut(&self, choose: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
+        let mut versions: Vec<Vec<[u8; SECTOR]>> = vec![Vec::new(); self.flushed.len() / SECTOR];
+        for (offset, bytes) in &self.written {
+            let end = offset + bytes.len();
+            let first = offset / SECTOR;
+            for (sector, versions) in (first..end.div_ceil(SECTOR)).zip(&mut versions[first..]) {
+                let start = sector * SECTOR;
+                let old = versions.last().copied();
+                let mut new = old.unwrap_or_else(|| std::array::from_fn(|at| self.flushed[start + at]));
+                let (from, to) = ((*offset).max(start), end.min(start + SECTOR));
+                new[from - start..to - start].copy_from_slice(&bytes[from - offset..to - offset]);
+                versions.push(new);
+            }
+        }
+        let mut left = self.flushed.clone();
+        for (sector, versions) in versions.iter().enumerate().filter(|(_, versions)| !versions.is_empty()) {
+            if let Some(version) = choose(versions.len() + 1).checked_sub(1) {
+                left[sector * SECTOR..][..SECTOR].copy_from_slice(&versions[version]);
+            }
+        }
+        left
+    }
+
+    fn flush(&mut self, writes: usize) {
+        for (offset, bytes) in self.written.drain(..writes) {
+            self.flushed[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        }
+    }
+}
+
+/// The medium, and how often it was written in which way.
+#[derive(Clone, Default)]
+pub(crate) struct Medium {
+    pub(crate) images: [Image; SEGMENTS],
+    ways: Vec<Way>,
+}
+
+impl Medium {
+    /// Writes that went this way.
+    pub(crate) fn count(&self, way: Way) -> usize {
+        self.ways.iter().filter(|other| **other == way).count()
+    }
+}
+
+/// Looks at the medium after each write, and before and after each flush.
+type Look = dyn Fn(&Medium) + Send + Sync;
+
+/// See the [module documentation](self).
+pub(crate) struct Witness {
+    medium: Mutex<Medium>,
+    look: Box<Look>,
+}
+
+/// One segment's view of it.
+#[derive(Clone)]
+pub(crate) struct SegmentWitness {
+    witness: Arc<Witness>,
+    slot: usize,
+}
+
+thread_local! {
+    /// Who wants to know of the next segments that this thread opens.
+    static NEXT: RefCell<Vec<Arc<Witness>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Witness {
+    pub(crate) fn new(look: impl Fn(&Medium) + Send + Sync + 'static) -> Arc<Witness> {
+        Arc::new(Witness { medium: Mutex::default(), look: Box::new(look) })
+    }
+
+    /// Has `open`, which opens a store on this thread, tell this witness what it does from then on.
+    pub(crate) fn watch<R>(self: &Arc<Self>, open: impl FnOnce() -> R) -> R {
+        NEXT.with(|next| *next.borrow_mut() = vec![self.clone(); SEGMENTS]);
+        let opened = open();
+        NEXT.with(|next| next.borrow_mut().clear());
+        opened
+    }
+
+    /// What the medium is like now.
+    pub(crate) fn medium(&self) -> Medium {
+        self.medium.lock().clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Medium)) {
+        let mut medium = self.medium.lock();
+        change(&mut medium);
+        (self.look)(&medium);
+    }
+}
+
+impl SegmentWitness {
+    /// Of the segment that is being opened, if somebody wants to know. What its file holds counts as flushed.
+    pub(crate) fn of_next(path: &std::path::Path) -> Option<SegmentWitness> {
+        let witness = NEXT.with(|next| next.borrow_mut().pop())?;
+        let slot = (0..SEGMENTS).find(|slot| path.ends_with(format!("wal.{slot}"))).expect("a segment");
+        witness.medium.lock().images[slot].flushed = std::fs::read(path).expect("read");
+        Some(SegmentWitness { witness, slot })
+    }
+
+    pub(crate) fn wrote(&self, way: Way, offset: usize, parts: &[&[u8]]) {
+        self.witness.change(|medium| {
+            medium.images[self.slot].written.push((offset, parts.concat()));
+            medium.ways.push(way);
+        });
+    }
+
+    /// Does a flush, which covers what was written before it began.
+    pub(crate) fn flushing(&self, flush: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
+        let mut writes = 0;
+        self.witness.change(|medium| writes = medium.images[self.slot].written.len());
+        flush()?;
+        self.witness.change(|medium| medium.images[self.slot].flush(writes));
+        Ok(())
+    }
+}
