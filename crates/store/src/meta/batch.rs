@@ -101,6 +101,11 @@ impl Batch {
         self.bytes.len()
     }
 
+    /// Bytes of operations for which it has memory.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();

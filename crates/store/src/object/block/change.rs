@@ -8,10 +8,31 @@ use crate::meta::Batch;
 use crate::object::{ObjectError, Result};
 use nacre_ondisk::block::{Before, BlockHeadRecord, BlockMapRecord, Inline, MAP_BLOCKS, Place};
 use nacre_types::Timestamp;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
+
+/// Memory for a transaction. Some KiB for each small object would otherwise be asked of the allocator, and given back, several times.
+#[derive(Default)]
+struct Scratch {
+    batch: Batch,
+    bytes: Vec<u8>,
+}
+
+/// Bytes of a batch that a thread keeps: those of a small object, or of the maps of a usual write.
+const SCRATCH_MAX: usize = 64 << 10;
+
+thread_local! {
+    static SCRATCH: Cell<Scratch> = Cell::default();
+}
+
+impl Scratch {
+    fn within_bounds(self) -> Scratch {
+        if self.batch.capacity() > SCRATCH_MAX { Scratch::default() } else { self }
+    }
+}
 
 /// What changes of an object's maps.
 #[derive(Default)]
@@ -131,9 +152,10 @@ impl Core {
         for number in &edits.removed {
             removed.push(self.map(object, *number)?);
         }
-        let mut batch = Batch::new();
+        let Scratch { mut batch, mut bytes } = SCRATCH.take();
+        batch.clear();
         batch.set_releasing(edits.is_releasing);
-        let (mut freed, mut bytes) = (Freed::default(), Vec::new());
+        let mut freed = Freed::default();
         let mut blocks = state.head.as_ref().map_or(0, |head| head.blocks) as i64;
         let _gate = self.durable.gate.read();
         let (generation, completed) = (self.durable.generation(), self.durable.completed());
@@ -160,7 +182,9 @@ impl Core {
             }
             None => batch.delete(OBJECTS, &object.fid.to_key()),
         }
-        let transno = self.index.commit(&batch)?;
+        let committed = self.index.commit(&batch);
+        SCRATCH.set(Scratch { batch, bytes }.within_bounds());
+        let transno = committed?;
         self.space.free(generation, freed.0);
         drop(_gate);
         self.count_change(state.head.is_some(), head.is_some());
