@@ -11,6 +11,8 @@ use super::{Model, Rng, contents, random_batch, tiny_options};
 use crate::meta::{Batch, MetaStore, MetaStoreOptions, Table, TransNo};
 
 const CHILD_DIR: &str = "NACRE_STORE_CRASH_TEST_DIR";
+/// Set if the child commits by one thread and syncs each batch, the newest excepted.
+const CHILD_SYNCS: &str = "NACRE_STORE_CRASH_TEST_SYNCS";
 const SECTOR: usize = 512;
 const LOGS: [&str; 2] = ["wal.0", "wal.1"];
 
@@ -20,8 +22,9 @@ fn child_commits_until_killed() {
     let Ok(dir) = std::env::var(CHILD_DIR) else { return };
     let options = MetaStoreOptions { commit_interval_ms: 20, ..tiny_options() };
     let store = MetaStore::open(Path::new(&dir), options).unwrap();
+    let syncs = std::env::var_os(CHILD_SYNCS).is_some();
     std::thread::scope(|scope| {
-        for thread in 0..2u8 {
+        for thread in 0..if syncs { 1 } else { 2u8 } {
             let store = &store;
             let number =
                 |value: Option<&[u8]>| value.map_or(0, |v| u64::from_le_bytes(v.try_into().unwrap()));
@@ -33,13 +36,16 @@ fn child_commits_until_killed() {
                     batch.put(Table(thread), &round.to_be_bytes(), &round.to_le_bytes().repeat(9));
                     batch.put(Table(thread), &[&[7; 16][..], &round.to_be_bytes()].concat(), b"entry");
                     batch.put(Table(9 + thread), b"round", &round.to_le_bytes());
-                    store.commit(&batch).unwrap();
+                    let transno = store.commit(&batch).unwrap();
                     // One write call, so that the parent never reads half a line.
                     std::io::Write::write_all(
                         &mut std::io::stderr(),
                         format!("ack {thread} {round}\n").as_bytes(),
                     )
                     .unwrap();
+                    if syncs {
+                        store.sync(transno).unwrap();
+                    }
                 }
             });
         }
@@ -48,10 +54,25 @@ fn child_commits_until_killed() {
 
 #[test]
 fn everything_acknowledged_survives_kill_nine() {
+    kill_after(&[1, 40, 700, 2500], false);
+}
+
+#[test]
+fn what_was_committed_and_not_yet_synced_by_one_who_syncs_alone_survives_kill_nine() {
+    // Most of these records went around the page cache.
+    kill_after(&[3, 12, 40, 90], true);
+}
+
+/// Kills the child again and again, each time after so many batches of which it said that they are committed.
+fn kill_after(counts: &[u64], syncs: bool) {
     let dir = tempfile::tempdir().unwrap();
     let mut acked = [None; 2];
-    for lines in [1, 40, 700, 2500] {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+    for &lines in counts {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if syncs {
+            command.env(CHILD_SYNCS, "1");
+        }
+        let mut child = command
             .args(["--exact", "meta::tests::crash::child_commits_until_killed", "--nocapture"])
             .env(CHILD_DIR, dir.path())
             .stdout(Stdio::null())
