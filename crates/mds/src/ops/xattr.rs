@@ -118,7 +118,7 @@ impl Mds {
                 perm::capable(caller.cred(), Caps::SYS_ADMIN).or(Status::ENODATA)
             }
             Class::User if !record.attr.is_regular() && !record.attr.is_dir() => Err(Status::ENODATA),
-            Class::User | Class::Unknown => self.check_access(record, caller.cred(), perm::READ),
+            Class::User => self.check_access(record, caller.cred(), perm::READ),
             _ => Ok(()),
         }
     }
@@ -141,10 +141,7 @@ impl Mds {
                 perm::capable(cred, Caps::SYS_ADMIN).or(Status::EPERM)
             }
             Class::System(_) | Class::Acl { .. } => Ok(()),
-            Class::Unknown => {
-                self.check_access(record, cred, perm::WRITE)?;
-                Err(Status::EOPNOTSUPP)
-            }
+            Class::Unknown => Err(Status::EOPNOTSUPP),
         }
     }
 
