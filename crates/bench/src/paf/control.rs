@@ -125,7 +125,7 @@ mod tests {
         assert!(control.write(bytes, &mut buffer).expect("written") > 0.0);
         buffer.slice().fill(0);
         assert!(control.read(bytes, &mut buffer).expect("what was written") > 0.0);
-        control.file.write_all_at(&vec![9; 8], 512 << 10).expect_err("not a whole block");
+        control.file.write_all_at(&[9; 8], 512 << 10).expect_err("not a whole block");
         fs::write(&control.path, vec![9; bytes as usize]).expect("by somebody else");
         let read = control.read(bytes, &mut buffer).expect_err("other data").to_string();
         assert!(read.contains("other data at offset 0"), "{read}");
