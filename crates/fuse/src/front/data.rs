@@ -79,19 +79,11 @@ impl Front {
                 reply.opened(&self.opened(&opened, open, flags)?);
             }
             Operation::Release { fh, lock_owner, flock_unlock, .. } => {
-                let unlocked = if flock_unlock { self.unlock(request, fh, lock_owner, true) } else { Ok(()) };
-                let all_unlocked = self.unlock_all(request, fh);
-                self.client.release(fh)?;
-                unlocked.and(all_unlocked)?;
+                self.release(request, fh, flock_unlock.then_some(lock_owner))?;
                 reply.ok();
             }
             Operation::Flush { fh, lock_owner } => {
-                let outcome = self.client.flush(fh);
-                if self.options.locks == LockScope::Cluster && self.client.may_hold_range_locks(fh) {
-                    self.unlock(request, fh, lock_owner, false)?;
-                    self.client.forget_locker(fh, LockOwner(lock_owner))?;
-                }
-                outcome?;
+                self.flush(request, fh, lock_owner)?;
                 reply.ok();
             }
             Operation::Fsync { fh, .. } => {
@@ -126,6 +118,22 @@ impl Front {
             Some(false) => self.client.read(fh, offset, buffer),
             None => self.client.read_pages(fh, offset, buffer),
         }
+    }
+
+    fn flush(&self, request: &Request<'_>, fh: u64, lock_owner: u64) -> StatusResult<()> {
+        let outcome = self.client.flush(fh);
+        if self.options.locks == LockScope::Cluster && self.client.may_hold_range_locks(fh) {
+            self.unlock(request, fh, lock_owner, false)?;
+            self.client.forget_locker(fh, LockOwner(lock_owner))?;
+        }
+        outcome
+    }
+
+    fn release(&self, request: &Request<'_>, fh: u64, flock_owner: Option<u64>) -> StatusResult<()> {
+        let unlocked = flock_owner.map_or(Ok(()), |owner| self.unlock(request, fh, owner, true));
+        let all_unlocked = self.unlock_all(request, fh);
+        self.client.release(fh)?;
+        unlocked.and(all_unlocked)
     }
 
     /// What the kernel is told about an open file.
