@@ -60,6 +60,12 @@ pub struct Mounted {
     record: PathBuf,
 }
 
+/// Tells a client what the configuration says that is not of targets.
+fn tell(client: &Client, config: &FsConfig) {
+    client.set_pools(&config.pools);
+    client.set_default_hash(default_hash(config));
+}
+
 impl Mounted {
     /// Connects a client to all targets and mounts it. `say` is told what it waits for, if it has to.
     pub fn start(
@@ -116,8 +122,7 @@ impl Mounted {
         let ways = Ways { mdts: remote, osts: osts.values().cloned().collect() };
         let client = Client::new(client_config, lease, mdts, osts)
             .map_err(|status| Failure::new(format!("the client could not start: {status}")))?;
-        client.set_pools(&config.pools);
-        client.set_default_hash(default_hash(config));
+        tell(&client, config);
         for listener in events {
             listener.attach(&client);
         }
@@ -141,8 +146,7 @@ impl Mounted {
 
     /// Uses targets that have joined, and pools as they are now.
     pub fn use_configuration(&self, config: &FsConfig) {
-        self.client.set_pools(&config.pools);
-        self.client.set_default_hash(default_hash(config));
+        tell(&self.client, config);
         self.newcomers.bring_osts(config);
         self.newcomers.bring_mdts(config);
     }
