@@ -58,6 +58,9 @@ pub(crate) struct FileState {
     pub changed: Condvar,
     /// The job that last opened or wrote the file, while jobs are named.
     pub job: JobCell,
+    /// Who has set `fcntl` locks and has not closed the file since, with the open that he did it through last. Held while locks that go with an open
+    /// are given back.
+    pub lockers: Mutex<Vec<(LockOwner, OpenHandle)>>,
 }
 
 impl FileState {
@@ -73,6 +76,7 @@ impl FileState {
             folios: Mutex::default(),
             changed: Condvar::new(),
             job: JobCell::default(),
+            lockers: Mutex::default(),
         }
     }
 
@@ -365,8 +369,6 @@ pub(crate) struct OpenFile {
     pub keeps_access_time: AtomicBool,
     /// A descriptor was closed.
     pub closing: AtomicBool,
-    /// Who has set `fcntl` locks through it and has not closed it since.
-    pub lockers: Mutex<Vec<LockOwner>>,
     /// Counted in [`FileInner::leaving_locks`].
     pub leaves_locks: AtomicBool,
     /// The group that it belongs to; 0: none.
@@ -400,7 +402,6 @@ impl OpenFile {
             cached: AtomicBool::new(false),
             keeps_access_time: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            lockers: Mutex::default(),
             leaves_locks: AtomicBool::new(false),
             unexpanded: AtomicBool::new(false),
             group: AtomicU64::new(0),

@@ -302,6 +302,7 @@ impl Mds {
     /// be asked from the objects.
     fn release_all_of(&self, client: &ClientUuid) {
         self.clients.forget(client);
+        self.opens.forget_early_closes(client);
         for (fid, handle) in self.opens.handles_of(client) {
             if let Err(status) = self.close_abandoned(client, &fid, handle) {
                 log::warn!("closing {fid} for client {client}, which is gone: {status}");

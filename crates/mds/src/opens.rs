@@ -8,11 +8,14 @@ use nacre_wire::mds::{LeaseKind, OpenFlags};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const SHARDS: usize = 64;
 /// Closes without an open that are remembered: those of requests that were called off while they were on their way, of which a client
 /// has 512 at most.
 const EARLY_MAX: usize = 4096;
+/// How long they are: longer than a request is on its way, with all that a client does to bring it there again. Guess.
+const EARLY_FOR: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -88,8 +91,20 @@ pub struct Closed {
 #[derive(Default)]
 struct EarlyCloses {
     known: HashSet<(ClientUuid, OpenHandle)>,
-    /// The same, the oldest first.
-    order: VecDeque<(ClientUuid, OpenHandle)>,
+    /// The same, the oldest first, and when they came.
+    order: VecDeque<(ClientUuid, OpenHandle, Instant)>,
+}
+
+impl EarlyCloses {
+    /// Forgets the oldest while there are too many, or they are too old for their opens to come.
+    fn forget_old(&mut self) {
+        let is_old = |at: &Instant| at.elapsed() > EARLY_FOR;
+        while self.order.len() > EARLY_MAX || self.order.front().is_some_and(|(_, _, at)| is_old(at)) {
+            if let Some((client, handle, _)) = self.order.pop_front() {
+                self.known.remove(&(client, handle));
+            }
+        }
+    }
 }
 
 /// See the [module documentation](self).
@@ -150,13 +165,9 @@ impl OpenTable {
         {
             let mut early = self.early.lock();
             if early.known.insert((*client, handle)) {
-                early.order.push_back((*client, handle));
+                early.order.push_back((*client, handle, Instant::now()));
             }
-            if early.order.len() > EARLY_MAX
-                && let Some(oldest) = early.order.pop_front()
-            {
-                early.known.remove(&oldest);
-            }
+            early.forget_old();
             self.early_count.store(early.order.len(), Ordering::Release);
         }
         // Whoever opens it from now on sees the above, with the lock of the shard.
@@ -169,7 +180,21 @@ impl OpenTable {
 
     /// True if [`OpenTable::close_early`] was told of this handle.
     pub fn was_closed_early(&self, client: &ClientUuid, handle: OpenHandle) -> bool {
-        self.early_count.load(Ordering::Acquire) > 0 && self.early.lock().known.contains(&(*client, handle))
+        if self.early_count.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut early = self.early.lock();
+        early.forget_old();
+        self.early_count.store(early.order.len(), Ordering::Release);
+        early.known.contains(&(*client, handle))
+    }
+
+    /// A client is gone, and nothing of it comes any more.
+    pub fn forget_early_closes(&self, client: &ClientUuid) {
+        let mut early = self.early.lock();
+        early.known.retain(|(of, _)| of != client);
+        early.order.retain(|(of, _, _)| of != client);
+        self.early_count.store(early.order.len(), Ordering::Release);
     }
 
     /// The file was made by the open that was just noted.
@@ -340,6 +365,9 @@ mod tests {
             assert_eq!(table.close_early(&b, OpenHandle(10 + number)), None);
         }
         assert!(!table.was_closed_early(&b, OpenHandle(2)) && table.was_closed_early(&b, OpenHandle(10)));
+        table.close_early(&a, OpenHandle(3));
+        table.forget_early_closes(&b);
+        assert!(!table.was_closed_early(&b, OpenHandle(10)) && table.was_closed_early(&a, OpenHandle(3)));
     }
 
     #[test]

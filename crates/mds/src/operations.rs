@@ -73,6 +73,8 @@ struct State {
     called_off: HashSet<OpId>,
     /// Prepared or applied by some thread right now.
     under_way: HashSet<OpId>,
+    /// Turns of those that are about to be done here.
+    leaving: HashSet<u64>,
     /// Coordinated here and not decided.
     undecided: HashSet<OpId>,
     /// Changed by [`State::open`], [`State::close`] and [`State::settle`] alone.

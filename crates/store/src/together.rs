@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// The part of a flush's time that is waited for others, at most: so much longer a caller waits at worst whose companions have left.
 const WAIT_PART: u32 = 4;
+/// A flush that took longer says nothing of the next one.
+const MOST_TAKES: Duration = Duration::from_millis(40);
 /// Flushes that take less are not waited for: waking up somebody takes as long.
 const LEAST_WAIT: Duration = Duration::from_micros(20);
 
@@ -96,6 +98,9 @@ impl Together {
                 state.remove(&waiter);
                 if watch.is_some() {
                     state.is_watched = false;
+                }
+                // It may have been woken up to go on, or was the one to watch: another one does.
+                if !state.is_running && !state.is_watched {
                     state.waiting.first().inspect(|next| next.thread.unpark());
                 }
                 return true;
@@ -131,7 +136,7 @@ impl Together {
         state.begun += 1;
         let began = Instant::now();
         let result = MutexGuard::unlocked(&mut state, flush);
-        state.takes = (state.takes * 3 + began.elapsed()) / 4;
+        state.takes = (state.takes * 3 + began.elapsed().min(MOST_TAKES)) / 4;
         // Who waits now came before it began, and is served, or since.
         state.companions = state.waiting.len() + usize::from(result.is_ok());
         state.is_running = false;
@@ -187,7 +192,7 @@ mod tests {
 
     #[test]
     fn callers_who_come_back_are_served_by_one_flush_and_not_by_two() {
-        let log = Log::new(8, Duration::from_secs(3600));
+        let log = Log::new(8, Duration::from_secs(3_600_000));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| (0..40).for_each(|_| log.append_and_sync()));
@@ -230,6 +235,49 @@ mod tests {
             assert_eq!(second.join().expect("ended"), Ok(()));
         });
         assert_eq!(log.flushes.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn one_who_was_to_go_on_and_is_served_by_others_leaves_nobody_behind() {
+        let together = Together::default();
+        let durable = AtomicU64::new(0);
+        let reached = || durable.load(Ordering::SeqCst);
+        let all = || {
+            durable.store(3, Ordering::SeqCst);
+            Ok::<(), ()>(())
+        };
+        let (ended, ends) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let (together, reached, all) = (&together, &reached, &all);
+            let are_waiting = |count| {
+                while together.state.lock().waiting.len() < count {
+                    std::thread::yield_now();
+                }
+            };
+            let first = || {
+                for upto in [2, 3] {
+                    let ended = ended.clone();
+                    scope.spawn(move || {
+                        together.until(upto, reached, all).expect("flushed");
+                        ended.send(upto).expect("waited for");
+                    });
+                    are_waiting(upto as usize - 1);
+                }
+                durable.store(1, Ordering::SeqCst);
+                Ok::<(), ()>(())
+            };
+            // As when a checkpoint makes the second one's transaction durable after this flush has looked.
+            let after_first = || {
+                durable.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+                    Some(now.max(u64::from(now > 0) * 2))
+                })
+            };
+            together.until(1, || after_first().expect("always some"), first).expect("flushed");
+            let mut others: Vec<u64> =
+                (0..2).map(|_| ends.recv_timeout(Duration::from_secs(20)).expect("nobody is left")).collect();
+            others.sort_unstable();
+            assert_eq!(others, [2, 3]);
+        });
     }
 
     #[test]

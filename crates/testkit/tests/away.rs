@@ -146,7 +146,9 @@ fn ask_about(cluster: &Cluster, mount: &Path, below: &[PathBuf], away: &[&str]) 
                 let took = began.elapsed();
                 println!("{took:?}: {}", found.command);
                 check(&found);
-                assert!(took < SOON, "{} took {took:?} with {away:?} away", found.command);
+                // lctl asks all processes of the host, those that other tests have stopped, too.
+                let limit = if found.command.contains("lctl") { LIMIT } else { SOON };
+                assert!(took < limit, "{} took {took:?} with {away:?} away", found.command);
             });
         }
     });

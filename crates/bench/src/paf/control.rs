@@ -18,7 +18,8 @@ const NAME: &str = "nacre-paf-control-";
 /// Bytes of one write while it is made.
 const CHUNK: usize = 1 << 20;
 
-/// The file, written from its start to its end before anything is measured, so that no write has to allocate. Removed when dropped.
+/// The file, written from its start to its end before anything is measured, so that no write has to allocate. It stays until the run has ended,
+/// also when that is broken off: made anew beside an aged target it would be aged itself.
 #[derive(Debug)]
 pub(super) struct Control {
     path: PathBuf,
@@ -26,7 +27,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Makes the file of the run `id` in `directory`, as large as the measured one.
+    /// Makes the file of the run `id` in `directory`, as large as the measured one, or takes the one that an earlier process of the run has left.
     ///
     /// # Errors
     ///
@@ -34,20 +35,37 @@ impl Control {
     pub(super) fn make(directory: &Path, id: &str, bytes: u64) -> Result<Control, Error> {
         let path = directory.join(format!("{NAME}{id}"));
         let mut options = OpenOptions::new();
-        // An earlier process of the same run may have left it.
-        options.read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
+        options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_DIRECT);
         let file = options.open(&path).map_err(|error| {
             // A file system without O_DIRECT makes the file before it refuses.
             let _ = fs::remove_file(&path);
             refused(directory, &path, error)
         })?;
+        // It grows as it is written, so one of this length is whole.
+        let is_there = file.metadata().is_ok_and(|found| found.len() == bytes);
         let control = Control { path, file };
+        if is_there {
+            return Ok(control);
+        }
         let mut buffer = Buffer::new(CHUNK);
-        control.write_all(bytes, buffer.slice()).map_err(|error| match error {
-            Error::Io { source, .. } => refused(directory, &control.path, source),
-            other => other,
-        })?;
-        Ok(control)
+        let written = control.file.set_len(0).map_err(Error::io("cut", &control.path));
+        match written.and_then(|()| control.write_all(bytes, buffer.slice())) {
+            Ok(()) => Ok(control),
+            Err(error) => {
+                control.remove();
+                Err(match error {
+                    Error::Io { source, path, .. } => refused(directory, &path, source),
+                    other => other,
+                })
+            }
+        }
+    }
+
+    /// Takes it away: the run has ended.
+    pub(super) fn remove(self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            eprintln!("paf: remove {}: {error}", self.path.display());
+        }
     }
 
     /// Writes it in transfers of the buffer's size until it is durable, and returns the seconds that took.
@@ -82,14 +100,6 @@ impl Control {
             self.file.write_all_at(&block[..part], offset).map_err(Error::io("write", &self.path))?;
         }
         self.file.sync_data().map_err(Error::io("sync", &self.path))
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.path) {
-            eprintln!("paf: remove {}: {error}", self.path.display());
-        }
     }
 }
 
@@ -130,6 +140,10 @@ mod tests {
         let read = control.read(bytes, &mut buffer).expect_err("other data").to_string();
         assert!(read.contains("other data at offset 0"), "{read}");
         drop(control);
+        assert_eq!(names(), 1, "it stays when a run is broken off");
+        let again = Control::make(scratch.path(), "7", bytes).expect("there");
+        assert!(again.write(bytes, &mut buffer).is_ok() && again.read(bytes, &mut buffer).is_ok());
+        again.remove();
         assert_eq!(names(), 0);
     }
 

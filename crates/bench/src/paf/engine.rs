@@ -1,5 +1,6 @@
 //! Goes from state to state and measures.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -93,6 +94,9 @@ impl Engine {
         bar.say("removing files".to_owned());
         self.clear()?;
         self.ground.leave()?;
+        if let Some(control) = self.control.take() {
+            control.remove();
+        }
         self.state.ended = true;
         self.output.save(&self.state)?;
         Ok(&self.state)
@@ -314,7 +318,12 @@ fn give_size(state: &mut State, room: u64) -> Result<(), Error> {
         )));
     }
     let most = settings.capacity.iter().copied().max().unwrap_or(0);
-    let needed = level_of(capacity, most).saturating_add(file).saturating_add(capacity / SPARE_PART);
+    // A control on the same file system takes as much again.
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    let beside =
+        settings.control.as_deref().is_some_and(|control| device(control) == device(&settings.target));
+    let files = file.saturating_mul(1 + u64::from(beside));
+    let needed = level_of(capacity, most).saturating_add(files).saturating_add(capacity / SPARE_PART);
     if needed > capacity {
         let capacity = size::show(capacity);
         return Err(Error::Usage(format!(
@@ -360,5 +369,10 @@ mod tests {
         assert!(sized(&file, GIB).expect_err("small").contains("smaller than a transfer"));
         let full = Settings { capacity: vec![90], file_size: Some(200 << 20), ..settings() };
         assert!(sized(&full, GIB).expect_err("full").contains("is too small"));
+        let here = std::env::current_dir().expect("a directory");
+        let alone = Settings { file_size: Some(128 << 20), target: here.clone(), ..settings() };
+        assert!(sized(&alone, GIB).is_ok());
+        let beside = Settings { control: Some(here), ..alone };
+        assert!(sized(&beside, GIB).expect_err("two files").contains("is too small"));
     }
 }

@@ -53,14 +53,16 @@ impl Client {
 
     /// Notes that `owner` is about to set `fcntl` locks through an open file.
     ///
+    /// The kernel tells of the end of an open file late, and may have given its number as an owner to the next one by then: what that
+    /// one locks from now on does not go with the one before.
+    ///
     /// # Errors
     /// `EBADF`.
     pub fn note_locker(&self, handle: u64, owner: LockOwner) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
-        let mut lockers = open.lockers.lock();
-        if !lockers.contains(&owner) {
-            lockers.push(owner);
-        }
+        let mut lockers = open.file.lockers.lock();
+        lockers.retain(|(locker, _)| *locker != owner);
+        lockers.push((owner, open.handle));
         Ok(())
     }
 
@@ -70,23 +72,30 @@ impl Client {
     /// `EBADF`.
     pub fn forget_locker(&self, handle: u64, owner: LockOwner) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
-        let mut lockers = open.lockers.lock();
-        lockers.retain(|locker| *locker != owner);
-        if !lockers.is_empty() && !open.leaves_locks.swap(true, Ordering::Relaxed) {
+        let mut lockers = open.file.lockers.lock();
+        lockers.retain(|(locker, _)| *locker != owner);
+        let leaves = lockers.iter().any(|(_, through)| *through == open.handle);
+        drop(lockers);
+        if leaves && !open.leaves_locks.swap(true, Ordering::Relaxed) {
             open.file.lock().leaving_locks += 1;
         }
         Ok(())
     }
 
-    /// Whose locks go with an open file: those of open file descriptions (`F_OFD_SETLK`), of whose end the kernel says nothing else.
-    /// Processes have given theirs back, each when it closed its descriptor.
+    /// Has `unlock` give back the locks that go with an open file: those of open file descriptions (`F_OFD_SETLK`), of whose end the kernel says
+    /// nothing else. Processes have given theirs back, each when it closed its descriptor. Until it is done nobody sets locks in their names.
     ///
     /// # Errors
-    /// `EBADF`.
-    pub fn lockers(&self, handle: u64) -> StatusResult<Vec<LockOwner>> {
+    /// `EBADF`; the first of `unlock`.
+    pub fn unlock_with_open(
+        &self,
+        handle: u64,
+        mut unlock: impl FnMut(LockOwner) -> StatusResult<()>,
+    ) -> StatusResult<()> {
         let open = self.handles.file(handle)?;
-        let owners = std::mem::take(&mut *open.lockers.lock());
-        Ok(owners)
+        let mut lockers = open.file.lockers.lock();
+        let own = lockers.extract_if(.., |(_, through)| *through == open.handle).collect::<Vec<_>>();
+        own.into_iter().try_for_each(|(owner, _)| unlock(owner))
     }
 
     /// Waits until opens of the file whose descriptors are closed are released, and the MDT has heard of it; false if there are none.

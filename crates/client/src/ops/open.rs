@@ -296,12 +296,15 @@ impl Client {
         Ok(())
     }
 
-    /// Reads of an open do not count as accesses (`O_NOATIME`). To be told before the first of them.
+    /// Whether reads of an open count as accesses from now on (`O_NOATIME`: they do not).
     ///
     /// # Errors
     /// `EBADF`.
-    pub fn keep_access_time(&self, handle: u64) -> StatusResult<()> {
-        self.handles.file(handle)?.keeps_access_time.store(true, Ordering::Relaxed);
+    pub fn keep_access_time(&self, handle: u64, keeps: bool) -> StatusResult<()> {
+        let open = self.handles.file(handle)?;
+        if open.keeps_access_time.load(Ordering::Relaxed) != keeps {
+            open.keeps_access_time.store(keeps, Ordering::Relaxed);
+        }
         Ok(())
     }
 

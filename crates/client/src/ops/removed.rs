@@ -72,7 +72,9 @@ fn check_change(attr: &Attr, cred: &Cred, set: &SetAttr) -> StatusResult<()> {
     if valid.contains(SetAttrValid::GID) {
         perm::may_change_group(cred, attr, set.gid).or(Status::EPERM)?;
     }
-    let others = SetAttrValid::all() - SetAttrValid::UID - SetAttrValid::GID - SetAttrValid::CTIME;
+    // What a change of nothing takes away with it is gone with the inode.
+    let free = SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::CTIME | SetAttrValid::KILL_PRIV;
+    let others = SetAttrValid::all() - free;
     if valid.intersects(others) {
         perm::owner_or_capable(attr, cred).or(Status::EPERM)?;
     }

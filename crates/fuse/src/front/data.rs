@@ -50,9 +50,7 @@ impl Front {
                 let buffer = reply.read_buffer(size as usize);
                 // The kernel names an owner when a program reads around the page cache; otherwise it fills pages.
                 let hurried = flags as i32 & libc::O_NONBLOCK != 0;
-                if flags as i32 & libc::O_NOATIME != 0 {
-                    self.client.keep_access_time(fh)?;
-                }
+                self.client.keep_access_time(fh, flags as i32 & libc::O_NOATIME != 0)?;
                 let bytes = self.read(fh, offset, buffer, lock_owner.map(|_| hurried))?;
                 reply.read_done(bytes);
             }

@@ -67,8 +67,7 @@ impl Front {
 
     /// The last descriptor of an open file is closed: locks that belong to it go.
     pub(super) fn unlock_all(&self, request: &Request<'_>, fh: u64) -> StatusResult<()> {
-        let owners = self.client.lockers(fh)?;
-        owners.into_iter().try_for_each(|owner| self.unlock(request, fh, owner.0, false))
+        self.client.unlock_with_open(fh, |owner| self.unlock(request, fh, owner.0, false))
     }
 
     /// A descriptor was closed: locks of its owner go.

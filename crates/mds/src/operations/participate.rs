@@ -146,8 +146,11 @@ impl Mds {
             }
             state.clock = state.clock.max(operation.stamp);
             // What it locks stays locked until it is committed.
-            state.prepared.remove(&id)
+            let kept = state.prepared.remove(&id);
+            state.leaving.extend(kept.iter().map(|prepared| prepared.kept.turn()));
+            kept
         };
+        let turn = kept.as_ref().map(|prepared| prepared.kept.turn());
         self.begin_names();
         let noted = Arc::new(operation.clone());
         let outcome = (|| {
@@ -165,7 +168,7 @@ impl Mds {
             self.operations.note_open(&noted, transno);
             self.commit_called_back(&mut tx)
         })();
-        match outcome {
+        let outcome = match outcome {
             Ok(transno) => {
                 self.operations.note_open(&noted, transno);
                 Ok(PeerReply::Done)
@@ -177,7 +180,11 @@ impl Mds {
                 }
                 Err(status)
             }
+        };
+        if let Some(turn) = turn {
+            self.operations.state.lock().leaving.remove(&turn);
         }
+        outcome
     }
 
     /// Has what other MDTs have decided about names of a directory happen here too, before it is listed: who has seen, or was told, that a name
@@ -187,27 +194,41 @@ impl Mds {
     /// `EINTR`, `ESHUTDOWN`.
     pub(crate) fn await_names(&self, directory: &Fid) -> StatusResult<()> {
         for turn in self.locks.parts_on_names(directory) {
-            loop {
-                let prepared = {
-                    let state = self.operations.state.lock();
-                    let mut prepared = state.prepared.iter();
-                    prepared.find(|(_, prepared)| prepared.kept.turn() == turn).map(|(op, _)| *op)
-                };
-                // Otherwise somebody is about to do it, or to give it up.
-                if let Some(op) = prepared {
-                    match self.learn_outcome(op) {
-                        // What is not decided now comes after this listing.
-                        Ok(()) | Err(Status::EAGAIN) => break,
-                        Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
-                        Err(status) => log::debug!("MDT{:04x}: {op} is not decided: {status}", self.index),
-                    }
-                }
-                if self.locks.rest_for(directory, turn)? {
-                    break;
-                }
-            }
+            while self.is_to_be_awaited(turn)? && !self.locks.rest_for(directory, turn)? {}
         }
         Ok(())
+    }
+
+    /// Does the operation with this turn if it is decided. True if that is not known, as its coordinator is away, or another thread does it now.
+    fn is_to_be_awaited(&self, turn: u64) -> StatusResult<bool> {
+        let op = {
+            let state = self.operations.state.lock();
+            let found = state.prepared.iter().find(|(_, prepared)| prepared.kept.turn() == turn);
+            match found {
+                Some((op, _)) => *op,
+                // One that only stands in line is not decided: its coordinator waits for this MDT.
+                None => return Ok(state.leaving.contains(&turn)),
+            }
+        };
+        let found = match self.ask_outcome(op) {
+            Ok(found) => found,
+            // What is not decided now comes after this listing.
+            Err(Status::EAGAIN | Status::EPROTO) => return Ok(false),
+            Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => return Err(status),
+            Err(status) => {
+                log::debug!("MDT{:04x}: {op} is not decided: {status}", self.index);
+                return Ok(true);
+            }
+        };
+        match self.settle_outcome(op, found.as_ref()) {
+            Err(status @ (Status::EINTR | Status::ESHUTDOWN)) => Err(status),
+            // A full store, say: names are shown as they are here.
+            Err(status) => {
+                log::warn!("MDT{:04x}: {op} is decided and cannot be done here now: {status}", self.index);
+                Ok(false)
+            }
+            Ok(()) => Ok(false),
+        }
     }
 
     /// Asks what became of an operation that is prepared here, and does it or gives it up.
@@ -215,10 +236,20 @@ impl Mds {
     /// # Errors
     /// `EAGAIN` while it is not decided; what its coordinator, or the store, says.
     pub(super) fn learn_outcome(&self, op: OpId) -> StatusResult<()> {
-        let PeerReply::Operations(found) = self.operations.ask(op.mdt, PeerRequest::Outcome { op })? else {
-            return Err(Status::EPROTO);
-        };
-        match found.first() {
+        let found = self.ask_outcome(op)?;
+        self.settle_outcome(op, found.as_ref())
+    }
+
+    /// The operation, if it happens.
+    fn ask_outcome(&self, op: OpId) -> StatusResult<Option<Operation>> {
+        match self.operations.ask(op.mdt, PeerRequest::Outcome { op })? {
+            PeerReply::Operations(found) => Ok(found.into_iter().next()),
+            _ => Err(Status::EPROTO),
+        }
+    }
+
+    fn settle_outcome(&self, op: OpId, found: Option<&Operation>) -> StatusResult<()> {
+        match found {
             Some(operation) => self.apply(operation),
             None => self.abort(&op),
         }

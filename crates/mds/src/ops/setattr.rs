@@ -2,6 +2,7 @@
 
 use super::create::may_keep_sgid;
 use crate::mds::{Mds, acl_of};
+use crate::opens::WriteSession;
 use crate::service::Caller;
 use crate::tables::{XATTRS, xattr_key};
 use crate::tx::Tx;
@@ -25,6 +26,9 @@ impl Mds {
         if set.valid.is_empty() {
             return Ok(self.answer(MdsReply::Attr(record.shown())));
         }
+        if self.is_of_a_write(caller, &record, set)? {
+            return Ok(self.answer(MdsReply::Attr(record.shown())));
+        }
         self.check_set_attr(caller, &record, set)?;
         let now = self.now();
         let mut tx = self.begin();
@@ -38,6 +42,27 @@ impl Mds {
             self.opens.note_unsure(fid);
         }
         Ok(answer)
+    }
+
+    /// Whether a change of nothing comes before a write: the kernel sends the same for `chown(-1, -1)` and before somebody else than the owner
+    /// allocates or writes. What a write takes away its client says with it, so nothing is done here.
+    fn is_of_a_write(&self, caller: &Caller<'_>, record: &InodeRecord, set: &SetAttr) -> StatusResult<bool> {
+        let (cred, attr) = (caller.cred(), &record.attr);
+        if set.valid != SetAttrValid::CTIME | SetAttrValid::KILL_PRIV || !has_privileges(attr) {
+            return Ok(false);
+        }
+        match perm::owner_or_capable(attr, cred).or(Status::EPERM) {
+            Err(Status::EPERM) => {}
+            allowed => return allowed.map(|()| false),
+        }
+        let is_writer = |session: WriteSession| session.shared || session.client == caller.client;
+        if self.opens.session(&attr.fid).is_some_and(is_writer) {
+            return Ok(true);
+        }
+        match self.check_access(record, cred, perm::WRITE) {
+            Err(Status::EACCES) => Ok(false),
+            verdict => verdict.map(|()| true),
+        }
     }
 
     fn check_set_attr(&self, caller: &Caller<'_>, record: &InodeRecord, set: &SetAttr) -> StatusResult<()> {

@@ -117,11 +117,16 @@ pub fn names_of(pattern: &str) -> Vec<(PathBuf, String)> {
 /// Names and values of what a pattern stands for in one process.
 pub fn values_in(socket: &Path, pattern: &str) -> Vec<(String, String)> {
     let names = ask_in(&[socket.to_path_buf()], pattern, false).into_iter().map(|found| found.param.name);
-    let value = |name: String| match control::ask(socket, &Request::ReadParam { name: name.clone() }) {
-        Ok(Answer::Value { value }) => Some((name, value.trim().to_owned())),
-        _ => None,
-    };
-    names.filter_map(value).collect()
+    let mut values = Vec::new();
+    for name in names {
+        match control::ask(socket, &Request::ReadParam { name: name.clone() }) {
+            Ok(Answer::Value { value }) => values.push((name, value.trim().to_owned())),
+            // It was stopped a moment ago: each further question would take as long.
+            Err(error) if control::is_silence(&error) => break,
+            _ => {}
+        }
+    }
+    values
 }
 
 /// Runs `act` for all, also after errors; gives the last error.

@@ -20,6 +20,8 @@ const BLOCK_BYTES_MAX: usize = 64 << 10;
 const ENTRY_BYTES: u64 = 124;
 /// Memory of an entry among keys with the same head: a tree node's part, and the key outside the node.
 const ALIKE_BYTES: u64 = 64;
+/// The first node of a map of such keys.
+const ALIKE_NODE_BYTES: u64 = 330;
 
 /// See the [module documentation](self).
 #[derive(Default)]
@@ -400,6 +402,7 @@ impl Map {
                 Leaf::One { value, .. } => *value,
                 Leaf::Many(_) => unreachable!("there is one key"),
             };
+            blocks.bytes += ALIKE_NODE_BYTES + ALIKE_BYTES + first.len() as u64;
             *leaf = Leaf::Many(BTreeMap::from([(first.into_boxed_slice(), place)]));
         }
         let Leaf::Many(all) = leaf else { unreachable!("there are two keys") };

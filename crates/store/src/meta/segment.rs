@@ -201,9 +201,9 @@ impl Segment {
         let Some(direct) = &self.direct else { return Ok(false) };
         match rustix::io::pwrite(direct, pages, offset as u64) {
             Ok(written) if written == pages.len() => {}
-            // Also an alignment that the file system did not tell of.
-            Ok(_) | Err(Errno::INTR | Errno::INVAL) => return Ok(false),
-            Err(errno) => return Err(errno.into()),
+            Err(errno @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) => return Err(errno.into()),
+            // Such as an alignment that the file system did not tell of. It is only a faster way.
+            Ok(_) | Err(_) => return Ok(false),
         }
         #[cfg(test)]
         self.tell(Way::Direct, offset, &[pages]);

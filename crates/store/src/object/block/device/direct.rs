@@ -179,7 +179,10 @@ impl DirectDevice {
             (left, is_used) = (rest, true);
             // SAFETY: the caller says that the memory may be written.
             let buffer = unsafe { std::slice::from_raw_parts_mut(memory, len) };
-            self.read_by_calls(offset, buffer, &mut copy)?;
+            if let Err(error) = self.read_by_calls(offset, buffer, &mut copy) {
+                add(&self.counters.call_batches, 1);
+                return Err(error);
+            }
             done(op, 0, buffer);
             transfer = next();
         }
