@@ -1,6 +1,7 @@
 //! Errors, durability, permissions and concurrency of open files.
 
 use super::*;
+use nacre_client::LockOwner;
 use nacre_types::{SetAttr, SetAttrValid, Status, Timestamp};
 use std::os::unix::fs::MetadataExt;
 
@@ -338,4 +339,32 @@ fn an_open_whose_answer_is_late_finds_what_was_written_meanwhile() {
             is_read_by_who_opened_it_meanwhile(&world, &client, "beside another", len);
         }
     }
+}
+
+/// The kernel tells of the end of an open file late, and may have given its number to the next one by then.
+#[test]
+fn the_late_end_of_an_open_file_leaves_the_locks_of_the_next_one_with_its_number() {
+    let world = World::new(65536, 1);
+    let client = world.client();
+    let (fid, first) = create(&client, "file");
+    let next = open(&client, fid, READ_WRITE);
+    let unlocked = |handle| {
+        let mut owners = Vec::new();
+        let unlock = |LockOwner(owner)| {
+            owners.push(owner);
+            Ok(())
+        };
+        client.unlock_with_open(handle, unlock).expect("open");
+        owners
+    };
+    for owner in [7, 8] {
+        client.note_locker(first, LockOwner(owner)).expect("open");
+    }
+    client.note_locker(next, LockOwner(7)).expect("open");
+    assert_eq!(unlocked(first), [8]);
+    assert_eq!((unlocked(first), unlocked(next)), (Vec::new(), vec![7]));
+    // A process that closes a descriptor gives back what it has on the file, through whatever open it locked.
+    client.note_locker(next, LockOwner(9)).expect("open");
+    client.forget_locker(first, LockOwner(9)).expect("open");
+    assert_eq!(unlocked(next), [] as [u64; 0]);
 }

@@ -124,6 +124,29 @@ fn giving_a_file_away_needs_rights_and_drops_set_id_bits() {
     }
 }
 
+/// The kernel sends the same for `chown(-1, -1)` and before others than the owner write or allocate.
+#[test]
+fn a_change_of_nothing_is_let_pass_for_those_who_may_be_about_to_write() {
+    let f = Fixture::new();
+    let (owner, other) = (user(1, 1, &[]), user(9, 9, &[]));
+    let dir = f.dir_of_one(0o755);
+    let file = f.create_as(&owner, dir, "f", NewFile::Node { rdev: 0 }, 0o755).expect("made").fid;
+    let nothing = || set(SetAttrValid::CTIME | SetAttrValid::KILL_PRIV);
+    let bits = |mode: u32| {
+        f.chmod(&f.cred, file, mode).expect("set");
+        f.set_as(&other, file, nothing()).map(|attr| attr.mode & 0o7777)
+    };
+    assert_eq!(bits(0o4755), Err(Status::EPERM));
+    assert_eq!(bits(0o4757), Ok(0o4757), "what a write takes away its client says with it");
+    let handle = f.open(file, OpenFlags::WRITE).expect("by somebody of the same client");
+    assert_eq!(bits(0o4755), Ok(0o4755));
+    f.close(file, handle).expect("closed");
+    assert_eq!(bits(0o4755), Err(Status::EPERM));
+    assert_eq!(bits(0o755), Ok(0o755), "nothing to take away");
+    f.chmod(&f.cred, file, 0o4755).expect("set");
+    assert_eq!(f.set_as(&owner, file, nothing()).map(|attr| attr.mode & 0o7777), Ok(0o755));
+}
+
 #[test]
 fn times_can_be_set_by_owners_and_touched_by_writers() {
     let f = Fixture::new();
